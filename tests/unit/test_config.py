@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from kairos.addresses import is_loopback
 from kairos.config import Settings, load
 from kairos.engine_settings import EngineSettings, parse_engine
 from kairos.entitlements import TenantWeight
@@ -40,23 +39,6 @@ def problem(path=None, environ=None, **arguments) -> str:
     with pytest.raises(SetupError) as refused:
         load(path, environ or {}, arguments)
     return str(refused.value)
-
-
-def test_nothing_given_means_the_defaults():
-    assert load(None, {}, {}) == Settings(
-        host="127.0.0.1",
-        port=8000,
-        admin_host="127.0.0.1",
-        admin_port=8001,
-        policy="kairos",
-        placement="kairos",
-        max_waiting=10_000,
-        max_body_bytes=32 * 1024 * 1024,
-        log_dir=None,
-        learnt_path=None,
-        engine=(),
-        key=(),
-    )
 
 
 def test_a_file_can_say_everything(file):
@@ -113,30 +95,6 @@ def test_budgets_are_what_a_workflow_may_use(file):
     assert settings.budget == Budget(7, 9, 2_000_000)
 
 
-PLAIN = {
-    "host": ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
-    "port": (1, 2, 3),
-    "admin_host": ("127.0.0.1", "127.0.0.2", "::1"),
-    "admin_port": (1, 2, 3),
-    "max_waiting": (1, 2, 3),
-    "max_body_bytes": (1, 2, 3),
-    "log_dir": ("a", "b", "c"),
-    "learnt_path": ("a", "b", "c"),
-    "placement": ("round-robin", "least-kv", "round-robin"),
-}
-
-
-@pytest.mark.parametrize(("name", "values"), PLAIN.items(), ids=PLAIN)
-def test_the_command_line_wins_over_the_environment_and_that_over_the_file(file, name, values):
-    in_file, in_environment, on_command_line = values
-    path = file(f"{name} = {in_file!r}")
-    environ = {f"KAIROS_{name.upper()}": str(in_environment)}
-
-    assert getattr(load(path, {}, {name: None}), name) == in_file
-    assert getattr(load(path, environ, {name: None}), name) == in_environment
-    assert getattr(load(path, environ, {name: on_command_line}), name) == on_command_line
-
-
 @pytest.mark.parametrize(
     ("given", "kept_in"),
     [
@@ -148,20 +106,6 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(file,
 )
 def test_what_is_learnt_is_kept_where_it_is_said_or_beside_the_log(given, kept_in):
     assert load(None, {}, given).learnt_file == (kept_in and Path(kept_in))
-
-
-def test_engines_on_the_command_line_replace_those_of_the_file(file):
-    path = file('[[engine]]\nurl = "http://a:1"\n[[engine]]\nurl = "http://b:1"')
-    named = [EngineSettings(url="http://c:1", kv_tokens=9)]
-
-    assert load(path, {}, {"engine": named}).engine == tuple(named)
-    assert [engine.id for engine in load(path, {}, {"engine": None}).engine] == ["a:1", "b:1"]
-
-
-def test_engines_and_keys_do_not_come_from_the_environment():
-    environ = {"KAIROS_ENGINE": "http://a:1", "KAIROS_KEY": SECRET, "KAIROS_OTHER": "x"}
-
-    assert load(None, environ, {}) == Settings()
 
 
 @pytest.mark.parametrize(
@@ -188,50 +132,6 @@ def test_engines_and_keys_do_not_come_from_the_environment():
 )
 def test_an_engine_is_a_url_and_maybe_what_it_does_not_tell(text, engine):
     assert parse_engine(text) == engine
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [
-        "max_num_seqs",
-        "max_num_seqs=",
-        "max_num_seqs=-1",
-        "max_num_seqs=1.5",
-        "max_num_seqs=x",
-        "max_num_seqs=٣",
-        "kv_tokens=" + "9" * 5000,
-        "kv_tokens=1 ",
-        "url=http://x",
-        "api_key_env=X",
-        "priority",
-        "priority=",
-        "priority=true",
-        "priority=yes ",
-        "token_us=",
-        "phase=",
-        "phase=Decode",
-        "usd_per_hour=-1",
-        "usd_per_hour=1e3",
-        "token_us=-1",
-        "token_us=1e3",
-        "token_us=nan",
-        "token_us=.5",
-        "token_us=٣",
-        "ca=",
-        "client_key=\0",
-        "",
-    ],
-)
-def test_what_is_not_understood_behind_a_url_is_answered_with_the_syntax(limits):
-    with pytest.raises(SetupError) as refused:
-        parse_engine(f"http://h:1,{limits}")
-
-    assert str(refused.value) == (
-        f"--engine http://h:1,{limits}: what stands behind the URL is not understood; write "
-        "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]"
-        "[,phase=both|prefill|decode][,usd_per_hour=N][,ca=FILE]"
-        "[,client_certificate=FILE][,client_key=FILE]"
-    )
 
 
 UNKNOWN_POLICY = (
@@ -297,29 +197,6 @@ def test_a_value_of_the_wrong_type_in_the_environment_is_named(value):
     assert problem(environ={"KAIROS_PORT": value}).endswith("- at `$.port`")
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ('port = "8000"', "`$.port`"),
-        ("port = true", "`$.port`"),
-        ("prot = 8000", "`prot`"),
-        ("[[engine]]\nmax_num_seqs = 1", "`url`"),
-        ('[[engine]]\nurl = "http://h"\nkey = "x"', "`key`"),
-        ('[[key]]\ntenant = "a"', "`sha256`"),
-        ("engine = 5", "`$.engine`"),
-        ("port = x", "line 1"),
-        (b'host = "\xff"', "0xff"),
-    ],
-)
-def test_what_is_wrong_in_a_file_is_named_after_the_file(file, text, named):
-    path = file(text)
-
-    message = problem(path)
-
-    assert message.startswith(f"--config {path}: ")
-    assert named in message
-
-
 def test_a_file_with_a_wrong_type_is_refused_even_where_something_else_wins(file):
     assert "`$.port`" in problem(file('port = "8000"'), port=9000)
 
@@ -367,20 +244,6 @@ def test_a_url_has_a_limit_and_so_has_what_is_said_of_it():
     url = "http://" + "a." * 490
     load(None, {}, {"engine": [EngineSettings(url=url + "a" * 13)]})
     assert len(problem(engine=[EngineSettings(url=url + "a" * 14)])) < 300
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1:8101",
-        "https://gpu1/v1",
-        "http://[::1]:8101",
-        "http://[fe80::1%25eth0]:8101",
-        "HTTP://gpu_1.example.:8000/a/~b-c%20/v1/",
-    ],
-)
-def test_http_urls_name_engines(url):
-    assert load(None, {}, {"engine": [parse_engine(url)]}).engine == (EngineSettings(url=url),)
 
 
 @pytest.mark.parametrize("limit", ["max_num_seqs", "kv_tokens"])
@@ -473,13 +336,6 @@ def test_a_key_that_is_no_digest_is_named_by_its_tenant_and_not_repeated(sha256)
         "the key of tenant 'acme' must be 64 hexadecimal digits: the output of "
         'printf %s "$KEY" | sha256sum'
     )
-
-
-@pytest.mark.parametrize("tenant", ["", "two words", "a" * 65, "a\n", "é"])
-def test_a_tenants_name_is_plain_and_short(tenant):
-    message = problem(key=[KeySettings(sha256=DIGEST, tenant=tenant)])
-
-    assert message == f"'{tenant}' is no tenant name (letters, digits, _ . -)"
 
 
 @pytest.mark.parametrize("app", ["", "two words", "-x", "a" * 129])
@@ -606,48 +462,6 @@ def test_tenants_have_weights_and_so_do_their_apps(tmp_path):
     path.write_text(f'{key}[[tenant]]\nname = "acme"\nweight = 3\n[tenant.apps]\nchat = 2\n')
     settings = load(path, {}, {})
     assert entitlements_of(settings).weights == {"acme": TenantWeight(3.0, {"chat": 2.0})}
-
-
-def test_one_key_cannot_stand_for_two_tenants():
-    keys = [KeySettings(sha256=DIGEST, tenant=tenant) for tenant in ("acme", "umbrella")]
-
-    assert problem(key=keys) == "the same key is given twice, for the tenants 'acme' and 'umbrella'"
-
-
-def test_one_tenant_can_have_several_keys():
-    keys = [KeySettings(sha256=digit * 64, tenant="acme") for digit in "ab"]
-
-    assert load(None, {}, {"key": keys}).key == tuple(keys)
-
-
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("http://gpu1:8000/v1", "gpu1:8000"),
-        ("https://gpu1", "gpu1"),
-        (f"http://user:{SECRET}@gpu1:8000", "gpu1:8000"),
-    ],
-)
-def test_an_engine_is_called_by_host_and_port(url, name):
-    assert EngineSettings(url=url).id == name
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.8.8", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("192.168.0.1", False),
-        ("localhost.example.org", False),
-        ("", False),
-    ],
-)
-def test_a_loopback_address_is_known_as_one(host, loopback):
-    assert is_loopback(host) == loopback
 
 
 def test_the_file_says_where_the_tokenizers_of_models_are_and_the_environment_does_not(file):

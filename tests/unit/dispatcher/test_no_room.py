@@ -21,7 +21,6 @@ REMEMBERING = {
     "time-slot": PLACEMENTS["time-slot"],
     "kairos": partial(SurvivalPacking, kernel=None),
 }
-A, B = build.instance("a"), build.instance("b")
 
 
 def always(value):
@@ -37,43 +36,6 @@ KNOWN = build.Lengths(
 
 def held(*tokens):
     return np.array(tokens, dtype=np.float64)
-
-
-def test_of_the_same_kind_who_holds_no_less_anywhere_is_refused_too():
-    refusals = NoRoom()
-    assert not refusals.is_closed((1,), "kind", [A, B])
-    refusals.add("kind", [A, B], held(10, 20))
-
-    assert refusals.covers("kind", [A, B], held(10, 20))
-    assert refusals.covers("kind", [A, B], held(11, 25))
-    assert not refusals.covers("kind", [A, B], held(9, 99))
-    assert not refusals.covers("other", [A, B], held(10, 20))
-    assert not refusals.covers("kind", [B, A], held(10, 20))
-
-
-@pytest.mark.parametrize("change", ["state", "turn"])
-def test_refusals_end_with_the_state_and_with_the_turn(change):
-    refusals = NoRoom()
-    refusals.is_closed((1,), "kind", [A])
-    refusals.add("kind", [A], held(10))
-    refusals.close("closed", [A])
-    assert refusals.is_closed((1,), "closed", [A])
-    assert not refusals.is_closed((1,), "closed", [B])
-
-    if change == "turn":
-        refusals.forget()
-    assert not refusals.is_closed((1,) if change == "turn" else (2,), "closed", [A])
-    assert not refusals.covers("kind", [A], held(10))
-
-
-def test_kinds_of_the_last_turn_are_told_once():
-    refusals = NoRoom()
-    for kind in ("k", "l", "k", "m"):
-        refusals.is_closed((1,), kind, [A])
-    assert refusals.awaited((1,), at_most=9) == []
-    refusals.forget()
-    assert refusals.awaited((2,), at_most=2) == ["k", "l"]
-    assert refusals.awaited((2,), at_most=2) == []
 
 
 class Pool:
@@ -159,30 +121,3 @@ def counted(placement, monkeypatch):
 
     monkeypatch.setattr(placement, "_loads", count_and_ask)
     return looked
-
-
-def one_instance():
-    """With a call that takes up to half of its 1,000 tokens, for six seconds."""
-    ledger = Ledger(KNOWN)
-    ledger.join(build.instance("a", kv=1000, seqs=9, token_us=20_000))
-    ledger.book(build.request("runs", agent="y", prompt=200), "a", 0)
-    return ledger, list(ledger.instances.values())
-
-
-def test_what_did_not_fit_beside_a_reservation_fits_without_it():
-    ledger, instances = one_instance()
-    placement = PLACEMENTS["time-slot"](ledger)
-    large, long = build.request("large", prompt=990), build.request("long", agent="y", prompt=100)
-    assert placement.choose(large, instances, [], 0) is None
-    placement.reserve(large, instances, 0)
-    assert placement.choose(long, instances, [], 0) is None
-    placement.forget_reservation()
-    assert placement.choose(long, instances, [], 0) == instances[0]
-
-
-def test_one_with_the_same_prompt_that_is_there_for_less_time_is_not_refused_with_another():
-    ledger, instances = one_instance()
-    placement = PLACEMENTS["time-slot"](ledger)
-    long, short = (build.request(agent, agent=agent, prompt=600) for agent in ("y", "z"))
-    assert placement.choose(long, instances, [], 0) is None
-    assert placement.choose(short, instances, [], 0) == instances[0]

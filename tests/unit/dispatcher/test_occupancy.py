@@ -5,7 +5,6 @@ import pytest
 from msgspec.structs import replace
 
 from kairos.dispatcher.demand import exponential
-from kairos.dispatcher.instance_health import STALE_US
 from kairos.dispatcher.instance_table import InstanceTable
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.occupancy import (
@@ -13,8 +12,6 @@ from kairos.dispatcher.occupancy import (
     BySurvival,
     Occupancy,
     by_modes,
-    of_request,
-    paper_token_us,
 )
 from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND
@@ -51,23 +48,6 @@ def test_nothing_runs_nothing_is_held(derive):
     assert not most.any()
 
 
-def test_it_is_derived_once_until_something_changes_there_or_half_a_slot_is_over():
-    other = build.instance("b", kv=1000)
-    made = ledger(INSTANCE, other)
-    occupancy, asked = derived(made)
-    both = [INSTANCE, other]
-    for at in (0, 1, RENEWED_US - 1):
-        occupancy.of(both, at)
-    assert asked == ["a", "b"]
-    made.book(build.request("r"), "b", RENEWED_US - 1)
-    occupancy.of(both, RENEWED_US - 1)
-    assert asked == ["a", "b", "b"]
-    occupancy.of(both, RENEWED_US)
-    assert asked == ["a", "b", "b", "a"]
-    occupancy.of(both, 2 * RENEWED_US)
-    assert asked == ["a", "b", "b", "a", "a", "b"]
-
-
 def test_an_instance_that_left_and_came_back_within_a_slot_is_looked_at_anew():
     made = ledger()
     occupancy, _ = derived(made)
@@ -95,53 +75,6 @@ def test_rows_of_instances_that_left_are_used_again():
     assert len(occupancy.table._paces) <= 4
 
 
-def test_what_several_prompts_have_in_common_is_expected_once():
-    made, alike = ledger(), {"prefix": (1, 2, 3, 4), "prefix_units": 256}
-    made.book(build.request("one", prompt=256, agent="x", **alike), "a", 0)
-    alone = BySurvival()(made, INSTANCE, 0)[0][0]
-    made.book(build.request("two", prompt=256, agent="x", **alike), "a", 0)
-    assert BySurvival()(made, INSTANCE, 0)[0][0] < 1.2 * alone
-    made.book(build.request("three", prompt=256, agent="x"), "a", 0)
-    assert BySurvival()(made, INSTANCE, 0)[0][0] > 1.8 * alone
-
-
-def test_the_papers_forecast_goes_by_its_profile_and_the_mode():
-    profiled = replace(INSTANCE, token_us=100_000.0)
-    made = ledger(profiled)
-    assert paper_token_us(made, profiled) == 100_000
-    assert paper_token_us(made, replace(profiled, token_us=None)) == made.token_us("a")
-    made.book(build.request("r", prompt=100, completion=100), "a", 0)  # taken for 2 s
-    assert by_modes(made, profiled, 0)[0][:5].tolist() == [100, 105, 110, 115, 120]
-    assert by_modes(made, profiled, SECOND)[0][:4].tolist() == [110, 115, 120, 0]
-
-
-def test_a_request_alone_holds_what_it_would_there():
-    made = ledger(INSTANCE, build.instance("b"))
-    request = build.request("r", prompt=100, agent="x", completion_limit=1)
-    held, token_us = build.floats(100, 60), build.floats(10_000, 10_000)
-    means, variances, most = of_request(made, request, held, token_us, build.floats(0, SECOND))
-    assert means.shape == variances.shape == most.shape == (2, 48)
-    assert means[0].tolist() == [100] + [0] * 47
-    assert means[1].tolist() == [60, 60, 60] + [0] * 45  # in a second it begins
-    assert most[1, [0, 2, 3, 47]].tolist() == [60, 60, 110, 60 + 50 * 45]  # should it not end
-    assert not variances.any()
-
-
-def test_an_instance_whose_limits_are_replaced_has_the_new_ones_on_the_board():
-    made = ledger()
-    table = InstanceTable(made)
-    made.book(build.request("r"), "a", 0)
-    made.status(InstanceStatus("a", kv_used=0.0), 0)
-    late = STALE_US + 1
-    [before] = table.capacities(table.rows([INSTANCE]), late)
-    larger = replace(INSTANCE, kv_tokens=10_000)
-    made.join(larger)
-    [after] = table.capacities(table.rows([larger]), late)
-    unseen = made.health.unseen_tokens(larger, late)
-    assert after == 10_000 - unseen
-    assert before != after
-
-
 def test_an_instance_that_comes_back_is_not_taken_for_what_it_said_before():
     made = ledger()
     table = InstanceTable(made)
@@ -157,20 +90,6 @@ def test_an_instance_that_comes_back_is_not_taken_for_what_it_said_before():
     rows = table.rows([INSTANCE])
     assert not table.suspended(rows, 1)[0]
     assert table.capacities(rows, 1)[0] == 1000
-
-
-def test_what_is_stale_is_so_on_the_board_from_the_same_instant_on():
-    made = ledger()
-    table = InstanceTable(made)
-    made.book(build.request("r"), "a", 0)
-    made.status(InstanceStatus("a", preemptions=0), 0)
-    made.status(InstanceStatus("a", preemptions=1), SECOND)
-    rows = table.rows([INSTANCE])
-    for at in (SECOND, SECOND + STALE_US, SECOND + STALE_US + 1):
-        assert table.suspended(rows, at)[0] == made.health.is_suspended("a", at)
-        assert table.capacities(rows, at)[0] == 1000 - made.health.unseen_tokens(INSTANCE, at)
-    made.status(InstanceStatus("a"), 9 * SECOND)
-    assert not table.suspended(rows, 9 * SECOND)[0]
 
 
 @pytest.mark.interpreted

@@ -1,9 +1,6 @@
 """Which prompts are taken for cached where."""
 
-import pytest
-
 from kairos.dispatcher.prefixes import PrefixIndex
-from kairos.model import PREFIX_MARKS
 from kairos.workload.prompt import PromptPiece, length, prefix_hashes
 from tests.support import build
 
@@ -31,24 +28,6 @@ def index(*instances, **sizes):
 def ran(index, request, instance_id="a", *, at=0, answer=0, cached=None):
     index.begin(request, instance_id, at)
     index.end(request, instance_id, answer, cached, at)
-
-
-def test_what_was_sent_there_is_found_there_to_the_last_mark_that_both_have():
-    found = index(a=10_000, b=10_000)
-    ran(found, prompt(("system", 200), ("first", 300)))
-
-    assert found.match(prompt(("system", 200), ("second", 300))) == {"a": 192}
-    assert found.match(prompt(("system", 200), ("first", 300), ("next", 900))) == {"a": 448}
-    assert found.match(prompt(("system", 100))) == {"a": 64}
-    assert found.match(prompt(("other", 200))) == {}
-
-
-def test_something_of_a_prompt_is_always_computed():
-    found = index(a=10_000)
-    same = prompt(("system", 128))
-    ran(found, same)
-    assert found.match(same) == {"a": 127}
-    assert found.begin(same, "a", 1) == 127
 
 
 def test_a_prompt_of_one_token_or_without_marks_is_found_nowhere():
@@ -80,14 +59,6 @@ def test_what_is_longest_unused_goes_first_and_of_a_prompt_its_end():
     ran(found, prompt(("fourth", 128)), at=5)
     assert found.match(prompt(("old", 256))) == {"a": 128}
     assert found.match(prompt(("new", 256))) == {"a": 128}
-
-
-def test_answers_take_room_too_but_are_found_by_nobody():
-    found = index(a=300)
-    ran(found, prompt(("x", 256)), at=1, answer=44)
-    assert found.match(prompt(("x", 256))) == {"a": 255}
-    ran(found, build.request("other", prompt=1), at=2, answer=1)
-    assert found.match(prompt(("x", 256))) == {"a": 192}
 
 
 def test_what_calls_in_flight_use_stays():
@@ -129,22 +100,6 @@ def test_no_more_of_a_prompt_is_in_use_than_it_has():
     assert found.in_use(prompt(("x", 640), scale=0.25)) == {"a": 160}
 
 
-def test_prompts_whose_hashes_collide_leave_nothing_shared_behind():
-    """Marks in which two prompts agree by chance, after others in which they do not."""
-    found = index(a=10_000)
-    calls = [
-        build.request(f"r{n}", prompt=256, prefix=prefix, prefix_units=256)
-        for n, prefix in enumerate([(1, 2, 3, 9), (4, 5, 3, 6), (4, 2, 7, 9), (8, 8, 8, 8)])
-    ]
-    for n, each in enumerate(calls):
-        found.begin(each, "a", n)
-    assert found.shared_tokens("a") > 0
-    for n, each in enumerate(calls):
-        found.end(each, "a", 0, None, 9 + n)
-    assert found.shared_tokens("a") == 0
-    assert not any(found.is_in_use(each) for each in calls)
-
-
 def test_a_reply_that_tells_fewer_cached_tokens_than_expected_corrects_what_is_known():
     found = index(a=10_000)
     old, mid, new = (prompt((who, 256)) for who in ("old", "mid", "new"))
@@ -158,17 +113,6 @@ def test_a_reply_that_tells_fewer_cached_tokens_than_expected_corrects_what_is_k
     assert found.match(again) == {"a": 511}  # it is there now
 
 
-@pytest.mark.parametrize("cached", [None, 128, 256])
-def test_a_reply_that_tells_about_what_was_expected_or_nothing_corrects_nothing(cached):
-    found = index(a=10_000)
-    ran(found, prompt(("old", 256)), at=0)
-    ran(found, prompt(("mid", 256)), at=1)
-    again = prompt(("mid", 256), ("more", 256), name="again")
-    found.begin(again, "a", 5)
-    found.end(again, "a", 0, cached, 6)
-    assert found.match(prompt(("old", 256))) == {"a": 255}
-
-
 def test_calls_that_fan_out_at_once_and_find_nothing_cached_yet_say_nothing_of_what_was():
     """Each is expected to find what the first of them is about to compute."""
     found = index(a=10_000)
@@ -179,18 +123,6 @@ def test_calls_that_fan_out_at_once_and_find_nothing_cached_yet_say_nothing_of_w
         found.end(each, "a", 9, 0, 6)
     assert found.match(prompt(("old", 256))) == {"a": 255}
     assert found.match(fan[0]) == {"a": 575}
-
-
-def test_an_instance_that_left_has_nothing_and_comes_back_with_nothing():
-    found = index(a=10_000, b=10_000)
-    ran(found, prompt(("x", 256)), "a")
-    found.leave("a")
-    assert found.match(prompt(("x", 256))) == {}
-    found.leave("a")
-    found.leave("nobody")
-    assert found.runs.first == {}
-    found.join(build.instance("a", kv=10_000))
-    assert found.match(prompt(("x", 256))) == {}
 
 
 def test_a_call_from_before_its_instance_joined_is_no_user_of_what_is_there_since():
@@ -239,37 +171,6 @@ def test_of_an_instance_that_does_not_tell_its_size_something_is_assumed():
         ran(found, prompt((f"p{n}", 1024)), at=n)
     assert found._caches["a"].tokens <= 100_000
     assert found.match(prompt(("p499", 1024))) == {"a": 1023}
-
-
-def test_a_call_on_an_instance_that_is_not_here_changes_nothing():
-    found = index(a=1000)
-    ran(found, prompt(("x", 256)), "elsewhere", answer=9, cached=0)
-    assert found.runs.first == {}
-    assert found.match(prompt(("x", 256))) == {}
-
-
-def test_hashes_are_of_all_that_lies_before_their_mark_and_of_nothing_else():
-    def hashes(*pieces):
-        return prefix_hashes(tuple(PromptPiece(*piece) for piece in pieces))
-
-    assert hashes(("a", 63)) == ()
-    assert len(hashes(("a", 64))) == 1
-    whole = hashes(("a", 100), ("b", 300))
-    assert len(whole) == 6
-    assert hashes(("a", 100), ("b", 150)) == whole[:3]
-    assert hashes(("a", 100), ("c", 300))[:1] == whole[:1]
-    assert not {*hashes(("a", 100), ("c", 300))[1:]} & {*whole}
-    assert not {*hashes(("a", 101), ("b", 300))[1:]} & {*whole}
-    assert not {*hashes(("x", 100), ("b", 300))} & {*whole}
-    assert len({*whole}) == 6
-
-
-@pytest.mark.parametrize("tokens", [PREFIX_MARKS[-1] - 1, PREFIX_MARKS[-1], 10 * PREFIX_MARKS[-1]])
-def test_a_prompt_beyond_the_last_mark_has_all_of_them(tokens):
-    found = prefix_hashes(
-        (PromptPiece("a", 10), PromptPiece("b", tokens - 20), PromptPiece("c", 10))
-    )
-    assert len(found) == sum(mark <= tokens for mark in PREFIX_MARKS)
 
 
 def test_of_one_instance_the_same_is_said_as_of_all():

@@ -15,7 +15,6 @@ from kairos.execution.batching import (
     BatchOrder,
     BatchQueue,
     BatchShare,
-    WaitingOperator,
     algorithm_2,
     blind,
     topology_aware,
@@ -45,47 +44,6 @@ def test_a8_of_the_papers_figure_7_a_and_h_go_first(order: BatchOrder):
     assert batches == [{"A", "H"}, {"B", "G"}, set()]
 
 
-def test_blind_batching_takes_a_and_b():
-    queue = BatchQueue(blind)
-    names = {queue.add((1,), depth(name), 1): name for name in "ABGH"}
-
-    assert {names[share.id] for share in queue.take(2)} == {"A", "B"}
-
-
-def test_a_query_that_began_earlier_goes_first_though_its_operator_came_later():
-    queue = BatchQueue(topology_aware)
-    queue.add((2,), 3, 1)
-    older = queue.add((1,), 0, 1)
-
-    assert queue.take(1) == [BatchShare(older, 0, 1)]
-
-
-def test_as_the_paper_has_it_the_operator_that_came_first_goes_first():
-    queue = BatchQueue(algorithm_2)
-    first = queue.add((2,), 3, 1)
-    queue.add((1,), 0, 1)
-
-    assert queue.take(1) == [BatchShare(first, 0, 1)]
-
-
-def test_room_that_a_round_leaves_goes_to_lower_depths():
-    queue = BatchQueue()
-    low, high = queue.add((1,), 1, 3), queue.add((1,), 2, 2)
-
-    assert queue.take(4) == [BatchShare(high, 0, 2), BatchShare(low, 0, 2)]
-    assert queue.take(4) == [BatchShare(low, 2, 1)]
-    assert not queue
-
-
-def test_what_was_withdrawn_does_not_go():
-    queue = BatchQueue()
-    left, kept = queue.add((1,), 2, 40), queue.add((2,), 1, 1)
-    queue.take(16)
-    queue.withdraw(left)
-
-    assert queue.take(16) == [BatchShare(kept, 0, 1)]
-
-
 OPERATORS = st.lists(
     st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(1, 20)), min_size=1, max_size=30
 )
@@ -107,17 +65,6 @@ def test_each_item_goes_once_and_in_order_and_no_batch_has_more_than_its_room(
             gone[share.id] += share.items
 
     assert gone == items
-
-
-@given(OPERATORS)
-def test_no_operator_goes_before_a_deeper_one_of_its_query(operators):
-    waiting = [WaitingOperator(number, (q,), d, n) for number, (q, d, n) in enumerate(operators)]
-    ordered = topology_aware(waiting)
-
-    assert sorted(each.id for each in ordered) == [each.id for each in waiting]
-    for query in {each.query for each in ordered}:
-        depths = [each.depth for each in ordered if each.query == query]
-        assert depths == sorted(depths, reverse=True)
 
 
 class Node(msgspec.Struct, frozen=True):

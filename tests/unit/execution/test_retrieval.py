@@ -50,28 +50,6 @@ def once(kind, arguments, attempt):
     return processed(kind, arguments)
 
 
-def test_processors_are_asked_with_arguments_and_settings():
-    ran = world(ask(), rows())
-
-    assert ran.end == "done"
-    by_node = {each.node: each for each in ran.asked}
-    chunks = ["one two", "three four", "five six", "seven"]
-    assert by_node["vectors"].arguments == {"texts": chunks, "batch": 2}
-    assert (by_node["vectors"].kind, by_node["vectors"].model) == ("embed", None)
-    assert by_node["question"].arguments == {"texts": "q0", "batch": 16}
-    assert by_node["question"].model == "m"
-    vectors = [vector(each) for each in chunks]
-    assert by_node["store"].arguments == {"texts": chunks, "vectors": vectors}
-    near = by_node["near"].arguments
-    assert near["collection"] == {"texts": chunks, "vectors": vectors}
-    assert (near["vectors"], near["top_k"]) == (vector("q0"), 3)
-    best = by_node["best"].arguments
-    assert (best["query"], len(best["passages"]), best["top_k"]) == ("q0", 3, 2)
-    depths = {each.node: each.depth for each in ran.asked}
-    assert depths == {"vectors": 5, "store": 4, "question": 4, "near": 3, "best": 2}
-    assert all(each.idempotency_key is None for each in ran.asked)
-
-
 def test_what_comes_out_is_what_one_step_after_the_other_gives():
     table = rows(5, questions=3)
     naive = Naive(ask().declaration, lambda messages, _: f"said {messages[-1]['content']}")
@@ -179,12 +157,6 @@ def test_vectors_are_kept_until_their_row_has_ended_and_no_longer():
     assert {node for _, node, _ in ran.journal.results} == {"near"}
 
 
-def test_vectors_and_ranks_are_for_later_runs_and_a_rows_own_search_is_not():
-    ran = world(ask(), rows())
-    stored = {each.node for each in ran.log if isinstance(each, KeepResult) and each.store}
-    assert stored == {"vectors", "question", "best", "answer"}
-
-
 def test_nothing_of_a_row_is_held_when_it_has_ended():
     limits = FlowLimits(capacity=4, max_open_rows=8, memo_bytes=0)
     f = Flow("f")
@@ -210,30 +182,6 @@ def test_nothing_of_a_row_is_held_when_it_has_ended():
     gc.collect()
     ran.pending.clear()
     assert [each for each in gc.get_objects() if isinstance(each, ValueFrame)] == []
-
-
-def test_rows_whose_vectors_are_large_are_open_fewer_at_once():
-    """A row is taken for 256 bytes when it is read. Its 30 vectors are 1,320 more."""
-
-    def most_open(limit):
-        f = Flow("f")
-        f.output("near", found_in(f, f.input("row")))
-        table = [vectors_of(30, n) for n in range(150)]
-        limits = FlowLimits(capacity=50, max_open_bytes=limit)
-        ran = FlowWorld(f.compile(Passes(cse=False, stages=False)), table, None, limits=limits)
-        held = []
-
-        class Watching(list):
-            def append(self, command):
-                if isinstance(command, WriteRow):
-                    held.append(ran.executor.figures.open)
-
-        ran.log = Watching()
-        ran.run()
-        return max(held[50:])
-
-    assert most_open(1 << 30) > 40
-    assert most_open(9_000) <= 20
 
 
 def asked_twice(first, second, revisions=("", "")):

@@ -108,12 +108,6 @@ class TestSetAside:
         three.tell(InstanceStatus(there))
         assert three.where["one"][0] not in (None, there)
 
-    def test_other_calls_go_meanwhile(self, three):
-        three.arrive("one")
-        three.bounce("one")
-        three.arrive("two")
-        assert three.where["two"][0] is not None
-
     def test_an_answer_to_a_call_that_went_there_since_says_that_it_is_well(self, three):
         three.arrive("one")
         there, _ = three.where["one"]
@@ -137,12 +131,6 @@ class TestSetAside:
         assert three.balancer.tick_at == three.balancer.at + HELD_US
         three.tell(Tick(), HELD_US)
         assert three.where["one"][1] == "returned"
-
-    def test_what_an_instance_says_of_itself_sets_no_call_aside(self, three):
-        three.arrive("one")
-        there, _ = three.where["one"]
-        three.tell(Bounced("one", "busy", about_itself=True))
-        assert three.where["one"][0] not in (None, there)
 
     def test_nothing_is_kept_of_one_whose_client_leaves(self, three):
         three.arrive("one")
@@ -190,12 +178,6 @@ class TestSuspects:
         three.fill("rest", 8)
         assert len(three.on(spared)) > 1
 
-    def test_the_second_instance_is_the_last_that_it_kills(self, three):
-        killing(three)
-        there, _ = three.where["killer"]
-        three.die(there)
-        assert three.refused == {"killer": "breaks_engines"}
-
     def test_one_whose_like_was_served_elsewhere_is_none(self, three):
         for name in ("held", "like"):
             three.arrive(name, body=7)
@@ -205,18 +187,6 @@ class TestSuspects:
         three.finish("like")
         three.tell(InstanceLeft(there))
         assert three.where["held"][1] == "returned"
-
-    def test_two_of_one_body_are_refused_each_once(self, three):
-        for name in ("killer", "same"):
-            three.arrive(name, body=7)
-        dead, there = three.where["killer"][0], three.where["same"][0]
-        three.bounce("same", body=7)  # and it is not known yet whether its instance is well
-        three.bounce("killer", body=8)
-        three.tell(InstanceLeft(dead))
-        assert three.where == {"killer": (there, "alone"), "same": (None, None)}
-        three.bounce("killer", body=7)  # facts may be odd
-        three.tell(InstanceLeft(there))
-        assert three.refused == {"killer": "breaks_engines", "same": "breaks_engines"}
 
     def test_an_instance_that_dies_with_two_of_one_body_condemns_neither(self, three):
         """Two users ask the same: that one engine fell over says so once."""
@@ -358,12 +328,6 @@ class TestCallers:
         assert three.where["waits"] == (None, None)
         three.arrive("next", agent="bad")
         assert three.refused["next"] == "caller_breaks_engines"
-
-    def test_where_it_kills_too_it_is_tried_nowhere_else(self, three):
-        convict(three)
-        three.arrive("next", agent="bad", after_us=SLOWED_US)
-        three.die(three.where["next"][0])
-        assert three.refused["next"] == "breaks_engines"
 
     def test_whose_calls_have_no_name_are_of_many(self, three):
         for name in ("one", "two"):

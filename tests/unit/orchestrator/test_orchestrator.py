@@ -1,7 +1,5 @@
 """The orchestrator: from records to workflows, and from workflows that ended to what is learnt."""
 
-import tracemalloc
-
 import pytest
 
 from kairos.events import (
@@ -17,7 +15,7 @@ from kairos.events import (
 )
 from kairos.learner import Learner
 from kairos.model import SECOND
-from kairos.orchestrator.orchestrator import MAX_ENDED, MAX_TO_LEARN, Orchestrator
+from kairos.orchestrator.orchestrator import MAX_ENDED, Orchestrator
 from kairos.orchestrator.profiles import CallSample
 from kairos.orchestrator.remaining import remaining
 from kairos.orchestrator.workflow import MAX_CALLS
@@ -72,26 +70,6 @@ def chain(facts):
     facts.end(8)
 
 
-def test_a_workflow_that_ended_teaches_what_remained_after_each_of_its_calls():
-    facts = Facts()
-    chain(facts)
-    learnt = facts.learnt()
-    assert learnt["x"].key == ("default", "a", "x")
-    assert (learnt["x"].call_us, learnt["x"].remaining_us) == (2 * SECOND, 6 * SECOND)
-    assert (learnt["y"].call_us, learnt["y"].remaining_us) == (4 * SECOND, 4 * SECOND)
-    assert (learnt["x"].remaining_stages, learnt["y"].remaining_stages) == (2, 1)
-    assert learnt["y"].completion_tokens == 20
-
-
-def test_queueing_is_load_and_not_work():
-    facts = Facts()
-    facts.arrive(0, "r1", run_at_s=50, agent="x")
-    facts.tell(52, Finished("r1", 10, 20))
-    facts.end(53)
-    assert facts.learnt()["x"].remaining_us == 2 * SECOND
-    assert facts.learnt()["x"].call_us == 2 * SECOND
-
-
 def test_only_time_that_nobody_waits_in_the_queue_is_time_between_calls():
     facts = Facts()
     facts.call(0, 2, "r1", agent="x", upstream="user")
@@ -99,44 +77,6 @@ def test_only_time_that_nobody_waits_in_the_queue_is_time_between_calls():
     facts.tell(51, Finished("r2", 1, 1))
     rest = remaining(facts.orchestrator.workflow("default", "w").graph())
     assert rest["r1"].gap_us == 3 * SECOND
-
-
-def test_a_call_that_took_no_time_is_learnt_as_the_shortest_there_is():
-    facts = Facts()
-    facts.call(3, 3, "r1", agent="x")
-    facts.end(4)
-    assert facts.learnt()["x"].remaining_us == 1
-
-
-def test_a_call_is_learnt_with_the_position_that_it_had_when_it_arrived():
-    facts = Facts()
-    chain(facts)
-    position = facts.learnt()["y"].position
-    assert (position.stage, position.served_us, position.last_completion_tokens) == (
-        1,
-        2 * SECOND,
-        20,
-    )
-
-
-def test_parallel_branches_count_by_the_longest():
-    facts = Facts()
-    facts.call(0, 1, "r1", agent="plan")
-    facts.arrive(1, "r2", agent="short", parent_ids=("r1",))
-    facts.arrive(1, "r3", agent="long", parent_ids=("r1",))
-    facts.tell(2, Finished("r2", 1, 1))
-    facts.tell(6, Finished("r3", 1, 1))
-    facts.call(6, 8, "r4", agent="join", parent_ids=("r2", "r3"))
-    facts.end(9)
-    remaining_s = {agent: s.remaining_us / SECOND for agent, s in facts.learnt().items()}
-    assert remaining_s == {"plan": 8, "short": 3, "long": 7, "join": 2}
-
-
-def test_nothing_is_learnt_before_the_end():
-    facts = Facts()
-    facts.call(0, 2, "r1")
-    assert not facts.samples
-    assert len(facts.orchestrator) == 1
 
 
 def test_an_end_that_is_told_while_a_call_runs_waits_for_the_call():
@@ -160,17 +100,6 @@ def test_an_end_that_is_told_while_calls_run_waits_for_the_last_of_them():
     facts.tell(6, Finished("r2", 1, 1))
     assert set(facts.learnt()) == {"x", "y"}
     assert facts.orchestrator.workflow("default", "w").ended_at == SECOND
-
-
-def test_a_workflow_whose_id_is_used_again_after_its_end_is_a_new_one():
-    facts = Facts()
-    facts.call(0, 1, "r1", agent="x")
-    facts.end(2)
-    facts.call(3, 4, "r2", agent="y")
-    again = facts.orchestrator.workflow("default", "w")
-    assert again.ended_at is None
-    facts.end(5)
-    assert facts.learnt()["y"].position == facts.learnt()["x"].position  # a first call
 
 
 def test_a_call_that_is_made_once_more_after_its_workflow_ended_does_not_begin_it_anew():
@@ -217,19 +146,6 @@ def test_a_workflow_that_ends_again_takes_the_place_of_its_first_end(monkeypatch
     assert kept(facts, "u", "v", "w") == ["u", "v"]
 
 
-def test_what_is_told_twice_counts_once():
-    facts = Facts()
-    facts.arrive(0, "r1", agent="x")
-    facts.arrive(0, "r1", agent="x")
-    facts.tell(2, Finished("r1", 1, 1))
-    facts.tell(3, Finished("r1", 1, 1))
-    facts.end(4)
-    facts.end(5)
-    assert len(facts.samples) == 1
-    assert facts.samples[0].remaining_us == 2 * SECOND
-    assert len(facts.orchestrator.workflow("default", "w").calls) == 1
-
-
 @pytest.mark.parametrize("end", [Failed("r2", "broke off"), Cancelled("r2")])
 def test_what_failed_or_was_cancelled_is_counted_and_never_learnt_as_short(end):
     facts = Facts()
@@ -249,19 +165,6 @@ def test_a_call_that_never_ran_is_censored_too():
     facts.end(9)
     assert not facts.samples
     assert len(facts.censored) == 1
-
-
-def test_a_retry_that_succeeds_is_one_call_and_is_learnt():
-    facts = Facts()
-    facts.arrive(0, "r1", agent="x", attempt=1)
-    facts.tell(5, Failed("r1", "gone"))
-    facts.arrive(6, "r1", agent="x", attempt=2)
-    facts.tell(8, Finished("r1", 1, 1))
-    facts.end(9)
-    assert not facts.censored
-    assert facts.learnt()["x"].remaining_us == 2 * SECOND
-    [node] = facts.orchestrator.workflow("default", "w").graph().nodes.values()
-    assert node.attempts == 2
 
 
 def test_silence_ends_a_workflow():
@@ -296,26 +199,6 @@ def test_a_call_that_takes_long_does_not_hide_the_silence_of_others():
     assert facts.orchestrator.workflow("default", "w").idle
 
 
-def test_a_workflow_with_a_new_call_is_not_the_longest_idle():
-    facts = Facts(max_workflows=2)
-    facts.call(0, 1, "r1", workflow_id="v")
-    facts.call(2, 3, "r2", workflow_id="w")
-    facts.arrive(4, "r3", workflow_id="v")
-    facts.call(5, 6, "r4", workflow_id="u")
-    assert facts.orchestrator.workflow("default", "v") is not None
-    assert facts.orchestrator.workflow("default", "w") is None
-
-
-def test_tenants_do_not_see_each_other():
-    facts = Facts()
-    facts.call(0, 1, "r1", tenant="x", agent="p")
-    facts.call(0, 2, "r2", tenant="y", agent="p")
-    facts.end(3, tenant="x")
-    assert [s.key[0] for s in facts.samples] == ["x"]
-    assert facts.orchestrator.workflow("z", "w") is None
-    assert len(facts.orchestrator.workflow("y", "w").calls) == 1
-
-
 def test_the_longest_idle_workflow_makes_room_and_is_counted_and_not_learnt():
     facts = Facts(max_workflows=2)
     for n in range(3):
@@ -325,21 +208,6 @@ def test_the_longest_idle_workflow_makes_room_and_is_counted_and_not_learnt():
     assert len(facts.orchestrator._positions) == 2
     assert facts.orchestrator.workflow("default", "w0") is None
     assert not facts.samples
-
-
-def test_open_workflows_make_room_when_they_have_too_many_calls_together(monkeypatch):
-    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_OPEN_CALLS", 5)
-    facts = Facts()
-    for n in range(4):
-        facts.call(n, n + 0.4, f"r{n}", workflow_id="long")
-    for n in range(2):
-        facts.call(10 + n, 10.5 + n, f"s{n}", workflow_id=f"short{n}")
-    assert facts.orchestrator.evicted == 1
-    assert facts.orchestrator.workflow("default", "long") is None
-    facts.end(20, "short0")
-    for n in range(4):
-        facts.call(30 + n, 30.5 + n, f"t{n}", workflow_id="other")
-    assert facts.orchestrator.evicted == 1  # one short, and four: five again
 
 
 def test_a_workflow_that_was_under_way_before_the_first_record_is_not_learnt():
@@ -384,16 +252,6 @@ def test_a_workflow_of_more_calls_than_are_kept_is_counted_and_not_learnt():
     assert not facts.samples
 
 
-def test_workflows_that_nobody_learns_from_are_counted_and_not_kept_for_ever():
-    facts = Facts()
-    for n in range(MAX_TO_LEARN + 3):
-        facts.call(n / 1000, n / 1000, f"r{n}", workflow_id=f"w{n}")
-        facts.end(n / 1000, f"w{n}")
-    assert facts.orchestrator.unlearnt == 3
-    assert len(facts.orchestrator.take_ended()) == MAX_TO_LEARN
-    assert facts.orchestrator.take_ended() == []
-
-
 def test_a_workflow_that_was_evicted_and_goes_on_is_a_new_one():
     facts = Facts(max_workflows=1, idle_us=100 * SECOND)
     facts.arrive(0, "r1", workflow_id="v")
@@ -403,31 +261,6 @@ def test_a_workflow_that_was_evicted_and_goes_on_is_a_new_one():
     facts.tell(4, Finished("r2", 1, 1))
     facts.orchestrator.expire(200 * SECOND)
     assert facts.learnt()["x"].remaining_us == 2 * SECOND
-
-
-@pytest.mark.parametrize(
-    ("options", "most"),
-    [({"max_workflows": 1_000}, 1_000), pytest.param({}, 100_000, marks=pytest.mark.long)],
-)
-def test_as_many_open_workflows_are_held_as_may_be_and_no_more(options, most):
-    facts = Facts(**options)
-    for n in range(most + 50):
-        facts.arrive(n / 1000, f"r{n}", workflow_id=f"w{n}")
-    assert len(facts.orchestrator) == most
-    assert facts.orchestrator.evicted == 50
-
-
-def test_an_open_workflow_takes_little_memory():
-    facts = Facts()
-    tracemalloc.start()
-    for n in range(2_000):
-        for call in range(3):
-            at = n / 10 + call / 100
-            facts.call(at, at + 0.005, f"r{n}-{call}", workflow_id=f"w{n}")
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(facts.orchestrator) == 2_000
-    assert held / len(facts.orchestrator) < 8_000  # bytes
 
 
 def test_what_is_published_says_all_that_is_known_and_only_when_it_is_new():
@@ -464,23 +297,6 @@ class Learnt:
         return self.profiles, []
 
 
-@pytest.mark.interpreted
-def test_all_agents_are_embedded_anew_only_when_enough_of_many_have_changed(monkeypatch):
-    learner, embedded = Learner(Orchestrator()), []
-    embed = learner._ranking.embed
-    monkeypatch.setattr(learner._ranking, "embed", lambda: embedded.append(embed()))
-    agents = [f"agent{n}" for n in range(300)]
-    learner.compute(Learnt(*agents))
-    assert len(embedded) == 1
-    for n in range(10):  # a tenth of them, less 20
-        learner.compute(Learnt(agents[n], mean_us=2_000_000))
-    assert len(embedded) == 1
-    learner.compute(Learnt(agents[10], mean_us=2_000_000))
-    assert len(embedded) == 2
-    learner.compute(Learnt(agents[11], mean_us=2_000_000))
-    assert len(embedded) == 2
-
-
 def test_an_agent_that_is_forgotten_is_ranked_no_more_and_anew_when_it_returns():
     learner = Learner(Orchestrator())
     learner.compute(Learnt("here", "gone"))
@@ -492,20 +308,6 @@ def test_an_agent_that_is_forgotten_is_ranked_no_more_and_anew_when_it_returns()
     assert len(learner._ranking) == len(learner._published) == 1
     again = learner.compute(Learnt("gone"))
     assert "gone" in [rank.agent for rank in again.ranks]
-
-
-def test_clocks_that_disagree_within_the_skew_do_not_break_a_chain():
-    learner = Learner(Orchestrator(skew_us=SECOND))
-    facts = Facts()
-    facts.orchestrator = learner.orchestrator
-    facts.arrive(0, "r1", app="a", agent="x", upstream="user")
-    facts.arrive(1.5, "r2", app="a", agent="y", upstream="x")  # of which r1 is the cause
-    facts.tell(2, Finished("r1", 1, 1))
-    facts.tell(5, Finished("r2", 1, 1))
-    facts.end(6)
-
-    means = {p.agent: p.remaining_us.mean / SECOND for p in learner.step().profiles}
-    assert means["x"] == pytest.approx(2 + 3.5)
 
 
 def test_a_learner_goes_on_from_what_was_published_before():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.errors import SetupError
-from kairos.plan.device_work import DeviceChoice, LoadTime, OperatorWork, schedule, share
+from kairos.plan.device_work import LoadTime, OperatorWork, share
 from kairos.plan.placement import place
 from kairos.plan.placement_baselines import co_located, data_parallel, round_robin
 
@@ -170,51 +170,6 @@ def test_h4_of_an_operator_that_is_shared_every_part_is_placed_once():
     parts = [(each.part, each.of) for each in found.phases if each.operator == "long"]
     assert parts == [(0, 3), (1, 3), (2, 3)]
     assert sorted(each.device for each in found.phases if each.operator == "long") == [0, 1, 2]
-
-
-def test_with_one_model_all_operators_are_on_all_devices():
-    works = [work("one", "a", 10), work("two", "a", 10, ("one",))]
-    found = place(works, LOADS, 2)
-    assert found.models(0) == found.models(1) == (("a", ("one", "two")),)
-    assert found.loads == 2
-
-
-@given(st.integers(0, 10_000), st.integers(1, 5))
-def test_every_operator_is_placed_once_and_after_what_it_needs(seed, devices):
-    works = graph(seed, count=12)
-    found = place(works, LOADS, devices, width=4)
-    ended = {}
-    for phase in found.phases:
-        ended[phase.operator] = max(ended.get(phase.operator, 0), phase.ends_at)
-    assert ended.keys() == {each.name for each in works}
-    for each in works:
-        parts = [phase for phase in found.phases if phase.operator == each.name]
-        assert [phase.part for phase in parts] == list(range(len(parts)))
-        assert all(ended[need] <= ended[each.name] for need in each.needs)
-    for device in range(devices):
-        mine = [phase for phase in found.phases if phase.device == device]
-        for before, then in itertools.pairwise(mine):
-            assert before.ends_at + then.load_us <= then.begins_at + 1e-9
-
-
-@given(st.integers(0, 10_000))
-def test_replicas_and_a_wider_beam_never_make_a_plan_longer_than_data_parallel(seed):
-    works = graph(seed, count=8)
-    assert place(works, LOADS, 3).makespan_us <= data_parallel(works, LOADS, 3).makespan_us + 1e-9
-
-
-@pytest.mark.parametrize("count", [40, pytest.param(88, marks=pytest.mark.long)])
-def test_many_operators_on_four_devices_are_placed(count):
-    works = graph(4, count=count)
-    found = place(works, LOADS, 4)
-    assert {each.operator for each in found.phases} == {each.name for each in works}
-
-
-def test_what_streams_need_not_wait_for_all_rows():
-    works = [work("one", "a", 100, last_us=1.0), work("two", "b", 100, ("one",), last_us=1.0)]
-    assert place(works, LOADS, 2, replicas=False).makespan_us == 8 + 100
-    one = schedule(works, LOADS, 2, [DeviceChoice("one", (0,)), DeviceChoice("two", (0,))])
-    assert one.makespan_us == 5 + 100 + 8 + 100
 
 
 def test_work_that_cannot_be_placed_is_refused():

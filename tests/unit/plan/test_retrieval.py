@@ -1,7 +1,5 @@
 """What operators of retrieval take and give."""
 
-import random
-import tracemalloc
 from array import array
 from base64 import b64encode
 
@@ -12,30 +10,12 @@ from kairos.flow import Flow
 from kairos.flow.yaml_file import read_yaml
 from kairos.plan.invalid import InvalidFlow, OperatorFailed
 from kairos.plan.operators import Chunking, Embedding, Ingest, Rerank, Search
-from kairos.plan.passages import passages
 from kairos.plan.pipeline import Passes
 from kairos.plan.retrieval import check_answer, check_arguments, chunked, without_asking
 
 V = b64encode(array("f", [0.5, -1.0]).tobytes()).decode()
 W = b64encode(array("f", [0.5]).tobytes()).decode()
 HERE = {"texts": ["a"], "vectors": [V]}
-
-
-@pytest.mark.parametrize(
-    ("text", "size", "overlap", "found"),
-    [
-        ("a b c d e", 2, 0, ["a b", "c d", "e"]),
-        ("a b c d e", 3, 1, ["a b c", "c d e"]),
-        ("a b c d e f", 3, 1, ["a b c", "c d e", "e f"]),
-        ("  a\n\n b\tc ", 2, 1, ["a\n\n b", "b\tc"]),
-        ("a", 3, 2, ["a"]),
-        ("", 3, 2, []),
-        (" \n", 3, 2, []),
-        ("x" * 130, 2, 0, ["x" * 128, "xx"]),
-    ],
-)
-def test_a_text_is_cut_into_passages_as_they_stand_in_it(text, size, overlap, found):
-    assert list(passages(text, size, overlap)) == found
 
 
 def test_texts_are_cut_each_by_itself():
@@ -57,15 +37,6 @@ def test_too_many_passages_are_refused_with_what_would_help():
 def test_passages_that_overlap_too_much_are_refused_before_they_fill_the_memory():
     with pytest.raises(OperatorFailed, match=r"more than 16777216 characters.*`overlap` smaller"):
         chunked(Chunking(10_000, 9_999), "word " * 20_000)
-
-
-def test_of_a_long_text_no_more_is_read_than_is_cut():
-    tracemalloc.start()
-    first = next(passages("a " * 2_000_000, 10, 0))
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert first == "a a a a a a a a a a"
-    assert most < 6_000_000  # the text alone is 4 MB
 
 
 @pytest.mark.parametrize(
@@ -240,15 +211,3 @@ outputs: {best: best, there: there}
     assert {each.name: each.retries for each in read.operators} == {
         "row": 0, "chunks": 0, "vectors": 2, "store": 2, "put": 0, "near": 2, "there": 2, "best": 2
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_passages_are_windows_of_words_up_to_the_first_that_has_the_last(seed):
-    dice = random.Random(seed)
-    words = [f"w{n}" for n in range(dice.randint(0, 40))]
-    size = dice.randint(1, 9)
-    overlap = dice.randrange(size)
-    windows = [words[at : at + size] for at in range(0, len(words), size - overlap)]
-    last = next((n for n, each in enumerate(windows) if words[-1] in each), -1)
-    expected = [" ".join(each) for each in windows[: last + 1]]
-    assert list(passages(" ".join(words), size, overlap)) == expected

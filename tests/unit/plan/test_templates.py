@@ -1,28 +1,8 @@
 import pytest
 
 from kairos.plan.invalid import OperatorFailed
-from kairos.plan.template_check import NameUse
 from kairos.plan.template_language import TemplateWork
-from kairos.plan.templates import BadTemplate, Expression, Opaque, Slot, Static, Template
-
-
-def test_a_template_is_static_text_slots_and_what_nothing_is_known_of():
-    template = Template("Sum up:\n{{ doc.text }} in {{ n }}{% for x in v %}, {{ x }}{% endfor %}.")
-    assert template.segments == (
-        Static("Sum up:\n"),
-        Slot("doc", ("text",)),
-        Static(" in "),
-        Slot("n", ()),
-        Opaque(("v",)),
-        Static("."),
-    )
-    assert template.uses == {NameUse("doc", ("text",)), NameUse("n"), NameUse("v")}
-
-
-def test_values_stand_in_prompts_as_texts_and_json():
-    template = Template("{{ v.a }}|{{ v.b }}|{{ v.c }}|{{ v.d }}|{{ v.e }}")
-    value = {"a": "é", "b": None, "c": True, "d": 1.5, "e": {"x": ["y"]}}
-    assert template.render({"v": value}) == 'é||true|1.5|{"x":["y"]}'
+from kairos.plan.templates import BadTemplate, Expression, Opaque, Template
 
 
 def test_slots_are_filled_as_jinja_would_fill_them():
@@ -78,12 +58,6 @@ def test_what_is_not_of_the_language_is_refused(source, said):
     with pytest.raises(BadTemplate) as raised:
         Template(source)
     assert said in str(raised.value)
-
-
-def test_an_error_in_a_template_has_its_line():
-    with pytest.raises(BadTemplate) as raised:
-        Template("one\ntwo {{ v | nothing }}")
-    assert raised.value.line == 2
 
 
 @pytest.mark.parametrize(

@@ -47,29 +47,6 @@ def test_the_page_on_hardware_has_the_table_of_published_times():
     assert "\n".join(lines()) in page
 
 
-def test_a_prompt_takes_the_time_of_its_arithmetic_and_attention():
-    rates = derived(H100, SMALL)
-    flop = 0.6 * 989.4e12
-    matrices = 2 * SMALL.layer_weights(active=True) * 2000 / flop
-    pairs = 2000 * 1000 + 2000 * 2001 / 2
-    attention = 4 * 32 * 4096 * pairs / (0.5 * 989.4e12)
-    assert rates.prefill_s(2000, 1000) == pytest.approx(1.05e-3 + matrices + attention)
-
-
-def test_a_short_prompt_takes_the_time_to_read_the_weights():
-    rates = derived(H100, SMALL)
-    assert rates.prefill_s(1) == pytest.approx(1.05e-3 + rates.weights_s, rel=1e-3)
-    assert rates.prefill_s(0, 500) == rates.prefill_s(0)
-
-
-def test_a_step_reads_the_weights_once_and_every_sequences_cache():
-    rates = derived(H100, SMALL)
-    read = 0.8 * 3.35e12
-    weights = 2 * (SMALL.layer_weights(active=True) + SMALL.embedding) / read
-    cache = 32 * 1000 * 128 * 1024 / read
-    assert rates.step_s(32, 1000) == pytest.approx(1.05e-3 + weights + cache)
-
-
 def test_g6_the_batch_is_as_large_as_memory_and_the_time_per_token_allow():
     rates = derived(H100, SMALL)
     by_memory = rates.largest_batch(4096)
@@ -113,16 +90,6 @@ def test_what_does_not_fit_or_does_not_exist_is_refused():
         derived(H100, LARGE, tensor=16)
     with pytest.raises(SetupError, match="does not compute in fp4"):
         derived(H100, SMALL, precision="fp4")
-
-
-def test_weights_in_fp8_take_half_and_compute_as_the_device_can():
-    half = derived(A40, SMALL, precision="fp8")
-    assert half.weights_s == pytest.approx(derived(A40, SMALL).weights_s / 2)
-    assert half.prefill_token_s == derived(A40, SMALL).prefill_token_s  # it has no fp8
-    quick = derived(H100, SMALL, precision="fp8")
-    assert quick.prefill_token_s == pytest.approx(
-        derived(H100, SMALL).prefill_token_s / 2, rel=1e-3
-    )
 
 
 def test_g6_layouts_are_powers_of_two_within_a_chassis():

@@ -28,40 +28,6 @@ def test_g6_prompts_share_a_step_as_far_as_it_goes():
     assert (in_time.batch, in_time.busy_s) == (2, pytest.approx(0.095))
 
 
-def test_decode_shares_each_step_with_the_batch():
-    found = use(RATES, CALL, Phases.DECODE)
-    assert found.batch == 10
-    assert found.latency_s == pytest.approx(50 * 0.020)
-    assert found.busy_s == pytest.approx(50 * 0.020 / 10)
-
-
-def test_both_phases_share_the_steps_of_one_instance():
-    found = use(RATES, CALL, Phases.BOTH)
-    token = 0.020 + 10 / 50 * 900 * 0.0001  # a prompt for each of ten sequences, in 50 steps
-    assert found.busy_s == pytest.approx(50 * token / 10)
-    assert found.latency_s == pytest.approx(0.020 + 0.090 + 50 * token)
-
-
-def test_arithmetic_hides_behind_the_weights_as_often_as_prompts_come():
-    rates = EngineRates(
-        rests_on="a test", measured=True, kv_tokens=1e6, weights_s=0.010, prefill_token_s=0.0001
-    )
-    # none: 10 ms; one prompt of 200 tokens: 20 ms; two: 40 ms, ... with half a prompt in the mean
-    shares = [math.exp(-0.5) * 0.5**k / math.factorial(k) for k in range(20)]
-    mean = sum(share * max(0.010, 0.020 * k) for k, share in enumerate(shares))
-    assert rates.mixed_step_s(1, 0, 0.5, 200, 0) == pytest.approx(mean)
-    assert rates.mixed_step_s(1, 0, 60, 10, 0) == pytest.approx(0.060)  # many: the mean's
-    assert rates.mixed_step_s(1, 0, 0.5, 50, 0) > 0.010
-
-
-def test_prompts_that_no_step_takes_need_several():
-    rates = EngineRates(
-        rests_on="a test", measured=True, kv_tokens=1e6, fixed_s=0.010, chunk_tokens=100
-    )
-    assert rates.prefill_s(250) == pytest.approx(0.030)
-    assert rates.mixed_step_s(50, 0, 60, 10, 0) == pytest.approx(0.065)
-
-
 def test_g6_targets_make_batches_smaller_or_rule_an_instance_out():
     in_time = use(RATES, CALL, Phases.DECODE, LatencyTargets(tpot_s=0.015))
     assert in_time.batch == 5

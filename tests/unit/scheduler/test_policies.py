@@ -76,28 +76,11 @@ class Bench:
         del self.requests[name]
 
 
-def test_fcfs_goes_by_the_arrival_of_the_call():
-    bench = Bench("fcfs")
-    bench.arrive("second", at=5, workflow_started_at=0)
-    bench.arrive("first", at=4, workflow_started_at=4)
-    assert bench.order() == ["first", "second"]
-
-
 def test_fcfs_app_goes_by_the_start_of_the_workflow():
     bench = Bench("fcfs-app")
     bench.arrive("young", at=4, workflow_started_at=4)
     bench.arrive("old", at=9, workflow_started_at=0)
     assert bench.order() == ["old", "young"]
-
-
-def test_wasserstein_mds_goes_by_rank_and_within_an_agent_by_the_start_of_the_workflow():
-    bench = Bench("wasserstein-mds")
-    ranks = (AgentRank("default", "a", "short", 1.0), AgentRank("default", "a", "long", 2.0))
-    bench.learn(ranks=ranks)
-    bench.arrive("long", agent="long", workflow_started_at=0)
-    bench.arrive("young", at=9, agent="short", workflow_started_at=8)
-    bench.arrive("old", at=9, agent="short", workflow_started_at=3)
-    assert bench.order() == ["old", "young", "long"]
 
 
 @pytest.mark.parametrize("name", ["wasserstein-mds", "kairos"])
@@ -130,62 +113,8 @@ def test_before_anything_is_learnt_every_policy_works(name):
     assert bench.order() == ["first", "second"]
 
 
-def test_kairos_prefers_the_gamble_that_is_likely_to_end_soon():
-    bench = Bench("kairos")
-    gamble = (-3.0,) * (QUANTILES // 2) + (3.0,) * (QUANTILES // 2)
-    models = [model("sure", logarithm=10.0), model("gamble", logarithm=10.0, residuals=gamble)]
-    bench.learn(models=models)
-    bench.arrive("sure", app="sure")
-    bench.arrive("gamble", app="gamble")
-    assert bench.order() == ["gamble", "sure"]
-
-
 def test_the_gittins_index_of_something_certain_is_its_size():
     assert gittins_index([5.0] * 8) == 5.0
-
-
-def test_the_gittins_index_is_the_best_ratio_of_service_to_endings():
-    # Stop at 1: 1 / 0.5 = 2. Stop at 100: (1 + 100) / 2 = 50.5.
-    assert gittins_index([1.0, 100.0]) == 2.0
-    # Stop at 3: 3 / 0.5 = 6. Stop at 4: (3 + 4) / 2 = 3.5.
-    assert gittins_index([3.0, 4.0]) == 3.5
-
-
-def test_kairos_goes_by_where_the_request_stands_and_not_only_by_its_agent():
-    bench = Bench("kairos")
-    weights = (-1.0,) + (0.0,) * (FEATURES - 1)  # the more stages are done, the less is left
-    bench.learn(models=[model(logarithm=12.0, weights=weights)])
-    bench.arrive("w1", workflow_id="w")
-    bench.run("w1", dispatched_at=0, ended_at=1)
-    bench.arrive("second call", at=3, workflow_id="w", workflow_started_at=3)
-    bench.arrive("first call", at=2, workflow_id="v", workflow_started_at=2)
-    assert bench.order() == ["second call", "first call"]
-
-
-def test_kairos_takes_estimates_that_hardly_differ_for_equal_and_serves_the_older_workflow():
-    bench = Bench("kairos")
-    close = {"less": 0.2, "more": 0.8, "much more": 1.5}
-    levels = {agent: part * math.log(bench.policy.LEVEL) for agent, part in close.items()}
-    bench.learn(models=[model(agents=levels, logarithm=100 * math.log(bench.policy.LEVEL))])
-    bench.arrive("less", at=5, agent="less", workflow_started_at=5)
-    bench.arrive("more", at=5, agent="more", workflow_started_at=2)
-    bench.arrive("much more", at=5, agent="much more", workflow_started_at=0)
-    assert bench.order() == ["more", "less", "much more"]
-
-
-def test_an_app_of_which_nothing_has_ended_is_expected_to_need_as_much_again():
-    bench = Bench("kairos")
-    bench.learn(models=[model(POOLED, tenant=POOLED, logarithm=math.log(3 * SECOND))])
-    bench.arrive("first", app="new")
-    assert bench.estimates.remaining_us(bench.requests["first"]) == pytest.approx(3 * SECOND)
-    bench.run("first", dispatched_at=0, ended_at=20 * SECOND)
-    bench.arrive("next", app="new", workflow_id="another")
-    bench.arrive("other", app="other")
-    assert bench.estimates.remaining_us(bench.requests["next"]) == 20 * SECOND
-    assert bench.order() == ["other", "next"]
-
-    bench.learn(models=[model("new", logarithm=math.log(SECOND))])
-    assert bench.order() == ["next", "other"]
 
 
 def fan_out():
@@ -203,37 +132,8 @@ def fan_out():
     return bench
 
 
-def test_a_workflow_has_left_what_all_its_calls_in_flight_need():
-    bench = fan_out()
-    for name, left_s in (("short", 8), ("long", 8), ("other", 7)):
-        left_us = bench.estimates.left_us(bench.requests[name])
-        assert left_us == pytest.approx(left_s * SECOND), name
-
-
 def test_a_call_with_slack_yields_to_the_one_that_the_join_waits_for():
     assert fan_out().order() == ["other", "long", "short"]
-
-
-def test_the_last_straggler_of_a_fan_out_goes_before_what_has_more_left():
-    bench = fan_out()
-    before = bench.policy.state(bench.requests["short"])
-    bench.run("long", dispatched_at=0, ended_at=1)
-    assert bench.order() == ["short", "other"]
-    assert bench.policy.state(bench.requests["short"]) != before  # so the queue asks again
-
-
-def test_a_running_sibling_counts_as_well_as_a_waiting_one():
-    bench = fan_out()
-    bench.estimates.dispatched("long", 1)
-    del bench.requests["long"]
-    assert bench.order() == ["other", "short"]
-
-
-def test_what_is_left_follows_what_is_learnt():
-    bench = fan_out()
-    assert bench.order()[0] == "other"
-    bench.learn(models=[model(agents={"other": math.log(60 * SECOND)})])
-    assert bench.order()[-1] == "other"
 
 
 def test_the_queue_reorders_a_workflow_when_another_of_its_calls_ends():
@@ -280,13 +180,6 @@ def test_whoever_is_forgotten_is_not_known_any_more():
     assert bench.order() == ["gone", "here"]  # nothing is known of it: no expected work
 
 
-def test_an_estimate_of_a_call_is_never_nothing():
-    bench = Bench("fcfs")
-    bench.learn(profile("x", call_s=0))
-    bench.arrive("r")
-    assert bench.estimates.call_us(bench.requests["r"]) == 1
-
-
 def test_a_queue_that_is_told_of_one_request_again_keeps_one_entry():
     estimates = WorkEstimates()
     queue = WaitQueue(POLICIES["kairos"](estimates), estimates, count())
@@ -308,18 +201,3 @@ def test_the_order_that_knows_the_future_goes_by_what_truly_remains_then_by_the_
     ]
     order = [request.id for request in sorted(waiting, key=lambda each: policy.key(each, None))]
     assert order == ["older", "later call", "short", "long"]
-
-
-def test_calls_of_one_workflow_may_name_different_apps_and_are_all_reordered():
-    bench = Bench("kairos")
-    gamble = (-3.0,) * (QUANTILES // 2) + (3.0,) * (QUANTILES // 2)
-    models = [
-        model("sure", logarithm=math.log(SECOND)),
-        model("gamble", logarithm=math.log(SECOND), residuals=gamble),
-    ]
-    bench.learn(models=models)
-    bench.arrive("sure", app="sure", workflow_id="w")
-    bench.arrive("gamble", app="gamble", workflow_id="w")
-    states = {bench.policy.state(request) for request in bench.requests.values()}
-    assert len(states) == 1  # so one of them tells for all whether their keys have moved
-    assert bench.order() == ["gamble", "sure"]

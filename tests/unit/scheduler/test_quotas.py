@@ -96,42 +96,12 @@ def test_what_never_ran_has_used_nothing():
     pool.ask(prompt=0, completion=600)
 
 
-def test_a_call_that_is_larger_than_a_minutes_worth_goes_when_all_of_it_is_there():
-    pool = Pool(Quota("a", tokens_per_minute=600))
-    pool.ask(prompt=5_000)
-    after_s, _ = pool.refused(prompt=5_000)
-    assert after_s > 400
-    pool.ask(after_s, prompt=5_000)
-
-
 def test_a_day_is_one_of_utc():
     pool = Pool(Quota("a", tokens_per_day=1_000))
     pool.finish(pool.ask(prompt=500, completion=500), prompt_tokens=500, completion_tokens=400)
     pool.ask(prompt=50, completion=50)
     assert pool.refused(prompt=50, completion=50)[0] == 12 * 3600
     pool.ask(12 * 3600, prompt=500, completion=500)
-
-
-def test_calls_at_once_are_those_that_wait_or_run():
-    pool = Pool(Quota("a", calls_at_once=2))
-    first, _ = pool.ask(), pool.ask()
-    assert pool.refused()[0] == 1
-    pool.finish(first)
-    pool.ask()
-
-
-def test_of_several_limits_the_one_that_lasts_longest_is_told():
-    pool = Pool(Quota("a", calls_per_minute=1, tokens_per_day=20))
-    pool.ask()
-    assert pool.refused()[0] == 12 * 3600
-
-
-def test_one_that_is_refused_takes_nothing():
-    pool = Pool(Quota("a", calls_per_minute=1))
-    pool.ask()
-    for _ in range(10):
-        pool.refused()
-    pool.ask(60)
 
 
 def test_a_dispatch_says_what_is_left_with_its_call_taken():
@@ -161,31 +131,12 @@ def test_of_several_quotas_that_hold_the_scarcest_is_said():
     assert pool.left[name].requests == RateLimit(60, 58, 2 * SECOND)
 
 
-def test_who_is_refused_is_told_what_is_left_too_and_nobody_is_told_of_anothers():
-    pool = Pool(Quota("a", calls_per_minute=1))
-    pool.ask()
-    pool.refused()
-    assert pool.limits == RateLimits(RateLimit(1, 0, 60 * SECOND))
-    assert pool.left[pool.ask(tenant="b")] is None
-
-
 def test_what_was_used_beyond_a_limit_leaves_nothing_and_not_less():
     pool = Pool(Quota("a", tokens_per_minute=600, tokens_per_day=700))
     name = pool.ask(prompt=100, completion=0)
     pool.finish(name, prompt_tokens=100, completion_tokens=800)
     pool.refused(30)
     assert pool.limits.tokens.remaining == 0
-
-
-def test_a_key_has_a_quota_beside_that_of_its_tenant():
-    pool = Pool(Quota("a", calls_per_minute=3), Quota("a", key="ci", calls_per_minute=1))
-    pool.ask(key="ci", app="chat")
-    _, said = pool.refused(key="ci")
-    assert said.startswith("tenant 'a', key 'ci': the quota of 1 calls")
-    pool.ask(key="other")
-    pool.ask()
-    assert pool.refused()[1].startswith("tenant 'a': the quota of 3 calls")
-    pool.ask(tenant="b", key="ci")
 
 
 def test_workflows_at_once_are_those_that_have_begun_and_not_ended():
@@ -227,25 +178,6 @@ def test_a_workflow_that_is_cancelled_makes_room_when_its_calls_are_gone():
     pool.ask(workflow_id="w2")
 
 
-def test_a_workflow_that_goes_on_after_its_end_is_open_again():
-    pool = Pool(Quota("a", workflows_at_once=1))
-    first = pool.ask(workflow_id="w1")
-    pool.end("a", "w1")
-    second = pool.ask(workflow_id="w1")
-    pool.finish(first)
-    pool.finish(second)
-    pool.refused(workflow_id="w2")
-
-
-def test_a_workflow_whose_call_takes_longer_than_silence_may_stays_open():
-    pool = Pool(Quota("a", workflows_at_once=1))
-    pool.finish(pool.ask(workflow_id="w1"))
-    long = pool.ask(workflow_id="w1")
-    pool.refused(2 * IDLE_US / SECOND, workflow_id="w2")
-    pool.finish(long)
-    pool.refused(workflow_id="w2")
-
-
 def test_other_limits_of_the_same_go_on_from_what_was_used():
     pool = Pool(Quota("a", calls_per_minute=10, tokens_per_day=100))
     for _ in range(4):
@@ -269,14 +201,3 @@ def test_a_quota_that_is_new_counts_the_calls_that_are_here_but_not_what_they_to
     pool.refused(workflow_id="w3")
     pool.entitle()
     pool.ask(workflow_id="w3")
-
-
-def test_a_quota_that_is_gone_holds_no_more_and_begins_anew_when_it_is_back():
-    pool = Pool(Quota("a", calls_per_minute=1))
-    call = pool.ask()
-    pool.entitle(Quota("b", calls_per_minute=1))
-    pool.ask()
-    pool.finish(call)
-    pool.entitle(Quota("a", calls_per_minute=1))
-    pool.ask()
-    pool.refused()

@@ -100,30 +100,6 @@ def serving(scaled, number=0):
     return url
 
 
-def test_an_engine_is_added_once_it_answers_as_the_file_describes_it(scaled):
-    scaled.step(2)
-    [url] = scaled.engines.started
-    scaled.step(2)
-    assert scaled.pool.told == []
-    serving(scaled)
-    assert scaled.pool.told == [("add", url, {"max_num_seqs": 4})]
-    scaled.step(2)
-    assert any("serves" in each for each in scaled.said)
-    assert len(scaled.engines.started) == 1
-
-
-def test_it_is_stopped_only_when_it_has_drained(scaled):
-    scaled.step(2)
-    url = serving(scaled)
-    for _ in range(12):
-        scaled.step(0)
-    assert scaled.pool.told[-1] == ("drain", "e0:8000")
-    assert scaled.engines.stopped == []
-    del scaled.pool.states[url]
-    scaled.step(0)
-    assert scaled.engines.stopped == [url]
-
-
 def stuck(scaled):
     """One has drained, and nobody can stop it."""
     scaled.step(2)
@@ -133,20 +109,6 @@ def stuck(scaled):
         scaled.step(0)
     del scaled.pool.states[url]
     return url
-
-
-def test_one_that_cannot_be_stopped_is_tried_again_and_the_pool_is_scaled_meanwhile(scaled):
-    url = stuck(scaled)
-    decision = scaled.step(0)
-    assert decision is not None
-    assert any("not stopped yet" in each and "60 s" in each for each in scaled.said)
-    for _ in range(4):
-        scaled.step(3)
-    assert len(scaled.engines.started) > 1
-    assert url in scaled.engines.known  # nothing else is started in its place
-    scaled.engines.stuck = False
-    scaled.step(3)
-    assert scaled.engines.stopped == [url]
 
 
 def test_one_that_cannot_be_stopped_for_long_is_left_to_the_operator(scaled):
@@ -174,18 +136,6 @@ def test_one_that_failed_is_not_used_again_while_it_drains(scaled):
     assert len(scaled.engines.started) == 2
 
 
-def test_instances_that_compute_prompts_for_others_do_not_count_and_are_not_drained(scaled):
-    scaled.pool.states["http://p:8000"] = "in_use"
-    scaled.pool.phases["http://p:8000"] = "prefill"
-    decision = scaled.step(2)
-    assert (decision.instances, decision.change) == (1, 1)
-    url = serving(scaled)
-    scaled.pool.phases[url] = "prefill"
-    for _ in range(12):
-        scaled.step(0)
-    assert [each for each in scaled.pool.told if each[0] == "drain"] == []
-
-
 def test_one_that_drains_is_used_again_rather_than_another_started(scaled):
     scaled.step(2)
     url = serving(scaled)
@@ -208,14 +158,6 @@ def test_after_one_that_failed_none_is_started_for_a_while(scaled):
     for _ in range(4):
         scaled.step(2)
     assert len(scaled.engines.started) == 2
-
-
-def test_one_that_never_answers_is_given_up(scaled):
-    scaled.step(2)
-    for _ in range(8):
-        scaled.step(2)
-    assert scaled.engines.stopped[:1] == scaled.engines.started[:1]
-    assert any("did not serve in 60 s" in each for each in scaled.said)
 
 
 def test_engines_that_others_started_are_never_drained(scaled):
@@ -248,14 +190,6 @@ def test_commands_are_arguments_that_no_shell_reads(tmp_path):
     engines.stop("http://127.0.0.1:9002")
     assert (tmp_path / "9002.log").read_text() == f"9002 ; touch '{marker}'\n"
     assert not marker.exists()
-
-
-def test_when_all_ports_are_taken_it_says_so():
-    engines = CommandEngines(
-        EngineCommands(start=["true"], url="http://h:{port}", ports=(9001, 9001))
-    )
-    with pytest.raises(SetupError, match=r"commands\.ports"):
-        engines.start(["http://h:9001"])
 
 
 def test_a_program_that_is_not_there_is_named():

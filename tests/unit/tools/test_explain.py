@@ -21,7 +21,6 @@ from kairos.events import (
 )
 from kairos.live.observers.fact_log import FactLog
 from kairos.model import SECOND, Sources
-from kairos.orchestrator.orchestrator import MAX_ENDED
 from kairos.tools.explain import from_log
 from kairos.tools.explained import explained
 from tests.support import build
@@ -71,37 +70,6 @@ def shown(view, costs=None):
     return out.getvalue()
 
 
-def test_a_log_tells_when_and_why_each_call_went(log):
-    view = from_log(
-        log(
-            BEGIN,
-            arrives(1, "a", goes("a", waiting=3, remaining_s=8.0, rank_s=2.5), agent="first"),
-            Record(2 * SECOND, FirstToken("a")),
-            arrives(2, "other", workflow_id="v"),
-            ends(3, "a"),
-            arrives(4, "b", agent="second", upstream="first", parent_ids=("a",)),
-            ends(6, "other", goes("b", "backfill")),
-            ends(9, "b"),
-            Record(10 * SECOND, END),
-        ),
-        None,
-        "w",
-    )
-
-    first, second = view.calls
-    assert (view.id, view.app, view.tenant) == ("w", "demo", "default")
-    assert (view.started_at, view.ended_at, view.ended_by) == (0, 10 * SECOND, "told")
-    assert view.stages == [["a"]]
-    assert (first.arrived_at, first.dispatched_at, first.first_token_at, first.ended_at) == (
-        SECOND, SECOND, 2 * SECOND, 3 * SECOND,
-    )  # fmt: skip
-    assert (first.dispatch.reason, first.dispatch.left_waiting) == ("first", 3)
-    assert (first.dispatch.expected_remaining_s, first.dispatch.rank) == (8.0, 2.5)
-    assert (first.wait_s, first.execution_s, first.remaining_s) == (0.0, 2.0, 5.0)
-    assert (second.wait_s, second.execution_s, second.remaining_s) == (2.0, 3.0, 3.0)
-    assert (second.parents, second.dispatch.reason) == (("a",), "backfill")
-
-
 def test_what_remained_is_not_told_where_a_failure_cut_it_short(log):
     records = [BEGIN, arrives(1, "a", goes("a")), ends(2, "a")]
     records += [arrives(3, "b", goes("b"), parent_ids=("a",)), ends(4, "b", fact=Failed)]
@@ -124,26 +92,6 @@ def test_why_a_call_failed_or_was_refused_is_told(log):
     assert late in shown(view)
 
 
-def test_calls_of_other_workflows_under_the_same_ids_stay_out(log):
-    view = from_log(
-        log(
-            BEGIN,
-            arrives(1, "a", goes("a"), workflow_id="before"),
-            ends(2, "a"),
-            arrives(3, "a", goes("a")),
-            ends(5, "a"),
-            arrives(6, "a", goes("a"), workflow_id="after"),
-            ends(9, "a", fact=Failed),
-        ),
-        None,
-        "w",
-    )
-
-    (call,) = view.calls
-    assert (call.dispatched_at, call.ended_at, call.outcome) == (3 * SECOND, 5 * SECOND, "finished")
-    assert view.ended_at is None
-
-
 def test_calls_that_are_still_running_have_their_place_beside_each_other(log):
     view = from_log(
         log(
@@ -159,30 +107,6 @@ def test_calls_that_are_still_running_have_their_place_beside_each_other(log):
     )
 
     assert view.calls[0].stages == [["b", "c"]]
-
-
-def test_a_workflow_is_found_however_many_ended_after_it(log):
-    records = [arrives(1, "a", goes("a")), ends(2, "a"), Record(2 * SECOND, END)]
-    for n in range(MAX_ENDED):
-        records += [arrives(3, f"x{n}", workflow_id=f"v{n}"), ends(3, f"x{n}")]
-        records.append(Record(3 * SECOND, WorkflowEnded("default", f"v{n}")))
-
-    assert from_log(log(BEGIN, *records), None, "w").ended_at == 2 * SECOND
-
-
-def test_another_tenants_call_that_makes_room_for_ours_stays_out(log):
-    view = from_log(
-        log(
-            BEGIN,
-            arrives(1, "a", tenant="acme"),
-            arrives(2, "b", goes("b"), goes("a"), tenant="bell"),
-        ),
-        "acme",
-        "w",
-    )
-
-    (call,) = view.calls
-    assert (call.id, call.dispatched_at) == ("a", 2 * SECOND)
 
 
 def test_a_workflow_of_which_nothing_more_is_heard_ended_idle(log):

@@ -38,7 +38,7 @@ from kairos.tools import usage as module
 from kairos.tools import usage_parquet
 from kairos.tools.metering import UsageMeter
 from kairos.tools.prices import ModelPrices, Prices, read_prices
-from kairos.tools.usage import parse_by, usage
+from kairos.tools.usage import usage
 from kairos.tools.usage_shown import MAX_ROWS, shown, write_csv
 from tests.support import build
 from tests.unit.tools.test_explain import log  # noqa: F401  (a fixture)
@@ -72,13 +72,6 @@ def one(report):
     [(_, figures)] = report.groups
     assert figures == report.total
     return figures
-
-
-def of(report, *names):
-    """By group, these figures."""
-    return {
-        group: tuple(getattr(figures, name) for name in names) for group, figures in report.groups
-    }
 
 
 def test_a_call_counts_with_its_tokens_its_wait_and_its_share_of_the_instance(log):  # noqa: F811
@@ -118,13 +111,6 @@ def test_a_prompt_that_is_computed_takes_the_whole_instance(log):  # noqa: F811
     speed = Speed(StepPace())
     computing_s = (speed.prefill_us(1000) - speed.token_us(1)) / SECOND
     assert figures.service_s == pytest.approx(computing_s + (8 - computing_s) / 4)
-
-
-def test_a_prompt_that_was_taken_to_be_cached_is_not_computed(log):  # noqa: F811
-    arrived = arrives(1, "a", goes("a", cached=1000), prompt=1000)
-    figures = one(usage(log(BEGIN, arrived, told(9, Failed("a", "engine"))), ()))
-
-    assert (figures.service_s, figures.cached_tokens) == (2.0, 0)
 
 
 def test_calls_that_fail_or_are_refused_or_cancelled_are_told_apart(log):  # noqa: F811
@@ -261,74 +247,7 @@ def test_where_the_file_is_gone_in_which_instances_joined_their_calls_are_measur
     assert usage(tmp_path, ("app",)).unmeasured == 1
 
 
-def test_calls_are_grouped_by_whatever_is_asked_for(log):  # noqa: F811
-    directory = log(
-        BEGIN,
-        *call("a", 0, 4, agent="plan", tenant="acme"),
-        *call("b", 4, 8, agent="write", tenant="acme"),
-        *call("c", 12, 40, agent="plan", tenant="bell", workflow_id="v", model="n"),
-        *call("d", 60, 4, tenant="bell", app=None, workflow_id="v2"),
-    )
-
-    def found(*by):
-        return of(usage(directory, by), "calls", "workflows", "service_s")
-
-    assert found("tenant") == {("bell",): (2, 2, 11.0), ("acme",): (2, 1, 3.0)}
-    assert found("tenant", "app") == {
-        ("bell", "chat"): (1, 1, 10.0), ("acme", "chat"): (2, 1, 3.0), ("bell", None): (1, 1, 1.0),
-    }  # fmt: skip
-    assert found("agent") == {
-        ("plan",): (2, 2, 11.0), ("write",): (1, 1, 2.0), (None,): (1, 1, 1.0),
-    }  # fmt: skip
-    assert found("workflow", "model") == {
-        ("v", "n"): (1, 1, 10.0), ("w", "m"): (2, 1, 3.0), ("v2", "m"): (1, 1, 1.0),
-    }  # fmt: skip
-    assert list(found("tenant")) == [("bell",), ("acme",)]  # most service first
-    by_agent = usage(directory, ("agent",))
-    assert (by_agent.total.workflows, by_agent.total.calls) == (3, 4)  # w had two agents
-
-
-def test_workflows_of_two_tenants_under_one_id_are_two(log):  # noqa: F811
-    report = usage(
-        log(BEGIN, *call("a", 0, 4, tenant="acme"), *call("b", 4, 4, tenant="bell")), ("app",)
-    )
-    assert one(report).workflows == 2
-
-
 FOUR = [fact for n in range(4) for fact in call(f"c{n}", 10 * n, 10, workflow_id=f"w{n}")]
-
-
-@pytest.mark.parametrize(
-    ("since", "until", "calls", "under_way"),
-    [
-        (None, None, 4, 0),
-        (10, 40, 3, 1),
-        (20, 30, 1, 1),  # it ended at 20; what ended at 30 is of the next period
-        (20, 31, 2, 1),
-        (21, None, 2, 0),
-        (None, 10, 0, 1),
-        (41, None, 0, 0),
-        (-9, 0, 0, 0),
-    ],
-)
-def test_a_call_belongs_to_the_period_in_which_it_ended(log, since, until, calls, under_way):  # noqa: F811
-    directory = log(BEGIN, *FOUR)
-    bounds = (None if each is None else each * SECOND for each in (since, until))
-    report = usage(directory, ("app",), *bounds)
-
-    assert (report.total.calls, report.under_way) == (calls, under_way)
-    assert len(report.groups) == (calls > 0)
-    assert report.total.service_s == calls * 2.5
-
-
-def test_periods_that_follow_each_other_add_up(log):  # noqa: F811
-    directory = log(BEGIN, *FOUR)
-    whole = usage(directory, ("app",)).total
-    for cut in range(45):
-        parts = [usage(directory, ("app",), None, cut * SECOND + 1).total]
-        parts.append(usage(directory, ("app",), cut * SECOND + 1).total)
-        for name in ("calls", "prompt_tokens", "service_s", "kv_token_s"):
-            assert sum(getattr(each, name) for each in parts) == getattr(whole, name)
 
 
 def test_a_period_that_ends_before_it_begins_is_refused(log):  # noqa: F811
@@ -385,13 +304,6 @@ def test_outcomes_and_waits_are_those_of_the_call_tracker():
     assert meter.under_way == 0
 
 
-def test_clocks_that_run_backwards_make_nothing_negative(log):  # noqa: F811
-    begin = Record(9 * SECOND, InstanceJoined(build.instance("i")))
-    late = build.request("a", at=20 * SECOND, app="chat")
-    figures = one(usage(log(begin, told(8, Arrived(late), goes("a")), ends(7, "a")), ("app",)))
-    assert (figures.queue_s, figures.service_s, figures.kv_token_s) == (0.0, 0.0, 0.0)
-
-
 def test_too_many_groups_are_refused_with_what_to_do(log, monkeypatch):  # noqa: F811
     directory = log(BEGIN, *FOUR)
     monkeypatch.setattr(module, "MAX_GROUPS", 3)
@@ -423,13 +335,6 @@ def test_a_log_that_may_not_be_read_is_said(log, monkeypatch):  # noqa: F811
     monkeypatch.setattr(module, "read_facts", forbidden)
     with pytest.raises(SetupError, match="cannot be read: Permission denied"):
         usage(log(BEGIN), ("app",))
-
-
-def test_what_to_group_by_is_one_of_a_few():
-    assert parse_by(["tenant, app", "model", "app"]) == ("tenant", "app", "model")
-    for wrong in (["team"], ["tenant,"], [""]):
-        with pytest.raises(SetupError, match=r"known: tenant, app, agent, key, workflow, model"):
-            parse_by(wrong)
 
 
 def text(report, currency=None):

@@ -1,9 +1,7 @@
 """Generative models of applications, the built-in ones and one's own."""
 
 import gzip
-from collections import Counter
 from pathlib import Path
-from random import Random
 from statistics import fmean
 
 import pytest
@@ -11,7 +9,7 @@ from typer.testing import CliRunner
 
 from kairos.cli.main import app
 from kairos.errors import InvalidFile, SetupError
-from kairos.workload.application import BUILT_IN, application, drawn, generate
+from kairos.workload.application import BUILT_IN, application, generate
 from kairos.workload.workflows import load
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,30 +48,6 @@ def own(tmp_path: Path, text: str = OWN) -> str:
     return str(tmp_path / "chat.toml")
 
 
-def test_a_workflow_goes_as_its_task_and_its_agents_say(tmp_path):
-    made = generate(application(own(tmp_path)), 40, seed=1)
-
-    short, long = (next(w for w in made if len(w.calls) == calls) for calls in (1, 4))
-    assert Counter(len(each.calls) for each in made).keys() == {1, 4}
-    assert [call.prompt_tokens for call in short.calls] == [10 + 5 + 2]
-    assert [(c.agent, c.upstream, c.prompt_tokens, c.completion_tokens) for c in long.calls] == [
-        ("writer", "user", 10 + 50 + 2, 20),
-        ("critic", "writer", 20, 7),
-        ("writer", "critic", 10 + 50 + 20 + 7 + 2, 20),
-        ("critic", "writer", 20, 7),  # the writer has no calls left
-    ]
-    assert [call.gap_ms for call in long.calls] == [None, 0, None, 0]
-
-
-def test_what_an_agent_reads_again_is_the_same_text(tmp_path):
-    made = generate(application(own(tmp_path)), 40, seed=1)
-    first, _, again, critic_again = next(w for w in made if len(w.calls) == 4).calls
-
-    assert (first.cached_prefix_tokens, first.shared_prefix_tokens) == (None, 10)
-    assert (again.cached_prefix_tokens, again.shared_prefix_tokens) == (60, 10)
-    assert critic_again.cached_prefix_tokens is None  # another answer of the writer's
-
-
 def test_tasks_come_by_their_weights(tmp_path):
     made = generate(application(own(tmp_path)), 1_000, seed=2)
 
@@ -90,21 +64,6 @@ def test_a_workflow_is_the_same_however_many_there_are_and_another_for_another_s
         generate(model, -1, seed=5)
 
 
-def test_a_distribution_has_the_percentiles_that_it_was_given():
-    percentiles = {"p0": 10.0, "p10": 20.0, "p50": 100.0, "p90": 150.0, "p100": 400.0}
-    random = Random(1)
-
-    values = sorted(drawn(percentiles, random) for _ in range(20_000))
-
-    assert values[0] >= 10
-    assert values[-1] <= 400
-    for percent in (10, 50, 90):
-        value = values[20_000 * percent // 100]
-        assert value == pytest.approx(percentiles[f"p{percent}"], rel=0.05)
-    # Between percentiles the logarithm grows evenly.
-    assert values[6_000] == pytest.approx((20 * 100) ** 0.5, rel=0.05)
-
-
 # The built-in ones
 
 
@@ -119,22 +78,6 @@ def test_a_sample_is_what_its_model_makes(tmp_path, name):
     # Which bytes gzip makes of them is the library's matter.
     assert gzip.decompress(made.read_bytes()) == gzip.decompress(sample.read_bytes())
     assert load(sample) == generate(application(name), 50, seed=1)
-
-
-def test_the_three_have_what_the_paper_says_of_them():
-    made = {name: generate(application(name), 1_500, seed=1) for name in BUILT_IN}
-
-    def mean(agent: str) -> float:
-        calls = [call for w in made["qa"] for call in w.calls if call.agent == agent]
-        return fmean(call.completion_tokens for call in calls)
-
-    assert mean("mathematics") / mean("router") == pytest.approx(25.1, rel=0.05)
-    assert mean("humanities") > 2 * mean("mathematics")
-    assert {len(each.calls) for each in made["qa"]} == {2}
-    assert [call.agent for call in made["rg"][0].calls] == ["researcher", "writer"]
-    rounds = Counter((len(each.calls) - 3) // 2 for each in made["cg"])
-    assert rounds.keys() == {1, 2, 3}
-    assert rounds[1] / 1_500 == pytest.approx(0.622, abs=0.03)
 
 
 def test_sequences_that_run_hold_as_many_tokens_as_preemptions_in_the_paper_tell():

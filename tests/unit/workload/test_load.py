@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from kairos.errors import InvalidFile, SetupError
-from kairos.model import SECOND
-from kairos.workload import FileCall, arrivals, from_trace, time_scale, write_workflows
+from kairos.workload import FileCall, arrivals, time_scale, write_workflows
 from kairos.workload.load import Load, offered
 from kairos.workload.submissions import submissions
 from kairos.workload.workflows import load
@@ -49,14 +48,6 @@ def test_workflows_arrive_as_in_conversations_once_a_second_unless_asked_otherwi
     assert offered(asked).of(7) == (expected, time_scale("poisson", 3))
 
 
-def test_workflows_may_arrive_as_the_requests_of_a_trace(recorded, trace):
-    planned, _ = offered(Load(workflows=recorded, arrivals=str(trace), rate_per_s=2.0, count=3)).of(
-        1
-    )
-
-    assert [each.at_us for each in planned] == from_trace(trace, 3, 2.0, 1)
-
-
 @pytest.fixture
 def of_yesterday(tmp_path: Path) -> Path:
     """Three workflows that say when they began, not in order of time; the second has two calls."""
@@ -77,20 +68,6 @@ def of_yesterday(tmp_path: Path) -> Path:
     return tmp_path / "day.jsonl"
 
 
-def test_workflows_that_say_when_they_began_come_at_these_instants(of_yesterday):
-    asked = offered(Load(workflows=of_yesterday))
-    planned, scale = asked.of(1)
-
-    assert asked.has_own_instants
-    assert [(each.workflow.id, each.at_us) for each in planned] == [
-        ("a", 0),
-        ("b", 500_000),
-        ("c", 2_500_000),
-    ]
-    assert scale == 1.0
-    assert asked.of(2) == (planned, scale)
-
-
 def test_a_rate_stretches_them_and_a_count_takes_the_first(of_yesterday):
     planned, scale = offered(Load(workflows=of_yesterday, rate_per_s=0.4, count=2)).of(1)
 
@@ -107,52 +84,10 @@ def test_other_arrivals_may_be_named_for_them(of_yesterday):
     assert not asked.has_own_instants
 
 
-@pytest.mark.parametrize("missing", ['"workflow_start_ms":1763000002500', "each"])
-def test_where_some_do_not_say_or_all_say_the_same_they_come_as_others_do(of_yesterday, missing):
-    text = of_yesterday.read_text()
-    said = '"workflow_start_ms":176300000'
-    of_yesterday.write_text(
-        text.replace(f",{missing}", "")
-        if missing != "each"
-        else text.replace(f"{said}0500", f"{said}0000").replace(f"{said}2500", f"{said}0000")
-    )
-
-    asked = offered(Load(workflows=of_yesterday))
-
-    assert not asked.has_own_instants
-    assert [each.at_us for each in asked.of(7)[0]] == arrivals("azure-conv", 3, 1.0, 7)
-
-
 def test_contexts_are_made_to_fit(recorded):
     planned, _ = offered(Load(workflows=recorded, max_context=100)).of(1)
 
     assert {each.workflow.calls[0].prompt_tokens for each in planned} == {91}
-
-
-def test_each_request_of_a_trace_is_a_workflow_that_comes_at_its_own_instant(trace):
-    planned, scale = offered(Load(workflows=trace)).of(1)
-
-    assert [each.at_us // SECOND for each in planned] == [0, 1, 1, 3]
-    assert scale == 1.0
-    assert [each.workflow.id for each in planned] == [f"chat-{n}" for n in range(1, 5)]
-    assert [each.workflow.calls[0].prompt_tokens for each in planned] == [10, 11, 11, 13]
-    assert {(each.workflow.app, each.workflow.calls[0].completion_tokens) for each in planned} == {
-        ("chat", 5)
-    }
-
-
-def test_a_rate_stretches_the_gaps_of_a_trace_and_a_count_takes_its_first_requests(trace):
-    planned, scale = offered(Load(workflows=trace, rate_per_s=0.5, count=3)).of(1)
-
-    assert scale == 2.0
-    assert [each.at_us // SECOND for each in planned] == [0, 2, 2]
-
-
-def test_requests_of_a_trace_may_arrive_otherwise_and_then_as_often_as_is_asked(trace):
-    planned, scale = offered(Load(workflows=trace, arrivals="poisson", count=9)).of(1)
-
-    assert [each.at_us for each in planned] == arrivals("poisson", 9, 1.0, 1)
-    assert scale == time_scale("poisson", 1.0)
 
 
 def test_a_trace_has_no_more_arrivals_of_its_own_than_requests(trace):

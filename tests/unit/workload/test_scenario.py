@@ -1,15 +1,13 @@
 """Scenario files: what they may say, and the submissions that come of them."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from kairos.errors import InvalidFile
 from kairos.model import SECOND
 from kairos.workload import FileCall, arrivals, write_workflows
-from kairos.workload.scenario import Happening, read, submissions
+from kairos.workload.scenario import read, submissions
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((ROOT / "traces" / "scenarios").glob("*.toml"))
@@ -71,65 +69,11 @@ def written(directory: Path, text: str = TEXT) -> Path:
     return directory / "s.toml"
 
 
-def test_a_scenario_is_read_with_its_files_beside_it_and_its_events_in_order(recorded):
-    scenario = read(written(recorded))
-
-    assert [each.app for each in scenario.apps] == ["qa", str(recorded / "recorded.jsonl")]
-    assert [each.profile for each in scenario.instances] == [
-        str(recorded / "mine.toml"),
-        "a40-llama3-8b",
-    ]
-    assert scenario.events == (
-        Happening(at_s=5, what="fail", instance=0),
-        Happening(at_s=9, what="recover", instance=0),
-    )
-    assert (scenario.policy, scenario.placement) == ("kairos", None)
-
-
-def test_its_submissions_are_the_applications_by_weight_at_the_instants_of_the_process(recorded):
-    scenario = read(written(recorded, TEXT.replace("workflows = 60", "workflows = 3000")))
-
-    planned = submissions(scenario)
-
-    assert [each.at_us for each in planned] == arrivals("poisson", 3000, 2.0, 3)
-    assert len({each.workflow.id for each in planned}) == 3000
-    apps = Counter(each.workflow.app for each in planned)
-    assert apps["chat"] / 3000 == pytest.approx(2 / 3, abs=0.03)
-    assert apps["qa"] == 3000 - apps["chat"]
-
-
-def test_the_seed_decides(recorded):
-    scenario = read(written(recorded))
-
-    assert submissions(scenario) == submissions(scenario, seed=3)
-    assert submissions(scenario) != submissions(scenario, seed=4)
-
-
-def test_a_seed_that_is_given_stands_for_the_scenarios(recorded):
-    scenario = read(written(recorded))
-
-    assert submissions(scenario, seed=4) == submissions(replace(scenario, seed=4))
-    lengths = [
-        {
-            each.workflow.id: each.workflow.calls[0].prompt_tokens
-            for each in submissions(scenario, seed)
-        }
-        for seed in (3, 4)
-    ]
-    assert any(lengths[0][name] != lengths[1][name] for name in {*lengths[0]} & {*lengths[1]})
-
-
 def test_workflows_of_two_files_that_are_called_alike_are_kept_apart(recorded):
     (recorded / "again.jsonl").write_bytes((recorded / "recorded.jsonl").read_bytes())
     scenario = read(written(recorded, TEXT.replace('"qa"', '"again.jsonl"')))
 
     assert len({each.workflow.id for each in submissions(scenario)}) == 60
-
-
-def test_as_many_instances_are_taken_as_the_limit_says(tmp_path):
-    scenario = read(written(tmp_path, TEXT.replace("count = 2", "count = 999")))
-
-    assert sum(each.count for each in scenario.instances) == 1000
 
 
 def test_workflows_may_come_for_a_time_instead_of_in_a_number(recorded):

@@ -13,7 +13,6 @@ from kairos.workload import FileCall, workflows
 from kairos.workload.order import must_have_ended, waits_for
 from kairos.workload.workflows import load
 
-ROOT = Path(__file__).resolve().parents[3]
 CALL = {
     "workflow_id": "w",
     "app": "a",
@@ -84,14 +83,6 @@ def test_a_broken_workflow_is_refused_with_its_line(tmp_path, rows, line, proble
         load(path)
 
 
-def test_a_field_that_is_missing_is_named_with_its_line(tmp_path):
-    path = write(tmp_path / "w.jsonl", {})
-    path.write_bytes(path.read_bytes() + b'{"workflow_id": "w"}\n')
-
-    with pytest.raises(InvalidFile, match=r"w\.jsonl:2: .*missing required field `app`"):
-        load(path)
-
-
 def test_gzip_that_breaks_off_is_refused(tmp_path):
     path = tmp_path / "w.jsonl.gz"
     path.write_bytes(gzip.compress(json.dumps(CALL).encode())[:-9])
@@ -118,32 +109,6 @@ def test_a_file_and_a_workflow_of_too_many_calls_are_refused(tmp_path, monkeypat
 
 
 # What is taken
-
-
-def test_a_call_may_end_as_it_starts(tmp_path):
-    path = write(tmp_path / "w.jsonl", {"start_ms": 7, "end_ms": 7}, {"call_index": 1, "end_ms": 0})
-
-    assert len(load(path)) == 1
-
-
-def test_workflows_may_be_mixed_in_a_file_and_come_in_the_order_of_their_first_calls(tmp_path):
-    path = write(
-        tmp_path / "w.jsonl",
-        {"workflow_id": "v", "call_index": 3},
-        {"workflow_id": "w"},
-        {"workflow_id": "v", "call_index": 7, "upstream": "writer", "agent": "reader"},
-        {"workflow_id": "w", "call_index": 1, "upstream": None},
-        {"workflow_id": "v", "call_index": 9, "upstream": "tool"},
-    )
-
-    v, w = load(path)
-
-    assert (v.id, w.id) == ("v", "w")
-    assert [call.call_index for call in v.calls] == [3, 7, 9]
-    assert v.waits_for == ((), (0,), (1,))
-    assert len(v.prompts) == 3
-    assert w.app == "a"
-    assert w.waits_for == ((), (0,))
 
 
 def test_a_conversation_may_open_with_words_put_into_the_mouth_of_any_agent(tmp_path):
@@ -175,30 +140,7 @@ def test_real_agents_workflows_are_loaded_whole(data):
     assert sum(len(each.calls) for each in loaded) == 50_977
 
 
-def test_the_recorded_demo_is_loaded_whole():
-    loaded = load(ROOT / "traces" / "demo-smollm2.jsonl.gz")
-
-    assert len(loaded) == 600
-    assert {each.app: each.waits_for for each in loaded} == {
-        "qa": ((), (0,)),
-        "rg": ((), (0,)),
-        "cg": ((), *((index,) for index in range(8))),
-    }
-
-
 # Who waits for whom
-
-
-def test_without_groups_each_call_waits_for_the_one_before_it_whatever_the_times():
-    assert waits_for(in_groups(None, None, None)) == ((), (0,), (1,))
-    overlapping = in_groups(None, None, times=[(0, 1010), (1000, 1500)])
-    assert waits_for(overlapping) == ((), (0,))
-
-
-def test_calls_of_a_group_run_side_by_side_and_what_follows_waits_for_all_of_them():
-    calls = in_groups(None, "b", "b", "b", None, "c", "c")
-
-    assert waits_for(calls) == ((), (0,), (0,), (0,), (1, 2, 3), (4,), (4,))
 
 
 def test_a_group_after_another_waits_for_all_of_it():
@@ -244,14 +186,6 @@ def test_of_a_group_only_the_calls_that_began_after_an_end_wait_for_it(end):
     assert waits_for(calls) == ((), (), (0,))
     calls = in_groups("b", "b", "b", times=[(0, end), (end - 1, 20), (end, 20)])
     assert waits_for(calls) == ((), (), (0,))
-
-
-@pytest.mark.parametrize("times", [None, [(0, 5)] * 200 + [(5, 9)] * 200], ids=["", "timed"])
-def test_what_a_wide_group_waits_for_is_kept_once(times):
-    waits = waits_for(in_groups(*["b"] * 200, *["c"] * 200, times=times))
-
-    assert waits[200] == tuple(range(200))
-    assert len({id(each) for each in waits[200:]}) == 1
 
 
 @st.composite

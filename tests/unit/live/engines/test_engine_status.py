@@ -1,14 +1,11 @@
 """What is read out of the metrics of engines, and what of garbage."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.events import InstanceStatus
-from kairos.live.engines.engine_status import KvCache, read_metrics
-from kairos.live.engines.kinds import SGLANG
+from kairos.live.engines.engine_status import read_metrics
 from kairos.live.engines.metrics_text import MetricSample, Names
 
 ONE, TWO = '{engine="0",model_name="m"}', '{engine="1",model_name="m"}'
@@ -50,66 +47,9 @@ def cache(*lines):
     return read_metrics("i", "".join(lines).encode()).cache
 
 
-def test_vllm_says_how_it_does():
-    assert status(VLLM) == InstanceStatus(
-        "i",
-        kv_used=0.25,
-        running=5,
-        waiting=3,
-        waiting_for_room=2,
-        preemptions=21,
-        queried_tokens=1_200_000,
-        cached_tokens=400,
-    )
-    assert read_metrics("i", VLLM.encode()).started_at_s == 1.5e9
-
-
-def test_sglang_says_how_it_does():
-    labels = 'model_name="qwen/qwen2.5",engine_type="unified",tp_rank="0"'
-    text = "\n".join(
-        f"sglang:{name}{{{labels}}} {value}"
-        for name, value in (
-            ("num_running_reqs", "3.0"),
-            ("num_queue_reqs", "2.0"),
-            ("token_usage", "0.28"),
-            ("num_retracted_reqs", "1.0"),
-            ("num_retracted_requests_total", "48.0"),
-            ("prompt_tokens_total", "8.0e+06"),
-            ("cached_tokens_total", "1.5e+06"),
-        )
-    )
-    assert read_metrics("e", text.encode()).kind is SGLANG
-    assert status(text) == InstanceStatus(
-        "i",
-        kv_used=0.28,
-        running=3,
-        waiting=2,
-        preemptions=48,
-        queried_tokens=8_000_000,
-        cached_tokens=1_500_000,
-    )
-
-
 def test_llama_says_how_it_does():
     assert status(LLAMA) == InstanceStatus("i", kv_used=0.5, running=2, waiting=7)
     assert read_metrics("i", LLAMA.encode()).cache is None
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("vllm:gpu_cache_usage_perc 0.5", {"kv_used": 0.5}),
-        ("vllm:num_preemptions 3", {"preemptions": 3}),
-        ("vllm:prefix_cache_queries 9", {"queried_tokens": 9}),
-        ("vllm:prefix_cache_hits 8", {"cached_tokens": 8}),
-        ("vllm:gpu_prefix_cache_queries_total 7", {"queried_tokens": 7}),
-        ("vllm:gpu_prefix_cache_queries 6", {"queried_tokens": 6}),
-        ("vllm:gpu_prefix_cache_hits_total 5", {"cached_tokens": 5}),
-        ("vllm:gpu_prefix_cache_hits 4", {"cached_tokens": 4}),
-    ],
-)
-def test_names_of_older_versions_are_read(line, told):
-    assert status(line) == InstanceStatus("i", **told)
 
 
 def test_where_a_version_says_both_names_the_newer_one_counts_and_alone():
@@ -128,24 +68,6 @@ def test_engines_that_show_themselves_as_one_are_added_up():
         'vllm:num_requests_waiting_by_reason{engine="1",reason="capacity"} 2\n'
     )
     assert told == InstanceStatus("i", running=7, preemptions=7, kv_used=0.75, waiting_for_room=3)
-
-
-@pytest.mark.parametrize(
-    "value", ["NaN", "+Inf", "-Inf", "-1", "1e400", "1.5", "", "x", "1e15", "0x5", '"5"', "\u0663"]
-)
-def test_a_count_that_cannot_be_is_not_told(value):
-    assert status(f"vllm:num_requests_running{ONE} {value}") is None
-    # Of a sum, a part is not told either.
-    sum_of_two = f"vllm:num_requests_running{TWO} 5\nvllm:num_requests_running{ONE} {value}\n"
-    assert status(sum_of_two + "vllm:num_requests_waiting 1") == InstanceStatus("i", waiting=1)
-
-
-@pytest.mark.parametrize("value", ["NaN", "+Inf", "-0.01", "1.01", "x", ""])
-def test_a_share_that_cannot_be_is_not_told(value):
-    assert status(f"vllm:kv_cache_usage_perc{ONE} {value}") is None
-    assert status(f"vllm:kv_cache_usage_perc{ONE} 0.5\nvllm:kv_cache_usage_perc{TWO} {value}") is (
-        None
-    )
 
 
 @pytest.mark.parametrize("value", [0, 1])
@@ -173,13 +95,6 @@ def test_what_says_nothing_tells_nothing(text):
     assert status(text) is None
 
 
-def test_a_name_of_a_model_may_hold_braces_spaces_and_quotes():
-    odd = r'{model_name="a} 9 {\"reason=\"capacity\" ",engine="0"}'
-    told = status(f"vllm:num_requests_running{odd} 4 1700000000000\n")
-    assert told == InstanceStatus("i", running=4)
-    assert status(f"vllm:num_requests_waiting_by_reason{odd} 4\n") is None
-
-
 def test_the_samples_of_the_names_that_are_asked_for_are_read_with_their_labels():
     found = Names(("a", "a_b")).read(b'a 1\na{x="1",y="\\"}"} 2 3\na_b\tNaN\na_c 4\nb 5\na{} z')
     assert found["a"][:2] == [MetricSample({}, 1.0), MetricSample({"x": "1", "y": '\\"}'}, 2.0)]
@@ -203,55 +118,8 @@ def test_garbage_is_never_an_error(garbage, start, length):
         assert told.kv_used is None or 0 <= told.kv_used <= 1
 
 
-def test_of_vllms_blocks_one_is_its_own_and_holds_nothing():
-    told = config(block_size=32, enable_prefix_caching="True", num_gpu_blocks=1024)
-    assert cache(told) == KvCache(1, kv_tokens=1023 * 32, block_size=32, prefix_caching=True)
-    assert cache(told.replace("True", "False")).prefix_caching is False
-
-
-def test_each_engine_of_several_has_a_block_of_its_own():
-    labels = {"block_size": 16, "num_gpu_blocks": 200, "kv_cache_size_tokens": 1600}
-    told = [config(engine=n, **labels) for n in range(2)]
-    assert cache(*told) == KvCache(2, kv_tokens=198 * 16, block_size=16, prefix_caching=None)
-
-
 def test_where_a_token_takes_several_places_the_size_in_tokens_is_the_size():
     labels = {"block_size": 16, "num_gpu_blocks": 100}
     assert cache(config(**labels, kv_cache_size_tokens=800)).kv_tokens == 800
     assert cache(config(**labels, kv_cache_size_tokens=1600)).kv_tokens == 1584
     assert cache(config(**labels, kv_cache_size_tokens="None")).kv_tokens == 1584
-
-
-def test_a_block_that_is_spread_over_devices_holds_more():
-    labels = {"block_size": 16, "num_gpu_blocks": 100}
-    spread = cache(config(**labels, effective_attention_block_size=64))
-    assert (spread.block_size, spread.kv_tokens) == (64, 99 * 64)
-    assert cache(config(**labels, effective_attention_block_size="None")).block_size == 16
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        {"block_size": 16},
-        {"num_gpu_blocks": 16},
-        {"block_size": 16, "num_gpu_blocks": "None"},
-        {"block_size": 16, "num_gpu_blocks": 1},
-        {"block_size": 16, "num_gpu_blocks": -9},
-        {"block_size": 0, "num_gpu_blocks": 9},
-        {"block_size": 16, "num_gpu_blocks": "\N{SUPERSCRIPT TWO}"},
-        {"block_size": 16, "num_gpu_blocks": "9" * 13},
-    ],
-)
-def test_a_cache_of_which_the_size_is_not_told_or_cannot_be_has_none(labels):
-    assert cache(config(**labels)).kv_tokens is None
-
-
-def test_reading_takes_little_of_a_core():
-    """Each instance is read once a second; a whole parser took 24 ms of such a text."""
-    filling = 'vllm:request_queue_time_seconds_bucket{engine="0",le="0.3",model_name="m"} 1.0\n'
-    text = (VLLM + filling * 600 + config(num_gpu_blocks=9, block_size=16)).encode()
-    assert len(text) > 45_000
-    began = time.process_time()
-    for _ in range(20):
-        assert read_metrics("i", text).status is not None
-    assert (time.process_time() - began) / 20 < 0.003

@@ -76,25 +76,6 @@ async def test_alone_it_may_have_all_where_the_share_is_all():
     assert [Client(limits).stays for _ in range(11)] == [True] * 10 + [False]
 
 
-async def test_its_own_idle_connections_make_room():
-    limits = ConnectionLimits(10)
-    clients = [Client(limits, is_idle=number in (3, 5)) for number in range(9)]
-    others = Client(limits, OTHER, is_idle=True)
-    for closed in ([3], [3, 5]):
-        assert Client(limits).stays
-        assert [n for n, each in enumerate(clients) if each.closed] == closed
-    assert not Client(limits).stays
-    assert not others.closed
-
-
-async def test_a_look_for_idle_ones_is_short_and_goes_on_where_the_last_ended():
-    limits = ConnectionLimits(200)
-    clients = [Client(limits, is_idle=number == 150) for number in range(180)]
-    looks = [Client(limits).stays for _ in range(5)]
-    assert looks == [False] * 4 + [True]
-    assert clients[150].closed
-
-
 @pytest.mark.parametrize(
     ("hosts", "are_one"),
     [

@@ -65,24 +65,11 @@ async def told(app, request=GET % b""):
     return found.removesuffix(LAST_ANSWER), not found.endswith(LAST_ANSWER)
 
 
-async def test_an_answer_of_known_length_is_one_head_and_its_body():
-    found, closed = await told(answering((b"content-length", b"5"), (b"x-name", b"a b")))
-    assert found == b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nx-name: a b\r\n\r\nwhole"
-    assert not closed
-
-
 async def test_an_answer_in_parts_is_chunked():
     found, _ = await told(answering(parts=(b"first", b"", b"second", b"")))
     head, _, body = found.partition(b"\r\n\r\n")
     assert head == b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked"
     assert body == b"5\r\nfirst\r\n6\r\nsecond\r\n0\r\n\r\n"
-
-
-@pytest.mark.parametrize("status", [204, 304])
-async def test_what_has_no_body_has_no_chunks(status):
-    found, _ = await told(answering(status=status, parts=(b"",)))
-    assert b"transfer-encoding" not in found
-    assert found.endswith(b"\r\n\r\n")
 
 
 async def test_head_asks_for_no_body():
@@ -115,17 +102,6 @@ async def test_a_header_cannot_become_two(value):
     assert b"b: c" not in found
 
 
-async def test_requests_sent_ahead_are_answered_in_order():
-    async def app(scope, receive, send):
-        path = scope["path"].encode()
-        if path == b"/slow":
-            await asyncio.sleep(0.05)
-        await answering((b"content-length", b"5"), parts=(path,))(scope, receive, send)
-
-    found, _ = await told(app, GET % b"slow" + GET % b"fast")
-    assert found.index(b"/slow") < found.index(b"/fast")
-
-
 async def test_what_began_and_got_no_body_is_sent_as_far_as_it_came_and_cut_off():
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -146,23 +122,6 @@ class Told:
 
     def client_drained(self):
         self.told.put_nowait((self.name, "drained"))
-
-
-async def test_each_call_hears_once_that_its_client_has_gone():
-    told, ended = asyncio.Queue(), asyncio.Event()
-
-    async def app(scope, receive, send):
-        scope[CLIENT].answering = Told(scope["path"], told)
-        await ended.wait()
-
-    async with talking_to(app) as (_, writer):
-        writer.write(GET % b"a")
-        await asyncio.sleep(0.05)
-        writer.close()
-        assert await told.get() == ("/a", "left")
-        await asyncio.sleep(0.05)
-        ended.set()
-    assert told.empty()
 
 
 async def test_a_client_that_does_not_read_makes_the_answer_wait():
@@ -272,28 +231,6 @@ async def test_what_comes_where_there_is_no_time_is_read_later_and_in_order():
         assert await reader.readexactly(len(expected)) == expected
 
 
-async def test_whoever_leaves_before_that_is_forgotten():
-    calls, later = Calls(), []
-    calls.pace = NoTime()
-    calls.pace.wait = lambda _, step, *arguments: later.append(functools.partial(step, *arguments))
-    async with talking_to(answering(), calls) as (_, writer):
-        writer.write(POST + b"content-length: 1\r\n\r\nx")
-        await asyncio.sleep(0.05)
-        writer.close()
-        await asyncio.sleep(0.05)
-        assert len(later) == 1
-        later[0]()
-    assert calls.taken == []
-
-
-async def test_many_calls_sent_ahead_are_answered_one_after_the_other():
-    call, number = POST + b"content-length: 1\r\n\r\nx", 3000
-    async with talking_to(answering(), Calls()) as (reader, writer):
-        writer.write(call * number)
-        expected = HEAD % (1, b"x") * number
-        assert await reader.readexactly(len(expected)) == expected
-
-
 async def test_who_sends_far_ahead_waits_and_what_it_sent_is_answered_to_the_end():
     """Until the first is answered, the connection holds no more than a read of what follows."""
 
@@ -390,13 +327,6 @@ async def test_trailers_are_bounded_and_are_no_headers():
         assert b"HTTP/1.1 431 " in await reader.read()
 
 
-async def test_a_large_body_in_the_smallest_chunks_is_read():
-    async with talking_to(answering(), Calls()) as (reader, writer):
-        writer.write(CHUNKED + b"1;a=b\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
-        answer = HEAD % (20_000, b"x" * 20_000)
-        assert await reader.readexactly(len(answer)) == answer
-
-
 @pytest.mark.parametrize(
     "begin",
     [
@@ -429,15 +359,6 @@ async def test_what_is_no_http_amid_an_answer_ends_the_connection_without_a_seco
         writer.write(b"nonsense\r\n\r\n")
         assert await reader.read() == b"\r\n"
         assert await told.get() == ("call", "left")
-
-
-async def test_a_connection_on_which_nothing_is_asked_is_closed(monkeypatch):
-    monkeypatch.setattr(connection, "IDLE_S", 0.2)
-    async with talking_to(answering((b"content-length", b"5"))) as (reader, writer):
-        writer.write(GET % b"")
-        await reader.readuntil(b"whole")
-        async with asyncio.timeout(60):
-            assert await reader.read() == b""
 
 
 async def test_what_is_asked_on_a_connection_keeps_it_open(monkeypatch):
@@ -557,12 +478,3 @@ async def test_a_connection_leaves_nothing_to_the_garbage_collector():
                 assert len(known) <= 1
             finally:
                 gc.enable()
-
-
-async def test_a_connection_that_comes_as_the_server_stops_is_closed_with_the_others():
-    with listen("127.0.0.1", 0) as sock:
-        async with asyncio.timeout(60):
-            async with serving({sock: server_of(answering())}, []):
-                reader, writer = await asyncio.open_connection(*sock.getsockname())
-            assert await reader.read() == b""
-        writer.close()

@@ -104,38 +104,6 @@ async def running(world):
     return task
 
 
-async def test_what_was_finished_goes_out_together_with_how_far_the_group_has_got(world):
-    world.finish(0, 2)
-    await world.run()
-    [(values, (position, metadata))] = world.sent
-    assert values == ["0", "2"]
-    assert position == 1
-    assert metadata
-    assert world.outbox.held_bytes == 0
-
-
-async def test_what_finishes_while_a_transaction_runs_goes_out_with_the_next(world):
-    def finish_more():
-        world.before_answer = lambda: None
-        world.finish(1, 2, 3)
-
-    world.before_answer = finish_more
-    task = await running(world)
-    world.finish(0)
-    await until(lambda: len(world.sent) == 2)
-    task.cancel()
-    assert [values for values, _ in world.sent] == [["0"], ["1", "2", "3"]]
-
-
-async def test_what_did_not_go_out_is_sent_again_with_nothing_lost(world):
-    world.answers = iter([NotSent("aborted", {}), NotSent("aborted", {}), None, None])
-    task = await running(world)
-    world.finish(0, 1)
-    await until(lambda: world.sent)
-    task.cancel()
-    assert world.sent == [(["0", "1"], (2, ""))]
-
-
 async def test_what_took_place_although_the_answer_was_lost_is_not_sent_again(world):
     def lose_the_answer():
         world.take_place([("out", Message(key="k", value=b"0"))], {WHERE: (1, "")})
@@ -168,22 +136,6 @@ async def test_what_is_of_a_partition_that_was_lost_does_not_go_out(world):
     assert world.sent == []
     world.finish(2)
     await world.run()
-    assert world.sent == []
-
-
-async def test_what_is_lost_while_it_is_looked_up_what_took_place_does_not_go_out(world):
-    async def lose(partitions):
-        world.share.is_lost = True
-        del world.shares[WHERE]
-        return {}
-
-    world.committed = lose
-    world.answers = itertools.chain([NotSent("aborted", {})], itertools.repeat(None))
-    task = await running(world)
-    world.finish(0)
-    await until(lambda: not world.shares)
-    await asyncio.sleep(0.05)
-    task.cancel()
     assert world.sent == []
 
 
@@ -228,21 +180,6 @@ async def test_dead_letters_that_are_refused_for_good_are_an_error_and_not_a_los
     assert world.sent == world.commits == []
 
 
-async def test_offsets_alone_are_committed_now_and_then_and_in_the_end(world, monkeypatch):
-    monkeypatch.setattr(module, "_COMMIT_S", 0.2)
-    task = await running(world)
-    for n in range(5):
-        world.outbox.add(HandledMessage(world.share, world.received[n], ()))
-        await asyncio.sleep(0.01)
-    await until(lambda: len(world.commits) == 2)
-    assert world.commits == [(1, ""), (5, "")]
-    world.outbox.add(HandledMessage(world.share, world.received[5], ()))
-    world.outbox.close()
-    await task
-    assert world.commits == [(1, ""), (5, ""), (6, "")]
-    assert world.sent == []
-
-
 async def test_a_commit_that_was_not_taken_is_made_later(world, monkeypatch):
     monkeypatch.setattr(module, "_COMMIT_S", 0.05)
     world.answers = itertools.chain([Unavailable("later")], itertools.repeat(None))
@@ -251,14 +188,6 @@ async def test_a_commit_that_was_not_taken_is_made_later(world, monkeypatch):
     await until(lambda: world.commits)
     task.cancel()
     assert world.commits == [(1, "")]
-
-
-async def test_there_is_room_for_more_as_soon_as_what_was_finished_is_taken(world):
-    await running(world)
-    world.finish(0)
-    before = world.outbox.held_bytes + world.share.held_bytes
-    await until(lambda: world.sent)
-    assert world.rooms[0] < before
 
 
 async def test_a_batch_is_bounded(world, monkeypatch):

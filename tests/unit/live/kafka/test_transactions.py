@@ -89,18 +89,6 @@ GOOD = ["begin", "produce a", "offsets", "commit"]
 BAD_START = ["new", "init", "begin", "produce a", "offsets"]
 
 
-async def test_messages_and_offsets_are_one_transaction_of_one_client(transactions, calls):
-    await perform(transactions, "a")
-    await perform(transactions, "a")
-    assert calls == ["new", "init", *GOOD, *GOOD]
-
-
-async def test_a_call_that_may_go_on_is_made_again(transactions, calls, trouble):
-    trouble["commit"] = [failure(retriable=True), failure(retriable=True)]
-    await perform(transactions, "a")
-    assert calls == [*BAD_START, "commit", "commit", "commit"]
-
-
 async def test_what_must_be_aborted_is_before_it_is_said_that_it_was_not_sent(
     transactions, calls, trouble
 ):
@@ -111,16 +99,6 @@ async def test_what_must_be_aborted_is_before_it_is_said_that_it_was_not_sent(
     assert calls == [*BAD_START, "abort", "abort"]
     await perform(transactions, "a")
     assert calls[7:] == GOOD
-
-
-@pytest.mark.parametrize("name", ["begin", "offsets", "commit"])
-async def test_after_a_fatal_error_a_new_client_ends_what_was_open_before_anything_is_said(
-    transactions, calls, trouble, name
-):
-    trouble[name] = [failure(fatal=True)]
-    with pytest.raises(NotSent):
-        await perform(transactions, "a")
-    assert calls[-3:] == [name, "new", "init"]
 
 
 async def test_where_it_cannot_be_aborted_a_new_client_ends_it(transactions, calls, trouble):
@@ -178,14 +156,3 @@ async def test_nothing_is_sent_for_who_is_no_member(transactions, calls):
     with pytest.raises(NotSent, match="no member"):
         await transactions.perform([], {}, None)
     assert "begin" not in calls
-
-
-async def test_to_leave_does_not_wait_for_a_transaction_under_way(transactions, calls, trouble):
-    trouble["offsets"] = [failure(retriable=True) for _ in range(10_000)]
-    under_way = asyncio.create_task(perform(transactions, "a"))
-    async with asyncio.timeout(60):
-        while "offsets" not in calls:
-            await asyncio.sleep(0.001)
-        await transactions.__aexit__(None, None, None)
-    with pytest.raises(NotSent):
-        await under_way

@@ -1,8 +1,6 @@
 """What was learnt, kept in a file: what goes in comes out, and no file stops a start."""
 
 import asyncio
-import json
-import stat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.errors import SetupError
-from kairos.events import ProfilesLearnt, Record, WorkflowEnded
+from kairos.events import ProfilesLearnt, Record
 from kairos.learnt import QUANTILES, AgentProfile, AgentRank, Distribution, RemainingModel
 from kairos.live.observers import store
 from kairos.live.observers.store import LearntStore
@@ -69,18 +67,6 @@ def test_what_was_published_is_known_after_a_restart(path):
     )
 
 
-def test_what_is_published_again_replaces_what_was_known_and_the_rest_stays(path):
-    kept = LearntStore(path)
-    publish(kept, profiles=(profile("a"), profile("b")), models=(model(), model("other")))
-    kept.save()
-    publish(kept, profiles=(profile("a", samples=8),), models=(model(samples=99),))
-    kept.save()
-
-    read = LearntStore(path).read()
-    assert {each.agent: each.samples for each in read.profiles} == {"a": 8, "b": 4}
-    assert {each.app: each.samples for each in read.models} == {"app": 99, "other": 9}
-
-
 def test_what_the_orchestrator_forgot_is_not_kept_either(path):
     size = 2 * len(msgspec.json.encode(profile("a"))) + 2 * len(msgspec.json.encode(model()))
     kept = LearntStore(path, limit_bytes=size)
@@ -94,18 +80,6 @@ def test_what_the_orchestrator_forgot_is_not_kept_either(path):
     assert [each.agent for each in read.profiles] == ["b", "c"]
     assert [each.agent for each in read.ranks] == ["b"]
     assert read.models == (model(),)
-
-
-def test_ranks_that_are_published_later_join_those_that_were(path):
-    kept = LearntStore(path)
-    publish(kept, ranks=(AgentRank("t", "app", "a", 0.5), AgentRank("t", "app", "b", 0.75)))
-    publish(kept, ranks=(AgentRank("t", "app", "a", 0.9),))
-    kept.save()
-
-    assert {each.agent: each.rank for each in LearntStore(path).read().ranks} == {
-        "a": 0.9,
-        "b": 0.75,
-    }
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(1, 99))))
@@ -122,43 +96,6 @@ def test_the_last_that_was_said_of_each_agent_is_what_is_read(said):
     known = read.profiles if read is not None else ()
     assert {(each.tenant, each.agent): each.samples for each in known} == last
     assert len(known) == len(last)
-
-
-def test_other_facts_are_not_kept_and_nothing_learnt_means_no_file(path):
-    kept = LearntStore(path)
-    kept(Record(1, WorkflowEnded("t", "w")))
-    kept.save()
-
-    assert not path.exists()
-    assert kept.read() is None
-
-
-def test_nobody_else_may_read_the_file(path):
-    kept = LearntStore(path)
-    publish(kept, profiles=(profile(),))
-    kept.save()
-
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_what_has_not_changed_is_not_written_again(path):
-    kept = LearntStore(path)
-    publish(kept, profiles=(profile(),))
-    kept.save()
-    path.unlink()
-    kept.save()
-
-    assert not path.exists()
-
-
-def test_beyond_the_limit_what_was_learnt_longest_ago_goes(path):
-    size = len(msgspec.json.encode(profile("a")))
-    kept = LearntStore(path, limit_bytes=3 * size)
-    for agent in ("a", "b", "c", "a", "d"):
-        publish(kept, profiles=(profile(agent),))
-    kept.save()
-
-    assert [each.agent for each in LearntStore(path).read().profiles] == ["c", "a", "d"]
 
 
 def good(path):
@@ -210,33 +147,11 @@ def test_a_file_that_is_no_use_is_put_aside_with_a_warning(path, caplog, damage)
     assert [each.agent for each in kept.read().profiles] == ["b"]
 
 
-def test_a_file_that_is_too_large_is_said_to_be(path, caplog):
-    good(path)
-
-    assert LearntStore(path, limit_bytes=-store._SLACK_BYTES + 100).read() is None
-    assert "larger than 100 bytes" in caplog.text
-
-
-@given(st.binary(max_size=200) | st.recursive(st.none() | st.integers() | st.text(), st.lists))
-def test_whatever_the_file_holds_a_start_goes_on(content):
-    with TemporaryDirectory() as directory:
-        path = Path(directory, "learnt.json")
-        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-        assert LearntStore(path).read() is None
-
-
 def test_a_path_that_cannot_be_a_file_is_said_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "learnt.json"):
         with pytest.raises(SetupError, match="is no use for what is learnt"):
             LearntStore(path)
-
-
-def test_a_directory_that_is_missing_is_made(tmp_path):
-    path = tmp_path / "new" / "deeper" / "learnt.json"
-    good(path)
-
-    assert LearntStore(path).read() is not None
 
 
 def test_a_file_that_cannot_be_written_is_said_once_and_written_when_it_can_be(tmp_path, caplog):
@@ -266,31 +181,4 @@ async def test_it_is_saved_while_it_runs_and_at_the_end(path, monkeypatch):
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
-    assert [each.agent for each in LearntStore(path).read().profiles] == ["a", "b"]
-
-
-async def test_the_last_state_stands_though_an_earlier_one_was_being_written(path, monkeypatch):
-    monkeypatch.setattr(store, "SAVE_S", 0)
-    kept, writes = LearntStore(path), []
-    loop, began, go_on = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-    write = kept._write
-
-    def slow(parts):
-        if not writes:  # the first is in another thread
-            loop.call_soon_threadsafe(began.set)
-            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
-        write(parts)
-        writes.append(len(parts.profiles))
-
-    monkeypatch.setattr(kept, "_write", slow)
-    running = asyncio.create_task(kept.run())
-    publish(kept, profiles=(profile("a"),))
-    await began.wait()
-    publish(kept, profiles=(profile("b"),))
-    running.cancel()
-    await asyncio.sleep(0.02)
-    go_on.set()
-    await asyncio.gather(running, return_exceptions=True)
-
-    assert writes == [1, 2]
     assert [each.agent for each in LearntStore(path).read().profiles] == ["a", "b"]

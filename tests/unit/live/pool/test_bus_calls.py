@@ -6,7 +6,7 @@ import pytest
 from kairos.events import Arrived, Cancelled
 from kairos.live.pool import bus_calls as calls_module
 from kairos.topics import DEAD_LETTERS, REPLIES, REQUESTS
-from tests.support.pool_world import BODY, REPLY_TO, Answer, World, life
+from tests.support.pool_world import BODY, REPLY_TO, Answer, World
 
 OTHER = f"{REPLIES}other"
 
@@ -46,27 +46,6 @@ def is_done(world, process):
     assert process.calls._held_bytes == 0
     assert process.engine.calls._expected == {}
     return True
-
-
-def test_a_call_is_answered_where_it_says(world, process):
-    world.ask("b", **{"kairos-msg-id": "w"})
-    world.flow()
-    world.run("b").end()
-    world.flow()
-    assert answers(world) == [{"status": 200, "body": {"answer": True}}]
-    [reply] = world.logs[REPLY_TO]
-    assert reply.key == "w"
-    assert is_done(world, process)
-    assert life(world.records())[0]["b"] == ["Arrived", "Dispatch", "Finished"]
-
-
-def test_a_workflow_of_one_call_ends_with_it(world, process):
-    world.ask("b")
-    world.flow()
-    world.run("b").end()
-    world.sleep(1)
-    ended = [r.event for r, _, _ in world.records() if type(r.event).__name__ == "WorkflowEnded"]
-    assert [each.workflow_id for each in ended] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -137,19 +116,6 @@ def test_a_call_that_waits_too_long_is_answered(world, process):
     assert is_done(world, process)
 
 
-def test_the_last_word_is_safe_before_the_end_is_told(world, process):
-    world.ask("b")
-    world.flow()
-    world.run("b").end()
-    world.settle()
-    process.outbox.deliver(REPLY_TO)
-    world.settle()
-    assert not process.outbox.unsent[REQUESTS], "not acknowledged yet"
-    process.outbox.acknowledge(REPLY_TO)
-    world.settle()
-    assert len(process.outbox.unsent[REQUESTS]) == 2  # Finished, and the workflow's end
-
-
 def test_a_reply_that_the_cluster_refuses_ends_the_call_all_the_same(world, process, caplog):
     process.outbox.refused.add(REPLY_TO)
     world.ask("b")
@@ -205,33 +171,6 @@ def test_a_call_that_runs_at_its_deadline_is_stopped(world, process):
     assert is_done(world, process)
 
 
-def test_a_deadline_that_is_far_away_is_none(world, process):
-    world.ask("b", **{"kairos-deadline": str(10**18 - 1)})
-    world.flow()
-    world.run("b").end()
-    world.flow()
-    assert [answer["status"] for answer in answers(world)] == [200]
-
-
-def test_a_call_whose_caller_left_is_stopped_and_answered_to_nobody(world, process):
-    world.ask("b")
-    world.flow()
-    world.tell(REPLY_TO, Cancelled("b"))
-    world.flow()
-    assert world.running == []
-    assert answers(world) == []
-    assert is_done(world, process)
-    assert life(world.records())[0]["b"] == ["Arrived", "Dispatch", "Cancelled"]
-
-
-def test_a_call_whose_caller_left_before_it_began_is_not_begun(world, process):
-    world.ask("b")
-    world.tell(REPLY_TO, Cancelled("b"))
-    world.flow()
-    assert world.starts == []
-    assert is_done(world, process)
-
-
 def test_who_asks_again_before_the_call_that_it_gave_up_began_is_answered(world, process):
     """A consumer that loses a partition gives its calls up, and may get it back at once."""
     world.ask("b")
@@ -259,28 +198,6 @@ def test_who_asks_again_before_the_call_that_it_gave_up_has_ended_is_told_to_com
     world.run("b").end()
     world.flow()
     assert [answer["status"] for answer in answers(world)] == [503, 200]
-    assert is_done(world, process)
-
-
-def test_who_did_not_ask_cannot_cancel(world, process):
-    world.ask("b")
-    world.flow()
-    world.tell(OTHER, Cancelled("b"))
-    world.tell("p9", Cancelled("b"))
-    world.flow()
-    assert len(world.running) == 1
-
-
-def test_a_call_goes_on_while_somebody_awaits_the_answer(world, process):
-    world.ask("b")
-    world.ask("b", OTHER)
-    world.flow()
-    world.tell(REPLY_TO, Cancelled("b"))
-    world.flow()
-    world.run("b").end()
-    world.flow()
-    assert answers(world) == []
-    assert [answer["status"] for answer in answers(world, topic=OTHER)] == [200]
     assert is_done(world, process)
 
 
@@ -370,22 +287,6 @@ def test_answers_that_fill_their_bound_to_the_last_byte_are_all_kept(world, proc
     assert len(world.starts) == 2
 
 
-def test_an_answer_that_is_kept_twice_counts_once(process):
-    for _ in range(3):
-        process.calls._keep("b", b"12345")
-    assert process.calls._answered_bytes == 5
-
-
-def test_a_call_that_was_abandoned_is_not_taken_for_one_that_will_be_answered(world, process):
-    world.ask("b")
-    world.settle()
-    call = process.calls._calls["b"]
-    process.calls.abandon(lambda _: False)
-    assert process.calls.performing("b") is None
-    assert not process.calls.ask_again(call)
-    world.settle()
-
-
 def test_calls_hold_a_bounded_number_of_bytes(world, process):
     value = b'{"messages":[{"role":"user","content":"%b"}]}' % (b"x" * 20)
     for name in "abc":
@@ -438,43 +339,6 @@ def test_of_two_that_arrive_at_once_under_one_name_one_is_refused(world, process
     assert client.status == 200 or answers(world, "x")[-1]["status"] == 200
     assert client.has_ended
     assert is_done(world, process)
-
-
-def hand_over(world, process):
-    successor = world.process()
-    world.assign(successor)
-    world.flow()
-    return successor
-
-
-def test_calls_that_run_are_ended_here_although_another_decides_now(world, process):
-    world.ask("b")
-    world.flow()
-    successor = hand_over(world, process)
-    assert len(world.starts) == 1
-    world.sleep(10)
-    world.run("b").end()
-    world.flow()
-    assert [answer["status"] for answer in answers(world)] == [200]
-    assert is_done(world, successor)
-    assert process.calls._calls == {}
-
-
-def test_calls_that_wait_are_performed_where_decisions_are_made(world, process):
-    for name in "abcd":
-        world.ask(name)
-    world.flow()
-    successor = hand_over(world, process)
-    assert sorted(process.calls._calls) == ["a", "b", "c"]
-    assert sorted(successor.calls._calls) == ["d"]
-    for name in "abc":
-        world.run(name).end()
-        world.flow()
-    assert world.run("d").process is successor
-    world.run("d").end()
-    world.flow()
-    assert all(len(answers(world, name)) == 1 for name in "abcd")
-    assert is_done(world, successor)
 
 
 def test_a_process_that_ends_waits_for_its_calls_for_a_while(world, process):

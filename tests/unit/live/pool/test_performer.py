@@ -6,9 +6,7 @@ import pytest
 from kairos.declared_plan import MOST_OPERATORS, PlannedOperator, PlannedWork
 from kairos.errors import InvalidRequest, QueueFull, Unavailable
 from kairos.events import (
-    Cancelled,
     Dispatch,
-    Failed,
     Finished,
     FirstToken,
     PlanDeclared,
@@ -26,7 +24,6 @@ from kairos.live.pool.messages import (
     Declined,
     Orders,
 )
-from kairos.live.pool.performer import BEAT_S
 from kairos.topics import DISPATCHES, REQUESTS
 from tests.support.pool_world import POOL, World
 
@@ -63,20 +60,6 @@ def told(world, kind="told"):
     ]
 
 
-def test_a_call_is_told_and_waits_for_an_order(world, process):
-    client = world.call(process, "c")
-    world.flow()
-    [arrived] = told(world)
-    assert (arrived["type"], arrived["request"]["id"]) == ("Arrived", "c")
-    assert not client.has_ended
-    order(process, Dispatch("c", "e1"))
-    assert world.run("c").instance_id == "e1"
-    world.run("c").end()
-    world.flow()
-    assert client.status == 200
-    assert [event["type"] for event in told(world)] == ["Arrived", "Finished"]
-
-
 def test_a_refused_call_fails_with_what_was_said(world, process):
     clients = [world.call(process, name) for name in ("a", "b", "c")]
     world.settle()
@@ -88,16 +71,6 @@ def test_a_refused_call_fails_with_what_was_said(world, process):
         "queue_full",
     ]
     assert clients[2].error.retry_after_s == 1
-
-
-def test_an_order_for_a_call_that_has_ended_does_nothing(world, process):
-    client = world.call(process, "c")
-    world.settle()
-    client.leave()
-    world.settle()
-    order(process, Dispatch("c", "e0"), Refuse("c", None), Declined.of("c", QueueFull(1)))
-    order(process, Dispatch("never", "e0"))
-    assert world.starts == []
 
 
 def test_an_order_that_is_said_again_starts_nothing_again(world, process):
@@ -117,16 +90,6 @@ def test_orders_to_others_are_theirs(world, process, wrong):
     assert world.starts == []
 
 
-def test_an_older_balancer_is_not_obeyed_once_a_newer_was_heard(world, process):
-    world.call(process, "c")
-    world.settle()
-    order(process, epoch=7, performer="somebody-else")
-    order(process, Dispatch("c", "e0"), epoch=6)
-    assert world.starts == []
-    order(process, Dispatch("c", "e1"), epoch=7)
-    assert [where for _, _, where in world.starts] == ["e1"]
-
-
 def test_another_pools_balancer_has_epochs_of_its_own(world, process):
     world.call(process, "c")
     world.settle()
@@ -144,15 +107,6 @@ def test_an_order_that_makes_no_sense_is_left_out(world, process, wrong):
     order(process, Dispatch("c", "e1"), **wrong)
     order(process, Dispatch("c", "e0"), epoch=0)
     assert [where for _, _, where in world.starts] == ["e0"]
-
-
-def test_each_second_it_says_that_it_is_there(world, process):
-    before = len(world.logs[REQUESTS])
-    world.sleep(10 * BEAT_S)
-    beats = [m for m in world.logs[REQUESTS][before:] if m.headers["kairos-type"] == "alive"]
-    assert len(beats) == 10
-    assert {m.key for m in beats} == {POOL}
-    assert msgspec.json.decode(beats[0].value) == {"performer": "p0"}
 
 
 def test_it_gives_up_when_no_balancer_answers(world, process):
@@ -176,39 +130,12 @@ def test_it_gives_up_while_the_bus_is_away_as_well(world, process):
     assert client.error.code == "waited_too_long"
 
 
-def test_it_does_not_give_up_on_a_call_that_runs(world, process):
-    client = world.call(process, "a")
-    world.settle()
-    order(process, Dispatch("a", "e0"))
-    world.sleep(100)
-    assert not client.has_ended
-    assert process.performer._asked_at == {}
-
-
-@pytest.mark.parametrize("ends", [Cancelled("a"), Finished("a"), Failed("a", "")])
-def test_a_call_that_has_ended_is_not_waited_for(world, process, ends):
-    world.call(process, "a")
-    world.settle()
-    process.performer.feed(ends)
-    assert process.performer._asked_at == {}
-    world.flow()
-
-
 def test_a_call_whose_arrival_the_cluster_refuses_fails_at_once(world, process):
     process.outbox.refused.add(REQUESTS)
     client = world.call(process, "a")
     world.flow(3)
     assert (client.error.status, client.error.code) == (503, "unavailable")
     process.outbox.refused.clear()
-
-
-def test_a_call_that_comes_while_too_much_waits_is_refused(world, process):
-    process.outbox.is_full = True
-    client = world.call(process, "a")
-    world.settle()
-    assert isinstance(client.error, Unavailable)
-    assert not process.engine.calls.expects("a")
-    assert process.performer._asked_at == {}
 
 
 @pytest.mark.parametrize("event", [FirstToken("c"), Finished("c"), WorkflowEnded("default", "w")])
@@ -316,47 +243,3 @@ def test_a_call_with_an_absurdly_long_name_is_the_clients_mistake(world, process
     world.settle()
     assert isinstance(client.error, InvalidRequest)
     assert client.status == 400
-
-
-def test_processes_have_names_of_their_own():
-    from kairos.live.pool.performer import _name
-
-    assert _name() != _name()
-    assert len(_name()) <= 128
-
-
-def turns(world):
-    facts = [msgspec.json.decode(m.value) for m in world.logs[REQUESTS]]
-    return [each["turn"] for each in facts if each.get("turn")]
-
-
-def test_what_was_decided_on_an_earlier_call_of_that_id_is_void(world, process):
-    world.call(process, "c").leave()
-    world.flow()
-    client = world.call(process, "c")
-    world.flow()
-    first, second = turns(world)
-
-    order(process, Dispatch("c", "e1"), turn=first)
-    assert world.running == []
-    order(process, Dispatch("c", "e0"), turn=second)
-    world.run("c").end()
-    world.flow()
-    assert client.status == 200
-
-
-def test_a_call_that_came_back_waits_for_another_order(world, process):
-    client = world.call(process, "c")
-    world.flow()
-    order(process, Dispatch("c", "e1"), turn=turns(world)[0])
-    world.run("c").end("gone")
-    world.flow()
-    first, second = turns(world)
-    assert [event["type"] for event in told(world)] == ["Arrived", "Returned"]
-
-    order(process, Dispatch("c", "e1"), turn=first)  # said again
-    assert world.running == []
-    order(process, Dispatch("c", "e0"), turn=second)
-    world.run("c").end()
-    world.flow()
-    assert client.status == 200

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kairos.errors import InvalidRequest, Unavailable, UpstreamFailed
+from kairos.errors import InvalidRequest, UpstreamFailed
 from kairos.live.processors.engine_pool import EnginePool
 
 LIMIT_S = 60
@@ -52,52 +52,6 @@ async def closing():
         await pool.close()
 
 
-async def test_results_come_in_the_order_of_the_items_however_they_were_cut(closing):
-    engines = Engines("a", "b")
-    closing(pool := engines.pool())
-    async with asyncio.timeout(LIMIT_S):
-        results = await pool.results((1,), 0, range(50))
-
-    assert results == [2 * item for item in range(50)]
-    assert max(len(items) for _, items in engines.batches) == 4
-
-
-async def test_operators_of_several_queries_share_a_batch(closing):
-    engines = Engines("a")
-    engines.gate.clear()
-    closing(pool := engines.pool())
-    async with asyncio.timeout(LIMIT_S):
-        busy = [asyncio.create_task(pool.results((0,), 0, range(4))) for _ in range(2)]
-        waiting = [asyncio.create_task(pool.results((1 + n,), 0, [n])) for n in range(4)]
-        while len(engines.batches) < 2:
-            await asyncio.sleep(0)
-        engines.gate.set()
-        await asyncio.gather(*busy, *waiting)
-
-    assert engines.batches[2] == ("a", [0, 1, 2, 3])
-    assert engines.most_at_once == 2
-
-
-async def test_of_each_query_that_waits_the_deepest_operators_go_first(closing):
-    engines = Engines("a")
-    engines.gate.clear()
-    closing(pool := engines.pool(room=2))
-    async with asyncio.timeout(LIMIT_S):
-        tasks = [
-            asyncio.create_task(pool.results(query, depth, [item]))
-            for query, depth, item in (
-                ((0,), 0, 0), ((0,), 0, 1),  # which the engine has at once
-                ((2,), 3, 2), ((1,), 1, 3), ((1,), 2, 4),
-            )
-        ]  # fmt: skip
-        while len(engines.batches) < 2:
-            await asyncio.sleep(0)
-        engines.gate.set()
-        await asyncio.gather(*tasks)
-
-    assert [items for _, items in engines.batches[2:]] == [[4, 2], [3]]
-
-
 async def test_a9_two_engines_have_the_same_work_within_a_tenth(closing):
     engines = Engines("a", "b", takes_s=0.001)
     closing(pool := engines.pool(room=16))
@@ -124,28 +78,6 @@ async def test_one_engine_that_fails_costs_nothing_that_the_other_has_done(closi
     done = [item for name, items in engines.batches if name == "b" for item in items]
     assert sorted(done) == list(range(40)), "nothing was done twice"
     assert engines.given("a") <= 8, "it was left alone after it had failed"
-
-
-async def test_an_engine_that_comes_back_is_used_again(closing):
-    engines = Engines("a")
-    engines.broken["a"] = Unavailable("no connection")
-    closing(pool := engines.pool())
-    async with asyncio.timeout(LIMIT_S):
-        task = asyncio.create_task(pool.results((1,), 0, range(4)))
-        while not engines.batches:
-            await asyncio.sleep(0)
-        del engines.broken["a"]
-
-        assert await task == [0, 2, 4, 6]
-
-
-async def test_work_ends_when_no_engine_answers_for_too_long(closing):
-    engines = Engines("a", "b")
-    engines.broken = {name: Unavailable("no connection") for name in "ab"}
-    closing(pool := engines.pool(patience_s=0))
-    async with asyncio.timeout(LIMIT_S):
-        with pytest.raises(Unavailable, match="no connection"):
-            await pool.results((1,), 0, range(4))
 
 
 async def test_work_that_has_wrong_answers_several_times_is_given_up(closing):

@@ -159,28 +159,6 @@ async def test_what_is_sent_is_plain_http_with_the_length_of_its_body():
         assert body == b"body"
 
 
-@pytest.mark.parametrize("whole", [WHOLE, CHUNKED])
-async def test_an_answer_may_be_cut_anywhere(whole):
-    expected = b"{}\r\n" if whole is WHOLE else b"firstsecond"
-    for at in range(1, len(whole)):
-        async with before([whole[:at], whole[at:]]) as (_, connections, url):
-            assert await all_of(await send(connections, url)) == expected
-
-
-async def test_a_connection_serves_one_call_after_the_other():
-    async with before([WHOLE], [CHUNKED], [WHOLE]) as (engine, connections, url):
-        for _ in range(3):
-            await all_of(await send(connections, url))
-        assert engine.connections == 1
-
-
-async def test_calls_at_once_have_connections_of_their_own():
-    async with before([WHOLE], [WHOLE]) as (engine, connections, url):
-        for answer in await asyncio.gather(send(connections, url), send(connections, url)):
-            await all_of(answer)
-        assert engine.connections == 2
-
-
 async def test_what_is_not_read_to_its_end_is_not_used_again():
     async with before([STARTED], [WHOLE]) as (engine, connections, url):
         answer = await send(connections, url)
@@ -237,16 +215,6 @@ async def test_what_answers_twice_is_not_used_again():
         assert engine.connections == 2
 
 
-async def test_an_engine_that_is_silent_is_waited_for_as_long_as_is_said():
-    async with before([STARTED]) as (engine, connections, url):
-        answer = await send(connections, url, limit=Limit(0.1))
-        assert await answer.read()
-        with pytest.raises(NothingCame):
-            await answer.read()
-        while not engine.closed:
-            await asyncio.sleep(0.01)
-
-
 async def test_the_time_of_a_call_is_its_own_on_a_connection_that_served_others():
     async with before([WHOLE], [STARTED], [WHOLE]) as (engine, connections, url):
         await all_of(await send(connections, url, limit=Limit(600.0)))
@@ -254,19 +222,6 @@ async def test_the_time_of_a_call_is_its_own_on_a_connection_that_served_others(
         assert engine.connections == 1
         with pytest.raises(NothingCame):
             await all_of(answer)
-
-
-async def test_an_answer_as_a_whole_has_its_time_however_much_comes():
-    drip = [STARTED, *[b"1\r\na\r\n"] * 10_000]
-    async with before(drip) as (_, connections, url):
-        answer = await send(connections, url, limit=Limit(5.0, 0.2))
-
-        async def read():
-            while await answer.read():
-                await asyncio.sleep(0.02)
-
-        with pytest.raises(NothingCame):
-            await read()
 
 
 async def test_nothing_listens():
@@ -279,19 +234,6 @@ async def test_nothing_listens():
 async def test_the_name_of_an_engine_may_be_unknown():
     with pytest.raises(socket.gaierror):
         await send(Connections(), Upstream("e", "http://nowhere.invalid:1"))
-
-
-async def test_whoever_stops_waiting_is_seen_to_leave():
-    async with before([b"HTTP/1.1 200 OK\r\n"]) as (engine, connections, url):
-        taken = Taken()
-        waiting = asyncio.create_task(send(connections, url, taken=taken))
-        while not engine.requests:
-            await asyncio.sleep(0.01)
-        taken.answer.close()
-        while not engine.closed:
-            await asyncio.sleep(0.01)
-        waiting.cancel()
-        assert taken.error is None
 
 
 async def test_whoever_stops_waiting_for_a_connection_makes_none():
@@ -347,16 +289,6 @@ async def test_a_head_asks_for_no_body():
         assert engine.connections == 2
 
 
-async def test_a_large_body_waits_at_the_engine_while_who_takes_it_is_full():
-    size = 8 << 20
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size
-    async with before([head, *[b"x" * (1 << 20)] * 8]) as (_, connections, url):
-        answer = await send(connections, url, taken=Taken(full=True))
-        await asyncio.sleep(0.2)
-        assert sum(map(len, answer.said)) < 2 << 20
-        assert len(await all_of(answer)) == size
-
-
 async def test_who_is_full_may_take_as_long_as_it_likes():
     size = 8 << 20
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size
@@ -366,22 +298,6 @@ async def test_who_is_full_may_take_as_long_as_it_likes():
         await asyncio.sleep(0.5)
         assert answer.error is None
         assert len(await all_of(answer)) == size
-
-
-async def test_who_takes_an_answer_may_have_had_enough_at_each_piece():
-    class Enough(Taken):
-        def came(self, data):
-            self.said.append(data)
-            self.answer.close()
-
-    async with before([CHUNKED], [WHOLE]) as (engine, connections, url):
-        answer = await send(connections, url, taken=Enough())
-        while not engine.closed:
-            await asyncio.sleep(0.01)
-        assert len(answer.said) == 1
-        assert not answer.is_whole
-        await all_of(await send(connections, url))
-        assert engine.connections == 2
 
 
 async def test_a_stream_that_brings_bytes_and_no_progress_is_given_up():
@@ -423,10 +339,3 @@ async def test_a_header_that_never_ends_is_not_held(begin):
     async with before([begin, *[b"x" * (1 << 16)] * 64]) as (_, connections, url):
         with pytest.raises(ConnectionBroke, match="too large"):
             await all_of(await send(connections, url))
-
-
-async def test_a_head_of_many_short_headers_is_as_large_as_it_may_be():
-    head = b"HTTP/1.1 200 OK\r\n" + b"a:\r\n" * 60_000
-    pieces = [head[at : at + 5_000] for at in range(0, len(head), 5_000)]
-    async with before([*pieces, b"content-length: 1\r\n\r\n", b"x"]) as (_, connections, url):
-        assert await all_of(await send(connections, url)) == b"x"

@@ -16,7 +16,7 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.live.request.budgets import MAX_BUDGET, budget_of
-from kairos.model import SECOND, Budget, least
+from kairos.model import Budget, least
 from tests.support import build
 
 
@@ -48,12 +48,6 @@ class TestCalls:
         assert made.waiting == 0
         assert len(made.ledger) == 1
 
-    def test_other_workflows_have_their_own(self):
-        made = balancer(calls=1)
-        arrive(made, "one")
-        arrive(made, "other", workflow_id="v")
-        arrive(made, "strangers", tenant="t")
-
     def test_one_that_ends_before_it_ran_does_not_count(self):
         made = balancer(calls=2, seqs=1)
         arrive(made, "runs")
@@ -77,12 +71,6 @@ class TestCalls:
         arrive(made, "anew", at=1)
         made.handle(Finished("one"), 2)  # of the first: says nothing of the second
         refused(made, "more", "calls", at=2)
-
-    def test_and_with_what_is_known_of_it_when_it_is_idle(self):
-        made = balancer(calls=1)
-        arrive(made, "one")
-        made.handle(Finished("one"), 1)
-        arrive(made, "later", at=601 * SECOND)
 
 
 class TestTokens:
@@ -109,19 +97,6 @@ class TestTokens:
         refused(made, "two", "tokens", at=3, least_prompt_tokens=41)
         arrive(made, "three", at=3, prompt=40)
 
-    def test_nor_one_that_never_ran(self):
-        made = balancer(tokens=100, seqs=1)
-        arrive(made, "runs", prompt=10)
-        arrive(made, "waits", prompt=90)
-        made.handle(Cancelled("waits"), 1)
-        arrive(made, "again", at=1, prompt=90)
-
-    def test_where_nothing_is_told_it_is_as_estimated(self):
-        made = balancer(tokens=100)
-        arrive(made, "one", prompt=60)
-        made.handle(Finished("one"), 1)
-        refused(made, "two", "tokens", at=1, least_prompt_tokens=41)
-
     def test_an_estimate_alone_refuses_no_call_but_the_next(self):
         made = balancer(tokens=100)
         arrive(made, "one", prompt=60)
@@ -142,12 +117,6 @@ class TestTime:
         assert build.placed(ended[2:]) == [("other", "a")]
         assert made.tick_at == 160
 
-    def test_and_no_more_are_let_in(self):
-        made = balancer(wall_us=100 * SECOND)
-        arrive(made, "one")
-        refused(made, "last", "time", at=100 * SECOND)
-        arrive(made, "other", at=100 * SECOND, workflow_id="v")
-
     def test_one_that_has_ended_before_is_of_no_concern(self):
         made = balancer(wall_us=100)
         arrive(made, "one")
@@ -157,15 +126,6 @@ class TestTime:
         arrive(made, "anew", at=50)
         assert made.tick_at == 150
 
-    def test_a_call_that_has_waited_too_long_as_well_is_refused_once(self):
-        made = build.balancer(
-            build.instance("a", seqs=1), max_wait_us=100, budget=Budget(wall_us=100)
-        )
-        arrive(made, "other", workflow_id="v")
-        arrive(made, "waits")
-        ended = made.handle(Tick(), 100)
-        assert ended == [Refuse(name, "m", "out_of_time") for name in ("other", "waits")]
-
 
 class TestAsked:
     def test_what_one_call_asks_for_holds_for_the_workflow(self):
@@ -173,14 +133,6 @@ class TestAsked:
         arrive(made, "one", budget=Budget(calls=2))
         arrive(made, "two")
         refused(made, "three", "calls")
-
-    def test_the_least_counts_and_nobody_gets_more_than_the_operator_allows(self):
-        made = balancer(calls=2)
-        arrive(made, "one", budget=Budget(calls=9))
-        arrive(made, "two")
-        refused(made, "three", "calls", budget=Budget(calls=9))
-        arrive(made, "other", workflow_id="v", budget=Budget(calls=1))
-        refused(made, "more", "calls", workflow_id="v", budget=Budget(calls=2))
 
     def test_time_that_is_asked_for_later_counts_from_its_first_call(self):
         made = balancer(wall_us=100)

@@ -2,8 +2,7 @@ import pytest
 
 from kairos.errors import SetupError
 from kairos.live.process.sqlite_file import connect
-from kairos.live.runs import result_cache
-from kairos.live.runs.result_cache import CachedValue, ResultCache
+from kairos.live.runs.result_cache import ResultCache
 
 
 @pytest.fixture
@@ -21,45 +20,6 @@ def opened(tmp_path):
 
 def kept(cache, names):
     return [name for name in names if cache.find(name) is not None]
-
-
-def test_a_result_is_found_by_its_signature_and_by_later_processes(opened):
-    first = opened()
-    first.store("a", {"text": "yes"})
-    first.store("a", "another value")
-    first.store("null", None)
-    first.settle()
-
-    assert first.find("a") == CachedValue({"text": "yes"})
-    assert opened().find("a") == CachedValue({"text": "yes"})
-    assert opened().find("null") == CachedValue(None)
-    assert opened().find("b") is None
-
-
-def test_a_scope_sees_its_own_results_alone(opened):
-    ours, theirs = opened("us"), opened("them")
-    ours.store("a", "ours")
-    ours.settle()
-
-    assert theirs.find("a") is None
-    theirs.store("a", "theirs")
-    theirs.settle()
-    assert ours.find("a") == CachedValue("ours")
-
-
-def test_what_comes_while_the_disk_is_far_behind_is_not_kept(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(result_cache, "BACKLOG_BYTES", 1_500)
-    cache, other = opened(), connect(tmp_path / "cache.sqlite")
-    other.execute("BEGIN IMMEDIATE")  # nobody else writes meanwhile
-    for name in ("a", "b", "c", "d"):
-        cache.store(name, "x" * 1_000)
-    other.execute("COMMIT")
-    other.close()
-    cache.settle()
-    cache.store("e", "x" * 1_000)
-    cache.settle()
-
-    assert kept(cache, "abcde") == ["a", "b", "e"]
 
 
 def test_what_nobody_used_for_longest_goes(opened):

@@ -11,7 +11,7 @@ from kairos.errors import InvalidRequest
 from kairos.live.request.caller import Caller
 from kairos.live.request.identity import aliases as aliases_module
 from kairos.live.request.identity.aliases import Aliases
-from kairos.live.request.identity.identity import Identity, identifier
+from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.resolve import identity_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -56,35 +56,6 @@ def test_our_headers_say_everything():
         parent_ids=("req-1",),
         attempt=2,
     )
-
-
-def test_baggage_says_it_too_with_spaces_properties_and_percent_signs():
-    baggage = (
-        b"userId=alice, kairos.workflow_id = w%2F1 ;ttl=3,kairos.app=qa;a;b=c,"
-        b"kairos.agent=Router,kairos.upstream=Plan%6Eer"
-    )
-
-    assert said({b"baggage": baggage}) == Identity(
-        workflow_id="w/1", app="qa", agent="Router", upstream="Planner"
-    )
-
-
-def test_the_genai_conventions_name_agent_and_conversation():
-    baggage = b"gen_ai.agent.name=Router,gen_ai.conversation.id=c1"
-
-    assert said({b"baggage": baggage}) == Identity(workflow_id="c1", agent="Router")
-
-
-@pytest.mark.parametrize(
-    "baggage",
-    [
-        b"kairos.agent=Ours,gen_ai.agent.name=Theirs",
-        b"gen_ai.agent.name=Theirs,kairos.agent=Ours",
-        b"kairos.agent=Ours,kairos.agent=Later",
-    ],
-)
-def test_in_baggage_our_own_name_wins_wherever_it_stands_and_the_first_of_two(baggage):
-    assert said({b"baggage": baggage}).agent == "Ours"
 
 
 def test_each_field_comes_from_the_highest_that_says_it():
@@ -154,21 +125,6 @@ def test_a_session_belongs_to_the_workflow_that_its_first_ancestor_began(session
     assert found == ["root", "root", "root", "root", "other"]
 
 
-def test_a_session_of_a_parent_that_nobody_knows_belongs_to_that():
-    headers = {b"x-session-id": b"child", b"x-parent-session-id": b"root"}
-
-    assert said(headers).workflow_id == "root"
-
-
-def test_sessions_of_two_tenants_have_nothing_to_do_with_each_other():
-    aliases = Aliases()
-    said({b"x-session-id": b"b", b"x-parent-session-id": b"a"}, aliases=aliases)
-
-    assert said({b"x-session-id": b"b"}, aliases=aliases).workflow_id == "a"
-    other = said({b"x-session-id": b"b"}, aliases=aliases, caller=Caller("bell"))
-    assert other.workflow_id == "b"
-
-
 def test_of_the_sessions_that_are_remembered_the_one_not_heard_of_for_longest_goes(monkeypatch):
     monkeypatch.setattr(aliases_module, "_MAX_SESSIONS", 2)
     aliases = Aliases()
@@ -236,52 +192,6 @@ def test_without_settings_no_body_field_says_who_calls():
     assert said({}, told=TOLD) == Identity()
 
 
-def test_a_workflow_named_in_baggage_wins_over_the_trace():
-    headers = {b"baggage": b"gen_ai.conversation.id=c1", b"traceparent": TRACEPARENT}
-
-    assert said(headers).workflow_id == "c1"
-
-
-@pytest.mark.parametrize(
-    "traceparent",
-    [
-        TRACEPARENT.upper(),
-        b"00-" + b"0" * 32 + b"-00f067aa0ba902b7-01",
-        f"00-{TRACE}-{'0' * 16}-01".encode(),
-        b"ff" + TRACEPARENT[2:],
-        TRACEPARENT[1:],
-        TRACEPARENT[:-1],
-        b" " + TRACEPARENT,
-        b"",
-        b"\xff" * 55,
-    ],
-)
-def test_a_traceparent_that_is_none_is_ignored(traceparent):
-    assert said({b"traceparent": traceparent}) == Identity()
-
-
-def test_baggage_values_that_are_no_identifiers_are_ignored():
-    baggage = b"kairos.agent=two words,kairos.app=,kairos.upstream,kairos.workflow_id=%00,=,;,,"
-
-    assert said({b"baggage": baggage}) == Identity()
-
-
-def test_a_valid_baggage_value_counts_although_an_invalid_one_came_first():
-    baggage = b"kairos.agent=two words,kairos.agent=Router"
-
-    assert said({b"baggage": baggage}).agent == "Router"
-
-
-def test_baggage_is_read_up_to_8192_bytes():
-    first, last = b"kairos.app=qa", b"kairos.agent=Router"
-    filler = b"x=" + b"y" * (8192 - len(first) - len(last) - 4)
-
-    whole = first + b"," + filler + b"," + last
-
-    assert len(whole) == 8192
-    assert said({b"baggage": whole}) == Identity(app="qa", agent="Router")
-
-
 def test_a_baggage_member_cut_short_by_the_limit_is_no_name():
     first = b"kairos.app=qa,x="
     last = b",kairos.agent=Router"
@@ -291,45 +201,8 @@ def test_a_baggage_member_cut_short_by_the_limit_is_no_name():
     assert said({b"baggage": longer}) == Identity(app="qa")
 
 
-@pytest.mark.parametrize("header", OURS)
-@pytest.mark.parametrize(
-    "value", [b"", b"two words", b"-dash", b"a" * 129, b"caf\xc3\xa9", b"a\n", b"a\0", b"a,b"]
-)
-def test_a_header_of_ours_that_is_no_identifier_is_refused_by_name(header, value):
-    with pytest.raises(InvalidRequest, match=rf"^header {header.decode()} is no valid identifier"):
-        said({header: value})
-
-
-@pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"now", b"1" * 19, "\u0661".encode(), b" 1"])
-def test_a_start_that_is_no_instant_is_refused_by_name(value):
-    with pytest.raises(InvalidRequest, match=r"^header x-kairos-started-at must be whole micro"):
-        said({b"x-kairos-started-at": value})
-
-
 def test_the_longest_instant_is_read():
     assert said({b"x-kairos-started-at": b"9" * 18}).started_at == 10**18 - 1
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, None),
-        (b"", None),
-        (b"a" * 128, "a" * 128),
-        (b"a" * 129, None),
-        (b"_x", "_x"),
-        (b".x", None),
-        (b"a\n", None),
-    ],
-)
-def test_an_identifier_is_1_to_128_plain_characters(value, text):
-    assert identifier(value) == text
-
-
-def test_a_call_that_joins_several_names_each_of_them_once():
-    headers = {b"x-kairos-parent-id": b"a-1, b-1,\tc-1,b-1"}
-
-    assert said(headers).parent_ids == ("a-1", "b-1", "c-1")
 
 
 def test_at_most_32_parents_are_named():

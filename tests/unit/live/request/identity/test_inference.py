@@ -1,9 +1,7 @@
 """Who calls, and what led to it, inferred from what calls and replies have in common."""
 
-import calendar
 import json
 import re
-import time
 from itertools import count
 from random import Random
 
@@ -11,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.live.request.identity import answered_calls, fingerprint, inference
+from kairos.live.request.identity import answered_calls, inference
 from kairos.live.request.identity.conversation import conversation, prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.inference import Inference
-from tests.support.examples import examples
 
 WORDS = [f"{a}{b}{c}" for a in "btkmslr" for b in "aeiou" for c in ("n", "st", "ck", "m", "rd")]
 
@@ -82,40 +79,6 @@ def random():
     return Random(7)
 
 
-def test_a_call_that_follows_from_nothing_begins_a_workflow(wire):
-    first = wire.ask([said("user", "Hello")])
-
-    assert first.identity == Identity()
-
-
-def test_the_results_of_tool_calls_lead_to_the_call_that_asked_for_them(wire):
-    system, question = said("system", "You are the researcher."), said("user", "Why?")
-    first = wire.ask([system, question], tools=["search"])
-    asks = first.answer(calls=["call-1", "call-2"])
-    results = [said("tool", "42", tool_call_id=f"call-{n}") for n in (1, 2)]
-
-    second = wire.ask([system, question, asks, *results], tools=["search"])
-
-    assert (second.workflow, second.identity.parent_ids) == (first.id, (first.id,))
-    assert second.identity.agent == second.identity.upstream == first.identity.agent
-    assert second.identity.sources == dict.fromkeys(
-        ["agent", "workflow_id", "upstream"], "inferred"
-    )
-
-
-def test_a_conversation_that_goes_on_stays_one_workflow(wire, random):
-    talk = [said("system", "Be kind."), said("user", "Hi")]
-    first = wire.ask(talk)
-    talk += [first.answer("Hi!"), said("user", "How are you?")]
-    second = wire.ask(talk)
-    talk += [second.answer("Well."), said("user", "Good.")]
-
-    third = wire.ask(talk)
-
-    assert [each.workflow for each in (first, second, third)] == [first.id] * 3
-    assert third.identity.parent_ids == (second.id,)
-
-
 def test_two_conversations_that_went_the_same_way_are_not_told_apart_and_stay_alone(wire):
     talk = [said("user", "Hi")]
     calls = [wire.ask(talk), wire.ask(talk)]
@@ -124,18 +87,6 @@ def test_two_conversations_that_went_the_same_way_are_not_told_apart_and_stay_al
     later = [wire.ask([*talk, each, said("user", "Nothing.")]) for each in replies]
 
     assert [each.identity.workflow_id for each in later] == [None, None]
-
-
-@pytest.mark.parametrize("template", ["{}", "The plan:\n{}\nDo the first step.", "a {} b " * 2])
-def test_a_reply_that_is_handed_on_leads_to_the_call(wire, random, template):
-    planner = wire.ask([said("system", "You are the planner."), said("user", words(random))])
-    plan = words(random)
-    planner.answer(plan)
-
-    worker = wire.ask([said("system", "You work."), said("user", template.format(plan, plan))])
-
-    assert (worker.workflow, worker.identity.parent_ids) == (planner.id, (planner.id,))
-    assert worker.identity.upstream == planner.identity.agent != worker.identity.agent
 
 
 def test_part_of_a_long_reply_leads_to_the_call(wire, random):
@@ -170,14 +121,6 @@ def test_what_a_reply_quotes_from_its_prompt_leads_nowhere(wire, random):
     assert other.identity.workflow_id is None
 
 
-def test_what_two_workflows_were_answered_leads_nowhere(wire, random):
-    refusal = words(random)
-    for question in ("One?", "Two?"):
-        wire.ask([said("user", question)]).answer(refusal)
-
-    assert wire.ask([said("user", f"It said: {refusal}")]).identity.workflow_id is None
-
-
 @given(st.integers(5, 400), st.integers(0, 4), st.integers(0, 1 << 20), st.booleans())
 def test_replies_that_differ_but_little_lead_to_their_own_workflow_or_nowhere(n, m, seed, handed):
     random, wire = Random(seed), Wire()
@@ -206,17 +149,6 @@ def test_what_a_call_was_told_nobody_else_is_taken_to_have_from_it(wire, random)
     assert wire.ask([said("user", document)]).identity.workflow_id is None
 
 
-def test_a_call_with_replies_of_two_workflows_stays_alone(wire, random):
-    texts = [words(random), words(random)]
-    for text in texts:
-        wire.ask([said("user", text[:5])]).answer(text)
-
-    judge = wire.ask([said("user", "Which is better?\n" + "\n".join(texts))])
-
-    assert judge.identity.workflow_id is None
-    assert judge.identity.parent_ids == ()
-
-
 def test_the_exact_wins_over_what_looks_alike(wire, random):
     texts = [words(random), words(random)]
     first, second = (wire.ask([said("user", text[:5])]) for text in texts)
@@ -228,22 +160,6 @@ def test_the_exact_wins_over_what_looks_alike(wire, random):
     )
 
     assert found.identity.parent_ids == (first.id,)
-
-
-def test_a_short_reply_leads_nowhere_unless_its_conversation_goes_on(wire):
-    first = wire.ask([said("user", "Ready?")])
-    yes = first.answer("Yes.")
-
-    assert wire.ask([said("user", "Yes.")]).identity.workflow_id is None
-    assert wire.ask([said("user", "Ready?"), yes, said("user", "Go.")]).workflow == first.id
-
-
-def test_tenants_have_nothing_to_do_with_each_other(wire, random):
-    text = words(random)
-    wire.ask([said("user", "Hi")]).answer(text, calls=["call-1"])
-    result = said("tool", text, tool_call_id="call-1")
-
-    assert wire.ask([result], tenant="bell").identity.workflow_id is None
 
 
 def test_within_a_workflow_that_is_known_only_its_own_replies_count(wire, random):
@@ -259,36 +175,6 @@ def test_within_a_workflow_that_is_known_only_its_own_replies_count(wire, random
     assert ours.identity.workflow_id == "w-1"
     assert wire.ask(handed_on, workflow_id="w-3").identity.parent_ids == ()
     assert wire.ask(handed_on).identity.workflow_id is None
-
-
-def test_within_a_workflow_that_is_known_short_replies_count_too(wire):
-    first = wire.ask([said("user", "Left?")], workflow_id="w-1")
-    second = wire.ask([said("user", "Right?")], workflow_id="w-1")
-    texts = [
-        each.answer(f"It is {n} metres high.")["content"] for n, each in enumerate([first, second])
-    ]
-
-    join = wire.ask([said("user", f"Add: {texts[0]} {texts[1]}")], workflow_id="w-1")
-    other = wire.ask([said("user", f"Add: {texts[0]} {texts[1]}")])
-
-    assert set(join.identity.parent_ids) == {first.id, second.id}
-    assert other.identity.parent_ids == ()
-
-
-def test_a_call_that_says_all_is_remembered_for_those_that_do_not(wire):
-    planner = wire.ask([said("user", "?")], workflow_id="w-1", agent="planner", upstream="user")
-    planner.answer("First measure it.")
-    worker = wire.ask([said("user", "Go.")], workflow_id="w-1", agent="worker", upstream="planner")
-    worker.answer("It is 40 metres high.")
-
-    join = wire.ask(
-        [said("user", "First measure it.\nIt is 40 metres high.")],
-        workflow_id="w-1",
-        agent="writer",
-    )
-
-    assert join.identity.parent_ids == (worker.id,)  # whose upstream is the other
-    assert (join.identity.upstream, join.identity.sources) == ("worker", {"upstream": "inferred"})
 
 
 def test_what_led_to_a_call_is_followed_back_by_the_names_that_were_said(wire):
@@ -334,47 +220,6 @@ def test_an_upstream_that_was_said_stays(wire, random):
     assert (other.identity.parent_ids, other.identity.upstream) == ((), "reviewer")
 
 
-def test_an_agent_is_known_whatever_date_number_or_id_its_prompt_has(wire):
-    prompts = [
-        "You are the planner. Today is Monday, March 3, 2026. Session 4f1c-99aa. 12 tokens.",
-        "You are the planner. Today is Friday, July 17, 2026. Session 88be-0001. 7 tokens.",
-        "You are the reviewer. Today is Friday, July 17, 2026. Session 88be-0001. 7 tokens.",
-    ]
-    names = [wire.ask([said("system", each), said("user", "x")]).identity.agent for each in prompts]
-
-    assert names[0] == names[1] != names[2]
-    assert all("planner" not in name for name in names)
-
-
-def test_an_agent_is_known_by_its_tools_in_any_order(wire):
-    system = [said("system", "You help."), said("user", "x")]
-    tools = [("a", "b"), ("b", "a"), ("c",), ("c", "a"), ("d", "b")]
-    names = [wire.ask(system, tools=each).identity.agent for each in tools]
-
-    assert names[0] == names[1]
-    assert names[2] == names[3]
-    assert len(set(names)) == 3
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_an_agent_that_is_offered_fewer_tools_or_none_is_the_same(wire, order):
-    system = [said("system", "You search."), said("user", "x")]
-    tools = [(), ("a",), ("a", "b")]
-
-    assert len({wire.ask(system, tools=tools[n]).identity.agent for n in order}) == 1
-
-
-def test_agents_have_the_same_names_in_every_process_whoever_calls_first(random):
-    system = [said("system", words(random)), said("user", "x")]
-    names = [
-        {tool: wire.ask(system, tools=[tool]).identity.agent for tool in order}
-        for wire, order in ((Wire(), "ab"), (Wire(), "ba"))
-    ]
-
-    assert names[0] == names[1]
-    assert names[0]["a"] != names[0]["b"]
-
-
 def test_a_call_without_system_prompt_and_tools_has_no_agent(wire):
     assert wire.ask([said("user", "x")]).identity.agent is None
 
@@ -412,50 +257,6 @@ some_words = st.lists(
 ).map("".join)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-@given(some_words | some_words.map(lambda text: text.encode("ascii", "replace").decode()))
-def test_of_a_prompt_all_words_with_digits_and_all_dates_are_masked(compiled, prompt):
-    """Agents have their names from it, which are kept: it must stay as it is."""
-    expected = " ".join(VARYING.sub("#", prompt).split())[:2048]
-    with pytest.MonkeyPatch.context() as patch:
-        if not compiled:
-            patch.setattr(fingerprint, "READING", None)
-        assert fingerprint._masked(prompt) == expected
-
-
-def test_so_is_each_day_and_each_month():
-    dates = [*calendar.month_name, *calendar.month_abbr, *calendar.day_name, *calendar.day_abbr]
-    for date in filter(None, dates):
-        assert fingerprint._masked(f"On {date}, {date.lower()}!") == "On #, #!"
-        assert fingerprint._masked(f"{date}\xa0\xe9") == "# \xe9"
-
-
-def test_a_prompt_without_spaces_is_read_as_fast_as_any(wire):
-    began = time.process_time()
-    wire.ask([said("system", "\u7b54" * 4096), said("user", "x")])
-
-    assert time.process_time() - began < 0.1  # s; some 100 us, and not the square of its length
-
-
-def test_a_named_agent_keeps_its_name(wire):
-    call = wire.ask([said("system", "You plan."), said("user", "x")], agent="planner")
-
-    assert (call.identity.agent, call.identity.sources) == ("planner", {})
-
-
-def test_the_responses_api_says_by_ids_what_follows_from_what(wire, random):
-    first = wire.send({"instructions": "You plan.", "input": "Hi"})
-    call = {"type": "function_call", "call_id": "call-1", "name": "f", "arguments": "{}"}
-    first.give(json.dumps({"id": "resp-1", "output": [call]}).encode(), streamed=False)
-    result = {"type": "function_call_output", "call_id": "call-1", "output": "42"}
-
-    by_result = wire.send({"instructions": "You plan.", "input": [call, result]})
-    by_id = wire.send({"input": "And?", "previous_response_id": "resp-1"})
-
-    assert by_result.identity.parent_ids == by_id.identity.parent_ids == (first.id,)
-    assert by_result.identity.agent == first.identity.agent
-
-
 def test_replies_are_read_from_streams(wire, random):
     text = words(random)
     first = wire.ask([said("user", "Hi")])
@@ -477,14 +278,6 @@ def test_replies_are_read_from_the_last_event_of_a_stream_of_the_responses_api(w
     first.give(b"event: x\ndata: " + json.dumps(event).encode() + b"\n\n", streamed=True)
 
     assert wire.send({"input": f"Do: {text}"}).workflow == first.id
-
-
-def test_completions_hand_on_replies_too(wire, random):
-    text = words(random)
-    first = wire.send({"prompt": "Plan:"})
-    first.give(json.dumps({"choices": [{"text": text}]}).encode(), streamed=False)
-
-    assert wire.send({"prompt": f"Do: {text}"}).workflow == first.id
 
 
 def test_what_is_remembered_is_bounded(random, monkeypatch):
@@ -527,15 +320,6 @@ bodies = st.recursive(
 )
 
 
-@given(bodies, bodies, st.booleans())
-def test_any_body_and_any_answer_are_read(body, answer, streamed):
-    wire, content = Wire(), json.dumps(answer).encode()
-    asked = wire.inference.add(Identity(), prompt_of(json.dumps(body).encode()), "acme")
-    answer = b"data: " + content if streamed else content
-    if asked is not None:
-        wire.inference.answered(asked, "req-1", answer, streamed=streamed)
-
-
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_are_read(content, streamed):
     conversation(prompt_of(content))
@@ -569,20 +353,3 @@ class Run:
         reply = call.answer(random.choice(self.vocabulary), ids)
         self.texts.append(reply["content"])
         self.history = [system, *[m for m in messages if m["role"] != "system"], reply]
-
-
-@examples(60)
-@given(st.integers(0, 1 << 30), st.sampled_from([2, 6, 500]))
-def test_runs_at_the_same_time_are_never_taken_for_one(seed, texts):
-    """Although they may be told the same: there are but so many different texts."""
-    random = Random(seed)
-    vocabulary = [words(random) for _ in range(texts)]
-    wire = Wire()
-    runs = [Run(wire, random, vocabulary) for _ in range(4)]
-    for _ in range(40):
-        random.choice(runs).step()
-
-    for run in runs:
-        own = {call.id for call in run.calls}
-        assert {call.workflow for call in run.calls} <= own
-        assert {parent for call in run.calls for parent in call.identity.parent_ids} <= own

@@ -1,15 +1,13 @@
 """What is put off until somebody asks for it is found as if it had been done at once."""
 
-import gc
 import json
-import weakref
 from random import Random
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kairos.live.request.identity import answered_calls, conversation, engine_reply, parts, passages
+from kairos.live.request.identity import answered_calls, conversation, parts, passages
 from kairos.live.request.identity.conversation import prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.fingerprint import Fingerprints
@@ -77,37 +75,6 @@ def test_numpy_finds_what_the_compiled_functions_find(reading, seed, texts):
     assert play(compiled, seed, texts) == play(by_numpy, seed, texts)
 
 
-def test_an_answer_whose_workflow_is_said_is_read_when_a_call_comes_that_needs_it():
-    wire, random = Wire(), Random(7)
-    named = {"workflow_id": "wf", "agent": "planner", "upstream": "user"}
-    text = words(random)
-    first = wire.ask([said("user", "Plan.")], **named)
-    first.answer(text)
-    [replied] = wire.inference._replies._by_number.values()
-    assert isinstance(replied.said, answered_calls.AnsweredCall)
-
-    wire.ask([said("user", f"Do: {text}")], **named)
-    assert isinstance(replied.said, answered_calls.AnsweredCall), "that call said who led to it"
-
-    later = wire.ask([said("user", f"Do: {text}")], workflow_id="wf")
-    assert (later.identity.parent_ids, later.identity.upstream) == ((first.id,), "planner")
-    assert replied.said == reply_of(whole(text), streamed=False)
-
-
-def test_part_of_a_reply_that_nobody_read_yet_leads_to_the_call_that_comes_right_after():
-    wire, random = Wire(), Random(7)
-    texts = [words(random, 100) for _ in range(5)]
-    calls = [wire.ask([said("user", f"Plan {n}.")]) for n in range(5)]
-    for call, text in zip(calls, texts, strict=True):
-        call.answer(text)
-    assert len(wire.inference._parts._waiting) == 5
-
-    later = [wire.ask([said("user", f"Do: {text[100:400]}")]) for text in texts]
-
-    assert [each.workflow for each in later] == [each.id for each in calls]
-    assert not wire.inference._parts._waiting
-
-
 def test_answers_that_nobody_read_are_bounded_and_the_oldest_forgotten(monkeypatch):
     monkeypatch.setattr(answered_calls, "_MAX_UNREAD_BYTES", 3_000)
     wire, random = Wire(), Random(7)
@@ -163,10 +130,6 @@ pieces = st.text(st.characters(codec="utf-8"), max_size=6) | st.sampled_from(
 )
 
 
-def whole(text):
-    return json.dumps({"choices": [{"message": {"content": text}}]}).encode()
-
-
 def event(delta, end):
     body = {"id": "c-1", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
     return b"data: " + json.dumps(body, separators=(",", ":")).encode() + end
@@ -194,24 +157,6 @@ def test_a_stream_is_read_as_if_each_of_its_events_were(deltas, end):
     assert read.text == text.strip()
 
 
-@pytest.mark.parametrize("pieces", [2, 16, 300])
-def test_events_that_differ_only_in_their_piece_of_the_answer_are_merged(pieces):
-    stream = b"".join(event({"content": f'"{n}\\'}, b"\n\n") for n in range(pieces))
-    assert engine_reply._merged(stream).count(b"data:") == 1
-    expected = "".join(f'"{n}\\' for n in range(pieces))
-    assert reply_of(stream, streamed=True).text == expected
-
-
-def test_a_message_is_known_by_what_was_spelt_and_a_prompt_by_its_text():
-    """A prompt that reads like a message as it is spelt is not taken for one."""
-    message = said("user", words(Random(7)))
-    as_message = conversation.conversation(prompt_of(json.dumps({"messages": [message]}).encode()))
-    text = json.dumps(message)
-    as_text = conversation.conversation(prompt_of(json.dumps({"prompt": text}).encode()))
-    assert as_message.parts_at([0]).keys().isdisjoint(as_text.parts_at([0]))
-    assert [*map(as_text.text_at, as_text.parts_at([0]).values())] == [text]
-
-
 def test_of_a_long_prompt_the_first_and_the_last_messages_are_read():
     messages = [said("user", f"{n} " + "x" * 2_000) for n in range(100)]
     messages.insert(0, said("system", "Count."))
@@ -230,19 +175,6 @@ def test_of_a_short_prompt_all_messages_are_read_whatever_comes_beside_it(tools_
     body = json.dumps({"messages": messages, "tools": tools}).encode()
     talk = conversation.conversation(prompt_of(body))
     assert [*talk.parts().values()] == [0, 1, 2]
-
-
-def test_a_conversation_is_gone_when_nobody_holds_it():
-    """Not only when garbage is collected: it holds its body."""
-    talk = conversation.conversation(prompt_of(json.dumps({"prompt": "Hello."}).encode()))
-    talk.parts()
-    gone = weakref.finalize(talk, lambda: None)
-    gc.disable()
-    try:
-        del talk
-        assert not gone.alive
-    finally:
-        gc.enable()
 
 
 def test_nothing_known_of_a_body_that_says_nothing():
