@@ -21,6 +21,7 @@ REMEMBERING = {
     "time-slot": PLACEMENTS["time-slot"],
     "kairos": partial(SurvivalPacking, kernel=None),
 }
+A, B = build.instance("a"), build.instance("b")
 
 
 def always(value):
@@ -36,6 +37,18 @@ KNOWN = build.Lengths(
 
 def held(*tokens):
     return np.array(tokens, dtype=np.float64)
+
+
+def test_of_the_same_kind_who_holds_no_less_anywhere_is_refused_too():
+    refusals = NoRoom()
+    assert not refusals.is_closed((1,), "kind", [A, B])
+    refusals.add("kind", [A, B], held(10, 20))
+
+    assert refusals.covers("kind", [A, B], held(10, 20))
+    assert refusals.covers("kind", [A, B], held(11, 25))
+    assert not refusals.covers("kind", [A, B], held(9, 99))
+    assert not refusals.covers("other", [A, B], held(10, 20))
+    assert not refusals.covers("kind", [B, A], held(10, 20))
 
 
 class Pool:

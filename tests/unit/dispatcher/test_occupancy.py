@@ -12,6 +12,7 @@ from kairos.dispatcher.occupancy import (
     BySurvival,
     Occupancy,
     by_modes,
+    of_request,
 )
 from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND
@@ -73,6 +74,18 @@ def test_rows_of_instances_that_left_are_used_again():
     assert len(occupancy.forecasts[0]) <= 3
     assert occupancy.table._values.shape[1] <= 3
     assert len(occupancy.table._paces) <= 4
+
+
+def test_a_request_alone_holds_what_it_would_there():
+    made = ledger(INSTANCE, build.instance("b"))
+    request = build.request("r", prompt=100, agent="x", completion_limit=1)
+    held, token_us = build.floats(100, 60), build.floats(10_000, 10_000)
+    means, variances, most = of_request(made, request, held, token_us, build.floats(0, SECOND))
+    assert means.shape == variances.shape == most.shape == (2, 48)
+    assert means[0].tolist() == [100] + [0] * 47
+    assert means[1].tolist() == [60, 60, 60] + [0] * 45  # in a second it begins
+    assert most[1, [0, 2, 3, 47]].tolist() == [60, 60, 110, 60 + 50 * 45]  # should it not end
+    assert not variances.any()
 
 
 def test_an_instance_that_comes_back_is_not_taken_for_what_it_said_before():

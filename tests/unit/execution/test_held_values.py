@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.execution.commands import RunProcessor, WriteRow
+from kairos.execution.commands import KeepResult, RunProcessor, WriteRow
 from kairos.execution.executor import Executor
 from kairos.execution.facts import CallAnswered, CallBroke, Known, RowRead, Stays
 from kairos.execution.limits import FlowLimits
 from kairos.flow import Flow
-from kairos.plan.held import held_id, held_in, held_text
+from kairos.plan.held import held_at, held_id, held_in, held_text
 from kairos.plan.pipeline import Passes, compile_plan
 from kairos.sim.processor_answers import processed
 from tests.support.examples import examples
@@ -126,6 +126,52 @@ def test_a_value_that_anyone_else_needs_does_not_stay(use):
     if near is not None:
         f.output("near", near)
     assert plan_of(f).staying == frozenset()
+
+
+def test_no_vector_reaches_the_executor_and_the_journal_has_where_each_is():
+    hosts, table = Hosts(), rows(3, questions=3)
+    ran = world(ask(), table, hosts)
+
+    assert ran.table()["written"] == expected(ask(), table)
+    kept = [each for each in ran.log if isinstance(each, KeepResult) and each.until_end]
+    assert kept
+    for each in kept:
+        value_id, place = held_at(each.value)
+        assert (value_id, place in "ab") == (each.signature, True)
+    asked = [each for each in ran.log if isinstance(each, RunProcessor)]
+    vectors = [each.arguments["vectors"] for each in asked if "vectors" in each.arguments]
+    assert all(map(held_id, vectors))
+    assert {each.kind for each in asked if each.stays} == {"embed", "ingest"}
+
+
+def test_what_is_held_is_dropped_when_the_last_row_that_needs_it_has_ended():
+    hosts, table = Hosts(), rows(6, questions=3)
+    ran = world(ask(), table, hosts)
+    dropped = {(each.place, each.value_id) for each in ran.dropped}
+    assert dropped == set(hosts.held)
+    done = [each.signature for each in hosts.done]
+    assert len(done) == len(set(done)), "rows that are open share what stays"
+
+
+def test_what_a_dead_processor_held_is_made_again_once_and_kept_once():
+    hosts = Hosts()
+
+    class Dies(HeldWorld):
+        def _processed(self, command):
+            if command.kind == "search" and not self.died:
+                self.died = True
+                self.before = len(self.hosts.done)
+                self.hosts.held.clear()
+            return self.hosts.do(command, "a")
+
+    ran = Dies(plan_of(ask(), stages=False), rows(), hosts)
+    ran.died = False
+    assert ran.run()
+    assert ran.table()["written"] == expected(ask(), rows())
+    again = [each.kind for each in hosts.done[ran.before :]]
+    assert sorted(again) == ["embed", "embed", "ingest", "rerank", "search"]
+    kept = [(each.node, each.row) for each in ran.log if isinstance(each, KeepResult)]
+    assert len(kept) == len(set(kept))
 
 
 def test_another_row_does_not_wait_for_what_was_made_again_for_a_row_that_failed():

@@ -210,6 +210,21 @@ def test_the_longest_idle_workflow_makes_room_and_is_counted_and_not_learnt():
     assert not facts.samples
 
 
+def test_open_workflows_make_room_when_they_have_too_many_calls_together(monkeypatch):
+    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_OPEN_CALLS", 5)
+    facts = Facts()
+    for n in range(4):
+        facts.call(n, n + 0.4, f"r{n}", workflow_id="long")
+    for n in range(2):
+        facts.call(10 + n, 10.5 + n, f"s{n}", workflow_id=f"short{n}")
+    assert facts.orchestrator.evicted == 1
+    assert facts.orchestrator.workflow("default", "long") is None
+    facts.end(20, "short0")
+    for n in range(4):
+        facts.call(30 + n, 30.5 + n, f"t{n}", workflow_id="other")
+    assert facts.orchestrator.evicted == 1  # one short, and four: five again
+
+
 def test_a_workflow_that_was_under_way_before_the_first_record_is_not_learnt():
     facts = Facts()
     facts.tell(100, Finished("a stranger"))

@@ -1,6 +1,6 @@
 """What a pool will have to do, told from looks at it."""
 
-from kairos.planner.demand import Demand, Look, OpenWork
+from kairos.planner.demand import DAY_S, DayShape, Demand, Look, OpenWork
 
 EVERY_S = 15.0
 
@@ -24,6 +24,12 @@ def watched(seconds, rate, **seen):
 def test_nothing_is_told_before_anything_was_seen():
     assert Demand().ahead(100.0) == 0.0
     assert Demand().rate_per_s(100.0) == 0.0
+
+
+def test_midnight_joins_the_days():
+    day = DayShape((4.0, 1.0, 1.0, 2.0))
+    assert day.at(0.0) == day.at(DAY_S) == 3.0
+    assert day.at(-DAY_S / 8) == 2.0
 
 
 def test_a_look_from_the_past_changes_nothing():

@@ -53,6 +53,19 @@ def test_what_is_not_learnt_is_told_from_tokens_in_proportion_to_what_is():
     assert work.open_us({"known": 1}) == pytest.approx(6 * SECOND)
 
 
+def test_what_nothing_is_known_of_is_as_the_others_are():
+    work = priced(chain("a", "b", "c"), profile("a", 2), profile("c", 4))
+
+    assert work.open_us({"a": 1}) == pytest.approx((3 + 4) * SECOND)
+
+
+def test_learnt_latencies_of_another_tenants_app_do_not_count():
+    event = chain("a", "b")
+    work = priced(event, profile("b", 9, tenant="other"), profile("b", 9, app="other"))
+
+    assert work.open_us({"a": 1}) == priced(event).open_us({"a": 1})
+
+
 def test_calls_of_a_loop_go_on_after_each_other_and_end_with_what_follows_it():
     draft = PlannedOperator("draft", (), repeats=0, calls=3)
     critic = PlannedOperator("critic", (0,), repeats=0, calls=3)
@@ -63,6 +76,32 @@ def test_calls_of_a_loop_go_on_after_each_other_and_end_with_what_follows_it():
 
     assert work.open_us({"draft": 1, "critic": 1}) == pytest.approx((2 + 2 + 1) * SECOND)
     assert work.open_us({"draft": 1, "critic": 1, "final": 1}) == 0
+
+
+def test_how_often_an_operator_is_called_is_learnt_from_workflows_that_ended():
+    """Whose counts come into use with the next epoch: who asks when does not matter."""
+    work = priced(chain("ask", "check"), profile("ask", 1), profile("check", 4))
+    assert work.open_us({"ask": 1}) == pytest.approx(4 * SECOND)
+
+    work.ended({"ask": 1, "check": 1}, 0)
+    for _ in range(3):
+        work.ended({"ask": 1}, 0)
+    work.price(0, {})
+    assert work.open_us({"ask": 1}) == pytest.approx(4 * SECOND)
+
+    work.price(1, {each.key: each for each in (profile("ask", 1), profile("check", 4))})
+    assert work.open_us({"ask": 1}) == pytest.approx(SECOND)
+
+
+def test_a_rows_workflow_has_none_of_the_operators_of_groups():
+    row, group = PlannedOperator("row"), PlannedOperator("group", part=1)
+    tail = PlannedOperator("tail", (0,))
+    work = priced(
+        declared(row, group, tail), *(profile(each, 1) for each in ("row", "group", "tail"))
+    )
+
+    assert work.open_us({"row": 1}) == pytest.approx(SECOND)
+    assert work.open_us({"group": 1}) == 0
 
 
 def test_a_workflow_keeps_the_plan_with_which_its_calls_came():
@@ -77,6 +116,18 @@ def test_a_workflow_keeps_the_plan_with_which_its_calls_came():
     assert estimates.left_us(second) == pytest.approx(3 * SECOND)
 
 
+def test_an_agent_that_no_plan_has_is_told_by_what_was_learnt():
+    estimates = WorkEstimates()
+    estimates.learn(ProfilesLearnt((profile("a", 1),)))
+    alone = arrived(estimates, "r1", workflow_id="w1", agent="other")
+    before = estimates.left_us(alone)
+    estimates.declare(chain("a", "b"))
+
+    again = arrived(estimates, "r2", workflow_id="w2", agent="other")
+    assert estimates.left_us(again) == before
+    assert not estimates.follows_plan(again)
+
+
 def test_a_workflow_that_is_forgotten_while_a_call_runs_has_that_call_left():
     estimates = WorkEstimates()
     estimates.learn(ProfilesLearnt((profile("a", 3),)))
@@ -85,6 +136,13 @@ def test_a_workflow_that_is_forgotten_while_a_call_runs_has_that_call_left():
     estimates.workflow_ended(("default", "w1"))
 
     assert estimates.left_us(request) == pytest.approx(3 * SECOND)
+
+
+def test_another_tenants_plan_of_the_same_app_does_not_count():
+    estimates = WorkEstimates()
+    estimates.declare(chain("a", "b"))
+
+    assert not estimates.follows_plan(arrived(estimates, "r1", tenant="other", agent="a"))
 
 
 def test_of_two_workflows_the_one_with_less_of_its_plan_left_goes_first():

@@ -178,6 +178,15 @@ def test_a_workflow_that_is_cancelled_makes_room_when_its_calls_are_gone():
     pool.ask(workflow_id="w2")
 
 
+def test_a_workflow_whose_call_takes_longer_than_silence_may_stays_open():
+    pool = Pool(Quota("a", workflows_at_once=1))
+    pool.finish(pool.ask(workflow_id="w1"))
+    long = pool.ask(workflow_id="w1")
+    pool.refused(2 * IDLE_US / SECOND, workflow_id="w2")
+    pool.finish(long)
+    pool.refused(workflow_id="w2")
+
+
 def test_other_limits_of_the_same_go_on_from_what_was_used():
     pool = Pool(Quota("a", calls_per_minute=10, tokens_per_day=100))
     for _ in range(4):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from kairos.errors import SetupError
 from kairos.workload import FileCall
-from kairos.workload.submissions import scaled
-from kairos.workload.workflows import Workflow, workflow
+from kairos.workload.submissions import in_order, scaled, submissions
+from kairos.workload.workflows import Submission, Workflow, workflow
 
 
 def one(workflow_id: str, *lengths: tuple[int, int], app: str = "a", **more) -> Workflow:
@@ -28,7 +28,59 @@ def one(workflow_id: str, *lengths: tuple[int, int], app: str = "a", **more) -> 
     )
 
 
+def ids(planned: list[Submission]) -> list[str]:
+    return [each.workflow.id for each in planned]
+
+
+def test_a_few_are_a_sample_that_the_seed_chooses():
+    workflows = [one(f"w{n}") for n in range(50)]
+
+    chosen = {tuple(ids(submissions(workflows, [0, 5, 9], seed))) for seed in range(20)}
+
+    assert len(chosen) == 20
+    assert [each.at_us for each in submissions(workflows, [0, 5, 9], 1)] == [0, 5, 9]
+    assert submissions(workflows, [0, 5], 3) == submissions(workflows, [0, 5, 9], 3)[:2]
+
+
+def test_workflows_that_run_out_come_again_in_the_same_order_under_other_ids():
+    workflows = [one("w"), one("v"), one("w~2")]
+
+    planned = submissions(workflows, range(8), seed=4)
+
+    names = ids(planned)
+    assert len({*names}) == 8
+    first, *_ = names[:3]
+    assert sorted(names[:3]) == ["v", "w", "w~2"]
+    assert [each.split("~")[0] for each in names[3:6]] == [each.split("~")[0] for each in names[:3]]
+    assert {"w~3", "v~2", "w~2~2"} <= {*names}
+    again = planned[3].workflow
+    assert again.calls[0].workflow_id == again.id != first
+    assert again.prompts[0][0].name.startswith(f"{again.id}#")  # not found in a cache
+
+
+def test_submissions_of_several_files_are_put_in_order_and_kept_apart():
+    mixed = in_order(
+        Submission(at_us=at, workflow=one(name)) for at, name in [(7, "w"), (3, "w"), (5, "v")]
+    )
+
+    assert [(each.at_us, each.workflow.id) for each in mixed] == [(3, "w"), (5, "v"), (7, "w~2")]
+
+
+def test_ids_that_come_again_differ_and_are_no_longer_than_ids_may_be():
+    long = "x" * 240
+    names = ids(submissions([one(long + "a" * 16), one(long + "b" * 16)], range(6), seed=1))
+
+    assert len({*names}) == 6
+    assert max(map(len, names)) <= 256
+
+
 # Contexts that fit
+
+
+def test_an_app_that_fits_stays_as_it_is():
+    workflows = [one("w", (90, 10))]
+
+    assert scaled(workflows, 100)[0] is workflows[0]
 
 
 def test_all_prompts_of_an_app_are_shortened_by_one_factor_and_completions_stay():
@@ -38,6 +90,20 @@ def test_all_prompts_of_an_app_are_shortened_by_one_factor_and_completions_stay(
 
     lengths = [[(c.prompt_tokens, c.completion_tokens) for c in each.calls] for each in shorter]
     assert lengths == [[(100, 10), (50, 20)], [(10, 30)], [(9, 9)]]
+
+
+def test_what_is_cached_and_shared_of_a_prompt_shrinks_with_it():
+    (shorter,) = scaled(
+        [one("w", (200, 1), (399, 1), cached_prefix_tokens=100, shared_prefix_tokens=40)], 134
+    )
+
+    second = shorter.calls[1]
+    assert (second.prompt_tokens, second.cached_prefix_tokens, second.shared_prefix_tokens) == (
+        133,
+        33,
+        13,
+    )
+    assert shorter.prompts[1][0].tokens == 13
 
 
 def test_what_is_shortened_is_rounded_down():

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,6 +18,7 @@ from kairos.live.process.clock import WallClock
 from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.live.proxy.engine_answer import ConnectionBroke
 from kairos.live.proxy.engine_client import Upstream
+from kairos.model import Instance
 from kairos.runtime import Runtime
 from kairos.scheduler.policies import Fcfs
 
@@ -65,6 +67,31 @@ async def looks(asking, engine, number):
     return [await asking.look(engine) for _ in range(number)]
 
 
+async def test_what_vllm_tells_wins_and_the_operator_says_the_rest():
+    engine = Engine(**{"/metrics": CACHE + RUNNING})
+    seen = await probe_of(priority=True, token_us=250.5).look(engine)
+    assert seen.instance == Instance(
+        id="i",
+        models=("m",),
+        max_num_seqs=8,
+        kv_tokens=320,
+        block_size=32,
+        prefix_caching=False,
+        priority=True,
+        token_us=250.5,
+    )
+    assert seen.status == InstanceStatus("i", running=3)
+
+
+@pytest.mark.parametrize("policy", ["priority", "fcfs"])
+async def test_what_vllm_says_of_its_scheduling_wins(policy):
+    told = server_info(policy=policy, max_num_seqs=24, max_num_batched_tokens=512)
+    engine = Engine(**{"/metrics": CACHE, SERVER_INFO: told})
+    instance = (await probe_of(priority=policy == "fcfs").look(engine)).instance
+    assert instance.priority == (policy == "priority")
+    assert (instance.max_num_seqs, instance.max_num_batched_tokens) == (24, 512)
+
+
 async def test_llama_tells_its_slots_and_has_no_priorities():
     engine = Engine(**{"/metrics": b"llamacpp:requests_deferred 2", "/props": PROPS})
     seen = await probe_of(priority=True).look(engine)
@@ -85,6 +112,23 @@ async def test_sglang_tells_its_limits_whether_it_shows_metrics_or_not(metrics):
     assert seen.instance.block_size == 1
     assert not seen.instance.priority
     assert "/props" in engine.asked or metrics != 404
+
+
+async def test_an_engine_that_tells_nothing_is_as_the_operator_says():
+    seen = await probe_of().look(Engine())
+    assert seen.instance == Instance(id="i", models=("m",), max_num_seqs=8, kv_tokens=900)
+    assert seen.status is None
+
+
+async def test_what_does_not_change_while_it_runs_is_asked_every_tenth_time():
+    engine, asking = Engine(**{"/metrics": CACHE}), probe_of()
+    always, seldom = ["/health", "/metrics"], ["/v1/models", SERVER_INFO]
+    await looks(asking, engine, 1)
+    assert engine.asked_since() == always + seldom
+    await looks(asking, engine, LOOKS_BETWEEN - 1)
+    assert engine.asked_since() == always * (LOOKS_BETWEEN - 1)
+    await looks(asking, engine, 1)
+    assert engine.asked_since() == always + seldom
 
 
 async def test_an_engine_that_was_gone_is_asked_all_anew():
@@ -203,6 +247,15 @@ async def watched(monkeypatch):
     await asyncio.wait([task])
 
 
+async def test_how_an_instance_does_is_told_once_it_has_joined_with_each_look(watched):
+    await watched.until(lambda told: len(told) >= 5)
+    joined, *told = watched.told
+    assert isinstance(joined, InstanceJoined)
+    assert set(map(type, told)) == {InstanceStatus}
+    watched.engine.answers["/metrics"] = CACHE + RUNNING.replace(b"3", b"4")
+    await watched.until(lambda told: told[-1].running == 4)
+
+
 async def test_after_trouble_all_is_asked_anew_at_once(watched, monkeypatch):
     monkeypatch.setattr(monitor, "INTERVAL_S", 1000)
     await watched.until(lambda told: len(told) >= 2)
@@ -235,6 +288,33 @@ def target_of(name, **given):
     return Target(
         Upstream(name, f"http://{name}"), **{"max_num_seqs": 8, "kv_tokens": None} | given
     )
+
+
+async def test_an_instance_can_be_watched_while_it_runs(watched):
+    await watched.until(lambda told: told)
+    watched.monitor.watch(target_of("j"))
+    assert watched.monitor.problems == {"j": "not probed yet"}
+    await watched.until(lambda told: InstanceStatus("j", running=3) in told)
+    joined = [each.instance.id for each in watched.told if isinstance(each, InstanceJoined)]
+    assert joined == ["i", "j"]
+    assert watched.monitor.problems == {}
+
+
+async def test_looks_at_many_are_spread_over_the_interval(watched, monkeypatch):
+    monkeypatch.setattr(monitor, "INTERVAL_S", 0.4)
+    for number in range(8):
+        watched.monitor.watch(target_of(f"j{number}"))
+    second_at = {}
+
+    def have_been_seen_twice(told):
+        looks = Counter(each.instance_id for each in told if isinstance(each, InstanceStatus))
+        for name, count in looks.items():
+            if name != "i" and count == 2:
+                second_at.setdefault(name, asyncio.get_running_loop().time())
+        return len(second_at) == 8
+
+    await watched.until(have_been_seen_twice)
+    assert max(second_at.values()) - min(second_at.values()) > 0.2
 
 
 async def test_one_that_is_forgotten_has_left_and_is_not_looked_at(watched):
@@ -272,6 +352,29 @@ async def test_one_that_is_watched_as_something_else_stays_until_it_has_answered
         lambda told: isinstance(told[-1], InstanceJoined) and told[-1] not in joined
     )
     assert watched.told[-1].instance.max_num_seqs == 5
+    assert not any(isinstance(each, InstanceLeft) for each in watched.told)
+
+
+async def test_a_monitor_that_has_ended_begins_nothing(watched, monkeypatch):
+    monkeypatch.setattr(monitor, "INTERVAL_S", 0.001)
+    made = Monitor(watched._hear)
+    running = asyncio.create_task(made.run())
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait([running])
+    made.watch(target_of("late"))
+    made.forget("late")
+    assert made.problems == {}
+
+
+async def test_what_a_look_does_not_show_is_not_told_again(watched):
+    await watched.until(lambda told: len(told) >= 2)
+    watched.engine.answers["/metrics"] = 500
+    looked, told = len(watched.engine.asked), len(watched.told)
+    async with asyncio.timeout(60):
+        while len(watched.engine.asked) < looked + 10:
+            await asyncio.sleep(0.001)
+    assert len(watched.told) <= told + 1  # of the look that was under way
     assert not any(isinstance(each, InstanceLeft) for each in watched.told)
 
 

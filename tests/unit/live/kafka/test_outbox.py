@@ -180,6 +180,21 @@ async def test_dead_letters_that_are_refused_for_good_are_an_error_and_not_a_los
     assert world.sent == world.commits == []
 
 
+async def test_offsets_alone_are_committed_now_and_then_and_in_the_end(world, monkeypatch):
+    monkeypatch.setattr(module, "_COMMIT_S", 0.2)
+    task = await running(world)
+    for n in range(5):
+        world.outbox.add(HandledMessage(world.share, world.received[n], ()))
+        await asyncio.sleep(0.01)
+    await until(lambda: len(world.commits) == 2)
+    assert world.commits == [(1, ""), (5, "")]
+    world.outbox.add(HandledMessage(world.share, world.received[5], ()))
+    world.outbox.close()
+    await task
+    assert world.commits == [(1, ""), (5, ""), (6, "")]
+    assert world.sent == []
+
+
 async def test_a_commit_that_was_not_taken_is_made_later(world, monkeypatch):
     monkeypatch.setattr(module, "_COMMIT_S", 0.05)
     world.answers = itertools.chain([Unavailable("later")], itertools.repeat(None))

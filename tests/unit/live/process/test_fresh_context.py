@@ -49,6 +49,17 @@ def fresh(files, time):
     return FreshContext("the port", files, server_context, time)
 
 
+def test_files_that_changed_are_read_at_the_next_look_and_not_before(authority, time, said):
+    files = authority.issue()
+    context = fresh(files, time)
+    first = context()
+    authority.issue()
+    assert context() is first
+    time.passes()
+    assert context() is not first
+    assert said() == [f"the port: TLS uses what was read of {files.certificate}, {files.key}"]
+
+
 def test_files_of_no_use_change_nothing_and_are_told_once(authority, time, said):
     files = authority.issue()
     context = fresh(files, time)

@@ -52,6 +52,26 @@ async def closing():
         await pool.close()
 
 
+async def test_of_each_query_that_waits_the_deepest_operators_go_first(closing):
+    engines = Engines("a")
+    engines.gate.clear()
+    closing(pool := engines.pool(room=2))
+    async with asyncio.timeout(LIMIT_S):
+        tasks = [
+            asyncio.create_task(pool.results(query, depth, [item]))
+            for query, depth, item in (
+                ((0,), 0, 0), ((0,), 0, 1),  # which the engine has at once
+                ((2,), 3, 2), ((1,), 1, 3), ((1,), 2, 4),
+            )
+        ]  # fmt: skip
+        while len(engines.batches) < 2:
+            await asyncio.sleep(0)
+        engines.gate.set()
+        await asyncio.gather(*tasks)
+
+    assert [items for _, items in engines.batches[2:]] == [[4, 2], [3]]
+
+
 async def test_a9_two_engines_have_the_same_work_within_a_tenth(closing):
     engines = Engines("a", "b", takes_s=0.001)
     closing(pool := engines.pool(room=16))

@@ -2,6 +2,7 @@ import pytest
 
 from kairos.errors import SetupError
 from kairos.live.process.sqlite_file import connect
+from kairos.live.runs import result_cache
 from kairos.live.runs.result_cache import ResultCache
 
 
@@ -20,6 +21,21 @@ def opened(tmp_path):
 
 def kept(cache, names):
     return [name for name in names if cache.find(name) is not None]
+
+
+def test_what_comes_while_the_disk_is_far_behind_is_not_kept(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(result_cache, "BACKLOG_BYTES", 1_500)
+    cache, other = opened(), connect(tmp_path / "cache.sqlite")
+    other.execute("BEGIN IMMEDIATE")  # nobody else writes meanwhile
+    for name in ("a", "b", "c", "d"):
+        cache.store(name, "x" * 1_000)
+    other.execute("COMMIT")
+    other.close()
+    cache.settle()
+    cache.store("e", "x" * 1_000)
+    cache.settle()
+
+    assert kept(cache, "abcde") == ["a", "b", "e"]
 
 
 def test_what_nobody_used_for_longest_goes(opened):
