@@ -1,7 +1,5 @@
 """What the gateway says of files and batches at `/openapi.json`, where it has them."""
 
-from typing import Any
-
 import msgspec
 
 from kairos.live.batches.asked_again import IDEMPOTENCY_KEY, MOST_CHARACTERS
@@ -9,8 +7,7 @@ from kairos.live.batches.batch_routes import BATCHES, MAX_BATCHES, BatchAsked
 from kairos.live.batches.file_routes import MAX_FILES
 from kairos.live.batches.records import ENDPOINTS, MAX_KEPT_S, MAX_METADATA, MIN_KEPT_S
 from kairos.live.batches.views import BatchList, BatchObject, FileDeleted, FileList, FileObject
-
-Json = dict[str, Any]
+from kairos.live.frontend.openapi import Json, in_path, json_of, route
 
 _TEXT: Json = {"type": "string"}
 _AFTER: Json = {"name": "after", "in": "query", "schema": _TEXT}
@@ -48,31 +45,31 @@ def with_batches(described: Json) -> Json:
     file, files, deleted, batch, batches, asked = views
     _bound(schemas)
     content: Json = {"application/octet-stream": {}}
-    file_id, batch_id = _in_path("file_id"), _in_path("batch_id")
+    file_id, batch_id = in_path("file_id"), in_path("batch_id")
     paths: Json = {
         "/v1/files": {
-            "post": _route("Upload a file of calls", _json(file), _KEY, body=_UPLOAD),
-            "get": _route(
-                "The tenant's files", _json(files), _limit(MAX_FILES), _AFTER, _ORDER, _PURPOSE
+            "post": route("Upload a file of calls", json_of(file), _KEY, body=_UPLOAD),
+            "get": route(
+                "The tenant's files", json_of(files), _limit(MAX_FILES), _AFTER, _ORDER, _PURPOSE
             ),
         },
         "/v1/files/{file_id}": {
-            "get": _route("One of them", _json(file), file_id),
-            "delete": _route("Delete it", _json(deleted), file_id),
+            "get": route("One of them", json_of(file), file_id),
+            "delete": route("Delete it", json_of(deleted), file_id),
         },
-        "/v1/files/{file_id}/content": {"get": _route("What is in it", content, file_id)},
+        "/v1/files/{file_id}/content": {"get": route("What is in it", content, file_id)},
         "/v1/batches": {
-            "post": _route("Make the calls of a file", _json(batch), _KEY, body=_json(asked)),
-            "get": _route(
+            "post": route("Make the calls of a file", json_of(batch), _KEY, body=json_of(asked)),
+            "get": route(
                 "The tenant's batches, the latest first",
-                _json(batches),
+                json_of(batches),
                 _limit(MAX_BATCHES, BATCHES),
                 _AFTER,
             ),
         },
-        "/v1/batches/{batch_id}": {"get": _route("One of them", _json(batch), batch_id)},
+        "/v1/batches/{batch_id}": {"get": route("One of them", json_of(batch), batch_id)},
         "/v1/batches/{batch_id}/cancel": {
-            "post": _route("Make no more of its calls", _json(batch), batch_id)
+            "post": route("Make no more of its calls", json_of(batch), batch_id)
         },
     }
     components = described["components"]
@@ -103,23 +100,6 @@ def _bound(schemas: Json) -> None:
         },
         "required": ["anchor", "seconds"],
     }
-
-
-def _route(summary: str, content: Json, *parameters: Json, body: Json | None = None) -> Json:
-    error = _json({"$ref": "#/components/schemas/Error"})
-    responses: Json = {"200": {"description": "The answer", "content": content}}
-    for status, what in (("4XX", "It cannot be done as asked"), ("5XX", "Try again later")):
-        responses[status] = {"description": what, "content": error}
-    made: Json = {"summary": summary, "parameters": list(parameters), "responses": responses}
-    return made if body is None else made | {"requestBody": {"required": True, "content": body}}
-
-
-def _json(schema: Json) -> Json:
-    return {"application/json": {"schema": schema}}
-
-
-def _in_path(name: str) -> Json:
-    return {"name": name, "in": "path", "required": True, "schema": _TEXT}
 
 
 def _limit(most: int, usual: int | None = None) -> Json:

@@ -1,22 +1,14 @@
 """What the gateway says of flows at `/openapi.json`, where it keeps them."""
 
-from typing import Any
-
+from kairos.live.frontend.openapi import Json, in_path, json_of, route
 from kairos.plan.operators import NAME
 from kairos.plan.query_settings import MOST_SETTINGS
-
-Json = dict[str, Any]
 
 _TEXT: Json = {"type": "string"}
 _TEXTS: Json = {"type": "array", "items": _TEXT}
 _COUNT: Json = {"type": "integer", "minimum": 0}
 _PATTERN = NAME.replace(r"\A", "^").replace(r"\Z", "$")
-_NAME: Json = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "schema": _TEXT | {"pattern": _PATTERN},
-}
+_NAME = in_path("name", _TEXT | {"pattern": _PATTERN})
 _FLOW_FIELDS: Json = {
     "id": _TEXT,
     "object": {"const": "flow"},
@@ -74,30 +66,18 @@ _RESULT: Json = {
 def with_flows(described: Json) -> Json:
     """The description of a gateway that keeps flows, too."""
     yaml: Json = {"application/yaml": {"schema": _TEXT}, "application/json": {"schema": {}}}
-    answers = _json(_RESULT) | {"text/event-stream": {}}
+    answers = json_of(_RESULT) | {"text/event-stream": {}}
     paths: Json = {
-        "/v1/flows": {"get": _route("The tenant's flows, by name", _json(_LIST))},
+        "/v1/flows": {"get": route("The tenant's flows, by name", json_of(_LIST))},
         "/v1/flows/{name}": {
-            "put": _route("Keep a flow, in place of one of its name", _json(_FLOW), _NAME, yaml),
-            "get": _route("One of them, with its text", _json(_FLOW), _NAME),
-            "delete": _route("Delete it", _json(_DELETED), _NAME),
+            "put": route(
+                "Keep a flow, in place of one of its name", json_of(_FLOW), _NAME, body=yaml
+            ),
+            "get": route("One of them, with its text", json_of(_FLOW), _NAME),
+            "delete": route("Delete it", json_of(_DELETED), _NAME),
         },
         "/v1/flows/{name}/invoke": {
-            "post": _route("Run it for one row", answers, _NAME, _json(_INVOKE))
+            "post": route("Run it for one row", answers, _NAME, body=json_of(_INVOKE))
         },
     }
     return {**described, "paths": {**described["paths"], **paths}}
-
-
-def _route(summary: str, content: Json, name: Json | None = None, body: Json | None = None) -> Json:
-    error = _json({"$ref": "#/components/schemas/Error"})
-    responses: Json = {"200": {"description": "The answer", "content": content}}
-    for status, what in (("4XX", "It cannot be done as asked"), ("5XX", "Try again later")):
-        responses[status] = {"description": what, "content": error}
-    parameters = [] if name is None else [name]
-    made: Json = {"summary": summary, "parameters": parameters, "responses": responses}
-    return made if body is None else made | {"requestBody": {"required": True, "content": body}}
-
-
-def _json(schema: Json) -> Json:
-    return {"application/json": {"schema": schema}}

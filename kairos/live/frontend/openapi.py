@@ -96,16 +96,22 @@ def description() -> Json:
             "/v1/responses": _hot("A response", ["input"], input=_INPUT, instructions=_TEXT),
             "/v1/embeddings": _hot("Embeddings", ["input"], input=_TEXTS),
             "/v1/models": _get("The models that instances serve", _MODELS),
-            "/v1/models/{name}": _get("One of them", _MODEL, _in_path("name")),
+            "/v1/models/{name}": _get("One of them", _MODEL, in_path("name")),
             "/v1/workflows/{workflow_id}": _get(
                 "A workflow's graph and calls: open, or ended lately",
                 workflow,
-                _in_path("workflow_id"),
+                in_path("workflow_id"),
                 *_page(CALLS, MAX_CALLS),
             )
             | _ends("delete", "Nobody wants its reply any more: its calls end", ended),
             "/v1/workflows/{workflow_id}/end": _ends("post", "The user has the final reply", ended),
-            "/v1/plans/{app}": _plans(plan, declared),
+            "/v1/plans/{app}": {
+                "put": route(
+                    "Which calls the workflows of an app consist of",
+                    *(json_of(declared), in_path("app")),
+                    body=json_of(plan),
+                )
+            },
             "/v1/agents": _get("What was learnt of agents", agents, *_page(AGENTS, MAX_AGENTS)),
             "/health": _open(
                 "Whether an instance can take calls", {"200": _said("Yes"), "503": _said("No")}
@@ -122,35 +128,24 @@ def description() -> Json:
 def _hot(summary: str, required: list[str], **fields: Json) -> Json:
     read = {"type": "object", "properties": _FIELDS | fields, "required": required}
     anything: Json = {"application/json": {}, "text/event-stream": {}}
-    return {
-        "post": {
-            "summary": f"{summary}, by an instance that Kairos chooses",
-            "parameters": _HEADERS,
-            "requestBody": {"required": True, "content": _json(read)},
-            "responses": _answers(anything),
-        }
-    }
+    summary = f"{summary}, by an instance that Kairos chooses"
+    return {"post": route(summary, anything, *_HEADERS, body=json_of(read))}
+
+
+def route(summary: str, content: Json, *parameters: Json, body: Json | None = None) -> Json:
+    """Describe an operation: it answers with content, or with an error as OpenAI's API does."""
+    said = {"summary": summary, "parameters": [*parameters], "responses": _answers(content)}
+    return said if body is None else said | {"requestBody": {"required": True, "content": body}}
 
 
 def _get(summary: str, answer: Json, *parameters: Json) -> Json:
-    responses = _answers(_json(answer))
-    return {"get": {"summary": summary, "parameters": [*parameters], "responses": responses}}
+    return {"get": route(summary, json_of(answer), *parameters)}
 
 
 def _ends(method: str, summary: str, answer: Json) -> Json:
-    responses = _answers(_json(answer)) | {"202": _said("Told on", _json(answer))}
-    said = {"summary": summary, "parameters": [_in_path("workflow_id")], "responses": responses}
+    said = route(summary, json_of(answer), in_path("workflow_id"))
+    said["responses"]["202"] = _said("Told on", json_of(answer))
     return {method: said}
-
-
-def _plans(plan: Json, answer: Json) -> Json:
-    said = {
-        "summary": "Which calls the workflows of an app consist of",
-        "parameters": [_in_path("app")],
-        "requestBody": {"required": True, "content": _json(plan)},
-        "responses": _answers(_json(answer)),
-    }
-    return {"put": said}
 
 
 def _open(summary: str, responses: Json) -> Json:
@@ -159,7 +154,7 @@ def _open(summary: str, responses: Json) -> Json:
 
 
 def _answers(content: Json) -> Json:
-    error = _json({"$ref": "#/components/schemas/Error"})
+    error = json_of({"$ref": "#/components/schemas/Error"})
     return {
         "200": _said("The answer", content),
         "4XX": _said("It cannot be served as it is", error),
@@ -171,12 +166,14 @@ def _said(what: str, content: Json | None = None) -> Json:
     return {"description": what} | ({} if content is None else {"content": content})
 
 
-def _json(schema: Json) -> Json:
+def json_of(schema: Json) -> Json:
+    """Describe content that is JSON."""
     return {"application/json": {"schema": schema}}
 
 
-def _in_path(name: str) -> Json:
-    return {"name": name, "in": "path", "required": True, "schema": _TEXT}
+def in_path(name: str, schema: Json = _TEXT) -> Json:
+    """Describe a part of the path."""
+    return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
 def _page(usual: int, most: int) -> list[Json]:
