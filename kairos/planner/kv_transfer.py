@@ -1,6 +1,6 @@
 """KV caches between the instances of a prefill::decode pair: how large, and over what links.
 
-Equations 1 to 3 of Asgar, Nguyen and Katti (2025), section 5.2. They find links of 200 to 400
+Equation 3 of Asgar, Nguyen and Katti (2025), section 5.2. They find links of 200 to 400
 Gbit/s enough for 32k tokens; by their own equation 2 one decode GPU of Llama-3-8B needs 1718 Gbit/s
 for a cache of 32k tokens within 20 ms (docs/research/hardware.md).
 """
@@ -28,16 +28,6 @@ def cache_bytes(
 ) -> float:
     """Equation 3: the KV cache of a batch of prompts."""
     return model.kv_bytes_per_token(bytes_per_number) * prompt_tokens * batch
-
-
-def egress_bytes_per_s(size_bytes: float, ttft_s: float, prefill_devices: int = 1) -> float:
-    """Equation 1: what each prefill device sends, if a cache is to leave while the next is made."""
-    return size_bytes / (ttft_s * prefill_devices)
-
-
-def ingress_bytes_per_s(size_bytes: float, tpot_s: float, decode_devices: int = 1) -> float:
-    """Equation 2: what each decode device takes in, if a cache is to come within one token."""
-    return size_bytes / (tpot_s * decode_devices)
 
 
 def transfer_s(size_bytes: float, link: Link, devices: int = 1) -> float:
