@@ -60,6 +60,12 @@ def test_what_is_not_of_the_language_is_refused(source, said):
     assert said in str(raised.value)
 
 
+def test_an_error_in_a_template_has_its_line():
+    with pytest.raises(BadTemplate) as raised:
+        Template("one\ntwo {{ v | nothing }}")
+    assert raised.value.line == 2
+
+
 @pytest.mark.parametrize(
     ("source", "value"),
     [

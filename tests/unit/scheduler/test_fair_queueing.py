@@ -97,6 +97,12 @@ class TestInABalancer:
     def running(self, balancer):
         return [each.id for each, where in balancer.in_flight() if where is not None]
 
+    def test_a_flood_of_calls_holds_up_nobody_else(self, balancer):
+        self.arrive(balancer, *(f"b{n}" for n in range(50)), "a0", "a1")
+        balancer.handle(Finished("b0"), SECOND)
+        balancer.handle(Finished("b1"), 2 * SECOND)
+        assert self.running(balancer) == ["a0", "a1"]
+
     def test_one_order_for_all_is_as_before(self):
         balancer = build.balancer(build.instance("i", seqs=2), weights=None)
         self.arrive(balancer, *(f"b{n}" for n in range(50)), "a0")

@@ -21,6 +21,7 @@ from kairos.events import (
 )
 from kairos.live.observers.fact_log import FactLog
 from kairos.model import SECOND, Sources
+from kairos.orchestrator.orchestrator import MAX_ENDED
 from kairos.tools.explain import from_log
 from kairos.tools.explained import explained
 from tests.support import build
@@ -107,6 +108,30 @@ def test_calls_that_are_still_running_have_their_place_beside_each_other(log):
     )
 
     assert view.calls[0].stages == [["b", "c"]]
+
+
+def test_a_workflow_is_found_however_many_ended_after_it(log):
+    records = [arrives(1, "a", goes("a")), ends(2, "a"), Record(2 * SECOND, END)]
+    for n in range(MAX_ENDED):
+        records += [arrives(3, f"x{n}", workflow_id=f"v{n}"), ends(3, f"x{n}")]
+        records.append(Record(3 * SECOND, WorkflowEnded("default", f"v{n}")))
+
+    assert from_log(log(BEGIN, *records), None, "w").ended_at == 2 * SECOND
+
+
+def test_another_tenants_call_that_makes_room_for_ours_stays_out(log):
+    view = from_log(
+        log(
+            BEGIN,
+            arrives(1, "a", tenant="acme"),
+            arrives(2, "b", goes("b"), goes("a"), tenant="bell"),
+        ),
+        "acme",
+        "w",
+    )
+
+    (call,) = view.calls
+    assert (call.id, call.dispatched_at) == ("a", 2 * SECOND)
 
 
 def test_a_workflow_of_which_nothing_more_is_heard_ended_idle(log):

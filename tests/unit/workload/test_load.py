@@ -68,6 +68,20 @@ def of_yesterday(tmp_path: Path) -> Path:
     return tmp_path / "day.jsonl"
 
 
+def test_workflows_that_say_when_they_began_come_at_these_instants(of_yesterday):
+    asked = offered(Load(workflows=of_yesterday))
+    planned, scale = asked.of(1)
+
+    assert asked.has_own_instants
+    assert [(each.workflow.id, each.at_us) for each in planned] == [
+        ("a", 0),
+        ("b", 500_000),
+        ("c", 2_500_000),
+    ]
+    assert scale == 1.0
+    assert asked.of(2) == (planned, scale)
+
+
 def test_a_rate_stretches_them_and_a_count_takes_the_first(of_yesterday):
     planned, scale = offered(Load(workflows=of_yesterday, rate_per_s=0.4, count=2)).of(1)
 

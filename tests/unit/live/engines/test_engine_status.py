@@ -70,6 +70,16 @@ def test_engines_that_show_themselves_as_one_are_added_up():
     assert told == InstanceStatus("i", running=7, preemptions=7, kv_used=0.75, waiting_for_room=3)
 
 
+@pytest.mark.parametrize(
+    "value", ["NaN", "+Inf", "-Inf", "-1", "1e400", "1.5", "", "x", "1e15", "0x5", '"5"', "\u0663"]
+)
+def test_a_count_that_cannot_be_is_not_told(value):
+    assert status(f"vllm:num_requests_running{ONE} {value}") is None
+    # Of a sum, a part is not told either.
+    sum_of_two = f"vllm:num_requests_running{TWO} 5\nvllm:num_requests_running{ONE} {value}\n"
+    assert status(sum_of_two + "vllm:num_requests_waiting 1") == InstanceStatus("i", waiting=1)
+
+
 @pytest.mark.parametrize("value", [0, 1])
 def test_a_share_may_be_none_and_all(value):
     assert status(f"vllm:kv_cache_usage_perc{ONE} {value}").kv_used == value

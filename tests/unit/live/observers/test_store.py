@@ -1,6 +1,7 @@
 """What was learnt, kept in a file: what goes in comes out, and no file stops a start."""
 
 import asyncio
+import stat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -96,6 +97,14 @@ def test_the_last_that_was_said_of_each_agent_is_what_is_read(said):
     known = read.profiles if read is not None else ()
     assert {(each.tenant, each.agent): each.samples for each in known} == last
     assert len(known) == len(last)
+
+
+def test_nobody_else_may_read_the_file(path):
+    kept = LearntStore(path)
+    publish(kept, profiles=(profile(),))
+    kept.save()
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def good(path):

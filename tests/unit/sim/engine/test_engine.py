@@ -178,6 +178,11 @@ class TestPrefixCache:
 
         assert self.cached(make(), *calls) == {"a": 0, "b": 0}
 
+    def test_an_answer_is_in_nobody_elses_prompt(self):
+        calls = call("a", [("x", 8)], 9), call("b", [("x", 8), ("a", 8), ("y", 1)], 1)
+
+        assert self.cached(make(), *calls) == {"a": 0, "b": 8}
+
     def test_an_answer_is_found_by_a_prompt_that_goes_on_with_it_where_it_is_known(self):
         asked, answered = [("a", 6)], [("a", 6), ("answer", 7)]
         more = [*answered, ("more", 3)]

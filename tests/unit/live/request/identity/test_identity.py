@@ -201,6 +201,12 @@ def test_a_baggage_member_cut_short_by_the_limit_is_no_name():
     assert said({b"baggage": longer}) == Identity(app="qa")
 
 
+@pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"now", b"1" * 19, "\u0661".encode(), b" 1"])
+def test_a_start_that_is_no_instant_is_refused_by_name(value):
+    with pytest.raises(InvalidRequest, match=r"^header x-kairos-started-at must be whole micro"):
+        said({b"x-kairos-started-at": value})
+
+
 def test_the_longest_instant_is_read():
     assert said({b"x-kairos-started-at": b"9" * 18}).started_at == 10**18 - 1
 

@@ -53,6 +53,15 @@ def test_what_would_follow_from_a_call_follows_from_none_of_another_tenant(rando
     assert wire.send(body, **MINE).workflow == call.id
 
 
+@pytest.mark.parametrize("way", FOLLOW)
+def test_nor_where_it_names_the_other_tenants_workflow(random, way):
+    wire = Wire()
+    call, text, talk = planned(wire, random)
+
+    spy = wire.send(FOLLOW[way](text, talk), tenant="spy", workflow_id=call.id).identity
+    assert (spy.parent_ids, spy.upstream) == ((), None)
+
+
 @pytest.mark.parametrize("way", ["whole text", "passages", "conversation"])
 def test_words_that_another_tenant_was_answered_too_still_tell_whose_they_are(random, way):
     wire = Wire()
@@ -86,6 +95,36 @@ def test_a_call_is_known_by_its_workflows_replies_beside_a_flood_of_others(
     assert len(wire.inference._replies) == len(wire.inference._clues) == 20
     assert wire.inference._parts._read_bytes.total <= 10_000
     assert wire.send(FOLLOW[way](text, talk), **MINE).workflow == call.id
+
+
+def test_answers_that_nobody_read_are_kept_beside_another_tenants(random, monkeypatch):
+    monkeypatch.setattr(answered_calls, "_MAX_UNREAD_BYTES", 20_000)
+    wire, text = Wire(), words(random)
+    named = {"workflow_id": "wf", "agent": "a", "upstream": "user"}
+    mine = wire.ask([said("user", "Plan.")], **MINE, **named)
+    mine.answer(text)
+    for _ in range(100):
+        wire.ask([said("user", "Plan.")], tenant="flood", **named).answer(words(random, 200))
+
+    assert wire.inference._replies._unread.weight <= 20_000
+    follows = wire.ask([said("user", f"Do: {text}")], **MINE, workflow_id="wf")
+    assert follows.identity.parent_ids == (mine.id,)
+
+
+def test_a_request_id_that_another_tenant_has_as_well_leads_to_none_of_its_calls(random):
+    """Ids are the clients' to choose. The spy's call has the id of the honest tenant's first."""
+    wire, texts = Wire(), [words(random) for _ in range(3)]
+    named = {"workflow_id": "wf", "agent": "a"}
+    first = wire.ask([said("user", "1")], **MINE, **named)
+    first.answer(texts[0])
+    second = wire.ask([said("user", "2")], **MINE, **named, parent_ids=(first.id,))
+    second.answer(texts[1])
+    spy = wire.ask([said("user", "3")], tenant="spy", **named, parent_ids=(second.id,))
+    spy.id = first.id
+    spy.answer(texts[2])
+
+    joined = wire.ask([said("user", "\n".join(texts[:2]))], **MINE, workflow_id="wf")
+    assert joined.identity.parent_ids == (second.id,)
 
 
 def test_an_agents_name_is_by_its_own_tenants_prompts_and_tools_alone(random, monkeypatch):
