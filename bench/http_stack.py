@@ -3,10 +3,11 @@
 Three proxies that only forward: one with Kairos's server and client; one with Kairos's server and
 aiohttp's client; one with uvicorn (httptools, uvloop) and aiohttp. Each takes a chat call of 2 KB
 or a stream of 64 chunks from 32 clients at once. Printed is the CPU time of the proxy for a call.
-It takes a minute. uvicorn comes with the extra `dev`, by way of other packages.
+It takes a minute, and needs a uvicorn that nothing else here does: `.venv/bin/pip install uvicorn`.
 """
 
 import asyncio
+import importlib
 import sys
 from contextlib import AsyncExitStack
 from statistics import median
@@ -154,9 +155,7 @@ async def serve(kind: str, port: int, engine: int) -> None:
 
 
 def serve_by_uvicorn(port: int, engine: int) -> None:
-    import uvicorn
-
-    uvicorn.run(
+    importlib.import_module("uvicorn").run(
         asgi(f"http://{HOST}:{engine}"),
         host=HOST,
         port=port,
