@@ -120,13 +120,16 @@ class BudgetExceeded(InvalidRequest):
 
 
 class BodyTooSlow(InvalidRequest):
-    """The request's body did not arrive in time."""
+    """The request's body stopped coming, or dripped in."""
 
     status = 408
     code = "body_timeout"
 
-    def __init__(self, limit_s: float) -> None:
-        super().__init__(f"the request body did not arrive within {limit_s:g} s")
+    def __init__(self, silence_s: float, bytes_per_s: int) -> None:
+        super().__init__(
+            f"nothing came of the request body for {silence_s:g} s, or less than {bytes_per_s} "
+            "bytes a second for longer than that"
+        )
 
 
 class BodyTooLarge(InvalidRequest):

@@ -260,7 +260,7 @@ async def test_a_client_that_leaves_while_it_uploads_leaves_nothing_behind(
 
 @pytest.mark.parametrize("sent", [b"", b'{"messages":'])
 async def test_a_body_that_never_ends_is_given_up(kairos, engine, monkeypatch, sent):
-    monkeypatch.setattr(bodies, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(bodies, "SILENCE_S", 0.05)
     served = await kairos(engine.url)
     wire = await served.connect()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: kairos\r\nContent-Length: 100\r\n\r\n"
@@ -268,7 +268,7 @@ async def test_a_body_that_never_ends_is_given_up(kairos, engine, monkeypatch, s
 
     answer = await wire.answer()
     assert answer.status == 408
-    assert "did not arrive within 0.05 s" in answer.error()["message"]
+    assert "nothing came of the request body for 0.05 s" in answer.error()["message"]
 
 
 async def test_a_client_that_closes_its_half_of_the_connection_counts_as_gone(kairos, engine):

@@ -16,7 +16,9 @@ from kairos.fair_share import ALONE, ShareUsed, is_within_share
 from kairos.live.request.client_response import ClientResponse
 from kairos.live.request.identity.identity import Headers
 
-TIMEOUT_S = 60.0
+# For which nothing may come of a body; and how much must have come of it beyond that time, or bytes
+# that drip in would hold a connection for ever.
+SILENCE_S, LEAST_BYTES_PER_S = 60.0, 1024
 _GZIP = 16 + zlib.MAX_WBITS
 _ENCODINGS = b"identity", b"gzip", b"x-gzip"
 
@@ -132,13 +134,25 @@ class Upload:
         self._unpacks = unpacks
         self._parts = [content]
         self._is_over = False
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(TIMEOUT_S, self._refuse, BodyTooSlow(TIMEOUT_S))
+        self._loop = asyncio.get_running_loop()
+        self._began_at = self._latest_at = self._loop.time()
+        self._size = len(content)
+        self._timer = self._loop.call_later(SILENCE_S, self._check_pace)
         source.read_body_by(self)
+
+    def _check_pace(self) -> None:
+        steady_until = self._began_at + SILENCE_S + self._size / LEAST_BYTES_PER_S
+        due_at = min(self._latest_at + SILENCE_S, steady_until)
+        if self._loop.time() < due_at:
+            self._timer = self._loop.call_at(due_at, self._check_pace)
+        else:
+            self._refuse(BodyTooSlow(SILENCE_S, LEAST_BYTES_PER_S))
 
     def body_came(self) -> None:
         part, is_whole = self._source.take_body()
         self._parts.append(part)
+        self._size += len(part)
+        self._latest_at = self._loop.time()
         try:
             self._bodies.hold(len(part), self._response)
         except KairosError as error:
@@ -153,8 +167,7 @@ class Upload:
         if not self._unpacks:
             self._taker.took(content)
             return
-        loop = asyncio.get_running_loop()
-        unpacking = loop.run_in_executor(None, _unpacked, content, self._bodies.max_bytes)
+        unpacking = self._loop.run_in_executor(None, _unpacked, content, self._bodies.max_bytes)
         unpacking.add_done_callback(self._unpacked)
 
     def stop(self) -> None:

@@ -5,9 +5,9 @@ import gzip
 
 import pytest
 
-from kairos.errors import KairosError, TooMuchHeld
+from kairos.errors import BodyTooSlow, KairosError, TooMuchHeld
 from kairos.fair_share import ShareUsed
-from kairos.live.request.bodies import Bodies
+from kairos.live.request.bodies import LEAST_BYTES_PER_S, SILENCE_S, Bodies
 from kairos.live.request.client_response import ClientResponse
 
 
@@ -97,3 +97,84 @@ def test_a_body_that_grows_counts_for_its_caller():
     second = holding(bodies, "greedy", 10)
     with pytest.raises(ShareUsed):
         bodies.hold(435, second)
+
+
+class Slow:
+    """A body that comes at given instants of a loop whose clock moves on its own."""
+
+    def __init__(self, loop, parts):
+        self.parts, self.reader = parts, None
+        for at, _ in parts:
+            loop.call_at(at, self.come)
+
+    def take_body(self):
+        if self.reader is None:
+            return b"", False
+        _, part = self.parts.pop(0)
+        return part, not self.parts
+
+    def read_body_by(self, reader):
+        self.reader = reader
+
+    def come(self):
+        if self.reader is not None:
+            self.reader.body_came()
+
+
+class QuickLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock jumps to the next timer when nothing else is to be done."""
+
+    passed_s = 0.0
+
+    def time(self):
+        return self.passed_s
+
+    def _run_once(self):
+        if not self._ready and self._scheduled:
+            self.passed_s = max(self.passed_s, self._scheduled[0]._when)
+        super()._run_once()
+
+
+def upload(parts):
+    """What becomes of a body of which these bytes come at these seconds."""
+
+    async def run():
+        taker = Taker()
+        source = Slow(asyncio.get_running_loop(), parts)
+        bodies = Bodies(1 << 30, 1 << 30)
+        bodies.read({}, source, ClientResponse("r", None), taker)
+        return await taker.end
+
+    loop = QuickLoop()
+    try:
+        return len(loop.run_until_complete(run()))
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([(s, bytes(2_000)) for s in range(1, 71)], id="140 kB at 2 kB/s"),
+        pytest.param([(50, bytes(9)), (59, bytes(9))], id="few bytes, within the time"),
+        pytest.param([(50 * n, bytes(100_000)) for n in range(1, 20)], id="large parts, far apart"),
+    ],
+)
+def test_a_body_that_comes_steadily_may_take_as_long_as_it_takes(parts):
+    assert upload([*parts]) == sum(len(part) for _, part in parts)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([(SILENCE_S + 1, b"x")], id="nothing"),
+        pytest.param([(1, bytes(1 << 20)), (SILENCE_S + 2, b"x")], id="much, and then nothing"),
+        pytest.param([(s, b"x") for s in range(1, 100)], id="a byte a second"),
+        pytest.param(
+            [(s, bytes(LEAST_BYTES_PER_S // 2)) for s in range(1, 200)], id="half of the least"
+        ),
+    ],
+)
+def test_a_body_that_stops_or_drips_is_given_up(parts):
+    with pytest.raises(BodyTooSlow):
+        upload([*parts])
