@@ -84,6 +84,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     answer_s: int = ANSWER_S  # timeout for non-streaming answers
     # How far a client that waits for longer, and says so, extends `stall_s` and `answer_s`.
     longest_answer_s: int = LONGEST_ANSWER_S
+    # Further headers that pass from clients' requests to engines, with the usual ones; `x-lab-*`
+    # stands for all that begin so. Credentials, cookies, and what Kairos sets itself never pass.
+    pass_headers: tuple[str, ...] = ()
     # For which a call waits at most that may have killed an engine, so that it has one alone.
     suspicion_s: int = SUSPICION_S
     workflow_idle_s: int = IDLE_S  # after so much silence a workflow has ended

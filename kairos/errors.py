@@ -125,11 +125,9 @@ class BodyTooSlow(InvalidRequest):
     status = 408
     code = "body_timeout"
 
-    def __init__(self, silence_s: float, bytes_per_s: int) -> None:
-        super().__init__(
-            f"nothing came of the request body for {silence_s:g} s, or less than {bytes_per_s} "
-            "bytes a second for longer than that"
-        )
+    def __init__(self, silence_s: float, bytes_per_s: int | None = None) -> None:
+        drip = f", or less than {bytes_per_s} bytes a second for longer" if bytes_per_s else ""
+        super().__init__(f"nothing came of the request body for {silence_s:g} s{drip}")
 
 
 class BodyTooLarge(InvalidRequest):

@@ -137,7 +137,7 @@ async def running(
             probes = Probes(lambda: bool(monitor.models()), telemetry.families)
             rooms = probes.add_to, insight, batches.add_to, flows.add_to
             own = gateway.own_models
-            models = Models(access, monitor.models, None if own is None else own.names, audit)
+            models = Models(access, monitor.model_cards, None if own is None else own.names, audit)
             app = clients_front(gateway, (probes, models), access, rooms, audit)
             limits = limits_of(settings, telemetry.count_error)
             servers = {
@@ -248,6 +248,7 @@ async def _put_together(
                 stall_s=settings.stall_s,
                 answer_s=settings.answer_s,
                 longest_answer_s=settings.longest_answer_s,
+                pass_headers=settings.pass_headers,
                 contexts=contexts,
             ) as client,
         ):

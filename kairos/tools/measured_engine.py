@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.live.engines.engine_limits import model_limits
+from kairos.live.engines.engine_limits import model_cards
 from kairos.live.engines.engine_status import read_metrics
 from kairos.live.proxy.connections import CONNECT_S, KEEPALIVE_S
 from kairos.live.proxy.engine_client import Upstream
@@ -77,7 +77,8 @@ class MeasuredEngine:
             SetupError: it cannot be reached, speaks another language, or is busy.
         """
         status, answer = await self._get("/v1/models")
-        limits = model_limits(answer) if status == 200 else {}
+        cards = model_cards(answer) if status == 200 else {}
+        limits = {name: card.max_model_len for name, card in cards.items()}
         if not limits:
             raise SetupError(
                 f"{self.upstream.id}: /v1/models names no model (status {status}); is this the "

@@ -287,3 +287,41 @@ async def test_operators_alone_see_what_each_tenant_had(kairos, engine):
     assert mine in ours
     assert b"kairos_tenant" not in theirs
     assert theirs.splitlines()[0] in ours
+
+
+async def test_models_are_listed_as_their_engines_have_them(kairos, engines):
+    one, two = await engines(), await engines()
+
+    def says(*cards):
+        async def probe(request):
+            if request.raw_path != "/v1/models":
+                return web.Response()
+            return web.json_response({"data": list(cards)})
+
+        return probe
+
+    one.probe = says({"id": "tiny", "max_model_len": 4096}, {"id": "ad", "parent": "tiny"})
+    two.probe = says({"id": "tiny", "max_model_len": 2048})
+    served = await kairos(one.url, two.url)
+
+    listed = (await served.ask("GET", "/v1/models")).json()["data"]
+    assert [(each["id"], each.get("max_model_len"), each.get("parent")) for each in listed] == [
+        ("ad", None, "tiny"),
+        ("tiny", 2048, None),
+    ]
+    assert (await served.ask("GET", "/v1/models/tiny")).json()["max_model_len"] == 2048
+
+
+async def test_who_asks_for_models_before_the_first_look_waits_for_it(kairos, engine):
+    looked, answered = asyncio.Event(), engine.probe
+
+    async def probe(request):
+        await looked.wait()
+        return await answered(request)
+
+    engine.probe = probe
+    served = await kairos(engine.url, joins=0)
+    asked = asyncio.create_task(served.ask("GET", "/v1/models"))
+    await engine.until(lambda: engine.probes)
+    looked.set()
+    assert [each["id"] for each in (await asked).json()["data"]] == ["tiny"]

@@ -1,6 +1,7 @@
 """What engines answer of their limits: how many calls they run at once, what those may hold, and in
 which order others wait. An answer that says something else tells nothing."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -19,17 +20,38 @@ class EngineLimits(msgspec.Struct, frozen=True):
     prefix_caching: bool | None = None
 
 
-def model_limits(answer: bytes) -> dict[str, int | None]:
-    """The models that an answer of /v1/models names, with the context that each takes, if told."""
+class ModelCard(msgspec.Struct, frozen=True):
+    """Hold what an engine says of a model; None where it says nothing."""
+
+    max_model_len: int | None = None  # tokens of a prompt and its answer together
+    parent: str | None = None  # the model that it adapts
+
+
+def model_cards(answer: bytes) -> dict[str, ModelCard]:
+    """Return the models that an answer of /v1/models names."""
     match _decode(answer):
         case {"data": list(entries)}:
             named = [each for each in entries if isinstance(each, dict) and "id" in each]
-            lengths = [each.get("max_model_len") for each in named]
-            return {
-                str(each["id"]): length if isinstance(length, int) else None
-                for each, length in zip(named, lengths, strict=True)
-            }
+            return {str(each["id"]): _card(each) for each in named}
     return {}
+
+
+def _card(told: dict[str, object]) -> ModelCard:
+    length, parent, meta = told.get("max_model_len"), told.get("parent"), told.get("meta")
+    if length is None and isinstance(meta, dict):  # as llama.cpp has it
+        length = meta.get("n_ctx") or meta.get("n_ctx_train")
+    return ModelCard(_whole(length), parent if isinstance(parent, str) else None)
+
+
+def merged(cards: Iterable[dict[str, ModelCard]]) -> dict[str, ModelCard]:
+    """Return one card for each model: the smallest length, where engines differ."""
+    found: dict[str, ModelCard] = {}
+    for each in cards:
+        for name, card in each.items():
+            known = found.get(name, ModelCard())
+            lengths = [n for n in (known.max_model_len, card.max_model_len) if n is not None]
+            found[name] = ModelCard(min(lengths, default=None), known.parent or card.parent)
+    return dict(sorted(found.items()))
 
 
 def llama_limits(props: bytes) -> EngineLimits:

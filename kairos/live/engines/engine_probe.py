@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 
 from kairos.events import InstanceStatus
-from kairos.live.engines.engine_limits import EngineLimits, model_limits
+from kairos.live.engines.engine_limits import EngineLimits, ModelCard, model_cards
 from kairos.live.engines.engine_status import KvCache, Metrics, read_metrics
 from kairos.live.engines.kinds import LLAMA, SGLANG, EngineKind
 from kairos.live.proxy.engine_client import Upstream
@@ -52,7 +52,7 @@ class EngineProbe:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._models: tuple[str, ...] = ()
+        self.cards: dict[str, ModelCard] = {}  # of the models that it serves
         # None: not asked yet, or they may be others by now.
         self._limits: EngineLimits | None = None
         self._cache: KvCache | None = None
@@ -77,7 +77,7 @@ class EngineProbe:
         if metrics is not None:
             self._compare(metrics)
         if self._limits is None or self._looks % LOOKS_BETWEEN == 0:
-            self._models = await self._ask_models(fetcher)
+            self.cards = await self._ask_models(fetcher)
             self._limits = await self._ask_limits(fetcher, self._limits or EngineLimits())
         self._looks += 1
         return Seen(self._instance(self._limits), metrics.status if metrics is not None else None)
@@ -104,11 +104,11 @@ class EngineProbe:
         self._cache, self._started_at_s = metrics.cache, metrics.started_at_s
         self._kind = metrics.kind
 
-    async def _ask_models(self, fetcher: Fetcher) -> tuple[str, ...]:
+    async def _ask_models(self, fetcher: Fetcher) -> dict[str, ModelCard]:
         status, answer = await self._get(fetcher, "/v1/models")
         if status != 200:
             raise NotReady(f"/v1/models answered {status}")
-        models = tuple(model_limits(answer))
+        models = model_cards(answer)
         if not models:
             raise NotReady("/v1/models names no model")
         return models
@@ -138,7 +138,7 @@ class EngineProbe:
         target, cache = self._target, self._cache or KvCache()
         return Instance(
             id=target.upstream.id,
-            models=self._models,
+            models=tuple(self.cards),
             max_num_seqs=limits.max_num_seqs or target.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             kv_tokens=limits.kv_tokens or cache.kv_tokens or target.kv_tokens,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 
 from kairos.errors import UpstreamUnreachable
 from kairos.events import InstanceJoined, InstanceLeft, InstanceStatus
+from kairos.live.engines.engine_limits import ModelCard, merged
 from kairos.live.engines.engine_probe import EngineProbe, NotReady, Target
 from kairos.live.proxy.engine_answer import ConnectionBroke, EngineRefused
 from kairos.live.proxy.engine_tls import EngineContexts, TlsFilesOfNoUse, why_not
@@ -59,6 +60,7 @@ class Monitor:
         self._started = 0  # watches
         self.problems: dict[str, str] = {}
         """Why each instance that is not there is not, by id."""
+        self._looked = asyncio.Event()  # at one of them, since somebody waited for that
         self.all_joined = asyncio.Event()
         """Set once no problem has been left, at some moment."""
         for target in targets:
@@ -67,6 +69,25 @@ class Monitor:
     def models(self) -> list[str]:
         """All models that are served at the moment."""
         return sorted({model for instance in self._joined.values() for model in instance.models})
+
+    async def model_cards(self) -> dict[str, ModelCard]:
+        """Return what engines say of all models that are served at the moment.
+
+        At the start, wait until one has joined or all were looked at, but no longer than a look
+        may take: a client that asks in the first second is not told that there are none.
+        """
+        if not self._joined and NOT_PROBED in self.problems.values():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TIMEOUT_S):
+                    while not self._joined and NOT_PROBED in self.problems.values():
+                        self._looked.clear()
+                        await self._looked.wait()
+        cards = []
+        for instance_id, instance in self._joined.items():
+            watch = self._watches.get(instance_id)
+            known = {} if watch is None else watch.probe.cards
+            cards.append({name: known.get(name, ModelCard()) for name in instance.models})
+        return merged(cards)
 
     def watch(self, target: Target) -> None:
         """Look at the instance from now on. Where it is looked at already, it is asked all anew;
@@ -158,6 +179,7 @@ class Monitor:
                 elif watch.troubled:  # it says nothing of itself, but it is there
                     self._feed(InstanceStatus(instance_id))
                 watch.troubled = False
+            self._looked.set()
             # Not `wait_for`: in Python 3.11 it can swallow a cancellation that comes with `look`.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due_at):

@@ -1,10 +1,11 @@
 """The routes that list models, and tell of one."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
 from kairos.errors import KairosError, ModelNotFound
+from kairos.live.engines.engine_limits import ModelCard
 from kairos.live.frontend.openai_errors import send_error, send_whole
 from kairos.live.frontend.own_models import NamesOf
 from kairos.live.observers.audit_log import AuditLog
@@ -21,7 +22,7 @@ class Models:
     def __init__(
         self,
         access: Access,
-        served_models: Callable[[], list[str]],
+        served_models: Callable[[], Awaitable[Mapping[str, ModelCard]]],
         own_models: NamesOf | None = None,
         audit: AuditLog | None = None,
     ) -> None:
@@ -51,14 +52,19 @@ class Models:
         shown = dict(scope["headers"]).get(b"authorization")
         caller = await self._access.admitted(shown)
         own = [] if self._own is None else await self._own(caller.tenant)
-        known = [*self._served(), *own]
+        known = {**await self._served(), **dict.fromkeys(own, ModelCard())}
         if scope["path"] == _ALL:
-            return {"object": "list", "data": [_model(name) for name in known]}
+            return {"object": "list", "data": [_model(*each) for each in known.items()]}
         name = scope["path"].removeprefix(f"{_ALL}/")
         if name not in known:
-            raise ModelNotFound(name, known)
-        return _model(name)
+            raise ModelNotFound(name, [*known])
+        return _model(name, known[name])
 
 
-def _model(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "kairos"}
+def _model(name: str, card: ModelCard) -> dict[str, object]:
+    told: dict[str, object] = {"id": name, "object": "model", "created": 0, "owned_by": "kairos"}
+    if card.max_model_len is not None:
+        told["max_model_len"] = card.max_model_len
+    if card.parent is not None:
+        told["parent"] = card.parent
+    return told

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from kairos.events import Dispatch
-from kairos.header_names import BAGGAGE, RAW, REQUEST_ID, TRACE_PARENT
+from kairos.header_names import REQUEST_ID
+from kairos.live.proxy.passed_headers import PassedHeaders
 from kairos.live.tracing.call_trace import CallTrace
 
 STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
@@ -18,10 +19,6 @@ _RETRIED = STREAMING_ROUTES | {
     *("/classify", "/v1/classify", "/v1/moderations", "/tokenize", "/detokenize"),
 }
 
-# Of the client's headers only these go on: credentials, and headers by which an engine can be
-# steered past the queue (vLLM's of priority), do not.
-_TRACE = (RAW[TRACE_PARENT], b"tracestate", RAW[BAGGAGE])
-_FORWARDED = (b"content-type", b"accept", *_TRACE, b"user-agent")
 _REQUEST_ID = REQUEST_ID.encode() + b": "
 _BODILESS = ("GET", "DELETE")  # unless they bring a body
 
@@ -47,7 +44,12 @@ def is_retried(asked: Asked) -> bool:
 
 
 def request_head(
-    beginning: bytes, asked: Asked, request_id: bytes, priority_line: bytes | None, size: int
+    beginning: bytes,
+    asked: Asked,
+    request_id: bytes,
+    priority_line: bytes | None,
+    size: int,
+    passed: PassedHeaders,
 ) -> bytes:
     """What goes to the engine before a body of that size. `beginning`: its first lines;
     `priority_line`: see `Upstream`. None of the headers can end its line early.
@@ -56,11 +58,7 @@ def request_head(
         ValueError: one would.
     """
     lines = [_REQUEST_ID + request_id]
-    headers = asked.headers
-    for name in _FORWARDED:
-        value = headers.get(name)
-        if value is not None:
-            lines.append(b"%b: %b" % (name, value))
+    lines += [b"%b: %b" % each for each in passed.to_engine(asked.headers)]
     if priority_line is not None:
         lines.append(priority_line)
     if size or asked.method not in _BODILESS:

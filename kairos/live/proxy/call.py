@@ -180,6 +180,7 @@ class Call:
                 self._sink.feed,
                 self._owner,
                 self._engine.calls.streams,
+                self._engine.client.passed_headers,
                 reads_stream=self._reads_stream,
                 tries_again=self._tries_again,
             )

@@ -1,7 +1,7 @@
 """Sends calls to OpenAI-compatible engines over kept-alive connections."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from yarl import URL
@@ -13,6 +13,7 @@ from kairos.live.proxy.connections import Connections
 from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
 from kairos.live.proxy.engine_link import Origin
 from kairos.live.proxy.engine_tls import EngineContexts, TlsFilesOfNoUse
+from kairos.live.proxy.passed_headers import PassedHeaders
 from kairos.tls_settings import TlsFiles
 
 _HEADS = 64  # kept of an instance
@@ -97,18 +98,21 @@ class EngineClient:
         stall_s: float = STALL_S,
         answer_s: float = ANSWER_S,
         longest_answer_s: float = LONGEST_ANSWER_S,
+        pass_headers: Sequence[str] = (),
         contexts: EngineContexts | None = None,
     ) -> None:
         """Hold the limits of answers.
 
         `stall_s`: so long a stream may bring no event, its beginning included; `answer_s`: so
         long an answer that comes whole may take; a client that waits for longer extends both, up to
-        `longest_answer_s`. `contexts`: those of others, for the same engines.
+        `longest_answer_s`. `pass_headers`: see `PassedHeaders`. `contexts`: those of others, for
+        the same engines.
         """
         self._contexts = contexts or EngineContexts()
         self.upstreams = {upstream.id: upstream for upstream in upstreams}
         self._streamed, self._whole = Limit(stall_s), Limit(answer_s, answer_s)
         self._longest_s = longest_answer_s
+        self.passed_headers = PassedHeaders(pass_headers)
         self._connections: Connections | None = None
 
     async def __aenter__(self) -> Self:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from kairos.errors import UpstreamFailed
 from kairos.events import Event
 from kairos.live.proxy.engine_answer import EngineAnswer
+from kairos.live.proxy.passed_headers import PassedHeaders
 from kairos.live.proxy.response_forwarder import (
     BETTER_ELSEWHERE,
     ErrorAnswer,
@@ -28,6 +29,7 @@ def forwarder(
     feed: Callable[[Event], None],
     owner: Owner,
     streams: dict[str, SseReader],
+    passed: PassedHeaders,
     *,
     reads_stream: bool,
     tries_again: bool,
@@ -46,7 +48,7 @@ def forwarder(
     if 300 <= status < 400:
         # Neither we nor the client, who would go around the queue, should go there.
         raise UpstreamFailed(f"instance {instance_id} answered {status}, a redirect")
-    parts = instance_id, answer, response, body, feed, owner
+    parts = instance_id, answer, response, body, feed, owner, passed
     if status in BETTER_ELSEWHERE and tries_again:
         return ErrorAnswer(*parts)
     kind = answer.content_type

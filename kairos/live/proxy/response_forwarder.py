@@ -4,28 +4,13 @@ from collections.abc import Callable
 
 from kairos.errors import UpstreamFailed
 from kairos.events import Event, Failed, Finished
-from kairos.header_names import RAW, REQUEST_ID
 from kairos.live.proxy.engine_answer import EngineAnswer
+from kairos.live.proxy.passed_headers import PassedHeaders
 from kairos.live.proxy.sse import Usage, usage_of
 from kairos.live.proxy.told import Owner
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 
-# Of the engine's headers these stay behind: they belong to the connection, or we set them.
-_HOP_BY_HOP = {
-    b"connection",
-    b"keep-alive",
-    b"proxy-authenticate",
-    b"proxy-connection",
-    b"te",
-    b"trailer",
-    b"transfer-encoding",
-    b"upgrade",
-    b"content-length",
-    RAW[REQUEST_ID],
-    b"server",
-    b"set-cookie",
-}
 ERROR_IN_STREAM = "engine reported an error in its stream"
 _USAGE_LIMIT_BYTES = 8 << 20  # answers larger than this are forwarded without looking for usage
 # What an engine says of itself: it knows no such key, or may not serve who has it, or has too much
@@ -77,6 +62,7 @@ class ResponseForwarder:
         body: Body,
         feed: Callable[[Event], None],
         owner: Owner,
+        passed: PassedHeaders,
     ) -> None:
         """`answer`: its status and headers are here."""
         self._instance_id = instance_id
@@ -85,7 +71,7 @@ class ResponseForwarder:
         self._request_id = response.request_id
         self._body = body
         self._feed = feed
-        self._owner = owner
+        self._owner, self._passed = owner, passed
         self.settled: Event | None = None
         """What becomes of the call, as soon as its stream has said so: there clients may leave,
         without waiting for the engine to end it."""
@@ -99,7 +85,7 @@ class ResponseForwarder:
         raise NotImplementedError
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
-        return [header for header in self._answer.headers if header[0] not in _HOP_BY_HOP]
+        return self._passed.to_client(self._answer.headers)
 
     def _write(self, data: bytes) -> None:
         if not self._response.write(data, more=True):

@@ -31,7 +31,8 @@ def send(
     asked.sent(dispatch)
     beginning = upstream.head(asked.method, asked.path, asked.query)
     place = upstream.priority_line(dispatch.priority)
-    head = request_head(beginning, asked, dispatch.request_id.encode(), place, len(body))
+    request_id = dispatch.request_id.encode()
+    head = request_head(beginning, asked, request_id, place, len(body), client.passed_headers)
     return client.send(
         instance_id,
         head,

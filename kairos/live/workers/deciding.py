@@ -189,7 +189,7 @@ def _asked(
 ) -> ASGIApp:
     """What workers pass on: see `relay.py`."""
     probes = Probes(lambda: bool(monitor.models()), telemetry.families)
-    models = Models(access, monitor.models, flows, audit)
+    models = Models(access, monitor.model_cards, flows, audit)
 
     def build() -> ASGIApp:
         from fastapi import FastAPI

@@ -55,6 +55,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 stall_s=settings.stall_s,
                 answer_s=settings.answer_s,
                 longest_answer_s=settings.longest_answer_s,
+                pass_headers=settings.pass_headers,
             ) as client,
             open_flows(settings) as kept_flows,
             contextlib.AsyncExitStack() as stack,

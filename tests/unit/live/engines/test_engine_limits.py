@@ -6,8 +6,10 @@ import pytest
 
 from kairos.live.engines.engine_limits import (
     EngineLimits,
+    ModelCard,
     llama_limits,
-    model_limits,
+    merged,
+    model_cards,
     sglang_limits,
     vllm_limits,
 )
@@ -105,4 +107,19 @@ def test_what_sglang_does_not_tell_or_cannot_mean_is_not_told():
 )
 def test_an_answer_that_says_something_else_tells_nothing(answer):
     assert vllm_limits(answer, engines=1) == llama_limits(answer) == EngineLimits()
-    assert model_limits(answer) == {}
+    assert model_cards(answer) == {}
+
+
+def test_a_model_is_shown_as_engines_have_it_the_smallest_where_they_differ():
+    one = model_cards(
+        b'{"data":[{"id":"m","max_model_len":4096},{"id":"ad","parent":"m","max_model_len":4096}]}'
+    )
+    two = model_cards(b'{"data":[{"id":"m","max_model_len":2048},{"id":"n"}]}')
+    llama = model_cards(b'{"data":[{"id":"l","meta":{"n_ctx_train":8192}}]}')
+    wrong = model_cards(b'{"data":[{"id":"m","max_model_len":"no","parent":7}]}')
+    assert merged([one, two, llama, wrong]) == {
+        "ad": ModelCard(4096, "m"),
+        "l": ModelCard(8192),
+        "m": ModelCard(2048),
+        "n": ModelCard(),
+    }

@@ -11,6 +11,7 @@ from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient, InstanceNotKnown
+from kairos.live.proxy.passed_headers import PassedHeaders
 from kairos.live.proxy.response_forwarder import ERROR_BYTES, EngineError, ErrorAnswer
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
@@ -121,7 +122,7 @@ def test_an_engines_error_is_not_waited_for_once_all_that_is_kept_of_it_is_there
     answer = SimpleNamespace(progressed=lambda: None, status=503, headers=[])
     client = Client()
     response = ClientResponse("r", client)
-    forwarder = ErrorAnswer("engine", answer, response, Body(b"{}"), print, client)
+    forwarder = ErrorAnswer("engine", answer, response, Body(b"{}"), print, client, PassedHeaders())
     forwarder.came(b"x" * (ERROR_BYTES - 1))
     with pytest.raises(EngineError) as caught:
         forwarder.came(b"y")

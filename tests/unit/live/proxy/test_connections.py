@@ -17,6 +17,7 @@ from kairos.live.proxy.engine_answer import (
     NothingCame,
 )
 from kairos.live.proxy.engine_client import Upstream
+from kairos.live.proxy.passed_headers import PassedHeaders
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n{}\r\n"
 CHUNKED = (
@@ -127,7 +128,9 @@ async def send(
 ) -> Taken:
     taken = taken or Taken()
     asked = Asked(method, "/v1/chat", b"", headers or {})
-    head = request_head(upstream.head(method, "/v1/chat", b""), asked, b"r", None, len(body))
+    head = request_head(
+        upstream.head(method, "/v1/chat", b""), asked, b"r", None, len(body), PassedHeaders()
+    )
     taken.answer = EngineAnswer(taken, head, body, limit, method)
     connections.send(taken.answer, upstream.origin)
     await taken.until(lambda: taken.status)

@@ -136,7 +136,7 @@ class QuickLoop(asyncio.SelectorEventLoop):
 
 
 def upload(parts):
-    """What becomes of a body of which these bytes come at these seconds."""
+    """Return the length of a body whose parts come at these seconds."""
 
     async def run():
         taker = Taker()
