@@ -14,6 +14,7 @@ import msgspec
 
 from experiments.fidelity_cpu import Cores, Meter, cores
 from kairos.call_row import CallRow
+from kairos.core_names import MOVED
 from kairos.errors import SetupError
 from kairos.tools.replay import Replay
 from kairos.tools.replayed import Replayed
@@ -48,7 +49,10 @@ async def play(
         SetupError: Kairos did not start, or some workflow did not come to its end.
     """
     serve = [f"--engine={url},max_num_seqs={max_num_seqs}" for url in engines]
-    serve += [f"--policy={policy}", f"--placement={placement}"]
+    serve += [
+        f"--policy={MOVED.get(policy, policy)}",
+        f"--placement={MOVED.get(placement, placement)}",
+    ]
     async with serving(serve, len(engines)) as (process, url):
         meter = Meter(process.pid)
         began_at, used, preempted = time.monotonic(), meter.read(), await preemptions(engines)

@@ -19,6 +19,7 @@ from experiments.fidelity_cpu import Meter, cores
 from experiments.fidelity_engines import Limits
 from experiments.fidelity_real import serving
 from experiments.flow_systems import KAIROS, OPWISE, asking_operators, policy_and_placement
+from kairos.core_names import MOVED
 from kairos.declared_plan import PlannedWork
 from kairos.errors import SetupError
 from kairos.execution.facts import OperatorsOpened
@@ -80,7 +81,10 @@ async def on_engines(
     else:
         policy, placement = policy_and_placement(system)
         options = [f"--engine={engine}" for engine in engines]
-        options += [f"--policy={policy}", f"--placement={placement}"]
+        options += [
+            f"--policy={MOVED.get(policy, policy)}",
+            f"--placement={MOVED.get(placement, placement)}",
+        ]
         pool = _pool_of(system, plan, len(rows), len(used) * limits.kv_tokens)
         async with serving(options, len(used)) as (_, url):
             concurrency = seqs * len(used)

@@ -137,7 +137,12 @@ def serve_options(
     """Of `kairos serve`. `learnt`: the file that it begins with, if it is there, and keeps."""
     told = [f"--engine={url},max_num_seqs={max_num_seqs}" for url in urls]
     order, where = (MOVED.get(each, each) for each in (policy, placement))
-    return [*told, f"--policy={order}", f"--placement={where}", f"--learnt={learnt}"]
+    return [
+        *told,
+        f"--policy={MOVED.get(order, order)}",
+        f"--placement={MOVED.get(where, where)}",
+        f"--learnt={learnt}",
+    ]
 
 
 async def replay(url: str, submissions: Sequence[Submission]) -> Replayed:

@@ -199,6 +199,7 @@ async def test_a_batch_whose_window_is_over_expires_and_keeps_what_it_has(
     async with client_of(served.url) as client:
         batch = await begin(client, lines_of(5), completion_window="1h")
         await engine.called(1)
+        await served.facts.until(lambda: served.balancer.waiting > 0)
         clock.more_us = 3600 * SECOND
         # What waits is given up when the window ends; what runs may finish.
         await served.facts.until(lambda: served.balancer.waiting == 0 and len(engine.calls) == 1)
@@ -227,7 +228,7 @@ async def test_a_batch_near_its_window_rises_and_one_that_is_early_does_not(
             requests = [fact.request for fact in served.facts.all(Arrived)]
             return {each.service_class for each in requests if each.id.startswith(batch.id)}
 
-        await served.facts.until(lambda: "standard" in classes(late))
+        await served.facts.until(lambda: "standard" in classes(late) and classes(early))
         assert classes(early) == {"batch"}
         engine.release(8)
         assert (await ended(client, late)).status == "completed"

@@ -101,8 +101,6 @@ BAD = {
     "no JSON": no_json,
     "cut amid a whole answer": cut_amid,
     "an error before anything else in its stream": error_first,
-    "no answer": silent,
-    "no first token": silent_from_the_headers_on,
 }
 
 
@@ -144,8 +142,52 @@ def in_turn(*answers):
     return answer
 
 
-@pytest.mark.parametrize("status", [400, 404, 422, 429, 501])
-async def test_what_every_instance_would_answer_is_the_clients_to_know(kairos, engines, status):
+@pytest.mark.parametrize("silence", [silent, silent_from_the_headers_on])
+@pytest.mark.parametrize("setting", ["answer_s", "stall_s"])
+async def test_a_call_that_is_cut_at_a_limit_is_made_once_and_says_which(
+    kairos, engines, silence, setting
+):
+    first, second = await engines(), await engines()
+    served = await kairos(first.url, second.url, stall_s=1, answer_s=1)
+    first.answer = second.answer = silence
+
+    answer = await served.chat(stream=setting == "stall_s")
+
+    assert (answer.status, answer.error()["code"]) == (504, "answer_timeout")
+    assert f"within 1 s ({setting})" in answer.error()["message"]
+    assert answer.headers["x-should-retry"] == "false"
+    assert len(first.calls + second.calls) == 1
+    assert not served.balancer.faults.circuits
+    assert [each.by_instance for each in served.facts.all(Failed)] == [False]
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [("x-stainless-read-timeout", "30"), ("x-kairos-deadline-ms", "30000")],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_waits_for_longer_extends_the_limits(
+    kairos, engine, header, value, stream
+):
+    served = await kairos(engine.url, stall_s=1, answer_s=1)
+    over = asyncio.Event()
+
+    async def late(request):
+        await over.wait()
+        return await whole(request)
+
+    engine.answer = late
+    asked = asyncio.create_task(served.chat(headers={header: value}, stream=stream))
+    await engine.called(1)
+    # One without the header, that begins later, is cut before.
+    cut_off = await served.chat()
+    over.set()
+    assert cut_off.error()["code"] == "answer_timeout"
+    assert (await asked).status == 200
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_what_an_engine_says_of_a_call_is_the_clients_to_know(kairos, engines, status):
     first, second = await engines(), await engines()
     served = await kairos(first.url, second.url)
     first.answer = second.answer = answers(status)
@@ -153,6 +195,16 @@ async def test_what_every_instance_would_answer_is_the_clients_to_know(kairos, e
     assert (await served.chat()).status == status
     assert len(first.calls + second.calls) == 1
     assert not served.balancer.faults.circuits
+
+
+@pytest.mark.parametrize("status", [404, 405, 429, 501])
+async def test_what_an_engine_says_of_itself_is_so_once_all_say_so(kairos, engines, status):
+    first, second = await engines(), await engines()
+    served = await kairos(first.url, second.url)
+    first.answer = second.answer = answers(status)
+
+    assert (await served.chat()).status == status
+    assert len(first.calls + second.calls) == 2
 
 
 async def test_where_all_have_failed_the_client_has_the_last_ones_own_words(kairos, engines):
@@ -212,12 +264,12 @@ async def test_an_engine_that_brings_no_event_is_silent_whatever_it_sends(kairos
 
     assert answer.body.startswith(CHUNK)
     error = json.loads(answer.body.split(b"\n\n")[-3].removeprefix(b"data: "))["error"]
-    assert error["code"] == "upstream_failed"
+    assert error["code"] == "answer_timeout"
     assert answer.body.endswith(DONE)
     assert b"x" not in answer.body[len(CHUNK) :].partition(b"data:")[0]
     assert good.calls == []
     [failed] = served.facts.all(Failed)
-    assert failed.by_instance
+    assert not failed.by_instance
 
 
 async def test_a_stream_is_not_silent_as_long_as_there_are_events(kairos, engines):
@@ -260,11 +312,11 @@ async def test_what_the_client_has_the_beginning_of_is_not_begun_anew(kairos, en
     begun, said, end = answer.body.partition(b"\n\n")
     assert begun + said == CHUNK
     error = json.loads(end.removeprefix(b"data: ").partition(b"\n\n")[0])["error"]
-    assert error["code"] == "upstream_failed"
+    assert error["code"] == ("upstream_failed" if how == "cut" else "answer_timeout")
     assert end.endswith(DONE)
     assert good.calls == []
     [failed] = served.facts.all(Failed)
-    assert failed.by_instance
+    assert failed.by_instance == (how == "cut")
 
 
 async def test_a_client_that_leaves_while_its_call_waits_again_has_left(kairos, engines):

