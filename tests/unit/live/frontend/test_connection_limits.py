@@ -9,7 +9,8 @@ import pytest
 from kairos.live.frontend import connection_limits
 from kairos.live.frontend.connection_limits import ConnectionLimits
 from kairos.live.frontend.http import listen, server_of, serving
-from tests.unit.live.frontend.test_http import GET, answering
+from tests.support.loop_clock import moved_clock
+from tests.unit.live.frontend.test_http import GET, LIMIT_S, answering, until
 
 ONE, OTHER = "127.0.0.1", "127.0.0.2"
 ANSWERED = answering((b"content-length", b"5"))
@@ -126,9 +127,9 @@ async def test_only_some_are_told_at_once_why_they_are_refused():
 # Over sockets
 
 
-async def read(reader, silent_s=10.0):
+async def read(reader):
     """All that is sent until the server closes."""
-    async with asyncio.timeout(silent_s):
+    async with asyncio.timeout(LIMIT_S):
         return await reader.read()
 
 
@@ -213,14 +214,20 @@ async def test_its_idle_connection_ends_and_the_new_one_is_served(serve):
     assert await read(idle) == b""
 
 
-async def test_a_head_that_drips_ends_in_time_and_others_are_served(serve, monkeypatch):
-    monkeypatch.setattr(connection_limits, "HEAD_S", 0.3)
-    monkeypatch.setattr(connection_limits, "_LOOK_S", 0.05)
-    served = await serve(ConnectionLimits())
+@pytest.fixture
+async def clock():
+    with moved_clock() as clock:
+        yield clock
+
+
+async def test_a_head_that_drips_ends_in_time_and_others_are_served(serve, clock):
+    limits = ConnectionLimits()
+    served = await serve(limits)
     kept, again = await served.asked()
     again.write(b"GET / HTTP/1.1\r\n")  # its second
     silent, _ = await served.connect()
     reader, writer = await served.connect(data=b"GET / HTTP/1.1\r\n")
+    await until(lambda: limits._unfinished == 3)
 
     async def drip():
         while True:
@@ -228,6 +235,7 @@ async def test_a_head_that_drips_ends_in_time_and_others_are_served(serve, monke
             await asyncio.sleep(0.02)
 
     dripping = asyncio.create_task(drip())
+    clock.move(connection_limits.HEAD_S)
     assert (await read(kept)).startswith(b"HTTP/1.1 408 ")
     with suppress(ConnectionResetError):  # what drips on meets a closed connection
         assert (await read(reader)).startswith(b"HTTP/1.1 408 ")
@@ -235,20 +243,25 @@ async def test_a_head_that_drips_ends_in_time_and_others_are_served(serve, monke
     dripping.cancel()
 
     idle, _ = await served.asked()
-    await asyncio.sleep(0.6)
+    later, _ = await served.connect()
+    await until(lambda: limits._unfinished == 1)
+    clock.move(connection_limits.HEAD_S)
+    assert await read(later) == b""
     assert not idle.at_eof()  # it waits for nothing
 
 
-async def test_a_body_may_take_longer_than_a_head(serve, monkeypatch):
-    monkeypatch.setattr(connection_limits, "HEAD_S", 0.1)
-    monkeypatch.setattr(connection_limits, "_LOOK_S", 0.05)
-    served = await serve(ConnectionLimits())
+async def test_a_body_may_take_longer_than_a_head(serve, clock):
+    limits = ConnectionLimits()
+    served = await serve(limits)
     head = b"GET / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n"
     reader, writer = await served.connect(data=head + b"x")
     await reader.readuntil(b"whole")
-    await asyncio.sleep(0.4)
+    later, _ = await served.connect()
+    await until(lambda: limits._unfinished == 1)
+    clock.move(connection_limits.HEAD_S)
+    assert await read(later) == b""  # it has been looked at
     writer.write(b"y" + GET % b"")
-    await asyncio.wait_for(reader.readuntil(b"whole"), 60)
+    await asyncio.wait_for(reader.readuntil(b"whole"), LIMIT_S)
 
 
 async def test_thousands_that_leave_at_once_are_closed_a_few_in_a_turn():

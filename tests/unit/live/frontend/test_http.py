@@ -14,26 +14,40 @@ from kairos.live.frontend import connection, http
 from kairos.live.frontend.http import listen, server_of, serving
 from kairos.live.process.pace import LoopPace
 from kairos.live.request.client_response import CLIENT
+from tests.support.loop_clock import turns
 
 GET = b"GET /%b HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
-@contextlib.asynccontextmanager
-async def listening(app, calls=None):
-    """Gives host and port."""
-    with listen("127.0.0.1", 0) as sock:
-        async with serving({sock: server_of(app, calls)}, []):
-            yield sock.getsockname()
+LIMIT_S = 60  # for what hangs
+
+
+async def until(condition):
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def until_all_left(server):
+    """Until it knows of no client any more."""
+    await until(lambda: not server.server_state.connections)
 
 
 @contextlib.asynccontextmanager
 async def talking_to(app, calls=None):
-    async with listening(app, calls) as address:
-        reader, writer = await asyncio.open_connection(*address)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
+    async with talking_with(server_of(app, calls)) as ends:
+        yield ends
+
+
+@contextlib.asynccontextmanager
+async def talking_with(server):
+    with listen("127.0.0.1", 0) as sock:
+        async with serving({sock: server}, []):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            try:
+                yield reader, writer
+            finally:
+                writer.close()
 
 
 def answering(*headers, status=200, parts=(b"whole",)):
@@ -59,7 +73,7 @@ async def told(app, request=GET % b""):
     async def both(scope, receive, send):
         await (last if scope["path"] == "/last" else app)(scope, receive, send)
 
-    async with talking_to(both) as (reader, writer), asyncio.timeout(60):
+    async with talking_to(both) as (reader, writer), asyncio.timeout(LIMIT_S):
         writer.write(request + LAST)
         found = await reader.read()
     return found.removesuffix(LAST_ANSWER), not found.endswith(LAST_ANSWER)
@@ -206,7 +220,7 @@ async def test_a_call_is_taken_wherever_what_was_sent_is_cut(sent):
     async with talking_to(answering(), calls) as (reader, writer):
         for at in range(1, len(sent) + 1):
             writer.write(sent[:at])
-            await asyncio.sleep(0.001)
+            await turns()  # it is read
             writer.write(sent[at:])
             assert await reader.readexactly(len(answer)) == answer
     assert {(each.method, each.path) for each in calls.taken} == {("POST", "/call")}
@@ -242,11 +256,11 @@ async def test_who_sends_far_ahead_waits_and_what_it_sent_is_answered_to_the_end
     call = POST + b"content-length: 100\r\n\r\n" + b"x" * 100
     async with talking_to(answering(), calls) as (reader, writer):
         writer.write(call * number)
-        while not calls.taken:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
+        await until(lambda: calls.taken)
         [exchange] = calls.taken
-        assert len(exchange._wire._ahead) < number / 2
+        ahead, transport = exchange._wire._ahead, exchange._wire._transport
+        await until(lambda: len(ahead) > number / 2 or not transport.is_reading())
+        assert len(ahead) < number / 2
         calls.take = functools.partial(Calls.take, calls)
         exchange.read_body_by(Body(exchange))
         expected = HEAD % (100, b"x" * 100) * number
@@ -270,11 +284,11 @@ async def test_a_body_that_nobody_takes_waits_at_the_client():
     async with talking_to(answering(), calls) as (reader, writer):
         writer.write(POST + b"content-length: %d\r\n\r\n" % size)
         writer.write(b"x" * size)
-        while not calls.taken:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
+        await until(lambda: calls.taken)
         [exchange] = calls.taken
-        assert sum(map(len, exchange._parts)) < 2 << 20
+        parts, transport = exchange._parts, exchange._wire._transport
+        await until(lambda: sum(map(len, parts)) > 2 << 20 or not transport.is_reading())
+        assert sum(map(len, parts)) < 2 << 20
         exchange.read_body_by(Body(exchange))
         exchange._reader.body_came()
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
@@ -337,7 +351,7 @@ async def test_trailers_are_bounded_and_are_no_headers():
     ids=["head", "trailer", "extension"],
 )
 async def test_what_never_ends_is_not_held(begin):
-    async with talking_to(answering()) as (reader, writer), asyncio.timeout(60):
+    async with talking_to(answering()) as (reader, writer), asyncio.timeout(LIMIT_S):
         with contextlib.suppress(ConnectionError):
             writer.write(begin + b"x" * (4 << 20))
             await writer.drain()
@@ -392,11 +406,11 @@ async def connected(sock):
 
 
 async def test_who_is_served_when_the_server_ends_is_served_to_the_end():
-    asked, release = asyncio.Event(), asyncio.Event()
+    asked = asyncio.Event()
 
     async def app(scope, receive, send):
         asked.set()
-        await release.wait()
+        await until(lambda: not scope[CLIENT].is_kept)  # the server ends
         await answering((b"content-length", b"5"))(scope, receive, send)
 
     with listen("127.0.0.1", 0) as sock:
@@ -404,7 +418,6 @@ async def test_who_is_served_when_the_server_ends_is_served_to_the_end():
             reader, writer = await asyncio.open_connection(*sock.getsockname())
             writer.write(GET % b"")
             await asked.wait()
-            asyncio.get_running_loop().call_later(0.3, release.set)
     assert (await reader.read()).endswith(b"connection: close\r\n\r\nwhole")
     writer.close()
 
@@ -423,8 +436,7 @@ async def test_a_call_that_runs_when_the_servers_time_is_up_ends_as_if_its_clien
         async with serving({sock: server_of(answering(), calls)}, []):
             _, writer = await asyncio.open_connection(*sock.getsockname())
             writer.write(POST + b"content-length: 0\r\n\r\n")
-            while not calls.taken:
-                await asyncio.sleep(0.01)
+            await until(lambda: calls.taken)
     assert await told.get() == ("call", "left")
     writer.close()
 
@@ -451,8 +463,9 @@ async def test_a_call_leaves_nothing_to_the_garbage_collector():
 
 async def test_a_connection_leaves_nothing_to_the_garbage_collector():
     calls = Calls()
+    server = server_of(answering(), calls)
     with listen("127.0.0.1", 0) as sock:
-        async with serving({sock: server_of(answering(), calls)}, []):
+        async with serving({sock: server}, []):
 
             async def ask(times):
                 for _ in range(times):
@@ -460,7 +473,7 @@ async def test_a_connection_leaves_nothing_to_the_garbage_collector():
                     writer.write(POST + b"content-length: 1\r\n\r\nx")
                     await reader.readexactly(len(HEAD % (1, b"x")))
                     writer.close()
-                    await asyncio.sleep(0.005)
+                    await until_all_left(server)
                 calls.taken.clear()
 
             await ask(3)
