@@ -1,5 +1,5 @@
-"""The clock of the event loop that runs, which a test moves: what is about time then needs none, and
-passes however slow the machine is."""
+"""The clock of the event loop that runs, which a test moves: what is about time then takes none, on
+however slow a machine."""
 
 import asyncio
 import contextlib

@@ -1,9 +1,9 @@
 """Keys are made, revoked and rotated, and a file is changed whole or not at all."""
 
+import fcntl
 import subprocess
 import sys
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
@@ -312,10 +312,15 @@ def test_a_key_that_nobody_got_is_not_kept(path, made, what):
     made()  # and the lock is free
 
 
-def test_two_at_once_lose_nothing(path, made):
+def test_two_at_once_lose_nothing(path, made, monkeypatch):
     """The second is held up where it reads, until the first has written."""
     made(name="before")
-    begun, go_on = threading.Event(), threading.Event()
+    begun, waits, go_on = threading.Event(), threading.Event(), threading.Event()
+    lock = fcntl.flock
+
+    def wait_for_lock(*what):
+        waits.set()
+        lock(*what)
 
     def show(_):
         begun.set()
@@ -329,9 +334,9 @@ def test_two_at_once_lose_nothing(path, made):
     )
     first.start()
     assert begun.wait(60)
+    monkeypatch.setattr(fcntl, "flock", wait_for_lock)
     second.start()
-    time.sleep(0.1)  # time enough to read what is there now, if it did not wait
-    assert second.is_alive()
+    assert waits.wait(60)
     go_on.set()
     for each in (first, second):
         each.join(60)

@@ -16,6 +16,7 @@ from kairos.live.frontend.health import Probes
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
 from tests.support import build
+from tests.support.loop_clock import moved_clock
 from tests.support.waiting import Told
 
 HERE, THERE = EngineSettings(url="http://here:1"), EngineSettings(url="http://there:2")
@@ -27,7 +28,13 @@ def engine():
 
 
 @pytest.fixture
-async def standby(engine, monkeypatch):
+async def clock():
+    with moved_clock() as clock:
+        yield clock
+
+
+@pytest.fixture
+async def standby(engine, clock, monkeypatch):
     """The instances of a process through which calls go on which others decide."""
     monkeypatch.setattr(fleet, "LOOK_S", 0.001)
     balancer = build.balancer()
@@ -48,7 +55,7 @@ async def until(condition):
 
 
 async def test_where_others_decide_the_calls_that_go_through_this_process_are_waited_for(
-    standby, engine
+    standby, engine, clock
 ):
     going, waiting, refused = calls = [Told() for _ in range(3)]
     for name, call in zip(("going", "waiting", "refused"), calls, strict=True):
@@ -59,7 +66,7 @@ async def test_where_others_decide_the_calls_that_go_through_this_process_are_wa
     assert standby.drain("there:2").running == 0
     await until(lambda: [each.id for each in standby.views()] == ["here:1"])
     assert list(engine.client.upstreams) == ["here:1"]
-    await asyncio.sleep(0.01)
+    await clock.passes(10 * fleet.LOOK_S)
     assert standby.draining() == {"here:1": 1}
 
     engine.calls.forget("going")

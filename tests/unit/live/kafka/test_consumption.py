@@ -10,6 +10,7 @@ from kairos.live.kafka.items import Assigned, ReceivedMessage, Revoked
 from kairos.live.kafka.trials import Trials
 from kairos.ports import Message
 from tests.support.buses import Seen, text
+from tests.support.loop_clock import turns
 
 HERE = ("t", 0)
 
@@ -113,7 +114,7 @@ async def test_a_key_that_comes_back_waits_for_the_handler_it_had_before(cluster
         await until(lambda: gate.began)
         cluster.tell(Revoked(*HERE), Assigned(*HERE, 0, ""), message(0, value="a"))
         await until(lambda: gate.cancelled)
-        await asyncio.sleep(0.01)
+        await turns()
         assert gate.began == ["a"]
         gate.is_open.set()
         await until(lambda: cluster.sent)

@@ -12,6 +12,7 @@ from kairos.live.kafka.outbox import HandledMessage, Outbox
 from kairos.live.kafka.share import Share
 from kairos.live.kafka.transactions import NotSent
 from kairos.ports import Message
+from tests.support.loop_clock import moved_clock, turns
 
 WHERE = ("t", 0)
 
@@ -19,7 +20,8 @@ WHERE = ("t", 0)
 class World:
     """The cluster as the outbox sees it, and one partition of ten messages in its hands."""
 
-    def __init__(self):
+    def __init__(self, clock):
+        self.clock = clock
         self.shares = {WHERE: Share(Assigned(*WHERE, 0, ""))}
         self.share = self.shares[WHERE]
         self.received = [ReceivedMessage(*WHERE, n, 0, f"{n}", b"", {}) for n in range(10)]
@@ -83,19 +85,28 @@ class World:
 
     async def run(self):
         self.outbox.close()
-        async with asyncio.timeout(60):
-            await self.outbox.run()
+        running = asyncio.create_task(self.outbox.run())
+        await self.until(running.done)
+        await running
+
+    async def until(self, condition):
+        """Let time pass."""
+        for _ in range(1_000):
+            if condition():
+                return
+            await self.clock.passes(module._AGAIN_S, steps=1)
+        raise TimeoutError
 
 
 @pytest.fixture
-async def world():
-    return World()
+async def clock():
+    with moved_clock(stands=True) as clock:
+        yield clock
 
 
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
+@pytest.fixture
+async def world(clock):
+    return World(clock)
 
 
 async def running(world):
@@ -113,10 +124,10 @@ async def test_what_took_place_although_the_answer_was_lost_is_not_sent_again(wo
     world.answers = iter([NotSent("no answer", {}), None, None])
     task = await running(world)
     world.finish(0)
-    await until(lambda: world.sent)
-    await asyncio.sleep(0.2)
+    await world.until(lambda: world.sent)
+    await world.clock.passes(10.0)
     world.finish(1)
-    await until(lambda: len(world.sent) == 2)
+    await world.until(lambda: len(world.sent) == 2)
     task.cancel()
     assert [values for values, _ in world.sent] == [["0"], ["1"]]
 
@@ -130,8 +141,8 @@ async def test_what_is_of_a_partition_that_was_lost_does_not_go_out(world):
     world.answers = itertools.chain([NotSent("fenced", {})], itertools.repeat(None))
     task = await running(world)
     world.finish(0, 1)
-    await until(lambda: WHERE not in world.shares)
-    await asyncio.sleep(0.3)
+    await world.until(lambda: WHERE not in world.shares)
+    await world.clock.passes(10.0)
     task.cancel()
     assert world.sent == []
     world.finish(2)
@@ -147,8 +158,7 @@ async def test_what_may_have_taken_place_is_not_sent_again_without_knowing(world
     world.committed = say_nothing
     world.answers = itertools.chain([NotSent("no answer", {})], itertools.repeat(None))
     world.finish(0)
-    async with asyncio.timeout(60):
-        await world.outbox.run()
+    await world.run()
     assert world.sent == world.commits == []
 
 
@@ -165,7 +175,7 @@ async def test_a_message_whose_consequences_are_refused_for_good_is_buried_and_o
     world.answers = iter([NotSent("refused", {1: "no such topic"}), None, None])
     task = await running(world)
     world.finish(0, 1, 2)
-    await until(lambda: world.sent)
+    await world.until(lambda: world.sent)
     task.cancel()
     assert world.sent == [(["0", "dead 1: no such topic", "2"], (3, ""))]
 
@@ -174,19 +184,18 @@ async def test_dead_letters_that_are_refused_for_good_are_an_error_and_not_a_los
     world.answers = itertools.repeat(NotSent("refused", {0: "no such topic"}))
     task = await running(world)
     world.finish(0)
+    await world.until(task.done)
     with pytest.raises(Unavailable, match="does not take dead letters: no such topic"):
-        async with asyncio.timeout(60):
-            await task
+        await task
     assert world.sent == world.commits == []
 
 
-async def test_offsets_alone_are_committed_now_and_then_and_in_the_end(world, monkeypatch):
-    monkeypatch.setattr(module, "_COMMIT_S", 0.2)
+async def test_offsets_alone_are_committed_now_and_then_and_in_the_end(world):
     task = await running(world)
     for n in range(5):
         world.outbox.add(HandledMessage(world.share, world.received[n], ()))
-        await asyncio.sleep(0.01)
-    await until(lambda: len(world.commits) == 2)
+        await turns()
+    await world.until(lambda: len(world.commits) == 2)
     assert world.commits == [(1, ""), (5, "")]
     world.outbox.add(HandledMessage(world.share, world.received[5], ()))
     world.outbox.close()
@@ -195,12 +204,11 @@ async def test_offsets_alone_are_committed_now_and_then_and_in_the_end(world, mo
     assert world.sent == []
 
 
-async def test_a_commit_that_was_not_taken_is_made_later(world, monkeypatch):
-    monkeypatch.setattr(module, "_COMMIT_S", 0.05)
+async def test_a_commit_that_was_not_taken_is_made_later(world):
     world.answers = itertools.chain([Unavailable("later")], itertools.repeat(None))
     task = await running(world)
     world.outbox.add(HandledMessage(world.share, world.received[0], ()))
-    await until(lambda: world.commits)
+    await world.until(lambda: world.commits)
     task.cancel()
     assert world.commits == [(1, "")]
 

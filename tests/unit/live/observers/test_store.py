@@ -16,6 +16,7 @@ from kairos.learnt import QUANTILES, AgentProfile, AgentRank, Distribution, Rema
 from kairos.live.observers import store
 from kairos.live.observers.store import LearntStore
 from kairos.position import FEATURES
+from tests.support.loop_clock import moved_clock, turns
 
 
 def profile(agent="a", *, tenant="t", app="app", samples=4, mean=2.0):
@@ -178,16 +179,18 @@ def test_a_file_that_cannot_be_written_is_said_once_and_written_when_it_can_be(t
 
 
 async def test_it_is_saved_while_it_runs_and_at_the_end(path, monkeypatch):
-    monkeypatch.setattr(store, "SAVE_S", 0.01)
+    monkeypatch.setattr(store, "SAVE_S", 600)
     kept = LearntStore(path)
-    running = asyncio.create_task(kept.run())
-    publish(kept, profiles=(profile("a"),))
-    while not path.exists():
-        await asyncio.sleep(0.01)
-    monkeypatch.setattr(store, "SAVE_S", 60)
-    await asyncio.sleep(0.02)
-    publish(kept, profiles=(profile("b"),))
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    with moved_clock() as clock:
+        running = asyncio.create_task(kept.run())
+        publish(kept, profiles=(profile("a"),))
+        await turns()
+        clock.move(600)
+        async with asyncio.timeout(60):
+            while not path.exists():
+                await asyncio.sleep(0.01)
+        publish(kept, profiles=(profile("b"),))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
     assert [each.agent for each in LearntStore(path).read().profiles] == ["a", "b"]

@@ -18,6 +18,7 @@ from kairos.live.proxy.engine_answer import (
 )
 from kairos.live.proxy.engine_client import Upstream
 from kairos.live.proxy.passed_headers import PassedHeaders
+from tests.support.loop_clock import moved_clock
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n{}\r\n"
 CHUNKED = (
@@ -25,7 +26,8 @@ CHUNKED = (
 )
 STARTED = CHUNKED[: CHUNKED.index(b"6\r\n")]  # with its first chunk
 LENGTH = b"Content-Length:"
-LIMIT = Limit(5.0)
+LIMIT_S = 60.0
+LIMIT = Limit(LIMIT_S)
 
 
 class Engine:
@@ -105,6 +107,12 @@ class Taken:
         if self.full and data:
             self.answer.resume()
         return data
+
+
+@pytest.fixture
+async def clock():
+    with moved_clock() as clock:
+        yield clock
 
 
 @contextlib.asynccontextmanager
@@ -218,11 +226,12 @@ async def test_what_answers_twice_is_not_used_again():
         assert engine.connections == 2
 
 
-async def test_the_time_of_a_call_is_its_own_on_a_connection_that_served_others():
+async def test_the_time_of_a_call_is_its_own_on_a_connection_that_served_others(clock):
     async with before([WHOLE], [STARTED], [WHOLE]) as (engine, connections, url):
         await all_of(await send(connections, url, limit=Limit(600.0)))
-        answer = await send(connections, url, limit=Limit(0.1))
+        answer = await send(connections, url)
         assert engine.connections == 1
+        clock.move(LIMIT_S)
         with pytest.raises(NothingCame):
             await all_of(answer)
 
@@ -245,9 +254,9 @@ async def test_whoever_stops_waiting_for_a_connection_makes_none():
         waiting = asyncio.create_task(send(connections, url, taken=taken))
         await asyncio.sleep(0)
         taken.answer.close()
-        await asyncio.sleep(0.1)
+        await all_of(await send(connections, url))  # one that is made, later
         waiting.cancel()
-        assert not engine.requests
+        assert (len(engine.requests), engine.connections) == (1, 1)
         assert taken.error is None
 
 
@@ -292,49 +301,39 @@ async def test_a_head_asks_for_no_body():
         assert engine.connections == 2
 
 
-async def test_who_is_full_may_take_as_long_as_it_likes():
+async def test_who_is_full_may_take_as_long_as_it_likes(clock):
     size = 8 << 20
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size
     async with before([head, *[b"x" * (1 << 20)] * 8]) as (_, connections, url):
-        answer = await send(connections, url, limit=Limit(0.2), taken=Taken(full=True))
+        answer = await send(connections, url, taken=Taken(full=True))
         await answer.until(lambda: answer.said)
-        await asyncio.sleep(0.5)
+        await clock.passes(10 * LIMIT_S)
         assert answer.error is None
         assert len(await all_of(answer)) == size
 
 
-async def test_a_stream_that_brings_bytes_and_no_progress_is_given_up():
+async def test_a_stream_that_brings_bytes_and_no_progress_is_given_up(clock):
     class NoProgress(Taken):
         def came(self, data):
             self.said.append(data)
+            clock.move(LIMIT_S / 10)
 
     drip = [STARTED, *[b"1\r\na\r\n"] * 100_000]
     async with before(drip) as (_, connections, url):
-        answer = await send(connections, url, limit=Limit(0.2), taken=NoProgress())
+        answer = await send(connections, url, taken=NoProgress())
         with pytest.raises(NothingCame):
             await answer.until(lambda: False)
 
 
-async def test_a_stream_that_gets_on_may_take_longer_than_it_may_stand_still():
-    async def serve(reader, writer):
-        with contextlib.closing(writer):
-            await reader.readuntil(b"{}")
-            writer.write(STARTED)
-            for _ in range(8):
-                writer.write(b"1\r\na\r\n")
-                await asyncio.sleep(0.1)
-            writer.write(b"0\r\n\r\n")
-            await reader.read()
-        left.set()
+async def test_a_stream_that_gets_on_may_take_longer_than_it_may_stand_still(clock):
+    class GetsOn(Taken):
+        def came(self, data):
+            super().came(data)
+            clock.move(LIMIT_S / 2)
 
-    left = asyncio.Event()
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        url = Upstream("e", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        connections = Connections()
-        answer = await send(connections, url, limit=Limit(0.5))
-        assert await all_of(answer) == b"first" + b"a" * 8
-        connections.close()
-        await left.wait()
+    drip = [STARTED, *[b"1\r\na\r\n"] * 8, b"0\r\n\r\n"]
+    async with before(drip) as (_, connections, url):
+        assert await all_of(await send(connections, url, taken=GetsOn())) == b"first" + b"a" * 8
 
 
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nendless: ", CHUNKED[:-2] + b"endless: "])

@@ -129,7 +129,10 @@ def until(condition, limit_s=60):
 
 def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(group_commit, "RETRY_S", 0.02)
-    table, told = Table(tmp_path / "db", 20), []
+    table, told, tries = Table(tmp_path / "db", 20), [], []
+    table.connection.set_trace_callback(
+        lambda statement: tries.append(1) if statement.startswith("BEGIN") else None
+    )
     commit = GroupCommit(table.connection, told.append)
     for n in range(500):
         commit.add("INSERT INTO t VALUES (?, ?)", n, b"x" * 1000)
@@ -138,7 +141,8 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path, monkeypatch):
     assert "full" in told[0]
     assert commit.backlog > 0
     assert commit.backlog_bytes == commit.backlog * 1000
-    time.sleep(0.1)
+    tried = len(tries)
+    until(lambda: len(tries) > tried + 2)
     assert len(told) == 1, "it is told once"
     table.limit(10_000)
     commit.settle()

@@ -8,10 +8,17 @@ import pytest
 
 from kairos.live.ui import watch as module
 from kairos.live.ui.watch import TooManyViewers, Watch
+from tests.support.loop_clock import moved_clock
 
 
 @pytest.fixture
-async def watched(monkeypatch):
+async def clock():
+    with moved_clock() as clock:
+        yield clock
+
+
+@pytest.fixture
+async def watched(monkeypatch, clock):
     """A watch that runs, and how often it took a picture."""
     monkeypatch.setattr(module, "PERIOD_S", 0.005)
     taken = []
@@ -35,16 +42,15 @@ async def viewing(watch):
     await pictures.aclose()
 
 
-async def test_while_nobody_looks_nothing_is_taken_and_a_page_that_closes_ends_it(watched):
+async def test_while_nobody_looks_nothing_is_taken_and_a_page_that_closes_ends_it(watched, clock):
     watch, taken, _ = watched
-    await asyncio.sleep(0.05)
+    await clock.passes(1.0)
     assert taken == []
     async with asyncio.timeout(60), viewing(watch) as pictures:
         assert await anext(pictures) == b"0"
         assert await anext(pictures) == b"1"
-    await asyncio.sleep(0.02)
     before = len(taken)
-    await asyncio.sleep(0.05)
+    await clock.passes(1.0)
     assert len(taken) == before
 
 
