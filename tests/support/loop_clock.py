@@ -1,5 +1,4 @@
-"""The clock of the event loop that runs, which a test moves: what is about time then takes none, on
-however slow a machine."""
+"""The clock of the running event loop, which a test moves so that timeouts take no time."""
 
 import asyncio
 import contextlib
@@ -33,8 +32,10 @@ async def turns(number=_TURNS):
 
 @contextlib.contextmanager
 def moved_clock(*, stands=False):
-    """Give the clock of the loop that runs. `stands`: its time passes by moves alone, so that no
-    timer fires before; otherwise by them beside real time, which limits need."""
+    """Yield the running loop's clock.
+
+    `stands`: only moves advance it, and no timer fires before. By default real time adds to them.
+    """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     clock = LoopClock((lambda: began_s) if stands else loop.time)

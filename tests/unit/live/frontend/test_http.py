@@ -29,7 +29,7 @@ async def until(condition):
 
 
 async def until_all_left(server):
-    """Until it knows of no client any more."""
+    """Wait until the server has no connection left."""
     await until(lambda: not server.server_state.connections)
 
 
