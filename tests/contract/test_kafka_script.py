@@ -25,7 +25,7 @@ def run(*words, **environ):
         check=False,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         env={"PATH": os.environ["PATH"]} | environ,
     )
     return ended.returncode, ended.stderr
@@ -73,10 +73,10 @@ def test_options_that_are_not_understood_are_answered(words):
 def test_what_a_broker_took_survives_its_crash_and_its_end(broker):
     producer = Producer({"bootstrap.servers": broker.servers, "acks": "all"})
     admin = AdminClient({"bootstrap.servers": broker.servers})
-    admin.create_topics([NewTopic("kept")])["kept"].result(10)
+    admin.create_topics([NewTopic("kept")])["kept"].result(60)
     for again in (broker.kill, broker.stop):
         producer.produce("kept", b"x")
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         again()
         broker.start()
 
@@ -87,7 +87,7 @@ def test_what_a_broker_took_survives_its_crash_and_its_end(broker):
 
 def ends(reader, partition):
     """Asked again while the broker, which has just begun, does not lead the partition yet."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while True:
         try:
             return reader.get_watermark_offsets(partition, 10)
@@ -112,8 +112,8 @@ def test_a_broker_ends_with_the_process_that_started_it(tmp_path):
     pid = int(parent.stdout.readline())
     gone = os.pidfd_open(pid)
     try:
-        parent.communicate(timeout=10)
+        parent.communicate(timeout=60)
         assert parent.returncode == -signal.SIGKILL
-        assert select.select([gone], [], [], 10) == ([gone], [], [])
+        assert select.select([gone], [], [], 60) == ([gone], [], [])
     finally:
         os.close(gone)

@@ -356,12 +356,15 @@ async def test_while_the_disk_is_full_the_run_waits_and_then_goes_on(
 ):
     monkeypatch.setattr(driver, bound, most)
     monkeypatch.setattr("kairos.live.process.group_commit.RETRY_S", 0.05)
-    journals = []
+    journals, tries = [], []
     opened = RunJournal.__init__
 
     def limited(self, *arguments):
         opened(self, *arguments)
         self._commit._connection.execute("PRAGMA max_page_count = 30")
+        self._commit._connection.set_trace_callback(
+            lambda statement: tries.append(1) if statement.startswith("BEGIN") else None
+        )
         journals.append(self)
 
     monkeypatch.setattr(RunJournal, "__init__", limited)
@@ -375,10 +378,17 @@ async def test_while_the_disk_is_full_the_run_waits_and_then_goes_on(
     while not runs.notes:
         assert not running.done(), running
         await asyncio.sleep(0.01)
+
+    async def until_tried_again():
+        tried = len(tries)
+        async with asyncio.timeout(60):
+            while len(tries) < tried + 10:
+                await asyncio.sleep(0.01)
+
     assert "waiting: database or disk is full" in runs.notes[0]
-    await asyncio.sleep(0.5)
+    await until_tried_again()
     asked = len(runs.engine.calls)
-    await asyncio.sleep(0.5)
+    await until_tried_again()
     assert len(runs.engine.calls) == asked < 300, "nothing more is asked meanwhile"
     journals[0]._commit._connection.execute("PRAGMA max_page_count = 100000")
     await running

@@ -363,7 +363,7 @@ async def test_the_topics_hold_what_was_learnt_of_each_agent(world):
 
     keys = set()
     async with Subscription(world.connection, [PROFILES]) as profiles:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT_S):
             while not any(key.startswith('["kendall_tau"') for key in keys):
                 keys |= {i.key for i in await profiles.batch() if isinstance(i, ReceivedMessage)}
     assert '["profile","default","app0","agent0"]' in keys

@@ -18,6 +18,7 @@ from kairos.events import (
 )
 from kairos.live.engines import monitor
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
+from tests.support.loop_clock import moved_clock
 
 ERROR = b'data: {"error": {"message": "EngineCore encountered an issue", "code": 500}}\n\n'
 ANSWER = {"object": "whole"}
@@ -273,12 +274,14 @@ async def test_an_engine_that_brings_no_event_is_silent_whatever_it_sends(kairos
 
 
 async def test_a_stream_is_not_silent_as_long_as_there_are_events(kairos, engines):
-    served, slow, _ = await in_order(kairos, engines, stall_s=1)
+    served, slow, _ = await in_order(kairos, engines, stall_s=60)
     slow.answer = slow.stream(*[CHUNK] * 6, DONE)
     asking = asyncio.create_task(served.chat(**STREAM))
-    for _ in range(7):
-        await asyncio.sleep(0.3)
-        slow.release()
+    await slow.called()
+    with moved_clock() as clock:
+        for _ in range(7):
+            await clock.passes(40)
+            slow.release()
 
     answer = await asking
 

@@ -14,6 +14,7 @@ from kairos.live.request import jwks
 from kairos.oidc_settings import OidcSettings
 from tests.e2e.client import LIMIT_S
 from tests.support.issuer import new_key
+from tests.support.loop_clock import turns
 
 MESSAGES = [{"role": "user", "content": "Hello there"}]
 
@@ -223,7 +224,7 @@ async def test_a_client_that_leaves_while_keys_are_fetched_leaves_nothing_behind
         await asked.wait()
     wire.leave()
     other = asyncio.create_task(served.chat(headers=bearer(token)))
-    await asyncio.sleep(0.02)
+    await turns(100)
     assert not other.done()
     released.set()
     assert (await other).status == 401

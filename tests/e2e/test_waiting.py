@@ -14,6 +14,7 @@ from kairos.live.proxy import wait_comments
 from kairos.standin import server as standins
 from kairos.standin.batch import Timing
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
+from tests.support.loop_clock import moved_clock
 
 COMMENT = b": waiting for an instance\n\n"
 
@@ -22,6 +23,12 @@ COMMENT = b": waiting for an instance\n\n"
 def soon(monkeypatch):
     monkeypatch.setattr(wait_comments, "KEEP_ALIVE_S", 0.05)
     monkeypatch.setattr(monitor, "INTERVAL_S", 1000)
+
+
+@pytest.fixture
+async def clock():
+    with moved_clock() as clock:
+        yield clock
 
 
 @pytest.fixture
@@ -104,7 +111,11 @@ async def test_one_that_leaves_as_it_is_refused_leaves_nothing_behind(kairos, en
     assert served.facts.all(Failed) == []
 
 
-async def test_a_call_that_has_but_waited_can_go_on_elsewhere(kairos, engines):
+async def test_a_call_that_has_but_waited_can_go_on_elsewhere(kairos, engines, monkeypatch):
+    commented, comment = asyncio.Event(), wait_comments.WaitComments._comment
+    monkeypatch.setattr(
+        wait_comments.WaitComments, "_comment", lambda self: (comment(self), commented.set())
+    )
     one, other = await engines(), await engines()
     served = await kairos(one.url, other.url, max_num_seqs=1)
     for each in (one, other):
@@ -114,7 +125,7 @@ async def test_a_call_that_has_but_waited_can_go_on_elsewhere(kairos, engines):
     await other.called()
     stream = asyncio.create_task(served.chat(**STREAM))
     await served.facts.seen(Arrived, 3)
-    await asyncio.sleep(0.2)
+    await asyncio.wait_for(commented.wait(), 60)
     turns = iter([500])
 
     async def answer(request):
@@ -133,22 +144,22 @@ async def test_a_call_that_has_but_waited_can_go_on_elsewhere(kairos, engines):
     assert len(served.facts.all(Bounced)) == 1
 
 
-async def test_one_that_does_not_wait_hears_of_nothing(kairos, engine):
+async def test_one_that_does_not_wait_hears_of_nothing(kairos, engine, clock):
     served = await kairos(engine.url)
     engine.answer = engine.stream(CHUNK, DONE)
     stream = asyncio.create_task(served.chat(**STREAM))
     await engine.called()
-    await asyncio.sleep(0.2)  # the engine takes its time
+    await clock.passes(1.0)  # the engine takes its time
     engine.release(2)
     assert (await stream).body == CHUNK + DONE
 
 
-async def test_nor_one_whose_answer_comes_whole(kairos, engine):
+async def test_nor_one_whose_answer_comes_whole(kairos, engine, clock):
     served = await kairos(engine.url, max_num_seqs=1)
     engine.answer = engine.when_released
     both = [asyncio.create_task(served.chat()) for _ in range(2)]
     await served.facts.seen(Arrived, 2)
-    await asyncio.sleep(0.2)
+    await clock.passes(1.0)
     engine.release(2)
     assert [(await each).json()["object"] for each in both] == ["made up"] * 2
 
