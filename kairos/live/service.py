@@ -40,7 +40,6 @@ from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.engine_tls import EngineContexts
 from kairos.live.proxy.progress import tell_progress
-from kairos.live.proxy.stall_watch import StallWatch
 from kairos.live.request.access import Access, access_of
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
@@ -81,10 +80,10 @@ class BrainPort:
     monitor, to which the calls that come over a bus tell their troubles, and these it needs."""
 
     decides: "Brain"  # from when it is built on; nobody asks before
-    stall_watch: StallWatch
+    engine: HttpEngine
 
     def feed(self, event: Event) -> None:
-        self.stall_watch.hear(event)
+        self.engine.hear(event)
         self.decides.feed(event)
 
     def balancer(self) -> Balancer:
@@ -259,7 +258,7 @@ async def _put_together(
                 *observers,
             )
             engine = HttpEngine(client)
-            port.stall_watch = engine.stall_watch
+            port.engine = engine
             fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
             fleet.follow(settings.engine)
             beside = [monitor.run(), fleet.run(), engine.stall_watch.run(), *flushing(log)]

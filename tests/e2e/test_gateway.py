@@ -186,12 +186,11 @@ async def test_requests_of_one_id_whose_bodies_arrive_together_are_told_apart(ka
 async def test_calls_wait_their_turn_and_are_served_in_the_order_in_which_they_came(kairos, engine):
     served = await kairos(engine.url, max_num_seqs=1, policy="fcfs")
     engine.answer = engine.when_released
-    routes = [CHAT, "/tokenize", "/v1/rerank", CHAT, "/v1/embeddings", "/v1/items?after=a%20b"]
+    routes = [CHAT, "/pooling", "/v1/rerank", CHAT, "/v1/embeddings", "/v1/items?after=a%20b"]
     asking = []
     for number, path in enumerate(routes, start=1):
-        method = "GET" if "items" in path else "POST"
-        body = {} if method == "GET" else {"json": {"model": "tiny", "messages": [], "n": number}}
-        asking.append(asyncio.create_task(served.ask(method, path, **body)))
+        body = {"json": {"model": "tiny", "messages": [], "n": number}}
+        asking.append(asyncio.create_task(served.ask("POST", path, **body)))
         await served.facts.seen(Arrived, number)
     for number in range(1, len(routes) + 1):
         await engine.called(number)
@@ -325,3 +324,48 @@ async def test_who_asks_for_models_before_the_first_look_waits_for_it(kairos, en
     await engine.until(lambda: engine.probes)
     looked.set()
     assert [each["id"] for each in (await asked).json()["data"]] == ["tiny"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("POST", "/tokenize"), ("POST", "/detokenize"), ("POST", "/v1/messages/count_tokens")),
+        *(("GET", "/v1/responses/r"), ("DELETE", "/v1/responses/r")),
+        *(("POST", "/v1/responses/r/cancel"), ("GET", "/v1/items?after=a%20b")),
+    ],
+)
+async def test_what_needs_no_memory_does_not_wait_for_it(kairos, engine, method, path):
+    served = await kairos(engine.url, max_num_seqs=1)
+    answered, engine.answer = engine.answer, engine.when_released
+    generating = asyncio.create_task(served.chat())
+    await engine.called(1)
+    waiting = asyncio.create_task(served.chat())
+    await served.facts.seen(Arrived, 2)
+
+    engine.answer = answered
+    body = {"json": {"model": "tiny", "prompt": "a"}} if method == "POST" else {}
+    assert (await served.ask(method, path, **body)).status == 200
+    engine.answer = engine.when_released
+    assert [call.path for call in engine.calls] == [CHAT, path]
+    assert len(served.facts.all(Arrived)) == 2
+    engine.release(2)
+    assert {(await each).status for each in (generating, waiting)} == {200}
+    assert served.service.brain.runtime._engine.running(engine.url.removeprefix("http://")) == 0
+
+
+async def test_what_needs_no_memory_is_found_where_it_is(kairos, engines):
+    one, two = await engines(), await engines()
+
+    async def has_none(_):
+        return web.json_response({"error": {"message": "no such response"}}, status=404)
+
+    one.answer = has_none
+    served = await kairos(one.url, two.url)
+    for _ in range(2):
+        assert (await served.ask("GET", "/v1/responses/r")).status == 200
+    await one.stop()
+    assert (await served.ask("POST", "/tokenize", json={"model": "tiny"})).status == 200
+    two.answer = has_none
+    gone = await served.ask("GET", "/v1/responses/r")
+    assert (gone.status, gone.json()["error"]["message"]) == (404, "no such response")
+    assert (await served.ask("POST", "/tokenize", json={"model": "huge"})).status == 404

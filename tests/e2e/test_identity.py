@@ -81,10 +81,10 @@ async def test_a_base_url_names_workflow_app_and_agent(kairos, engine, monkeypat
 async def test_a_base_url_names_them_for_rarer_routes_too(kairos, engine):
     served = await kairos(engine.url)
 
-    assert (await served.ask("POST", "/app/qa/tokenize", json={"prompt": "a"})).status == 200
+    assert (await served.ask("POST", "/app/qa/score", json={"prompt": "a"})).status == 200
 
     assert [fact.request.app for fact in served.facts.all(Arrived)] == ["qa"]
-    assert [call.path for call in engine.calls] == ["/tokenize"]
+    assert [call.path for call in engine.calls] == ["/score"]
 
 
 @pytest.mark.parametrize(

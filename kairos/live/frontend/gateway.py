@@ -16,6 +16,7 @@ from kairos.live.frontend.passed import check_passes
 from kairos.live.observers.audit_log import OnError
 from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, is_retried
 from kairos.live.proxy.call import Call
+from kairos.live.proxy.calls_at_once import needs_no_memory
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.told import OnTrouble
 from kairos.live.request.access import Callers
@@ -214,6 +215,7 @@ class GatewayCall:
         if gateway.engine.calls.expects(response.request_id):  # another of that name is in flight
             response.request_id = _other_id(response.request_id, asked.headers)
         assert self._caller is not None
+        at_once = needs_no_memory(asked)
         request, sink = self._follow(
             request_of(
                 response.request_id,
@@ -227,6 +229,8 @@ class GatewayCall:
             ),
             streams=body.stream,
         )
+        if at_once:
+            sink = gateway.engine.at_once.beside(gateway.sink)
         call = Call(
             request,
             asked,
@@ -237,8 +241,8 @@ class GatewayCall:
             self,
             gateway.on_trouble,
             ends_workflow=identity.ends_workflow
-            or (identity.workflow_id is None and self._by_inference is None),
-            tries_again=is_retried(asked),
+            or (not at_once and identity.workflow_id is None and self._by_inference is None),
+            tries_again=at_once or is_retried(asked),
             patience_s=patience_of(asked.headers, gateway.sink.now()),
         )
         call.begin(request.deadline_at)

@@ -1,6 +1,8 @@
 """The engine adapter: what carries the calls of one process to engines."""
 
+from kairos.events import Event
 from kairos.live.process.pace import LoopPace
+from kairos.live.proxy.calls_at_once import CallsAtOnce
 from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.stall_watch import StallWatch
@@ -20,5 +22,11 @@ class HttpEngine:
         self.calls = CallsInFlight()
         self.client = client
         self.stall_watch = StallWatch(self.calls)
+        self.at_once = CallsAtOnce(self.calls)
         self.pace = LoopPace()
         self.failed_bodies = FailedBodies()
+
+    def hear(self, event: Event) -> None:
+        """Note which instances there are, and how they are."""
+        self.stall_watch.hear(event)
+        self.at_once.hear(event)

@@ -137,8 +137,9 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         if messages[:1] != b"[":
             raise wrong("messages", beginning(messages) if messages else "missing")
         check_messages(messages)
+    sequences = 1
     if isinstance(body, _Call):
-        _check(body, chat=chat, completes=streams_usage and not chat)
+        sequences = _check(body, chat=chat, completes=streams_usage and not chat)
     limit = _limit(body)
     prompt = _prompt(body, messages)
     given = body.prompt or body.input
@@ -154,8 +155,8 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         least_prompt_tokens=ids if is_whole and ids else 0,
         prefix=hash_prefix(prompt, _apart(body)),
         prefix_units=len(prompt) // UNIT_BYTES,
-        completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
-        completion_limit=int(limit) if 1 <= limit < _NO_LIMIT else None,
+        completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)) * sequences,
+        completion_limit=int(limit) * sequences if 1 <= limit < _NO_LIMIT else None,
         told=_told_of_caller(body),
         prompt=body,
     )
@@ -182,8 +183,13 @@ def _decoded(content: bytes, decoder: msgspec.json.Decoder[Any]) -> _Body:
     return body
 
 
-def _check(body: _Call, *, chat: bool, completes: bool) -> None:
-    """What the decoder leaves as it is. Raises InvalidRequest."""
+def _check(body: _Call, *, chat: bool, completes: bool) -> int:
+    """Check what the decoder leaves as it is, and return how many answers an engine generates.
+
+    Raises:
+        InvalidRequest: a field cannot be right.
+    """
+    sequences = max(body.n or 1, body.best_of or 1)
     if (tools := _told(body.tools)) and tools[:1] != b"[":
         raise wrong("tools", beginning(tools))
     if tools:
@@ -191,9 +197,10 @@ def _check(body: _Call, *, chat: bool, completes: bool) -> None:
     if (options := _told(body.stream_options)) and options[:1] != b"{":
         raise wrong("stream_options", beginning(options))
     if completes and (prompt := _told(body.prompt)):
-        check_prompt(prompt, max(body.n or 1, body.best_of or 1))
+        sequences *= check_prompt(prompt, sequences)
     if not chat and not completes and (given := _told(body.input)):
         check_input(given)
+    return sequences
 
 
 def _limit(body: _Body) -> float:

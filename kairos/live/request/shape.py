@@ -127,13 +127,17 @@ def check_input(content: bytes, compiled: Reading | None = READING) -> None:
         _check_parts(_decoded(_items, content, "input"), "input")
 
 
-def check_prompt(prompt: bytes, choices: int, compiled: Reading | None = READING) -> None:
-    """Of a completion, to which there will be so many answers. Raises InvalidRequest."""
-    if prompt[:1] != b"[":
-        if prompt[:1] != b'"':
-            raise wrong("prompt", beginning(prompt))
-    else:
-        _check_prompts(prompt, "prompt", choices, compiled)
+def check_prompt(prompt: bytes, choices: int, compiled: Reading | None = READING) -> int:
+    """Return how many prompts a completion has, with `choices` answers to each.
+
+    Raises:
+        InvalidRequest: they are not formed as engines need them, or too many.
+    """
+    if prompt[:1] == b"[":
+        return _check_prompts(prompt, "prompt", choices, compiled)
+    if prompt[:1] != b'"':
+        raise wrong("prompt", beginning(prompt))
+    return 1
 
 
 def _is_list_of_items(value: bytes, rules: int, most: int, compiled: Reading | None) -> bool:
@@ -171,9 +175,9 @@ def _is_token_ids(prompt: bytes, most: int, compiled: Reading | None) -> bool:
     return compiled is not None and bool(compiled.is_token_ids(prompt, len(prompt), most))
 
 
-def _check_prompts(prompt: bytes, name: str, choices: int, compiled: Reading | None) -> None:
+def _check_prompts(prompt: bytes, name: str, choices: int, compiled: Reading | None) -> int:
     if _is_token_ids(prompt, MAX_SEQUENCES // choices, compiled):
-        return
+        return max(1, prompt.count(b"[") - 1)
     prompts = _decoded(_prompts, prompt, name)
     if len({type(each) for each in prompts}) > 1:
         raise InvalidRequest(
@@ -186,3 +190,4 @@ def _check_prompts(prompt: bytes, name: str, choices: int, compiled: Reading | N
             f"more than {MAX_SEQUENCES}",
             name,
         )
+    return max(1, count)

@@ -179,7 +179,7 @@ class RemoteFactSink:
         if orders.engines is not None:
             self._use(orders.engines)
         for each in orders.news:
-            self._engine.stall_watch.hear(each)
+            self._engine.hear(each)
         for command, turn in zip(orders.commands, orders.turns, strict=True):
             if obey(self._engine.calls, command, turn):
                 self._asked_at.pop(command.request_id, None)
