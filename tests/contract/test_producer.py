@@ -10,7 +10,7 @@ from kairos.live.kafka import producer as module
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import ReceivedMessage, Subscription
-from tests.support.buses import TIMEOUT_S
+from tests.support.buses import TIMEOUT_S, until_logged
 from tests.support.kafka_mock import MockCluster
 
 
@@ -32,11 +32,13 @@ async def test_a_message_is_safe_at_the_offset_that_is_told(connection):
         assert await asyncio.gather(*sent) == list(range(500))
 
 
-async def test_messages_wait_for_a_cluster_that_is_away_and_keep_their_order(cluster, connection):
+async def test_messages_wait_for_a_cluster_that_is_away_and_keep_their_order(
+    cluster, connection, caplog
+):
     cluster.go_down()
     async with Producer(connection) as producer:
         sent = [producer.send("t", f"{n}", b"") for n in range(100)]
-        await asyncio.sleep(1)
+        await until_logged(caplog, "cannot be reached")
         assert not any(each.done() for each in sent)
         cluster.come_up()
         async with asyncio.timeout(TIMEOUT_S):
@@ -74,13 +76,13 @@ async def test_a_message_over_the_limit_is_refused_with_its_headers_counted(conn
             producer.send("t", "k", b"x" * 990, {"name": "1234é"})
 
 
-async def test_partitions_are_counted_once_the_cluster_answers(cluster, connection):
+async def test_partitions_are_counted_once_the_cluster_answers(cluster, connection, caplog):
     name = f"p{secrets.token_hex(4)}"
     cluster.create(name, partitions=3)
     async with Producer(connection) as producer:
         cluster.go_down()
         asked = asyncio.create_task(producer.partitions(name))
-        await asyncio.sleep(0.5)
+        await until_logged(caplog, "cannot be reached")
         assert not asked.done()
         cluster.come_up()
         async with asyncio.timeout(TIMEOUT_S):

@@ -21,7 +21,7 @@ from kairos.live.kafka.subscription import (
     Revoked,
     Subscription,
 )
-from tests.support.buses import TIMEOUT_S
+from tests.support.buses import TIMEOUT_S, until_logged
 from tests.support.kafka_mock import MockCluster
 
 
@@ -210,21 +210,23 @@ class TestAway:
             assert item.key == "0"
 
     @pytest.mark.parametrize("group", [None, "g"])
-    async def test_to_leave_a_cluster_that_is_away_takes_a_moment(self, cluster, connection, group):
+    async def test_to_leave_a_cluster_that_is_away_takes_a_moment(
+        self, cluster, connection, caplog, group
+    ):
         started_at = None
         async with Subscription(connection, ["t"], group) as subscription:
             await read(subscription, CaughtUp)
             cluster.go_down()
-            await asyncio.sleep(0.5)
+            await until_logged(caplog, "cannot be reached")
             started_at = time.monotonic()
         assert time.monotonic() - started_at < 5
 
-    async def test_a_commit_waits_for_a_cluster_that_is_away(self, cluster, connection):
+    async def test_a_commit_waits_for_a_cluster_that_is_away(self, cluster, connection, caplog):
         async with Subscription(connection, ["t"], "g") as subscription:
             await read(subscription, Assigned)
             cluster.go_down()
             commit = asyncio.ensure_future(subscription.commit({("t", 0): (1, "")}))
-            await asyncio.sleep(1)
+            await until_logged(caplog, "cannot be reached")
             cluster.come_up()
             async with asyncio.timeout(TIMEOUT_S):
                 with contextlib.suppress(Unavailable):  # or it is refused; it never hangs
@@ -237,16 +239,10 @@ class TestAway:
         async with Subscription(connection, ["t"], "g") as subscription:
             await read(subscription, CaughtUp)
             cluster.go_down()
-            await said(caplog, "cannot be reached at 127.0.0.1")
+            await until_logged(caplog, "cannot be reached at 127.0.0.1")
             await asyncio.sleep(2)
             cluster.come_up()
-            await said(caplog, "is reached again")
+            await until_logged(caplog, "is reached again")
         lines = [r.getMessage() for r in caplog.records if r.name.endswith("connectivity")]
         assert len(lines) == 2
         assert capfd.readouterr().err == ""
-
-
-async def said(caplog, text):
-    async with asyncio.timeout(TIMEOUT_S):
-        while text not in caplog.text:
-            await asyncio.sleep(0.05)

@@ -26,8 +26,7 @@ LASTING = {
 OWED = {
     "contract/test_kafka_bus.py": (3, "members overlap; a broker stays away"),
     "contract/test_kafka_deaths.py": (1, "slow messages are in hand"),
-    "contract/test_producer.py": (2, "nothing is answered while the cluster is away"),
-    "contract/test_subscription.py": (4, "what is read ahead; a cluster that is away"),
+    "contract/test_subscription.py": (2, "what is read ahead; what is logged once"),
     "e2e/test_flow_processors.py": (2, "what is on the disk before a kill"),
     "e2e/test_nothing_is_lost.py": (2, "a broker stays away; no second end comes"),
     "e2e/test_page.py": (1, "something to draw"),

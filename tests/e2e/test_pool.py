@@ -96,12 +96,12 @@ async def session():
 
 
 async def decides(service):
-    await until(lambda: service.brain.member.active is not None, 30)
+    await until(lambda: service.brain.member.active is not None)
 
 
 async def test_a_gateway_before_a_standby_works_like_any_other(pool, engine, session):
     one, other = await pool.gateway(), await pool.gateway()
-    await until(lambda: one.brain.member.active or other.brain.member.active, 30)
+    await until(lambda: one.brain.member.active or other.brain.member.active)
     answers = await asyncio.gather(
         *(ask(session, each, f"{n}") for n, each in enumerate([one, other] * 4))
     )
@@ -188,7 +188,7 @@ async def test_the_room_of_a_killed_gateway_is_given_to_others(pool, engine, ses
     doomed.kill()
     await asyncio.gather(*lost, return_exceptions=True)
     call = asyncio.create_task(ask(session, survivor, "after"))
-    await until(lambda: len(engine.calls) == 3, 20)
+    await until(lambda: len(engine.calls) == 3)
     assert engine.calls[2].headers["x-request-id"] == "after"
     for _ in range(3):
         engine.turns.release()
@@ -259,10 +259,10 @@ async def test_a_call_over_the_bus_survives_the_balancer_and_is_answered_once(
         balancer.kill()
         await until(lambda: engine.lost == 2)
         await decides(service)
-        await until(lambda: len(engine.calls) == 4, 20)
+        await until(lambda: len(engine.calls) == 4)
         for _ in range(6):
             engine.turns.release()
-        await until(lambda: len(caller.replies) >= 4, 20)
+        await until(lambda: len(caller.replies) >= 4)
         await asyncio.sleep(1)
     assert sorted(caller.replies) == [(f"b{n}", 200) for n in range(4)]
 
@@ -332,7 +332,7 @@ async def test_engines_come_and_go_before_a_pool_where_decisions_are_made_last_a
     pool, engines, session
 ):
     gateways = [await pool.gateway() for _ in range(2)]
-    await until(lambda: any(each.brain.decides for each in gateways), 30)
+    await until(lambda: any(each.brain.decides for each in gateways))
     gateways.sort(key=lambda each: each.brain.decides)
     extra = await engines()
     name = extra.url.removeprefix("http://")

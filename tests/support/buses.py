@@ -96,3 +96,9 @@ class Seen:
 
 async def fail(message: Message) -> None:
     raise ValueError(f"cannot stand {text(message)}")
+
+
+async def until_logged(caplog, text: str) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while text not in caplog.text:
+            await asyncio.sleep(0.05)
