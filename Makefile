@@ -22,7 +22,7 @@ VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-frameworks test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
+.PHONY: acceptance acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-frameworks test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -87,6 +87,9 @@ test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes thr
 test-source: $(INSTALLED)  ## where the brain is compiled: its laws on its source, and tests that replace parts of it
 	@KAIROS_INTERPRETED=1 $(PYTEST) $(call costs,source) -m "(interpreted or both) and not long" \
 		$(call marked,(interpreted|both))
+
+kinds: $(INSTALLED)  ## how calls are refused, retried and failed over: the tables of tests/kinds, a line for each row
+	@$(PYTEST) tests/kinds -n $(TEST_PROCESSES) -v
 
 smoke: OF := kafka
 smoke: $(INSTALLED)  ## of tests that need a service, what the gate runs; OF=kafka (vllm, real, frameworks, browser)

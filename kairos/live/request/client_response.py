@@ -20,6 +20,8 @@ _WAITING = b": waiting for an instance\n\n"  # which readers of streams pass ove
 
 CLIENT = "kairos.client"  # in a scope: the `Client` that asked
 
+# OpenAI's and Anthropic's clients wait for no longer than this, and ask again at once instead.
+_SHORT_S = 60
 _REASON, _REQUEST_ID = RAW[REASON], RAW[REQUEST_ID]
 
 
@@ -145,7 +147,7 @@ def error_headers(error: KairosError) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", b"application/json"), (_REASON, error.code.encode())]
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
-    if not error.retries:
+    if not error.retries or (error.retry_after_s or 0) > _SHORT_S:
         headers.append((b"x-should-retry", b"false"))
     return headers
 
