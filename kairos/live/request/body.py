@@ -48,7 +48,9 @@ _MEDIA = re.compile(
     rb'"(?:[A-Za-z0-9+/=_-]|\\/){1024,}"'
 )
 _BASE64 = bytes(range(48, 58)) + bytes(range(65, 91)) + bytes(range(97, 123)) + b"+/=_-\\"
-_PROBE_BYTES = 512
+_PROBE_BYTES, _PROBED_EACH = 64, 1_000
+# Of a longer text so much is looked at, in so many pieces, for what its escapes and blanks save.
+_SAMPLE_BYTES, _SAMPLES = 4_096, 16
 # What a tokenizer makes of a run of blanks: one token of very many, so a pair of them is a quarter
 # byte of text.
 _PAIR_BYTES = 1.75
@@ -264,18 +266,27 @@ def text_size(text: bytes) -> int:
     """
     if b";base64," in text or _has_long_data(text):
         text = _MEDIA.sub(b"", text)
-    size = float(len(text))
-    size -= _PAIR_BYTES * text.count(b"  ")
+    size = len(text)
+    if size <= _SAMPLE_BYTES:
+        return max(0, int(size - _saved_bytes(text)))
+    step = size // _SAMPLES
+    piece = _SAMPLE_BYTES // _SAMPLES
+    sample = b"".join([text[at : at + piece] for at in range(0, size - piece, step)])
+    return max(0, int(size - _saved_bytes(sample) * size / len(sample)))
+
+
+def _saved_bytes(text: bytes) -> float:
+    saved = _PAIR_BYTES * text.count(b"  ")
     if (escapes := text.count(b"\\")) > 0:
         by_number, low = text.count(b"\\u"), text.count(b"\\u0")  # of two bytes in UTF-8, of three
-        size -= escapes - by_number + 4 * low + 3 * (by_number - low)
-        size -= _PAIR_BYTES * (text.count(rb"\n\n") + text.count(rb"\t\t"))
-    return max(0, int(size))
+        saved += escapes - by_number + 4 * low + 3 * (by_number - low)
+        saved += _PAIR_BYTES * (text.count(rb"\n\n") + text.count(rb"\t\t"))
+    return saved
 
 
 def _has_long_data(text: bytes) -> bool:
     """Return whether a run of base64 is in it that is long enough to meet a probe."""
-    for at in range(0, len(text) - _PROBE_BYTES, _PROBE_BYTES):
+    for at in range(0, len(text) - _PROBE_BYTES, _PROBED_EACH):
         piece = text[at : at + _PROBE_BYTES]
         if b" " not in piece and piece.isascii() and not piece.translate(None, _BASE64):
             return True
