@@ -1,10 +1,12 @@
 """One caller with thousands of connections, beside others."""
 
 import asyncio
+import contextlib
 import time
 
+from kairos.live.frontend.http import listen, server_of, serving
 from tests.faults.crowd import CROWDS, HOST, watched
-from tests.unit.live.frontend.test_http import HEAD, POST, Calls, answering, listening
+from tests.unit.live.frontend.test_http import HEAD, POST, Calls, answering
 
 CROWD = 300
 CALL = POST + b"content-length: 1\r\n\r\nx"
@@ -16,6 +18,14 @@ class Busy(Calls):
     def take(self, exchange):
         time.sleep(0.001)
         super().take(exchange)
+
+
+@contextlib.asynccontextmanager
+async def listening(app, calls):
+    """Give the host and the port of a server."""
+    with listen("127.0.0.1", 0) as sock:
+        async with serving({sock: server_of(app, calls)}, []):
+            yield sock.getsockname()
 
 
 async def test_others_do_not_wait_for_all_of_a_crowd_that_asks_at_once():
