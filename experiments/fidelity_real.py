@@ -34,6 +34,12 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     cores: Cores
 
 
+def order_options(policy: str, placement: str) -> list[str]:
+    """Return the options by which `kairos serve` takes these, baselines included."""
+    order, where = (MOVED.get(each, each) for each in (policy, placement))
+    return [f"--policy={order}", f"--placement={where}"]
+
+
 async def play(
     engines: Sequence[str],
     submissions: Sequence[Submission],
@@ -49,10 +55,7 @@ async def play(
         SetupError: Kairos did not start, or some workflow did not come to its end.
     """
     serve = [f"--engine={url},max_num_seqs={max_num_seqs}" for url in engines]
-    serve += [
-        f"--policy={MOVED.get(policy, policy)}",
-        f"--placement={MOVED.get(placement, placement)}",
-    ]
+    serve += order_options(policy, placement)
     async with serving(serve, len(engines)) as (process, url):
         meter = Meter(process.pid)
         began_at, used, preempted = time.monotonic(), meter.read(), await preemptions(engines)

@@ -17,9 +17,8 @@ import msgspec
 from experiments.e47_flows_real import IN_ONE_PROCESS, ONE, TOPOLOGICAL
 from experiments.fidelity_cpu import Meter, cores
 from experiments.fidelity_engines import Limits
-from experiments.fidelity_real import serving
+from experiments.fidelity_real import order_options, serving
 from experiments.flow_systems import KAIROS, OPWISE, asking_operators, policy_and_placement
-from kairos.core_names import MOVED
 from kairos.declared_plan import PlannedWork
 from kairos.errors import SetupError
 from kairos.execution.facts import OperatorsOpened
@@ -79,12 +78,8 @@ async def on_engines(
     if system == IN_ONE_PROCESS:
         ran = await _carried_out(plan, rows, _declared, engines=engines)
     else:
-        policy, placement = policy_and_placement(system)
         options = [f"--engine={engine}" for engine in engines]
-        options += [
-            f"--policy={MOVED.get(policy, policy)}",
-            f"--placement={MOVED.get(placement, placement)}",
-        ]
+        options += order_options(*policy_and_placement(system))
         pool = _pool_of(system, plan, len(rows), len(used) * limits.kv_tokens)
         async with serving(options, len(used)) as (_, url):
             concurrency = seqs * len(used)

@@ -14,9 +14,8 @@ import msgspec
 
 from experiments.fidelity_cpu import Cores, Meter, cores
 from experiments.fidelity_engines import Limits, Tell, engines
-from experiments.fidelity_real import check, serving
+from experiments.fidelity_real import check, order_options, serving
 from experiments.placements_vllm_counts import Counts, Sizes, measured_sizes, read_counts
-from kairos.core_names import MOVED
 from kairos.errors import SetupError
 from kairos.tools.replay import Replay
 from kairos.tools.replayed import Replayed
@@ -136,13 +135,7 @@ def serve_options(
 ) -> list[str]:
     """Of `kairos serve`. `learnt`: the file that it begins with, if it is there, and keeps."""
     told = [f"--engine={url},max_num_seqs={max_num_seqs}" for url in urls]
-    order, where = (MOVED.get(each, each) for each in (policy, placement))
-    return [
-        *told,
-        f"--policy={MOVED.get(order, order)}",
-        f"--placement={MOVED.get(where, where)}",
-        f"--learnt={learnt}",
-    ]
+    return [*told, *order_options(policy, placement), f"--learnt={learnt}"]
 
 
 async def replay(url: str, submissions: Sequence[Submission]) -> Replayed:

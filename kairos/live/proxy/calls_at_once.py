@@ -7,6 +7,7 @@ either: quotas and budgets are about calls that engines compute.
 
 import re
 
+from kairos.admission import RETRIES
 from kairos.errors import ModelNotFound, NoInstance
 from kairos.events import (
     Arrived,
@@ -26,7 +27,6 @@ from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.model import Instance, Request
 from kairos.ports import FactSink
 
-RETRIES = 2
 _COUNTS = {
     *("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize"),
     *("/v1/messages/count_tokens", "/v1/responses/input_tokens"),
