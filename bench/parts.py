@@ -38,7 +38,6 @@ MODULES = {
     "kairos.live.frontend.exchange": SERVER,
     "kairos.live.frontend.asgi": SERVER,
     "kairos.live.frontend.gateway": BODY,
-    "kairos.live.frontend.passed": BODY,
     "kairos.live.request.bodies": BODY,
     "kairos.live.request.body": BODY,
     "kairos.live.request.access": BODY,

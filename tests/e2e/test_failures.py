@@ -8,8 +8,8 @@ from aiohttp import web
 from kairos.events import Arrived, Bounced, Failed, InstanceJoined, InstanceLeft, Tick
 from kairos.live.control import local_control
 from kairos.live.engines import monitor
-from kairos.live.frontend import call_body
 from kairos.live.observers import telemetry
+from kairos.live.request import body
 from kairos.model import SECOND
 
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
@@ -306,7 +306,7 @@ async def test_an_error_of_our_own_is_answered_like_any_other(
     def broken(*_, **__):
         raise RuntimeError("a secret of the source code")
 
-    monkeypatch.setattr(call_body, "read_body", broken)
+    monkeypatch.setattr(body, "read_body", broken)
     monkeypatch.setattr(telemetry.Telemetry, "families", broken)
     served = await kairos(engine.url)
 

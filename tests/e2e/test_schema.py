@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from kairos.batch_settings import BatchSettings
-from kairos.live.frontend.gateway import HOT_ROUTES
+from kairos.live.request.routes import HOT_ROUTES
 from tests.e2e.client import Answer
 from tests.e2e.flows import REPORTS, kept_in, put
 

@@ -15,10 +15,10 @@ from kairos.live.frontend.declared_plans import add_plans
 from kairos.live.frontend.fastapi_errors import answer_errors_as_openai_does
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.openapi import description
-from kairos.live.frontend.passed import PASSED
 from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.access import Access
 from kairos.live.request.client_response import ASGIApp
+from kairos.live.request.routes import PASSED
 
 
 def build_app(

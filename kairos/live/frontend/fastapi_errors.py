@@ -7,9 +7,10 @@ from starlette.exceptions import HTTPException
 
 from kairos.errors import KairosError
 from kairos.header_names import REQUEST_ID
-from kairos.live.frontend.openai_errors import INTERNAL, RequestIds, RouteRefused, new_id
+from kairos.live.frontend.openai_errors import INTERNAL, RequestIds, new_id
 from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.client_response import error_body, error_headers
+from kairos.live.request.routes import RouteRefused
 
 
 def error_response(error: KairosError) -> JSONResponse:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.openai_errors import INTERNAL, RequestIds, send_error
-from kairos.live.frontend.passed import is_passed_on
 from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.access import Access
 from kairos.live.request.client_response import ASGIApp, Receive, Scope, Send
 from kairos.live.request.identity.agent_urls import NamedRoutes
+from kairos.live.request.routes import is_passed_on
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

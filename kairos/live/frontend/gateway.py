@@ -7,21 +7,18 @@ from functools import partial
 
 from kairos.errors import KairosError, RequestInFlight
 from kairos.header_names import ATTEMPT, RAW, REQUEST_ID
-from kairos.live.frontend.call_body import body_of
 from kairos.live.frontend.exchange import Asking
 from kairos.live.frontend.new_request import request_of
-from kairos.live.frontend.openai_errors import HOT_ROUTES, INTERNAL, new_id
+from kairos.live.frontend.openai_errors import INTERNAL, new_id
 from kairos.live.frontend.own_models import OwnModels
-from kairos.live.frontend.passed import check_passes
 from kairos.live.observers.audit_log import OnError
-from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, is_retried
+from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.call import Call
-from kairos.live.proxy.calls_at_once import needs_no_memory
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.told import OnTrouble
 from kairos.live.request.access import Callers
 from kairos.live.request.bodies import Bodies, Upload
-from kairos.live.request.body import Body
+from kairos.live.request.body import Body, body_of
 from kairos.live.request.caller import Caller, KeysComing
 from kairos.live.request.client_response import CLIENT, ClientResponse, Receive, Scope, Send
 from kairos.live.request.deadlines import patience_of
@@ -30,6 +27,7 @@ from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.live.request.identity.resolve import identity_of
+from kairos.live.request.routes import HOT_ROUTES, check_passes, rules_of
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokens import Estimate, PromptTokens
 from kairos.live.tracing.tracing import Tracing
@@ -127,6 +125,7 @@ class GatewayCall:
         "_prompt",
         "_raw_path",
         "_response",
+        "_rules",
         "_upload",
         "wants_answer",
     )
@@ -163,7 +162,8 @@ class GatewayCall:
             self._caller = caller = gateway.access.caller(asked.headers.get(b"authorization"))
             if not gateway.access.is_open:
                 exchange.caller = self._response.caller = caller.tenant
-            check_passes(asked, self._raw_path)
+            check_passes(asked.method, asked.path, self._raw_path)
+            self._rules = rules_of(asked.method, asked.path)
             self._upload = gateway.bodies.read(asked.headers, exchange, self._response, self)
         except KeysComing as awaited:  # who calls is known then
             awaited.coming.add_done_callback(self._begin_again)
@@ -179,14 +179,14 @@ class GatewayCall:
         gateway, asked, caller = self._gateway, self._asked, self._caller
         assert caller is not None
         try:
-            body = body_of(asked.path, asked.headers, content)
+            body = body_of(self._rules, asked.headers, content)
             own = gateway.own_models
             if own is not None and body.model is not None and own.takes(body.model):
                 own.begin(asked, content, caller, self._response, self)
                 return
             identity = identity_of(asked.headers, body.told, self._names, caller, gateway.aliases)
             tenant = caller.tenant
-            if gateway.inference is not None and asked.path in STREAMING_ROUTES:
+            if gateway.inference is not None and self._rules.infers:
                 self._by_inference = gateway.inference.add(identity, body.prompt, tenant)
                 self.wants_answer = self._by_inference is not None
             prompts = gateway.prompts
@@ -215,21 +215,20 @@ class GatewayCall:
         if gateway.engine.calls.expects(response.request_id):  # another of that name is in flight
             response.request_id = _other_id(response.request_id, asked.headers)
         assert self._caller is not None
-        at_once = needs_no_memory(asked)
-        request, sink = self._follow(
-            request_of(
-                response.request_id,
-                asked,
-                body,
-                identity,
-                self._caller,
-                gateway.classes,
-                prompt=prompt,
-                now=gateway.sink.now(),
-            ),
-            streams=body.stream,
+        rules = self._rules
+        request = request_of(
+            response.request_id,
+            asked,
+            body,
+            identity,
+            self._caller,
+            gateway.classes,
+            prompt=prompt,
+            now=gateway.sink.now(),
         )
-        if at_once:
+        if rules.needs_memory:
+            request, sink = self._follow(request, streams=body.stream)
+        else:
             sink = gateway.engine.at_once.beside(gateway.sink)
         call = Call(
             request,
@@ -241,8 +240,8 @@ class GatewayCall:
             self,
             gateway.on_trouble,
             ends_workflow=identity.ends_workflow
-            or (not at_once and identity.workflow_id is None and self._by_inference is None),
-            tries_again=at_once or is_retried(asked),
+            or (rules.needs_memory and identity.workflow_id is None and self._by_inference is None),
+            tries_again=rules.is_retried or not rules.needs_memory,
             patience_s=patience_of(asked.headers, gateway.sink.now()),
         )
         call.begin(request.deadline_at)

@@ -5,12 +5,8 @@ import os
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from kairos.errors import (
-    InvalidRequest,
-    KairosError,
-)
+from kairos.errors import KairosError
 from kairos.header_names import RAW, REQUEST_ID
-from kairos.live.proxy.asked import STREAMING_ROUTES
 from kairos.live.request.client_response import (
     ASGIApp,
     Receive,
@@ -22,16 +18,6 @@ from kairos.live.request.client_response import (
 
 INTERNAL = KairosError("internal error; the server's log has more")
 _REQUEST_ID = RAW[REQUEST_ID]
-HOT_ROUTES = STREAMING_ROUTES | {"/v1/embeddings"}
-
-
-class RouteRefused(InvalidRequest):
-    """A path or method that is not served."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = "method_not_allowed" if status == 405 else "not_found"
 
 
 def new_id() -> str:

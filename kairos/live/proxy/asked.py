@@ -7,17 +7,8 @@ import msgspec
 from kairos.events import Dispatch
 from kairos.header_names import REQUEST_ID
 from kairos.live.proxy.passed_headers import PassedHeaders
+from kairos.live.request.routes import RouteRules, rules_of
 from kairos.live.tracing.call_trace import CallTrace
-
-STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
-# Where an engine keeps nothing of a call that fails: it is made again on another.
-_RETRIED = STREAMING_ROUTES | {
-    *("/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens"),
-    *("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"),
-    *("/v1/images/generations", "/v1/images/edits", "/v1/images/variations"),
-    *("/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score", "/pooling", "/v1/pooling"),
-    *("/classify", "/v1/classify", "/v1/moderations", "/tokenize", "/detokenize"),
-}
 
 _REQUEST_ID = REQUEST_ID.encode() + b": "
 _BODILESS = ("GET", "DELETE")  # unless they bring a body
@@ -32,15 +23,15 @@ class Asked(msgspec.Struct):
     headers: dict[bytes, bytes]  # names in lower case
     trace: CallTrace | None = None  # that records the call
 
+    @property
+    def rules(self) -> RouteRules:
+        """Of its route."""
+        return rules_of(self.method, self.path)
+
     def sent(self, dispatch: Dispatch) -> None:
         """It goes to an instance. Where it is recorded, the headers then name this attempt."""
         if self.trace is not None:
             self.trace.sent(dispatch, self.headers)
-
-
-def is_retried(asked: Asked) -> bool:
-    """Return whether the call may be made again where an engine gave no answer."""
-    return asked.path in _RETRIED and asked.method == "POST"
 
 
 def request_head(

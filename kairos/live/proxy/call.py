@@ -4,7 +4,7 @@ import asyncio
 
 from kairos.errors import DeadlinePassed, KairosError, NoInstance
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
-from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
+from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, Stalled, failure_of
 from kairos.live.proxy.forwarders import forwarder
@@ -61,7 +61,7 @@ class Call:
         self._on_trouble = on_trouble
         self._ends_workflow = ends_workflow
         self._tries_again, self._patience_s = tries_again, patience_s
-        self._reads_stream = asked.path in STREAMING_ROUTES
+        self._reads_stream = asked.rules.reads_stream
         self.answer: EngineAnswer | None = None  # that is awaited
         self._forwarder: ResponseForwarder | None = None
         self._hop: PrefillHop | None = None  # while another instance computes the prompt

@@ -5,8 +5,6 @@ no step of the model, so such calls neither wait in a queue nor are packed. They
 either: quotas and budgets are about calls that engines compute.
 """
 
-import re
-
 from kairos.admission import RETRIES
 from kairos.errors import ModelNotFound, NoInstance
 from kairos.events import (
@@ -22,23 +20,9 @@ from kairos.events import (
     Refuse,
     WorkflowEnded,
 )
-from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.model import Instance, Request
 from kairos.ports import FactSink
-
-_COUNTS = {
-    *("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize"),
-    *("/v1/messages/count_tokens", "/v1/responses/input_tokens"),
-}
-_CANCEL = re.compile(r"/v1/[a-z_]+/[A-Za-z0-9_.-]+/cancel")
-
-
-def needs_no_memory(asked: Asked) -> bool:
-    """Return whether an engine answers without computing."""
-    return (
-        asked.method != "POST" or asked.path in _COUNTS or _CANCEL.fullmatch(asked.path) is not None
-    )
 
 
 class CallsAtOnce:

@@ -1,7 +1,7 @@
 """A call's request to an engine, as it is sent."""
 
 from kairos.events import Dispatch
-from kairos.live.proxy.asked import Asked, is_retried, request_head
+from kairos.live.proxy.asked import Asked, request_head
 from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer
 from kairos.live.proxy.engine_client import EngineClient, InstanceNotKnown
 
@@ -40,6 +40,6 @@ def send(
         taker,
         streams=streams,
         method=asked.method,
-        is_repeatable=is_retried(asked),
+        is_repeatable=asked.rules.is_retried,
         patience_s=patience_s,
     )

@@ -1,6 +1,7 @@
 """What Kairos must know of a request's body, and the one change that it ever makes to one."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from kairos.live.request.parameters import (
     wrong,
 )
 from kairos.live.request.prefix import UNIT_BYTES, hash_prefix
+from kairos.live.request.routes import RouteRules
 from kairos.live.request.shape import (
     check_input,
     check_messages,
@@ -34,6 +36,8 @@ from kairos.live.request.shape import (
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 
 BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
+# What engines make of an upload, a recording or a picture: Whisper has 1,500 for half a minute.
+_UPLOAD_TOKENS = 1_500
 _NO_LIMIT = 10**9  # tokens; what a client allows beyond is as good as no limit
 
 # Images come as data URLs; sound, files and tensors as base64, in fields of any name but those of
@@ -167,6 +171,24 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         if spliced is not None:
             read.content, read.usage_added = spliced, True
     return read
+
+
+def body_of(rules: RouteRules, headers: Mapping[bytes, bytes], content: bytes) -> Body:
+    """Read a call's body as its route has it.
+
+    Raises:
+        InvalidRequest: no engine could serve it.
+    """
+    # However it is spelt: an engine reads as JSON what was not read here otherwise.
+    is_json = headers.get(b"content-type", b"").lower().startswith(b"application/json")
+    if not rules.generates and (not is_json or not content):
+        return Body(content, prompt_tokens=min(max(1, len(content) // 4), _UPLOAD_TOKENS))
+    return read_body(
+        content,
+        chat=rules.has_messages,
+        streams_usage=rules.tells_usage,
+        generates=rules.generates,
+    )
 
 
 def _decoded(content: bytes, decoder: msgspec.json.Decoder[Any]) -> _Body:

@@ -3,7 +3,8 @@
 import pytest
 
 from kairos.errors import InvalidRequest
-from kairos.live.frontend.call_body import body_of
+from kairos.live.request.body import body_of
+from kairos.live.request.routes import rules_of
 
 
 @pytest.mark.parametrize(
@@ -11,4 +12,4 @@ from kairos.live.frontend.call_body import body_of
 )
 def test_json_is_checked_on_every_route_however_its_type_is_spelt(spelt):
     with pytest.raises(InvalidRequest, match="cannot be read"):
-        body_of("/v1/messages", {b"content-type": spelt}, b'{"temperature": NaN}')
+        body_of(rules_of("POST", "/v1/messages"), {b"content-type": spelt}, b'{"temperature": NaN}')
