@@ -247,6 +247,7 @@ class CallBreaksEngines(KairosError):
 
     status = 502
     code = "call_breaks_engines"
+    retries = False
 
     def __init__(self) -> None:
         super().__init__(

@@ -6,6 +6,7 @@
 import argparse
 import ast
 import importlib
+import inspect
 import pkgutil
 import re
 import sys
@@ -323,6 +324,109 @@ def _error_classes() -> list[type[KairosError]]:
     ]
 
 
+def retries() -> str:
+    """How calls are refused, made again and timed out: rules, from what decides them."""
+    from kairos.admission import RETRIES
+    from kairos.live.proxy.response_forwarder import ABOUT_CALL, STATUS_RULES
+    from kairos.live.request.bodies import LEAST_BYTES_PER_S, SILENCE_S
+    from kairos.live.request.routes import ROUTES
+
+    engines = [
+        (", ".join(str(status) for status in rule.statuses), rule.meaning, rule.then)
+        for rule in (*STATUS_RULES, ABOUT_CALL)
+    ]
+    by_rules: dict[Any, list[str]] = {}
+    for path, rules in ROUTES.items():
+        by_rules.setdefault(rules, []).append(f"`{path}`")
+    routes = [
+        (
+            ", ".join(paths),
+            _yes(not rules.needs_memory),
+            _yes(rules.is_retried or not rules.needs_memory),
+            _yes(rules.reads_stream),
+            rules.protocol,
+        )
+        for rules, paths in by_rules.items()
+    ]
+    fields = _fields("kairos/config.py", "Settings")
+    limits = [(f"`{n}`", f"{d} s", said) for n, d, said in fields if n in _TIME_LIMITS]
+    least = f"{LEAST_BYTES_PER_S} bytes a second"
+    limits += [
+        ("fixed", f"{SILENCE_S:g} s", "longest silence of a request's body"),
+        ("fixed", least, "least that must come of a body after that time"),
+    ]
+    return (
+        "# Retries and timeouts\n\nWhile a client has nothing of the answer, a call that an engine "
+        f"fails is made again on others, at most {RETRIES} times; calls that need no memory, on "
+        "each that is left. Once a part of the answer is out, the error comes as the stream's "
+        "last event.\n\n## By route\n\n"
+        + _table(("route", "sent at once", "made again", "stream is read", "errors"), routes)
+        + "\nAll other routes below `/v1` that pass are sent once, as their engine may keep "
+        "something of a call; GET, DELETE and `cancel` are sent at once, to one after another.\n"
+        "\n## By what an engine does\n\n"
+        + _table(("status or fault", "what it says", "what Kairos does"), [*engines, *_FAULTS])
+        + "\n## By time\n\n"
+        + _table(("setting", "default", "limit"), limits)
+        + "\n## By what a client is refused for\n\nOpenAI's and Anthropic's clients try 408, 409, "
+        "429 and 5xx twice more by themselves, after `Retry-After` where that is at most a minute. "
+        "`x-should-retry: false` asks them not to; it is also set where `Retry-After` is longer."
+        "\n\n" + _table(("status", "code", "`Retry-After`", "clients try again"), _told_again())
+    )
+
+
+_TIME_LIMITS = {
+    *("max_wait_s", "stall_s", "answer_s", "longest_answer_s", "suspicion_s", "budget_s"),
+}
+_FAULTS = (
+    ("connection refused", "it is not there", "elsewhere; its circuit opens; nothing is suspected"),
+    (
+        "kept connection closed before a byte",
+        "it had closed it",
+        "once more on a new connection, then elsewhere",
+    ),
+    (
+        "connection closed with the call in hand",
+        "it may have died of the call",
+        (
+            "elsewhere; the call is suspected unless more than two failed with it, and waits for "
+            "at most `suspicion_s` for an instance by itself"
+        ),
+    ),
+    (
+        "no answer within `answer_s` or `stall_s`",
+        "nothing about the engine",
+        "504 `answer_timeout`; no other attempt, no circuit",
+    ),
+    ("silent for longer than it ever was", "it has lost the call", "elsewhere"),
+    ("a stream that begins with an error", "as its status would", "elsewhere"),
+)
+
+
+def _told_again() -> list[tuple[str, str, str, str]]:
+    rows = []
+    for each in _error_classes():
+        status = getattr(each, "status", None)
+        if not status or (status == 500 and each is not KairosError):
+            continue
+        computed = "retry_after_s" in inspect.signature(each.__init__).parameters
+        fixed = f"{each.retry_after_s} s" if each.retry_after_s else ""
+        code = _BUDGETS if each is BudgetExceeded else f"`{each.code}`"
+        by_itself = status in (408, 409, 429) or status >= 500
+        rows.append(
+            (
+                str(status),
+                code,
+                "as computed" if computed else fixed,
+                _yes(by_itself and each.retries),
+            )
+        )
+    return sorted({*rows})
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else ""
+
+
 def metrics() -> str:
     """Every series of `/metrics`, from the service that would serve it."""
     from kairos.balancer import Balancer
@@ -454,6 +558,7 @@ MADE: Mapping[str, Callable[[], str]] = {
     "cli.md": cli,
     "settings.md": settings,
     "http.md": http,
+    "retries.md": retries,
     "metrics.md": metrics,
     "events.md": events,
     "constants.md": constants,

@@ -104,6 +104,7 @@ class FileInUse(KairosError):
 
     status = 409
     code = "file_in_use"
+    retries = False
 
     def __init__(self, name: str, batch: str) -> None:
         super().__init__(f"{name} is the input of {batch}, which has not ended: cancel that first")
@@ -114,6 +115,7 @@ class NotCancellable(KairosError):
 
     status = 409
     code = "batch_not_cancellable"
+    retries = False
 
     def __init__(self, batch: str, state: State) -> None:
         super().__init__(f"{batch} is {state}: only validating and running batches are cancelled")

@@ -36,6 +36,7 @@ class InstanceExists(InvalidRequest):
 
     status = 409
     code = "instance_exists"
+    retries = False
 
     def __init__(self, instance_id: str) -> None:
         super().__init__(f"the instance {instance_id} is here already; to change it, remove it")
@@ -46,6 +47,7 @@ class TooManyInstances(InvalidRequest):
 
     status = 409
     code = "too_many_instances"
+    retries = False
 
     def __init__(self) -> None:
         super().__init__(f"there are {MAX_ENGINES} instances, which is the limit")

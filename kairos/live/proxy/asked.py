@@ -25,7 +25,7 @@ class Asked(msgspec.Struct):
 
     @property
     def rules(self) -> RouteRules:
-        """Of its route."""
+        """Look up the rules of its route."""
         return rules_of(self.method, self.path)
 
     def sent(self, dispatch: Dispatch) -> None:

@@ -1,6 +1,7 @@
-"""From an engine's answer to the client's, and what becomes of the call with it."""
+"""Make the client's answer from an engine's, and decide how the call ends with it."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kairos.errors import UpstreamFailed
 from kairos.events import Event, Failed, Finished
@@ -13,15 +14,34 @@ from kairos.live.request.client_response import ClientResponse
 
 ERROR_IN_STREAM = "engine reported an error in its stream"
 _USAGE_LIMIT_BYTES = 8 << 20  # answers larger than this are forwarded without looking for usage
-# What an engine says of itself: it knows no such key, or may not serve who has it, or has too much
-# to do.
-_KEY_REFUSED = {401, 403}
-_ABOUT_ITSELF = _KEY_REFUSED | {402, 408, 429, 503, 529}
-# It does not have the model, or no such route: others may. It is as well as before.
-_NOT_THERE = {404, 405, 501}
-INSTANCE_FAILED = _ABOUT_ITSELF | {500, 502, 504}
+
+
+class StatusRule(NamedTuple):
+    """Describe what statuses of an engine's answer mean, for the reference too."""
+
+    statuses: tuple[int, ...]
+    meaning: str
+    then: str
+
+
+_GETS_LESS = "elsewhere; the engine gets less until it serves again"
+_KEY_REFUSED = StatusRule(
+    (401, 403),
+    "it refuses the key that Kairos shows it",
+    f"{_GETS_LESS}; where all refuse: 502 `engine_refuses_key`",
+)
+_TOO_MUCH = StatusRule((402, 408, 429, 503, 529), "it has too much to do, for now", _GETS_LESS)
+_FAILED = StatusRule((500, 502, 504), "it failed at the call", "elsewhere; its circuit may open")
+_NOT_THERE = StatusRule(
+    (404, 405, 501), "it has no such model, route or object", "elsewhere; it keeps its other calls"
+)
+STATUS_RULES = (_KEY_REFUSED, _TOO_MUCH, _FAILED, _NOT_THERE)
+ABOUT_CALL = StatusRule((), "any other status is about the call", "the client's to know, as it is")
+
+_ABOUT_ITSELF = {*_KEY_REFUSED.statuses, *_TOO_MUCH.statuses}
+INSTANCE_FAILED = _ABOUT_ITSELF | {*_FAILED.statuses}
 # What another instance may well answer better; any other status is the client's to know.
-BETTER_ELSEWHERE = INSTANCE_FAILED | _NOT_THERE
+BETTER_ELSEWHERE = INSTANCE_FAILED | {*_NOT_THERE.statuses}
 ERROR_BYTES = 1 << 16  # of an engine's error, kept in case nothing better comes
 
 
@@ -35,8 +55,8 @@ class EngineError(UpstreamFailed):
         super().__init__(f"instance {instance_id} answered with an error of its own ({status})")
         self.answer = status, headers, body
         self.about_itself = status in _ABOUT_ITSELF
-        self.by_instance = status not in _NOT_THERE
-        self.is_for_client = status not in _KEY_REFUSED
+        self.by_instance = status not in _NOT_THERE.statuses
+        self.is_for_client = status not in _KEY_REFUSED.statuses
         if not self.is_for_client:
             self.code = "engine_refuses_key"
             problem = (

@@ -1,4 +1,4 @@
-"""What Kairos knows of each route: one row, read by everything that treats routes differently.
+"""State in one table how calls of each route are treated.
 
 A list of what may pass to an engine, not of what may not, so that an administrative route which a
 later engine adds stays closed: all of `/v1` but what loads or drops weights or is Kairos's own, and
@@ -16,7 +16,7 @@ Protocol = Literal["openai", "anthropic"]
 
 
 class RouteRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds of the calls of one route."""
+    """Describe how calls of one route are read, sent, retried and answered."""
 
     protocol: Protocol = "openai"  # of its errors, its stream of events and its usage
     generates: bool = False  # parameters are checked that no engine takes
@@ -74,7 +74,7 @@ class RouteRefused(InvalidRequest):
 
 
 def rules_of(method: str, path: str) -> RouteRules:
-    """Return what holds of a call, of which `check_passes` has nothing to say."""
+    """Return the rules for a call that `check_passes` lets pass."""
     if method != "POST":
         return _KEPT
     found = ROUTES.get(path)

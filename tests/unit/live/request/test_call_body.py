@@ -1,4 +1,4 @@
-"""What is read of a call's body."""
+"""Check what is read of a call's body."""
 
 import pytest
 
