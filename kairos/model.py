@@ -98,6 +98,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     least_prompt_tokens: int = 0  # that it has for certain
     completion_tokens: int  # expected; the truth arrives with Finished
     completion_limit: int | None = None  # tokens that the answer has at most; None: not told
+    sequences: int = 1  # that an engine generates for it, each with its own answer
     # Hashes of the prompt's beginning, up to each of `PREFIX_MARKS` that lies within it; prompts
     # that begin alike have the same. The marks count in `prefix_units`, in which the whole prompt
     # is so long: tokens, or what stands for them while they are not counted.

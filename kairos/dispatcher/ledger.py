@@ -42,6 +42,7 @@ class Ledger:
         # By instance id: after which change and when `held_tokens` was asked last, and its answer.
         self._held: dict[str, tuple[int, int, float]] = {}
         self._booking_of: dict[str, Booking] = {}
+        self._further: dict[str, int] = {}  # sequences beyond one a request, by instance id
         self._speeds = self.served.speeds
         self.busy, self.spare = BusyInstances(self.prompts), SpareCalls()
         self.changes = 0
@@ -104,9 +105,9 @@ class Ledger:
         return self._last_booking.get(instance_id, 0)
 
     def running(self, instance_id: str) -> int:
-        """Requests in flight on the instance."""
+        """Count the sequences of the requests in flight on the instance."""
         flight = self._flights.get(instance_id)
-        return len(flight) if flight is not None else 0
+        return len(flight) + self._further.get(instance_id, 0) if flight is not None else 0
 
     def takes_more(self, instance: Instance, at: int) -> bool:
         """Whether it is not busy."""
@@ -187,6 +188,8 @@ class Ledger:
             grows_from=until,
             limit=limit_of(request),
         )
+        if request.sequences > 1:
+            self._further[instance_id] = self._further.get(instance_id, 0) + request.sequences - 1
         self.prompts.begin(instance_id, request.id, computed, until)
         self.spare.begin(request, instance_id)
         self._last_booking[instance_id] = next(self._bookings)
@@ -262,6 +265,7 @@ class Ledger:
             took_us = at - booking.at
             more_us = service_us(booking, instance, speed, took_us, lengths) - booking.charged_us
         self._flights[instance_id].remove(request_id, answer)
+        self._end_further(booking.request, instance_id)
         self.prompts.end(booking.instance_id, booking.request.id)
         self.curves.give_back(request_id)
         self.spare.end(booking.request, instance_id, at)
@@ -278,6 +282,12 @@ class Ledger:
         self._changed(instance_id)
         self._forget_if_empty(instance_id)
         return more_us
+
+    def _end_further(self, request: Request, instance_id: str) -> None:
+        if request.sequences > 1:
+            left = self._further.pop(instance_id) - (request.sequences - 1)
+            if left:
+                self._further[instance_id] = left
 
     def _waits_no_more(self, request_id: str) -> None:
         instance_id = self.retention.gone(request_id)

@@ -53,6 +53,23 @@ async def test_answers_count_as_the_sequences_that_they_are(kairos, engine, aske
     assert arrived.request.completion_limit == 10 * sequences
 
 
+@pytest.mark.parametrize(("asked", "sequences"), SEQUENCES)
+async def test_they_take_as_many_of_the_engines_places(kairos, engine, asked, sequences):
+    places = 4
+    served = await kairos(engine.url, max_num_seqs=places)
+    engine.answer = engine.when_released
+    route = COMPLETIONS if "prompt" in asked else CHAT
+    first = asyncio.create_task(served.ask("POST", route, json=body(route, **asked)))
+    await engine.called(1)
+    others = [asyncio.create_task(served.chat()) for _ in range(places)]
+    await served.facts.seen(Arrived, 1 + places)
+    free = max(0, places - sequences)
+    await engine.called(1 + free)
+    assert served.balancer.waiting == places - free
+    engine.release(1 + places)
+    assert {(await each).status for each in (first, *others)} == {200}
+
+
 @pytest.mark.parametrize("route", [CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RERANK, "/tokenize"])
 async def test_a_kept_connection_that_is_reset_under_the_call_is_replaced_once(
     kairos, engine, route

@@ -85,10 +85,12 @@ class LedgerMachine(RuleBasedStateMachine):
         rest=st.integers(0, 63),
         agent=st.sampled_from(["x", "y", "unknown"]),
         limit=st.sampled_from([None, None, 1, 100]),
+        sequences=st.sampled_from([1, 1, 1, 2, 20]),
     )
-    def book(self, where, path, rest, agent, limit):
+    def book(self, where, path, rest, agent, limit, sequences):
         self.n += 1
         fields = {"agent": agent, "completion_limit": limit, "completion_tokens": 64}
+        fields["sequences"] = sequences
         one = request(f"r{self.n}", path, rest)
         one = replace(one, **fields)
         prefill_us = 0
@@ -170,7 +172,9 @@ class LedgerMachine(RuleBasedStateMachine):
             booking = self.ledger.booking(name)
             assert (booking.generated, booking.at) == (call.tokens, call.at)
         for where in (*FLEET, "later", "nobody"):
-            assert self.ledger.running(where) == len(self.of(where))
+            assert self.ledger.running(where) == sum(
+                each.request.sequences for each in self.of(where)
+            )
 
     @invariant()
     def what_is_held_is_what_was_told(self):

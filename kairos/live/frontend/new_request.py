@@ -50,6 +50,7 @@ def request_of(
         least_prompt_tokens=prompt.least,
         completion_tokens=body.completion_tokens,
         completion_limit=body.completion_limit,
+        sequences=body.sequences,
         prefix=body.prefix,
         prefix_units=body.prefix_units,
     )

@@ -63,6 +63,7 @@ def read_call(message: ReceivedMessage, now: int) -> BusCall:
         prompt_tokens=body.prompt_tokens,
         completion_tokens=body.completion_tokens,
         completion_limit=body.completion_limit,
+        sequences=body.sequences,
         prefix=body.prefix,
         prefix_units=body.prefix_units,
     )

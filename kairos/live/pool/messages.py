@@ -40,6 +40,7 @@ _TOKENS = range(1, 10**9)
 _COUNTED = range(1 << 48)  # tokens, as engines tell them: see `sse.py`
 _INSTANTS = range(10**18)  # µs since the epoch
 _ATTEMPTS = range(1, 10**6)
+_SEQUENCES = range(1, 10**8)
 _UNITS = range(10**9)
 _BUDGETS = range(1, 10**16)
 _HASHES = range(-(1 << 63), 1 << 64)
@@ -143,6 +144,7 @@ def check_request(request: Request) -> None:
         (request.arrived_at, _INSTANTS),
         (request.workflow_started_at, _INSTANTS),
         (request.attempt, _ATTEMPTS),
+        (request.sequences, _SEQUENCES),
         (0 if request.deadline_at is None else request.deadline_at, _INSTANTS),
         (1 if request.completion_limit is None else request.completion_limit, _TOKENS),
         (request.prefix_units, _UNITS),

@@ -117,6 +117,7 @@ class Body(msgspec.Struct):
     prefix_units: int = 0
     completion_tokens: int = 1  # expected
     completion_limit: int | None = None  # None: the client tells none
+    sequences: int = 1  # of tokens that an engine generates
     told: dict[str, msgspec.Raw] = {}  # what it has of `BODY_FIELDS`
     prompt: Prompt = Prompt()
 
@@ -162,6 +163,7 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         prefix=hash_prefix(prompt, _apart(body)),
         prefix_units=len(prompt) // UNIT_BYTES,
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)) * sequences,
+        sequences=sequences,
         completion_limit=int(limit) * sequences if 1 <= limit < _NO_LIMIT else None,
         told=_told_of_caller(body),
         prompt=body,
