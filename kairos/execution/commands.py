@@ -45,8 +45,8 @@ class IssueCall(CallAttempt, frozen=True):
 
 
 class RunFunction(CallAttempt, frozen=True):
-    """Of a registered function, with arguments that it may not change. `idempotency_key`: within
-    the run, for what has an effect."""
+    """Of a registered function, with copies of these arguments. `idempotency_key`: within the run,
+    for what has an effect."""
 
     function: str
     arguments: Mapping[str, object]

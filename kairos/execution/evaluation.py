@@ -14,6 +14,9 @@ from kairos.execution.reading import Located
 from kairos.execution.row_bounds import RowTooLarge
 from kairos.plan.invalid import OperatorFailed
 
+# What a row's values may make of a computation that nobody foresaw: it fails that row alone.
+UNUSUAL = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
+
 # A call that an operator wants. It settles the slot, now or later.
 Ask = Callable[[ValueFrame, int, WantsCall | WantsPrefill], None]
 # What a row came to: a value of its last slot; or the node that failed, and why.
@@ -100,6 +103,9 @@ class Evaluation:
             return
         except RowTooLarge as error:
             self._give_up(frame, slot, str(error))
+            return
+        except UNUSUAL as error:
+            self.fail(frame, slot, f"{type(error).__name__}: {error}")
             return
         if isinstance(progress, Gives):
             self.settle(frame, slot, progress.value)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from kairos.execution.behaviours import WantsCall
 from kairos.execution.commands import FetchCached, FlowCommand, KeepResult
-from kairos.execution.evaluation import Evaluation
+from kairos.execution.evaluation import UNUSUAL, Evaluation
 from kairos.execution.facts import CacheAnswered, CallAnswered, Stays
 from kairos.execution.flight import Flight
 from kairos.execution.frames import OpenRow, Slot, ValueFrame
@@ -165,6 +165,9 @@ class Flights:
             value = value_of(params, flight.wants.content, fact.value, cut=fact.cut)
         except OperatorFailed as error:
             self.broke(evaluation, flight, str(error))
+            return
+        except UNUSUAL as error:
+            self.broke(evaluation, flight, f"{type(error).__name__}: {error}")
             return
         self._settle(evaluation, flight, value, origin="called")
 

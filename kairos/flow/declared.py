@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from kairos.flow.operand import Operand, argument
+from kairos.flow.operand import Operand, argument, constant
 from kairos.plan.operators import OnError, Operator, Params, Reference
 
 
@@ -31,7 +31,7 @@ class DeclaredOperators:
             inputs={key: argument(self, name, value) for key, value in given.items()},
             after=tuple(each.reference.operator for each in after),
             on_error=on_error,
-            default=default,
+            default=constant(name, default),
             retries=retries,
         )
         self._scopes[-1].append(operator)

@@ -1,14 +1,16 @@
 """Python functions that flows may call, by name, with their purity declared."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from inspect import isawaitable
 from typing import TypeVar
 
 import msgspec
 
-from kairos.errors import SetupError
+from kairos.errors import KairosError, SetupError
 from kairos.plan.check import every
 from kairos.plan.operators import Purity, RegisteredCall
 from kairos.plan.pipeline import Plan
+from kairos.plan.values import NotJson, copied, plain
 
 _Callable = TypeVar("_Callable", bound=Callable[..., object])
 
@@ -19,6 +21,52 @@ class RegisteredFunction(msgspec.Struct, frozen=True):
     function: Callable[..., object]
     purity: Purity
     version: str
+
+    def call(self, arguments: Mapping[str, object]) -> object:
+        """Call the function with copies of the arguments, so that it cannot change anyone else's.
+
+        Returns:
+            A JSON value that nobody else has; or an awaitable of what is to become one by `given`.
+
+        Raises:
+            FunctionFailed: the function raised anything, SystemExit included, or gave no JSON.
+            KairosError: the function raised that.
+        """
+        try:
+            value = self.function(**copied(arguments))
+        except KairosError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it ends its row, not what runs it
+            raise FunctionFailed(said_of(error)) from None
+        return value if isawaitable(value) else given(value)
+
+
+class FunctionFailed(Exception):
+    """A function has no value for its row. The message has the function's own words."""
+
+
+def given(value: object) -> object:
+    """Return what a function gave as a JSON value that nobody else has.
+
+    Raises:
+        FunctionFailed: JSON has no such value.
+    """
+    try:
+        return plain(value)
+    except NotJson as error:
+        raise FunctionFailed(f"what the function gave is not JSON: {error}") from None
+    except BaseException as error:  # noqa: BLE001 - a property of the value, say, may raise anything
+        raise FunctionFailed(f"what the function gave is not JSON: {said_of(error)}") from None
+
+
+def said_of(error: BaseException) -> str:
+    """Return an error's type and own words, as a text that can be written anywhere."""
+    try:
+        words = str(error)
+    except BaseException:  # noqa: BLE001 - a user's `__str__` may raise anything
+        words = ""
+    said = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    return said.encode(errors="backslashreplace").decode()
 
 
 class Functions:

@@ -8,6 +8,7 @@ from kairos.plan.check_templates import uses_of
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.operators import Argument, Constant, Reference, References
 from kairos.plan.templates import expression
+from kairos.plan.values import NotJson, plain
 
 
 class Operand:
@@ -71,7 +72,7 @@ def argument(flow: object, operator: str, value: object) -> Argument:
         if operands:
             references = [argument(flow, operator, each) for each in operands]
             return References(tuple(each for each in references if isinstance(each, Reference)))
-    return Constant(_plain(operator, value))
+    return Constant(constant(operator, value))
 
 
 def used_by(
@@ -88,11 +89,15 @@ def used_by(
     return {name: argument(flow, operator, known[name]) for name in names if name in known}
 
 
-def _plain(operator: str, value: object) -> object:
-    """As JSON has it: tuples are lists."""
+def constant(operator: str, value: object) -> object:
+    """Return a constant as JSON has it: a copy, so that the program may go on with its own.
+
+    Raises:
+        InvalidFlow: it is not JSON.
+    """
     try:
-        return msgspec.json.decode(msgspec.json.encode(value))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return plain(value)
+    except NotJson as error:
         raise InvalidFlow(operator, f"a constant is JSON: {error}") from error
 
 
@@ -102,8 +107,12 @@ def json_schema(operator: str, schema: object) -> Mapping[str, object] | None:
     Raises:
         InvalidFlow: it is none of these.
     """
-    if schema is None or isinstance(schema, Mapping):
-        return schema
+    if schema is None:
+        return None
+    if isinstance(schema, Mapping):
+        found = constant(operator, schema)
+        assert isinstance(found, dict)
+        return found
     try:
         made = getattr(schema, "model_json_schema", None)
         found = made() if callable(made) else msgspec.json.schema(schema)

@@ -36,9 +36,9 @@ def load_module(path: Path) -> ModuleType:
         sys.path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
-    except SetupError:
+    except (SetupError, KeyboardInterrupt):
         raise
-    except Exception as error:  # whatever the module does
+    except BaseException as error:  # whatever the module does, SystemExit included
         raise SetupError(
             f"{path} cannot be run: {type(error).__name__}: {str(error)[:1000]}"
         ) from error

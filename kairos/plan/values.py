@@ -1,6 +1,9 @@
 """Values of operators: JSON, and its text in prompts."""
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
 
 import msgspec
 
@@ -8,9 +11,77 @@ from kairos.plan.operators import Path
 
 BYTES_PER_TOKEN = 4  # of texts whose tokens nobody has counted
 
+_Value = TypeVar("_Value")
+
 
 class Missing(Exception):
     """A value has no such part."""
+
+
+class NotJson(ValueError):
+    """A value has no like in JSON."""
+
+
+def copied(value: _Value) -> _Value:
+    """Copy the lists and objects of a JSON value, for code that may change them in place.
+
+    Texts and numbers are shared.
+    """
+    with _uncollected():
+        made: _Value = msgspec.to_builtins(value, str_keys=True)
+    return made
+
+
+def plain(value: object) -> object:
+    """Return a value as JSON has it, with lists and objects of its own.
+
+    Tuples and sets become lists; instants, decimals and bytes become texts; keys become texts. An
+    infinite number and NaN become null. Numpy's scalars and arrays become numbers and lists.
+
+    Raises:
+        NotJson: the value has no like in JSON; the message says why.
+    """
+    try:
+        encoded = _encoder.encode(value)
+        with _uncollected():
+            return msgspec.json.decode(encoded)
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise NotJson(f"a text has half of a surrogate pair, {half}") from None
+    except RecursionError:
+        raise NotJson("a value contains itself, or is nested too deep") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise NotJson(str(error)) from None
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause Python's search for reference cycles, since JSON has no cycles.
+
+    In a copy of 75,000 objects the search takes three quarters of the time.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _listed(value: object) -> object:
+    """Return what numpy's `tolist` gives, for a value that msgspec does not know.
+
+    Raises:
+        NotJson: the value has no such method.
+    """
+    as_list = getattr(value, "tolist", None)
+    if as_list is None:
+        raise NotJson(f"there is a {type(value).__name__}, which JSON does not know")
+    return as_list()
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_listed)
 
 
 def as_text(value: object) -> str:

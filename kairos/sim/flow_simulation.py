@@ -1,6 +1,7 @@
 """`kairos simulate --flow`: a flow over a table, on simulated engines, in virtual time."""
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from inspect import isawaitable
 
 import msgspec
 
@@ -11,7 +12,7 @@ from kairos.errors import InvalidRequest
 from kairos.execution.commands import RunFunction
 from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.execution.observation import FlowObservation
-from kairos.flow.functions import Functions
+from kairos.flow.functions import FunctionFailed, Functions
 from kairos.model import SECOND
 from kairos.plan.pipeline import Plan
 from kairos.runtime import Observer
@@ -110,8 +111,9 @@ def functions_runner(functions: Functions) -> Callable[[RunFunction], object]:
         if known.purity != "pure":
             return None
         try:
-            return msgspec.to_builtins(known.function(**command.arguments))
-        except Exception as error:  # whatever the function does
-            raise InvalidRequest(f"{type(error).__name__}: {str(error)[:200]}") from error
+            value = known.call(command.arguments)
+        except FunctionFailed as error:
+            raise InvalidRequest(str(error)[:200]) from error
+        return None if isawaitable(value) else value
 
     return run

@@ -8,12 +8,10 @@ workflow, so that whoever decides on it learns from it, and can tell about it.
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from typing import Any, Protocol
-
-import msgspec
 
 from kairos.errors import InvalidRequest, KairosError
 from kairos.execution.commands import (
@@ -25,7 +23,7 @@ from kairos.execution.commands import (
     TouchPrefix,
 )
 from kairos.execution.facts import CallAnswered, CallBroke, ItemsFinished
-from kairos.flow.functions import Functions
+from kairos.flow.functions import FunctionFailed, Functions, given, said_of
 from kairos.header_names import AGENT, APP, ATTEMPT, CLASS, REQUEST_ID, WORKFLOW_ID
 from kairos.live.llm.streamed_chat import Listen
 from kairos.live.processors.lost import ValuesLost
@@ -147,9 +145,10 @@ class RunCalls:
             is_final = isinstance(error, InvalidRequest)
             lost = error.ids if isinstance(error, ValuesLost) else ()
             fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=not is_final, lost=lost)
-        except Exception as error:  # noqa: BLE001 - whatever a function raises fails its row alone
-            said = f"{type(error).__name__}: {error}"[:_ERROR_LENGTH]
-            fact = CallBroke(call, said, retry=False)
+        except FunctionFailed as error:
+            fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=False)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a call fails its row alone
+            fact = CallBroke(call, said_of(error)[:_ERROR_LENGTH], retry=False)
         finally:
             work.close()
         self._tell(fact)
@@ -203,20 +202,41 @@ class RunCalls:
         return await self._llm.complete_streamed(body, headers, listen)
 
     async def _compute(self, command: RunFunction) -> CallAnswered:
-        function = self._functions[command.function].function
+        known = self._functions[command.function]
         arguments = dict(command.arguments)
-        if command.idempotency_key is not None and _takes_key(function):
+        if command.idempotency_key is not None and _takes_key(known.function):
             arguments[_IDEMPOTENCY_KEY] = command.idempotency_key
-        if inspect.iscoroutinefunction(function):
-            value = await function(**arguments)
+        if inspect.iscoroutinefunction(known.function):
+            value = known.call(arguments)
         else:
             loop = asyncio.get_running_loop()
-            value = await loop.run_in_executor(self._threads, lambda: function(**arguments))
-        return CallAnswered(command.call, msgspec.to_builtins(value, str_keys=True))
+            value = await loop.run_in_executor(self._threads, known.call, arguments)
+        if inspect.isawaitable(value):
+            value = given(await _awaited(value))
+        return CallAnswered(command.call, value)
 
     async def _processed(self, command: RunProcessor) -> CallAnswered:
         assert self._processors is not None, "a run begins with all processors that it needs"
         return CallAnswered(command.call, await self._processors.run(command))
+
+
+async def _awaited(value: Awaitable[object]) -> object:
+    """Return what a function's coroutine gives.
+
+    Raises:
+        FunctionFailed: it raised anything, a CancelledError of its own included.
+        asyncio.CancelledError: the call is abandoned.
+        KairosError: it raised that.
+    """
+    try:
+        return await value
+    except KairosError:
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        raise FunctionFailed(said_of(error)) from None
 
 
 def _takes_key(function: Callable[..., object]) -> bool:

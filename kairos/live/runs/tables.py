@@ -10,6 +10,7 @@ from kairos.errors import SetupError
 from kairos.live.runs import arrow, delimited, json_lines
 from kairos.live.runs.output_file import new_file
 from kairos.live.runs.rows import ROW_BYTES, InputRow, InputTable, too_large
+from kairos.plan.values import NotJson, plain
 
 Rows = Callable[[], Iterator[dict[str, Any]]]
 
@@ -109,7 +110,12 @@ class MappingTable:
 
     def rows(self) -> Iterator[InputRow]:
         for number, row in enumerate(self._source):
-            values = msgspec.to_builtins(dict(row), str_keys=True)
+            try:
+                values = plain(dict(row))
+            except NotJson as error:
+                yield InputRow(number, 0, problem=f"the row is not JSON: {error}")
+                continue
+            assert isinstance(values, dict)
             size = len(msgspec.json.encode(values))
             if size > ROW_BYTES:
                 yield InputRow(number, 0, problem=too_large())
