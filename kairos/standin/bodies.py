@@ -18,7 +18,21 @@ class StandInPrompt(NamedTuple):
 
 
 class ContentPart(msgspec.Struct):
+    """Of a message. Anthropic's API has calls of tools and their results among them."""
+
     text: str = ""
+    type: str | None = None
+    id: str | None = None
+    name: str | None = None
+    tool_use_id: str | None = None
+    content: "str | list[ContentPart] | None" = None
+
+    @property
+    def said(self) -> str:
+        """Its text, or a result's."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content)
+        return self.text or self.content or ""
 
 
 class Function(msgspec.Struct):
@@ -53,8 +67,12 @@ class StandInMessage(msgspec.Struct):
     def text(self) -> str:
         said = self.output if self.content is None else self.content
         if isinstance(said, list):
-            return "\n".join(part.text for part in said)
+            return "\n".join(part.said for part in said)
         return said or ""
+
+    @property
+    def parts(self) -> list[ContentPart]:
+        return self.content if isinstance(self.content, list) else []
 
 
 class StreamOptions(msgspec.Struct):
@@ -78,6 +96,7 @@ class StandInBody(msgspec.Struct):
     prompt: str | list[str | int] | None = None
     input: str | list[StandInMessage] | None = None
     instructions: str | None = None
+    system: str | list[ContentPart] | None = None
     tools: list[Tool] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -155,8 +174,17 @@ def responses_prompt(body: StandInBody) -> StandInPrompt:
             return _prompt(body, items)
 
 
+def messages_prompt(body: StandInBody) -> StandInPrompt:
+    """As `chat_prompt`; an answer's limit must be told, too."""
+    if not body.messages or not body.max_tokens:
+        raise ValueError(f"Field required: {'max_tokens' if body.messages else 'messages'}")
+    return _prompt(body, body.messages)
+
+
 def _prompt(body: StandInBody, messages: Sequence[StandInMessage]) -> StandInPrompt:
     system = [body.instructions] if body.instructions else []
+    if body.system:
+        system.append(StandInMessage(content=body.system).text)
     system += [m.text for m in messages if m.role in ("system", "developer")]
     rest = [m.text for m in messages if m.role not in ("system", "developer")]
     names = (tool.name or (tool.function and tool.function.name) for tool in body.tools or ())
@@ -170,6 +198,8 @@ def _answered(messages: Sequence[StandInMessage]) -> set[str]:
     results = set[str | None]()
     for message in messages:
         names |= {call.id: call.function.name for call in message.tool_calls or ()}
+        names |= {part.id: part.name for part in message.parts if part.id and part.name}
+        results |= {part.tool_use_id for part in message.parts if part.tool_use_id}
         if message.name is not None and message.call_id is not None:
             names[message.call_id] = message.name
         elif message.role == "tool" or message.output is not None:

@@ -10,6 +10,7 @@ from kairos.standin.batch import BatchedCall
 from kairos.standin.bodies import Failure
 from kairos.standin.replies import DONE, FinishReason, Json, StandInReply, StandInUsage, event
 
+MESSAGES = "/v1/messages"
 ERROR_NAMES = {
     400: "BadRequestError",
     404: "NotFoundError",
@@ -29,6 +30,11 @@ class RefusedReply(Exception):
     def json(self) -> Json:
         error = {"message": str(self), "type": ERROR_NAMES[self.status], "param": None}
         return {"error": error | {"code": self.status}}
+
+    @property
+    def as_message(self) -> Json:
+        """As vLLM has it on the messages route."""
+        return {"type": "error", "error": {"type": ERROR_NAMES[self.status], "message": str(self)}}
 
 
 async def stream(
@@ -77,7 +83,9 @@ async def _break(
 ) -> web.StreamResponse:
     if fail == "stall":
         await silence()
-    if fail == "error":
+    if fail == "error" and request.path == MESSAGES:
+        await response.write(b"event: error\n" + event(_broken().as_message))
+    elif fail == "error":
         await response.write(event(_broken().json) + DONE)
     elif request.transport is not None:
         request.transport.abort()
@@ -110,4 +118,5 @@ async def refusals(
     try:
         return await handler(request)
     except RefusedReply as refused:
-        return json_answer(refused.json, refused.status)
+        is_message = request.path.startswith(MESSAGES)
+        return json_answer(refused.as_message if is_message else refused.json, refused.status)

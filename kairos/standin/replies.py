@@ -1,4 +1,4 @@
-"""How the stand-in words a reply on each of the three text routes: shaped as vLLM's.
+"""How the stand-in words a reply on each of the four text routes: shaped as vLLM's.
 
 A stream is `begin`, one `token` for each token (the last with its finish reason), then `end`. Where
 a reply calls a tool, its text is the arguments.
@@ -173,6 +173,69 @@ class ResponsesReply:
         body = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1
         return f"event: {kind}\n".encode() + event(body)
+
+
+class MessagesReply:
+    """Anthropic's named events. Usage has the cached tokens beside the others: here, none."""
+
+    def __init__(self, request_id: str, model: str, tool: str | None) -> None:
+        self._tool, self._call = tool, f"toolu_{request_id}"
+        self._head: Json = {
+            "id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model,
+        }  # fmt: skip
+        self.prompt_tokens = 0  # which a stream says first
+
+    def whole(self, text: str, finish: FinishReason, usage: StandInUsage) -> Json:
+        block: Json = {"type": "text", "text": text}
+        if self._tool is not None:
+            block = self._block() | {"input": msgspec.json.decode(text)}
+        return self._head | {
+            "content": [block],
+            "stop_reason": _STOP_REASONS[finish],
+            "stop_sequence": None,
+            "usage": {
+                "input_tokens": usage.prompt_tokens,
+                "output_tokens": usage.completion_tokens,
+            },
+        }
+
+    def begin(self) -> list[bytes]:
+        usage = {"input_tokens": self.prompt_tokens, "output_tokens": 0}
+        message = self._head | {"content": [], "stop_reason": None, "usage": usage}
+        return [
+            _named("message_start", message=message),
+            _named("content_block_start", index=0, content_block=self._block()),
+        ]
+
+    def token(self, text: str, finish: FinishReason | None) -> bytes:  # noqa: ARG002
+        delta = {"type": "text_delta", "text": text}
+        if self._tool is not None:
+            delta = {"type": "input_json_delta", "partial_json": text}
+        return _named("content_block_delta", index=0, delta=delta)
+
+    def end(self, text: str, finish: FinishReason, usage: StandInUsage, tell: bool) -> list[bytes]:  # noqa: ARG002
+        ended = {"stop_reason": _STOP_REASONS[finish], "stop_sequence": None}
+        return [
+            _named("content_block_stop", index=0),
+            _named("message_delta", delta=ended, usage=_counts(usage)),
+            _named("message_stop"),
+        ]
+
+    def _block(self) -> Json:
+        if self._tool is None:
+            return {"type": "text", "text": ""}
+        return {"type": "tool_use", "id": self._call, "name": self._tool, "input": {}}
+
+
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+def _counts(usage: StandInUsage) -> Json:
+    return {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+
+
+def _named(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\n".encode() + event({"type": kind, **fields})
 
 
 def event(body: Json) -> bytes:

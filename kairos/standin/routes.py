@@ -26,12 +26,21 @@ from kairos.standin.bodies import (
     StandInPrompt,
     TokenizeBody,
 )
-from kairos.standin.delivery import RefusedReply, json_answer, refusals, silence, stream, whole
+from kairos.standin.delivery import (
+    MESSAGES,
+    RefusedReply,
+    json_answer,
+    refusals,
+    silence,
+    stream,
+    whole,
+)
 from kairos.standin.kv_transfer import READ_PATH, KvTransfers
 from kairos.standin.replies import (
     ChatReply,
     CompletionReply,
     Json,
+    MessagesReply,
     ResponsesReply,
     StandInReply,
     StandInUsage,
@@ -97,6 +106,8 @@ class StandIn:
                 web.post("/v1/chat/completions", self._chat),
                 web.post("/v1/completions", self._completions),
                 web.post("/v1/responses", self._responses),
+                web.post(MESSAGES, self._messages),
+                web.post(f"{MESSAGES}/count_tokens", self._count_tokens),
                 web.post("/v1/embeddings", self._embeddings),
                 web.post("/v1/rerank", self._rerank),
                 web.post("/tokenize", self._tokenize),
@@ -120,6 +131,14 @@ class StandIn:
     async def _responses(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, bodies.responses_prompt, ResponsesReply)
 
+    async def _messages(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, bodies.messages_prompt, MessagesReply)
+
+    async def _count_tokens(self, request: web.Request) -> web.Response:
+        body = await self._read(request, StandInBody)
+        prompt = bodies.messages_prompt(body)
+        return json_answer({"input_tokens": script.prompt_tokens(prompt.system + prompt.rest)})
+
     async def _generate(
         self,
         request: web.Request,
@@ -133,6 +152,8 @@ class StandIn:
         prompt_tokens, text, said = self._draw(body, read_prompt)
         request_id = request.headers.get(REQUEST_ID) or uuid.uuid4().hex
         reply = reply_type(request_id, body.model, said.tool)
+        if isinstance(reply, MessagesReply):
+            reply.prompt_tokens = prompt_tokens
         with self._counting_aborts():
             if fail == "hang":
                 await silence()

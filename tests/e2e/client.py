@@ -17,11 +17,15 @@ class Answer:
         return json.loads(self.body)
 
     def error(self):
-        """The error, having checked that it is in OpenAI's format."""
+        """The error, having checked that it is in OpenAI's format, or in Anthropic's."""
         assert self.status >= 400
         assert self.headers["x-request-id"]
         error = self.json()["error"]
-        assert sorted(error) == ["code", "message", "param", "type"]
+        form = ["code", "message", "param", "type"]
+        if self.json().get("type") == "error":
+            form.remove("param")
+            assert self.headers["request-id"] == self.headers["x-request-id"]
+        assert sorted(error) == form
         assert "Traceback" not in error["message"]
         return error
 

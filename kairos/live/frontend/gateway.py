@@ -16,7 +16,7 @@ from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.told import OnTrouble
-from kairos.live.request.access import Callers
+from kairos.live.request.access import Callers, credential_of
 from kairos.live.request.bodies import Bodies, Upload
 from kairos.live.request.body import Body, body_of
 from kairos.live.request.caller import Caller, KeysComing
@@ -76,7 +76,7 @@ class Gateway:
     def caller_of(self, exchange: Asking) -> str:
         """See `Access.known_as`."""
         headers = dict(exchange.headers)
-        return self.access.known_as(headers.get(b"authorization"), exchange.caller)
+        return self.access.known_as(credential_of(headers), exchange.caller)
 
     def take(self, exchange: Asking) -> None:
         """Answer it, in time. Never raises."""
@@ -146,6 +146,8 @@ class GatewayCall:
         self._counting: asyncio.Task[Estimate] | None = None
         request_id = identifier(asked.headers.get(_REQUEST_ID)) or new_id()
         self._response = ClientResponse(request_id, exchange, exchange.caller)
+        self._rules = rules_of(asked.method, asked.path)
+        self._response.protocol = self._rules.protocol
         self._caller: Caller | None = None
         self._upload: Upload | None = None
         self._prompt: Estimate | None = None
@@ -159,11 +161,10 @@ class GatewayCall:
             return
         exchange.answering = self
         try:
-            self._caller = caller = gateway.access.caller(asked.headers.get(b"authorization"))
+            self._caller = caller = gateway.access.caller(credential_of(asked.headers))
             if not gateway.access.is_open:
                 exchange.caller = self._response.caller = caller.tenant
             check_passes(asked.method, asked.path, self._raw_path)
-            self._rules = rules_of(asked.method, asked.path)
             self._upload = gateway.bodies.read(asked.headers, exchange, self._response, self)
         except KeysComing as awaited:  # who calls is known then
             awaited.coming.add_done_callback(self._begin_again)

@@ -9,7 +9,7 @@ from kairos.live.engines.engine_limits import ModelCard
 from kairos.live.frontend.openai_errors import send_error, send_whole
 from kairos.live.frontend.own_models import NamesOf
 from kairos.live.observers.audit_log import AuditLog
-from kairos.live.request.access import Access
+from kairos.live.request.access import Access, credential_of
 from kairos.live.request.client_response import Receive, Scope, Send
 
 _ALL = "/v1/models"
@@ -49,7 +49,7 @@ class Models:
         await send_whole(send, 200, msgspec.json.encode(answer), _JSON)
 
     async def _answer(self, scope: Scope) -> dict[str, object]:
-        shown = dict(scope["headers"]).get(b"authorization")
+        shown = credential_of(dict(scope["headers"]))
         caller = await self._access.admitted(shown)
         own = [] if self._own is None else await self._own(caller.tenant)
         known = {**await self._served(), **dict.fromkeys(own, ModelCard())}

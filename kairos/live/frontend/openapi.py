@@ -94,6 +94,7 @@ def description() -> Json:
             "/v1/chat/completions": _hot("A chat", ["messages"], messages=_MESSAGES),
             "/v1/completions": _hot("A completion", ["prompt"], prompt=_TEXTS),
             "/v1/responses": _hot("A response", ["input"], input=_INPUT, instructions=_TEXT),
+            "/v1/messages": _messages(),
             "/v1/embeddings": _hot("Embeddings", ["input"], input=_TEXTS),
             "/v1/models": _get("The models that instances serve", _MODELS),
             "/v1/models/{name}": _get("One of them", _MODEL, in_path("name")),
@@ -119,7 +120,7 @@ def description() -> Json:
             "/metrics": _open("For Prometheus", {"200": _said("Figures", {"text/plain": {}})}),
         },
         "components": {
-            "schemas": schemas | {"Error": _ERROR},
+            "schemas": schemas | {"Error": _ERROR, "MessagesError": _MESSAGES_ERROR},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -130,6 +131,16 @@ def _hot(summary: str, required: list[str], **fields: Json) -> Json:
     anything: Json = {"application/json": {}, "text/event-stream": {}}
     summary = f"{summary}, by an instance that Kairos chooses"
     return {"post": route(summary, anything, *_HEADERS, body=json_of(read))}
+
+
+def _messages() -> Json:
+    """Describe Anthropic's route, whose errors have a form of their own."""
+    system: Json = {"anyOf": [_TEXT, _PARTS]}
+    described = _hot("A message", ["messages", "max_tokens"], messages=_MESSAGES, system=system)
+    described["post"]["responses"] = _answers(
+        {"application/json": {}, "text/event-stream": {}}, "MessagesError"
+    )
+    return described
 
 
 def route(summary: str, content: Json, *parameters: Json, body: Json | None = None) -> Json:
@@ -153,8 +164,8 @@ def _open(summary: str, responses: Json) -> Json:
     return {"get": {"summary": summary, "security": [{}], "responses": responses}}
 
 
-def _answers(content: Json) -> Json:
-    error = json_of({"$ref": "#/components/schemas/Error"})
+def _answers(content: Json, error_form: str = "Error") -> Json:
+    error = json_of({"$ref": f"#/components/schemas/{error_form}"})
     return {
         "200": _said("The answer", content),
         "4XX": _said("It cannot be served as it is", error),
@@ -255,4 +266,16 @@ _ERROR: Json = {
         }
     },
     "required": ["error"],
+}
+_MESSAGES_ERROR: Json = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "properties": {"message": _TEXT, "type": _TEXT},
+            "required": ["message", "type"],
+        },
+    },
+    "required": ["type", "error"],
 }

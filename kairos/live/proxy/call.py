@@ -12,7 +12,7 @@ from kairos.live.proxy.prefill_hop import PrefillHop, PrefillProblem, whole_body
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
 from kairos.live.proxy.sending import send
 from kairos.live.proxy.told import InstanceError, OnTrouble, Owner, trouble
-from kairos.live.proxy.wait_comments import WaitComments
+from kairos.live.proxy.wait_comments import KEEP_ALIVE_S, WaitComments
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from kairos.model import SECOND, Request
@@ -71,6 +71,7 @@ class Call:
         self._loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = None
         self._comments: WaitComments | None = None
+        self._kept_alive_at = 0.0  # on the clock of the loop
 
     def begin(self, deadline: int | None = None) -> None:
         """Tell that it has arrived. From then on a client that leaves ends it, wherever it is, and
@@ -228,6 +229,14 @@ class Call:
             self._hop.stalled()
         elif self.instance_id is not None and (self._tries_again or self.response.started):
             self._fail(Stalled(self.instance_id))
+
+    def keep_alive(self, silent_s: float) -> None:
+        """Show a client that reads a stream that it is not forgotten, after so long a silence."""
+        if silent_s >= KEEP_ALIVE_S and self._reads_stream and self.body.stream:
+            now = self._loop.time()
+            if now >= self._kept_alive_at + KEEP_ALIVE_S:
+                self._kept_alive_at = now
+                self.response.keep_alive()
 
     def client_drained(self) -> None:
         """See `Answering`."""

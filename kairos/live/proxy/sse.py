@@ -12,13 +12,23 @@ import msgspec
 
 _END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
 # In every event worth parsing. Some engines say in each chunk that its usage is null.
-_OF_INTEREST = re.compile(rb'"(?:usage"(?!:null)|error"|response\.)')
-_WORDS = (b'"error"', b'"response.', b"[DONE]")  # with `"usage"`, all that is of interest
+_OF_INTEREST = re.compile(rb'"(?:usage"(?!:null)|error"|response\.|message_stop")')
+_WORDS = (
+    b'"error"',
+    b'"response.',
+    b"[DONE]",
+    b'"message_stop"',
+)  # with `"usage"`, all that is of interest
 # Where a chunk of an answer begins that is not empty. What a model writes cannot look like that: in
 # it quotes are escaped.
 _TEXT = b'"content":"'  # as vLLM spells most of them; looked for first, in a third of the time
-_CONTENT = re.compile(rb'"(?:content|text|arguments|reasoning|reasoning_content)"\s*:\s*"[^"\r\n]')
-_LAST_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
+_CONTENT = re.compile(
+    rb'"(?:content|text|arguments|reasoning|reasoning_content|thinking|partial_json)"\s*:\s*"[^"\r\n]'
+)
+_LAST_EVENTS = {
+    *("response.completed", "response.incomplete", "response.failed"),
+    "message_stop",
+}
 _MAX_EVENT_BYTES = 1 << 20  # an unfinished event larger than this is forwarded unread
 
 
@@ -31,7 +41,7 @@ class _Details(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Token counts as engines report them, under the names of any of OpenAI's APIs."""
+    """Token counts as engines report them, under the names of OpenAI's APIs and of Anthropic's."""
 
     prompt_tokens: _Count | None = None
     completion_tokens: _Count | None = None
@@ -39,10 +49,16 @@ class Usage(msgspec.Struct):
     output_tokens: _Count | None = None
     prompt_tokens_details: _Details | None = None
     input_tokens_details: _Details | None = None
+    # Of Anthropic's: beside `input_tokens`, not among them.
+    cache_read_input_tokens: _Count | None = None
+    cache_creation_input_tokens: _Count | None = None
 
     @property
     def prompt(self) -> int | None:
-        return self.prompt_tokens if self.prompt_tokens is not None else self.input_tokens
+        if self.prompt_tokens is not None or self.input_tokens is None:
+            return self.prompt_tokens
+        beside = self.cache_read_input_tokens or 0, self.cache_creation_input_tokens or 0
+        return self.input_tokens + sum(beside)
 
     @property
     def completion(self) -> int | None:
@@ -50,8 +66,21 @@ class Usage(msgspec.Struct):
 
     @property
     def cached(self) -> int | None:
+        if self.cache_read_input_tokens is not None:
+            return self.cache_read_input_tokens
         details = self.prompt_tokens_details or self.input_tokens_details
         return details.cached_tokens if details else None
+
+    def after(self, earlier: "Usage | None") -> "Usage":
+        """Return what is known with the usage that the same stream reported before."""
+        if earlier is None:
+            return self
+        now = {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not None
+        }
+        return msgspec.structs.replace(earlier, **now)
 
 
 class _Answer(msgspec.Struct):
@@ -61,6 +90,7 @@ class _Answer(msgspec.Struct):
     usage: Usage | None = None
     choices: msgspec.Raw = msgspec.Raw()
     response: "_Answer | None" = None  # the Responses API wraps its last event's answer
+    message: msgspec.Raw = msgspec.Raw()  # Anthropic's wraps its first event's; elsewhere a text
     error: msgspec.Raw = msgspec.Raw()
 
 
@@ -227,9 +257,10 @@ class SseReader:
             return True
         is_chunk = _has_content(event) if parsed.type is None else parsed.type.endswith(".delta")
         self._chunks += is_chunk
-        for answer in (parsed, parsed.response):
+        first = _parse(parsed.message) if parsed.type == "message_start" else None
+        for answer in (parsed, parsed.response, first):
             if answer is not None:
-                self.usage = answer.usage or self.usage
+                self.usage = answer.usage.after(self.usage) if answer.usage else self.usage
                 if answer.error and bytes(answer.error) != b"null":
                     self.error = bytes(answer.error)[:500].decode("utf-8", "replace")
         if parsed.type in _LAST_EVENTS:
@@ -262,7 +293,7 @@ def _is_json(data: bytes) -> bool:
     return True
 
 
-def _parse(answer: bytes | bytearray) -> _Answer | None:
+def _parse(answer: bytes | bytearray | msgspec.Raw) -> _Answer | None:
     try:
         return _decoder.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,6 +1,6 @@
-"""Looks twice a second at all calls that were sent to an instance, and sends elsewhere those that
-their instances have forgotten (`kairos/faults/stalls.py`). A call that begins and ends between two
-looks costs nothing.
+"""Looks twice a second at all calls that were sent to an instance, sends elsewhere those that their
+instances have forgotten (`kairos/faults/stalls.py`), and keeps streams alive that are silent. A
+call that begins and ends between two looks costs nothing.
 """
 
 import asyncio
@@ -50,6 +50,8 @@ class StallWatch:
             if in_flight is not None and call.answer is not None:
                 answers[key] = call.answer
                 seen.append(in_flight)
+                if not in_flight.is_paused:
+                    call.keep_alive((now - in_flight.since) / SECOND)
         for key in self._answers.keys() - answers.keys():
             if self._answers[key].is_whole:
                 self._stalls.answered(key, now)

@@ -3,7 +3,7 @@ identity provider beside them."""
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kairos.live.request.signed_tokens import SignedTokens
 
 _DOTS = 2  # in a signed token
+# Of Anthropic's clients, Azure's and Google's.
+KEY_HEADERS = b"x-api-key", b"api-key", b"x-goog-api-key"
 _CALLS = RIGHTS["caller"]
 
 
@@ -175,11 +177,27 @@ async def _once_known(find: Callable[[], Caller]) -> Caller:
             await asyncio.wait([awaited.coming])
 
 
+def credential_of(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return what a request shows, as `Authorization` has it; None: nothing.
+
+    Clients of other vendors send a bare key in a header of their own. `headers`: names in lower
+    case.
+    """
+    shown = headers.get(b"authorization")
+    if shown is not None and shown[:7].lower() == b"bearer ":
+        return shown
+    for name in KEY_HEADERS:
+        key = headers.get(name)
+        if key:
+            return b"Bearer " + key
+    return shown
+
+
 def _shown(authorization: bytes | None) -> bytes:
     """Raises Unauthorized: it is no bearer token."""
     scheme, _, key = (authorization or b"").partition(b" ")
     if scheme.lower() != b"bearer" or not key:
-        raise Unauthorized("send an API key: 'Authorization: Bearer KEY'")
+        raise Unauthorized("send an API key: 'Authorization: Bearer KEY', or 'x-api-key: KEY'")
     return key.strip()
 
 
@@ -188,5 +206,5 @@ def _digest(key: bytes) -> str:
 
 
 def authorization(request: "HttpRequest") -> bytes | None:
-    value = request.headers.get("authorization")
-    return value.encode("latin-1") if value is not None else None
+    """Return what the request shows: see `credential_of`."""
+    return credential_of(dict(request.scope["headers"]))

@@ -8,7 +8,7 @@ import msgspec
 
 from kairos.errors import InvalidRequest
 from kairos.live.request.identity.aliases import BODY_FIELDS
-from kairos.live.request.identity.conversation import Prompt
+from kairos.live.request.identity.conversation import Prompt, without_marks
 from kairos.live.request.parameters import (
     AllowedTokens,
     Biases,
@@ -256,9 +256,9 @@ def _prompt(body: _Body, messages: bytes) -> bytes:
     if messages == b"null":
         messages = b""
     last = _unclosed(messages or _told(body.prompt) or _told(body.input))
-    if body.tools or body.instructions:
-        return _told(body.tools) + _told(body.instructions) + last
-    return last
+    if not (body.tools or body.instructions or body.system):
+        return without_marks(last)
+    return without_marks(_told(body.tools) + _told(body.instructions) + _told(body.system) + last)
 
 
 def _told(value: msgspec.Raw) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from kairos.errors import KairosError
 from kairos.header_names import RAW, REASON, REQUEST_ID
 from kairos.live.request.rate_limit_headers import with_limits
+from kairos.live.request.routes import Dialect
 from kairos.rate_limits import RateLimits
 
 Scope = MutableMapping[str, Any]
@@ -15,7 +16,22 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
-_WAITING = b": waiting for an instance\n\n"  # which readers of streams pass over
+# What readers of streams pass over.
+_WAITING: dict[Dialect, bytes] = {
+    "openai": b": waiting for an instance\n\n",
+    "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
+}
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 CLIENT = "kairos.client"  # in a scope: the `Client` that asked
@@ -62,6 +78,7 @@ class ClientResponse:
         "client",
         "held_bytes",
         "limits",
+        "protocol",
         "request_id",
         "started",
         "streams",
@@ -73,6 +90,7 @@ class ClientResponse:
         self.client, self.caller = client, caller
         self.started = False  # it has the beginning of an answer, or of an error
         self.streams = False
+        self.protocol: Dialect = "openai"  # in which the client is answered
         self.held_bytes = 0  # of the client's body
         self.limits: RateLimits | None = None  # what is left of its quotas
         self._is_kept_alive = False
@@ -80,12 +98,13 @@ class ClientResponse:
         self._latest = b""  # of what was written
 
     def keep_alive(self) -> None:
-        """Send a comment, before anything else comes in a stream. With the first goes status 200:
-        whatever comes after it comes as events."""
-        if not self._is_kept_alive:
+        """Send a comment, or a ping, where a stream has nothing to say. Before anything else comes,
+        status 200 is sent with the first: whatever comes after it comes as events."""
+        if not self.started and not self._is_kept_alive:
             self._is_kept_alive = self.streams = True
             self._start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
-        self.write(_WAITING, more=True)
+        if self.streams and self._event is None and self._is_between_events:
+            self.write(_WAITING[self.protocol], more=True)
 
     def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.started = True
@@ -100,7 +119,7 @@ class ClientResponse:
             self._event += data
             if more:
                 return True
-            data, self._event = _as_event(bytes(self._event)), None
+            data, self._event = self._as_event(bytes(self._event)), None
         self._latest = data
         return self.client.write(data, more=more)
 
@@ -108,15 +127,17 @@ class ClientResponse:
         if self.limits is not None:
             headers = with_limits(headers, self.limits)
         headers.append((_REQUEST_ID, self.request_id.encode()))
+        if self.protocol == "anthropic":
+            headers.append((b"request-id", self.request_id.encode()))
         self.client.start(status, headers)
 
     def fail(self, error: KairosError) -> None:
-        """Tell the client, in OpenAI's format: as a response, or inside the stream that began.
+        """Tell the client, in its route's format: as a response, or inside the stream that began.
 
         A response that is neither a stream nor unstarted can only be cut off, and so can a stream
         amid an event, of which an error that follows would become a part.
         """
-        payload = json.dumps(error_body(error)).encode()
+        payload = json.dumps(error_body(error, self.protocol)).encode()
         if error.limits is not None:
             self.limits = error.limits
         if not self.started:
@@ -124,9 +145,16 @@ class ClientResponse:
             self.start(error.status, [*error_headers(error), length])
             self.write(payload, more=False)
         elif self.streams and self._is_between_events:
-            self.client.write(_as_event(payload), more=False)
+            self.client.write(self._as_event(payload), more=False)
         else:
             self.client.cut_off()
+
+    def _as_event(self, payload: bytes) -> bytes:
+        """Return the last event of a stream: an error, or an answer that came whole."""
+        lines = b"data: " + payload.replace(b"\n", b"\ndata: ") + b"\n\n"
+        if self.protocol == "anthropic":
+            return b"event: error\n" + lines
+        return lines + b"data: [DONE]\n\n"
 
     @property
     def _is_between_events(self) -> bool:
@@ -138,11 +166,6 @@ def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(kind.startswith(b"text/event-stream") for kind in kinds)
 
 
-def _as_event(payload: bytes) -> bytes:
-    """The last event of a stream."""
-    return b"data: " + payload.replace(b"\n", b"\ndata: ") + b"\n\ndata: [DONE]\n\n"
-
-
 def error_headers(error: KairosError) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", b"application/json"), (_REASON, error.code.encode())]
     if error.retry_after_s is not None:
@@ -152,7 +175,13 @@ def error_headers(error: KairosError) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def error_body(error: KairosError) -> dict[str, Any]:
+def error_body(error: KairosError, protocol: Dialect = "openai") -> dict[str, Any]:
+    """Return the body of an error as OpenAI's API has it, or Anthropic's."""
+    if protocol == "anthropic":
+        kind = _ANTHROPIC_TYPES.get(error.status)
+        if kind is None:
+            kind = "invalid_request_error" if error.status < 500 else "api_error"
+        return {"type": "error", "error": {"type": kind, "message": str(error), "code": error.code}}
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     told = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
     return {"error": told}

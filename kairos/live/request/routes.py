@@ -12,13 +12,13 @@ import msgspec
 
 from kairos.errors import InvalidRequest
 
-Protocol = Literal["openai", "anthropic"]
+Dialect = Literal["openai", "anthropic"]
 
 
 class RouteRules(msgspec.Struct, frozen=True, kw_only=True):
     """Describe how calls of one route are read, sent, retried and answered."""
 
-    protocol: Protocol = "openai"  # of its errors, its stream of events and its usage
+    protocol: Dialect = "openai"  # of its errors, its stream of events and its usage
     generates: bool = False  # parameters are checked that no engine takes
     has_messages: bool = False  # must be in its body
     tells_usage: bool = False  # at the end of a stream, when `stream_options` asks
@@ -31,6 +31,7 @@ class RouteRules(msgspec.Struct, frozen=True, kw_only=True):
 
 _TEXT = RouteRules(generates=True, reads_stream=True, infers=True, is_hot=True)
 _CHAT = msgspec.structs.replace(_TEXT, has_messages=True, tells_usage=True)
+_MESSAGES = msgspec.structs.replace(_TEXT, has_messages=True, protocol="anthropic")
 _VECTORS = RouteRules(generates=True, is_hot=True)
 _ONE_ANSWER = RouteRules()
 _COUNTS = RouteRules(needs_memory=False)
@@ -41,7 +42,7 @@ ROUTES: dict[str, RouteRules] = {
     "/v1/chat/completions": _CHAT,
     "/v1/completions": msgspec.structs.replace(_TEXT, tells_usage=True),
     "/v1/responses": _TEXT,
-    "/v1/messages": _ONE_ANSWER,
+    "/v1/messages": _MESSAGES,
     "/v1/embeddings": _VECTORS,
     **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), _ONE_ANSWER),
     **dict.fromkeys(("/v1/audio/speech", "/v1/images/generations"), _ONE_ANSWER),
@@ -50,7 +51,8 @@ ROUTES: dict[str, RouteRules] = {
     **dict.fromkeys(("/pooling", "/v1/pooling", "/classify", "/v1/classify"), _ONE_ANSWER),
     "/v1/moderations": _ONE_ANSWER,
     **dict.fromkeys(("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize"), _COUNTS),
-    **dict.fromkeys(("/v1/messages/count_tokens", "/v1/responses/input_tokens"), _COUNTS),
+    "/v1/messages/count_tokens": RouteRules(needs_memory=False, protocol="anthropic"),
+    "/v1/responses/input_tokens": _COUNTS,
 }
 HOT_ROUTES = {path for path, rules in ROUTES.items() if rules.is_hot}
 PASSED = {path for path in ROUTES if not path.startswith("/v1/")}

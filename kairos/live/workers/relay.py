@@ -11,6 +11,7 @@ from kairos.errors import Unavailable
 from kairos.header_names import RAW, REQUEST_ID
 from kairos.live.frontend.openai_errors import send_error, send_whole
 from kairos.live.proxy.asked import header_lines
+from kairos.live.request.access import KEY_HEADERS
 from kairos.live.request.client_response import Receive, Scope, Send
 
 _SAFE = "/:@!$&'()*+,;=-._~"  # in a path
@@ -18,7 +19,7 @@ TIMEOUT_S = 15.0  # in which a decider that died is started again
 _PATHS = re.compile(r"/(health|metrics)|/v1/(models(/.*)?|workflows/.*|agents)", re.DOTALL)
 _HEADERS = (b"host: decider", b"connection: close")
 _PIECE_BYTES = 1 << 16
-_FORWARDED = {b"authorization", b"accept", RAW[REQUEST_ID]}
+_FORWARDED = {b"authorization", *KEY_HEADERS, b"accept", RAW[REQUEST_ID]}
 _RESTARTED = "whoever knows is being started again; try again"
 _DROPPED = {b"content-length", b"transfer-encoding", b"connection", b"date", b"server"}
 

@@ -1,9 +1,10 @@
 """A request's prompt, and an engine's answer, as far as they tell what has to do with what.
 
-Of the three APIs: chat completions, responses, completions. What is of another form than these have
-is as good as not there: the engine says so.
+Of the four APIs: chat completions, responses, completions, messages. What is of another form than
+these have is as good as not there: the engine says so.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
@@ -18,12 +19,32 @@ _TAIL = 16  # messages that are looked at; the others were, when they were the l
 _SYSTEM = -1  # the system prompt's place among messages
 _PROMPT_BYTES = 32_768  # of which the passages are looked at
 
+# What clients put into prompts that no model reads: marks of how far to cache, which move on with
+# the conversation, with the list that a text becomes to carry one; and a line for billing.
+_MARK, _BILLING = b'"cache_control"', b"x-anthropic-billing-header"
+_SPELT = rb'\s{0,8}"cache_control"\s{0,8}:\s{0,8}\{[^{}]{0,200}\}'
+_MARKS = re.compile(rb"," + _SPELT + rb"|" + _SPELT + rb"\s{0,8},?")
+_ONE_MARKED_TEXT = re.compile(
+    rb'\[\{"type":\s?"text",\s?"text":\s?("[^"\\]*+(?:\\.[^"\\]*+)*+"),' + _SPELT + rb"\}\]",
+    re.DOTALL,
+)
+_BILLINGS = re.compile(
+    rb'\{"type":\s?"text",\s?"text":\s?"x-anthropic-billing-header[^"\\]{0,500}"\}(?:,\s?)?'
+)
+
+
+def without_marks(spelt: bytes) -> bytes:
+    """Return a prompt, or a part of one, without what clients put there for caches and bills."""
+    if _MARK in spelt:
+        spelt = _MARKS.sub(b"", _ONE_MARKED_TEXT.sub(rb"\1", spelt))
+    return _BILLINGS.sub(b"", spelt) if _BILLING in spelt else spelt
+
 
 class PromptMessage(msgspec.Struct, frozen=True):
     at: int = 0  # its place among all
     is_reply: bool = False  # of the model, as the client gives it back
     text: str = ""
-    answers: str | None = None  # id of the tool call of which this is the result
+    answers: tuple[str, ...] = ()  # ids of the tool calls that this has the results of
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -33,13 +54,14 @@ class Prompt(msgspec.Struct, frozen=True):
     input: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
     instructions: msgspec.Raw = msgspec.Raw()
+    system: msgspec.Raw = msgspec.Raw()  # the same, as Anthropic's API has it
     tools: msgspec.Raw = msgspec.Raw()
     previous_response_id: msgspec.Raw = msgspec.Raw()
 
     @property
     def size_bytes(self) -> int:
         said = len(self.messages) + len(self.input) + len(self.prompt)
-        return said + len(self.instructions) + len(self.tools)
+        return said + len(self.instructions) + len(self.system) + len(self.tools)
 
 
 class Conversation:
@@ -52,7 +74,10 @@ class Conversation:
         self._said_once = said_once
         self._system_contents, first = _leading(raw)
         count = len(self._system_contents)
-        spelt = bytes(prompt.instructions), *map(bytes, raw[:count])
+        spelt = (
+            without_marks(bytes(prompt.instructions) + bytes(prompt.system)),
+            *map(bytes, raw[:count]),
+        )
         self._system_key = hash(spelt)  # of the system prompt, as the client spelt it
         self.raw = raw[count:] if count else raw  # every message behind the system prompt
         self._first = first
@@ -92,7 +117,7 @@ class Conversation:
 
     def system(self) -> str:
         """The system prompt."""
-        contents = [self._prompt.instructions, *self._system_contents]
+        contents = [self._prompt.instructions, self._prompt.system, *self._system_contents]
         return "".join(_text_of(each) for each in contents)
 
     def tools(self) -> tuple[str, ...]:
@@ -101,12 +126,15 @@ class Conversation:
 
     def agent_key(self) -> int:
         """A hash of system prompt and tools, as the client spelt them."""
-        return hash((self._system_key, bytes(self._prompt.tools)))
+        return hash((self._system_key, without_marks(bytes(self._prompt.tools))))
 
     def keys(self) -> Sequence[int]:
         """A hash of each message behind the system prompt, as the client spelt it."""
         if self._keys is None:
-            self._keys = [*map(hash, map(bytes, self.raw))]
+            spelt: Iterable[bytes] = map(bytes, self.raw)
+            if _MARK in bytes(self._prompt.messages):
+                spelt = map(without_marks, spelt)
+            self._keys = [*map(hash, spelt)]
         return self._keys
 
     def parts_at(self, places: Iterable[int]) -> dict[int, int]:
@@ -121,7 +149,7 @@ class Conversation:
             return self._parts
         is_short = self.size_bytes <= _PROMPT_BYTES  # with all that is beside the messages
         self._parts = self.parts_at(range(len(self.raw) or 1) if is_short else self._ends())
-        if self._system_contents or self._prompt.instructions:
+        if self._system_contents or self._prompt.instructions or self._prompt.system:
             self._parts[self._system_key] = _SYSTEM
         return self._parts
 
@@ -215,15 +243,32 @@ def _leading(raw: Sequence[msgspec.Raw]) -> tuple[list[msgspec.Raw], _Item | Non
 
 
 def _message(at: int, item: _Item) -> PromptMessage:
-    answers = item.tool_call_id or (item.type == "function_call_output" and item.call_id) or None
     is_reply = item.role == "assistant" or item.type == "function_call"
-    return PromptMessage(at, is_reply, item.text(), answers)
+    said = decoded(_contents, item.content or item.output)
+    answers = [item.tool_call_id]
+    if item.type == "function_call_output":
+        answers.append(item.call_id)
+    if said and not isinstance(said, str):
+        answers += [part.tool_use_id for part in said]
+    ids = tuple(each for each in answers if each)
+    return PromptMessage(at, is_reply, _text_in(said).strip(), ids)
 
 
 def _text_of(value: msgspec.Raw) -> str:
-    """Of a text, or of parts that have some."""
-    said = decoded(_contents, value)
-    return said if isinstance(said, str) else "".join(part.text for part in said or ())
+    """Return a text, or what parts have of one, results of tools among them."""
+    return _text_in(decoded(_contents, value))
+
+
+def _text_in(said: str | list[Part] | None) -> str:
+    if said is None or isinstance(said, str):
+        return said or ""
+    return "".join(part.text or _result_of(part) for part in said)
+
+
+def _result_of(part: Part) -> str:
+    """Return the text of a tool's result, which may have parts of its own."""
+    said = decoded(_contents, part.content) if part.content else None
+    return said if isinstance(said, str) else "".join(each.text for each in said or ())
 
 
 def _tool_names(value: msgspec.Raw) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """An engine's answer, as far as it tells what has to do with what."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -60,14 +60,28 @@ class _Output(msgspec.Struct, frozen=True):
     arguments: str = ""
 
 
+class _Block(msgspec.Struct, frozen=True):
+    """Of a message of Anthropic's API; a part of one, in a stream."""
+
+    text: str = ""
+    id: str | None = None  # of a tool call
+    input: msgspec.Raw = msgspec.Raw()
+    partial_json: str = ""
+
+
 class _Answer(msgspec.Struct, frozen=True):
     id: str | None = None
     choices: list[_Choice] | None = None
     output: list[_Output] | None = None
     response: "_Answer | None" = None  # the responses API's last event has it whole
+    content: msgspec.Raw = msgspec.Raw()  # of a message: its blocks
+    content_block: _Block | None = None  # begins, in a stream
+    delta: msgspec.Raw = msgspec.Raw()  # goes on, there; the responses API has texts here
+    index: int = 0
 
 
 _answer = msgspec.json.Decoder(_Answer)
+_block, _whole = msgspec.json.Decoder(_Block), msgspec.json.Decoder(list[_Block])
 
 
 def reply_of(answer: bytes | bytearray, *, streamed: bool) -> Reply | None:
@@ -105,6 +119,17 @@ def _merged(stream: bytes) -> bytes:
     return b"".join([stream[:begins], *pieces, rest])
 
 
+def _blocks(answer: _Answer) -> Iterable[tuple[int, _Block]]:
+    """Return the blocks of a message, or the part of one that an event has, with their places."""
+    if answer.content:
+        return enumerate(decoded(_whole, answer.content) or ())
+    if answer.content_block is not None:
+        return [(answer.index, answer.content_block)]
+    if answer.delta:
+        return [(answer.index, decoded(_block, answer.delta) or _Block())]
+    return ()
+
+
 def _together(answers: Sequence[_Answer]) -> Reply:
     """The first choice's: of several, the client keeps one."""
     text: list[str] = []
@@ -118,6 +143,13 @@ def _together(answers: Sequence[_Answer]) -> Reply:
             ids += [each.call_id] if each.call_id else []
         if whole.output and whole.id:
             ids.append(whole.id)
+        for place, block in _blocks(answer):
+            text.append(block.text)
+            ids += [block.id] if block.id else []
+            if block.partial_json or block.input:
+                given = bytes(block.input).decode() if block.input else ""
+                given = "" if given == "{}" else given  # a stream has it in pieces
+                arguments[place] = arguments.get(place, "") + given + block.partial_json
         for choice in (answer.choices or ())[:1]:
             said = choice.message or choice.delta or _Delta(choice.text)
             text.append(said.content or "")

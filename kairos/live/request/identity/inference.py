@@ -148,7 +148,7 @@ class Inference:
 def _carried(talk: Conversation, replies: Sequence[Replied]) -> list[Replied]:
     """Those of a few replies that the call follows from, with what led to these."""
     last, told = talk.last, _told(talk.new)
-    answers = {each.answers for each in talk.new} | {talk.previous}
+    answers = {each for message in talk.new for each in message.answers} | {talk.previous}
     found = [each for each in replies if _leads_to(each.reply, answers, told)]
     if last is not None and last.text and last.text not in told:
         same = (each for each in reversed(replies) if _begins(last.text, each.reply.text))
@@ -170,7 +170,7 @@ def _begins(text: str, beginning: str) -> bool:
 
 def _results(talk: Conversation, tenant: str) -> list[int]:
     """Of tool calls that a reply asked for; and the reply that it says it goes on from."""
-    ids = [message.answers for message in talk.new if message.answers is not None]
+    ids = [each for message in talk.new for each in message.answers]
     if talk.previous is not None:
         ids.append(talk.previous)
     return [hash((tenant, "id", each)) for each in ids]
