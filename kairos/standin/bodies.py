@@ -18,7 +18,7 @@ class StandInPrompt(NamedTuple):
 
 
 class ContentPart(msgspec.Struct):
-    """Of a message. Anthropic's API has calls of tools and their results among them."""
+    """Hold a part of a message. Anthropic's API has calls of tools and results among them."""
 
     text: str = ""
     type: str | None = None
@@ -29,7 +29,7 @@ class ContentPart(msgspec.Struct):
 
     @property
     def said(self) -> str:
-        """Its text, or a result's."""
+        """Return its text, or a result's."""
         if isinstance(self.content, list):
             return "\n".join(part.text for part in self.content)
         return self.text or self.content or ""
@@ -175,7 +175,7 @@ def responses_prompt(body: StandInBody) -> StandInPrompt:
 
 
 def messages_prompt(body: StandInBody) -> StandInPrompt:
-    """As `chat_prompt`; an answer's limit must be told, too."""
+    """Do as `chat_prompt` does; an answer's limit is required too."""
     if not body.messages or not body.max_tokens:
         raise ValueError(f"Field required: {'max_tokens' if body.messages else 'messages'}")
     return _prompt(body, body.messages)

@@ -176,7 +176,7 @@ class ResponsesReply:
 
 
 class MessagesReply:
-    """Anthropic's named events. Usage has the cached tokens beside the others: here, none."""
+    """Word a reply as Anthropic's API has it, with named events and no cached tokens."""
 
     def __init__(self, request_id: str, model: str, tool: str | None) -> None:
         self._tool, self._call = tool, f"toolu_{request_id}"

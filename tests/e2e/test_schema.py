@@ -144,7 +144,9 @@ def _ask(operation, mode, url):
 
 
 def _make_plausible(case):
-    """It is for the model that is there, and somebody still waits for its answer."""
+    """Ask for the model that is there, with a limit that fits, while somebody waits for it."""
     case.headers.pop("X-Kairos-Deadline", None)
     if isinstance(case.body, dict):
         case.body["model"] = "tiny"
+        if case.path == "/v1/messages":
+            case.body["max_tokens"] = 9  # must be there, and fit

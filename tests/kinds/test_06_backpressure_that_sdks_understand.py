@@ -1,10 +1,8 @@
-"""Kind 6: what OpenAI's client does with each refusal, with its two retries.
-
-Anthropic's client is made by the same generator: it reads the same headers.
-"""
+"""Kind 6: what OpenAI's client, and Anthropic's, do with each refusal, with their two retries."""
 
 import asyncio
 
+import anthropic
 import openai
 import pytest
 
@@ -16,34 +14,37 @@ HELLO = [{"role": "user", "content": "Hello"}]
 IN_A_MINUTE = {"Retry-After": "90"}
 
 
-async def ask(served, limit_s=60, retries=2, **asked):
-    async with openai.AsyncOpenAI(
-        base_url=f"{served.url}/v1", api_key="acme", max_retries=retries, timeout=limit_s
-    ) as client:
+async def ask(served, limit_s=60, retries=2, sdk=openai, **asked):
+    options = {"api_key": "acme", "max_retries": retries, "timeout": limit_s}
+    if sdk is anthropic:
+        async with anthropic.AsyncAnthropic(base_url=served.url, **options) as client:
+            return await client.messages.create(model="tiny", messages=HELLO, max_tokens=9)
+    async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", **options) as client:
         return await client.chat.completions.create(**{"model": "tiny", "messages": HELLO} | asked)
 
 
 # What the engine does, the error that the client raises, and how often the engine was asked.
 ROWS = {
-    "the call is wrong": (says(400), openai.BadRequestError, 1),
-    "the call cannot be processed": (says(422), openai.UnprocessableEntityError, 1),
-    "too large for the engine": (says(413), openai.APIStatusError, 1),
-    "a model that is gone": (says(404), openai.NotFoundError, 1),
-    "Kairos's key is refused": (says(401), openai.InternalServerError, 3),
-    "asked too much": (says(429), openai.RateLimitError, 3),
-    "overloaded": (says(503), openai.InternalServerError, 3),
-    "fails": (says(500), openai.InternalServerError, 3),
-    "cut at answer_s": (never, openai.InternalServerError, 1),
+    "the call is wrong": (says(400), "BadRequestError", 1),
+    "the call cannot be processed": (says(422), "UnprocessableEntityError", 1),
+    "too large for the engine": (says(413), "APIStatusError", 1),
+    "a model that is gone": (says(404), "NotFoundError", 1),
+    "Kairos's key is refused": (says(401), "InternalServerError", 3),
+    "asked too much": (says(429), "RateLimitError", 3),
+    "overloaded": (says(503), "InternalServerError", 3),
+    "fails": (says(500), "InternalServerError", 3),
+    "cut at answer_s": (never, "InternalServerError", 1),
 }
 
 
+@pytest.mark.parametrize("sdk", [openai, anthropic], ids=["openai", "anthropic"])
 @pytest.mark.parametrize("row", ROWS)
-async def test_a_client_asks_again_where_that_may_help(kairos, engine, row):
+async def test_a_client_asks_again_where_that_may_help(kairos, engine, row, sdk):
     answer, raised, times = ROWS[row]
     served = await kairos(engine.url, answer_s=1, longest_answer_s=1)
     engine.answer = answer
-    with pytest.raises(raised):
-        await ask(served)
+    with pytest.raises(getattr(sdk, raised)):
+        await ask(served, sdk=sdk)
     assert len(engine.calls) == times
 
 

@@ -136,7 +136,9 @@ def _hot(summary: str, required: list[str], **fields: Json) -> Json:
 def _messages() -> Json:
     """Describe Anthropic's route, whose errors have a form of their own."""
     system: Json = {"anyOf": [_TEXT, _PARTS]}
-    described = _hot("A message", ["messages", "max_tokens"], messages=_MESSAGES, system=system)
+    limit: Json = {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS}
+    fields = {"messages": _MESSAGES, "system": system, "max_tokens": limit}
+    described = _hot("A message", ["messages", "max_tokens"], **fields)
     described["post"]["responses"] = _answers(
         {"application/json": {}, "text/event-stream": {}}, "MessagesError"
     )

@@ -4,6 +4,7 @@ import asyncio
 
 from kairos.errors import DeadlinePassed, KairosError, NoInstance
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
+from kairos.live.proxy import wait_comments
 from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, Stalled, failure_of
@@ -12,7 +13,7 @@ from kairos.live.proxy.prefill_hop import PrefillHop, PrefillProblem, whole_body
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
 from kairos.live.proxy.sending import send
 from kairos.live.proxy.told import InstanceError, OnTrouble, Owner, trouble
-from kairos.live.proxy.wait_comments import KEEP_ALIVE_S, WaitComments
+from kairos.live.proxy.wait_comments import WaitComments
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from kairos.model import SECOND, Request
@@ -232,9 +233,9 @@ class Call:
 
     def keep_alive(self, silent_s: float) -> None:
         """Show a client that reads a stream that it is not forgotten, after so long a silence."""
-        if silent_s >= KEEP_ALIVE_S and self._reads_stream and self.body.stream:
+        if silent_s >= wait_comments.KEEP_ALIVE_S and self._reads_stream and self.body.stream:
             now = self._loop.time()
-            if now >= self._kept_alive_at + KEEP_ALIVE_S:
+            if now >= self._kept_alive_at + wait_comments.KEEP_ALIVE_S:
                 self._kept_alive_at = now
                 self.response.keep_alive()
 
