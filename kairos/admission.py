@@ -78,7 +78,7 @@ class Admission:
         self._cancelled: SharedLru[WorkflowKey, None] = SharedLru(_MAX_CANCELLED)
         self._models: set[str] = set()  # all models that an instance ever served
         self.tried: dict[str, set[str]] = {}  # see `Tried`
-        self._returns: dict[str, int] = {}  # from instances, by id of the request
+        self._returns: dict[str, int] = {}  # by a fault, by id of each request that came back
 
     def entitle(self, quotas: Sequence[Quota], at: int) -> None:
         """To these from now on."""
@@ -161,11 +161,15 @@ class Admission:
         if request.id in self._newcomers:
             self._newcomers.begin(self._estimates.in_flight(workflow_key(request)))
 
-    def given_back(self, request_id: str, instance_id: str) -> None:
-        """It waits once more: that instance gave no answer."""
+    def given_back(self, request_id: str, instance_id: str, *, is_fault: bool) -> None:
+        """Note that a call waits once more, since that instance gave no answer.
+
+        `is_fault`: of the instance or the call. One that merely lacks what is asked for does not
+        count against the call, which may be for what a single instance has.
+        """
         if instance_id in self._ledger.instances:
             self.tried.setdefault(request_id, set()).add(instance_id)
-        self._returns[request_id] = self._returns.get(request_id, 0) + 1
+        self._returns[request_id] = self._returns.get(request_id, 0) + is_fault
         if self._kv_shares is not None:
             self._kv_shares.released(request_id)
 

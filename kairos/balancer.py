@@ -206,7 +206,7 @@ class Balancer:
     def _bounce(self, event: Bounced, at: int) -> None:
         if event.request_id in self.ledger:
             self.faults.learn(event, self.ledger, at)
-            self._take_back(event.request_id, at)
+            self._take_back(event.request_id, at, is_fault=event.by_instance)
 
     def _go_on_without_prefill(self, event: PrefillFailed, at: int) -> None:
         self.faults.prefill_failed(event, self.ledger, at)
@@ -276,11 +276,11 @@ class Balancer:
         if not self.estimates.is_alone(workflow):
             self._rekey(workflow)
 
-    def _take_back(self, request_id: str, at: int) -> None:
+    def _take_back(self, request_id: str, at: int, *, is_fault: bool) -> None:
         """A request that is booked waits once more."""
         booking = self.ledger.booking(request_id)
         assert booking is not None
-        self._admission.given_back(request_id, booking.instance_id)
+        self._admission.given_back(request_id, booking.instance_id, is_fault=is_fault)
         request, more_us = booking.request, self.ledger.release(request_id, at)
         self._queues.fairness.correct(request, more_us)
         self.estimates.bounced(request_id, at)

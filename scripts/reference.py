@@ -357,8 +357,9 @@ def retries() -> str:
     ]
     return (
         "# Retries and timeouts\n\nWhile a client has nothing of the answer, a call that an engine "
-        f"fails is made again on others, at most {RETRIES} times; calls that need no memory, on "
-        "each that is left. Once a part of the answer is out, the error comes as the stream's "
+        f"fails is made again on others, at most {RETRIES} times. Where an engine merely lacks "
+        "what is asked for (404, 405, 501), each other one of the model is asked, as a single one "
+        "may keep it. Once a part of the answer is out, the error comes as the stream's "
         "last event.\n\n## By route\n\n"
         + _table(("route", "sent at once", "made again", "stream is read", "errors"), routes)
         + "\nAll other routes below `/v1` that pass are sent once, as their engine may keep "

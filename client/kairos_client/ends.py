@@ -4,6 +4,7 @@ import atexit
 import queue
 import threading
 import urllib.request
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from kairos_client import settings, trouble
@@ -11,17 +12,19 @@ from kairos_client.names import plain
 
 _TIMEOUT_S = 2.0
 _MOST = 1000  # that wait to be told; what comes beyond, Kairos finds out by itself
+_SHOW_KEYS = "authorization", "x-api-key", "api-key", "x-goog-api-key"
+_MOST_KEYS = 10_000  # workflows whose key is remembered
 
 
 class _Teller:
     def __init__(self) -> None:
-        self._over: queue.Queue[str] = queue.Queue(_MOST)
+        self._over: queue.Queue[tuple[str, str, str]] = queue.Queue(_MOST)
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def tell(self, workflow: str) -> None:
+    def tell(self, workflow: str, shown: tuple[str, str]) -> None:
         try:
-            self._over.put_nowait(workflow)
+            self._over.put_nowait((workflow, *shown))
         except queue.Full:
             return
         with self._starting:
@@ -31,9 +34,9 @@ class _Teller:
 
     def _run(self) -> None:
         while True:
-            workflow = self._over.get()
+            ended = self._over.get()
             try:
-                _post(workflow)
+                _post(*ended)
             except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
                 trouble.met("telling that a workflow is over", error)
             finally:
@@ -47,21 +50,42 @@ class _Teller:
 
 
 _teller = _Teller()
+_shown_for: dict[str, tuple[str, str]] = {}  # name and value of a header, by workflow
 atexit.register(_teller.flush)
 
 
+def remember_key(workflow: str, given: Mapping[str, str]) -> None:
+    """Note the key that a workflow's call shows, to end the workflow with it.
+
+    `given`: headers of the call, with names in lower case.
+    """
+    if workflow in _shown_for:
+        return
+    shown = next(((name, given[name]) for name in _SHOW_KEYS if given.get(name)), None)
+    if shown is not None:
+        while len(_shown_for) >= _MOST_KEYS:
+            _shown_for.pop(next(iter(_shown_for)), None)
+        _shown_for[workflow] = shown
+
+
 def tell(workflow: str) -> None:
-    """Returns at once."""
+    """Have Kairos end a workflow, with the key of its first call, and return at once."""
     name = plain(workflow)
-    if name is not None and settings.base_url() is not None:
-        _teller.tell(name)
+    if name is None:
+        return
+    shown = _shown_for.pop(name, None)
+    if shown is None:
+        key = settings.api_key()
+        shown = ("authorization", f"Bearer {key}") if key else ("", "")
+    if settings.base_url() is not None:
+        _teller.tell(name, shown)
 
 
-def _post(workflow: str) -> None:
+def _post(workflow: str, header: str, value: str) -> None:
     base = (settings.base_url() or "").rstrip("/").removesuffix("/v1")
     url = f"{base}/v1/workflows/{quote(workflow, safe='')}/end"
     request = urllib.request.Request(url, method="POST")  # noqa: S310 - the user's own URL
-    if key := settings.api_key():
-        request.add_header("Authorization", f"Bearer {key}")
+    if header:
+        request.add_header(header, value)
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
         pass

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping
 from contextvars import ContextVar
 
-from kairos_client import frameworks, settings
+from kairos_client import ends, frameworks, settings
 from kairos_client.context import current
 from kairos_client.names import plain
 
@@ -16,8 +16,11 @@ _last_id: ContextVar[str | None] = ContextVar("kairos_client_call", default=None
 def headers(given: Mapping[str, str]) -> dict[str, str]:
     """Those to add to a call that has `given`, with names in lower case."""
     who = current.get().over(frameworks.identify())
+    workflow = plain(who.workflow)
+    if workflow is not None:
+        ends.remember_key(workflow, given)
     found = {
-        "x-kairos-workflow-id": plain(who.workflow),
+        "x-kairos-workflow-id": workflow,
         "x-kairos-app": plain(who.app or settings.app()),
         "x-kairos-agent": plain(who.agent),
         "x-kairos-upstream": plain(who.upstream),

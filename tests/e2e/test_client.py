@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, WorkflowEnded
+from tests.e2e.batch_files import key
 
 CLIENT = Path(__file__).parents[2] / "client"
 LIMIT_S = 60
@@ -231,3 +232,19 @@ async def test_what_the_documentation_says_of_plain_openai_works(kairos, standin
     [call] = asked(served)
     assert (call.app, call.agent) == ("colours", "writer")
     assert (await served.facts.seen(WorkflowEnded)).workflow_id == call.workflow_id
+
+
+@pytest.mark.parametrize(
+    ("environ", "given"),
+    [
+        ({"OPENAI_API_KEY": "acme"}, "ask()"),
+        ({"OPENAI_API_KEY": "another's"}, 'ask(openai.OpenAI(api_key="acme"))'),
+        ({"OPENAI_API_KEY": "another's"}, 'ask(extra_headers={"Authorization": "bearer acme"})'),
+    ],
+)
+async def test_a_workflow_ends_with_the_key_of_the_call_that_began_it(
+    kairos, standin, environ, given
+):
+    served = await kairos(standin.url, key=(key("acme"),))
+    await run(served, f'\nwith kairos_client.workflow("w-1"):\n    {given}\n', **environ)
+    assert (await served.facts.seen(WorkflowEnded)).workflow_id == "w-1"

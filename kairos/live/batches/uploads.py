@@ -11,7 +11,8 @@ import msgspec
 from starlette.requests import Request
 
 from kairos.errors import BodyTooSlow, InvalidRequest, Unavailable
-from kairos.live.batches.multipart import (
+from kairos.live.batches.records import MAX_KEPT_S, MIN_KEPT_S, BatchLimit, FileTooLarge
+from kairos.live.request.multipart import (
     FormReader,
     NoForm,
     PartBegan,
@@ -19,7 +20,6 @@ from kairos.live.batches.multipart import (
     PartEnded,
     boundary_of,
 )
-from kairos.live.batches.records import MAX_KEPT_S, MIN_KEPT_S, BatchLimit, FileTooLarge
 
 PIECE_S = 60.0  # longest silence of an upload
 AT_ONCE = 4  # uploads of a tenant, in a process

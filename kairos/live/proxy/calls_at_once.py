@@ -25,6 +25,14 @@ from kairos.model import Instance, Request
 from kairos.ports import FactSink
 
 
+class _Tried:
+    """Where a call was: at an instance that lacks what it asks for no fault is counted."""
+
+    def __init__(self) -> None:
+        self.instances: set[str] = set()
+        self.faults = 0
+
+
 class CallsAtOnce:
     """Choose an instance for such calls, by what this process knows. A `FactSink`."""
 
@@ -34,7 +42,7 @@ class CallsAtOnce:
         self._instances: dict[str, Instance] = {}
         self._models: set[str] = set()  # that an instance ever served
         self._requests: dict[str, Request] = {}  # under way, by id
-        self._tried: dict[str, list[str]] = {}  # instances, by id of the call
+        self._tried: dict[str, _Tried] = {}  # by id of the call
 
     def beside(self, sink: FactSink) -> "CallsAtOnce":
         """Use the time of the sink that other calls have, and say there that a workflow ends."""
@@ -74,7 +82,9 @@ class CallsAtOnce:
         elif isinstance(event, Bounced):
             request = self._requests[event.request_id]
             instance_id = self._choose(request)
-            if instance_id is None or len(self._tried[request.id]) > RETRIES:
+            tried = self._tried[request.id]
+            tried.faults += event.by_instance
+            if instance_id is None or tried.faults > RETRIES:
                 self._calls.refuse(Refuse(request.id, request.model, "no_other"))
             else:
                 self._go(request, instance_id)
@@ -85,11 +95,11 @@ class CallsAtOnce:
             self._sink.feed(event)
 
     def _go(self, request: Request, instance_id: str) -> None:
-        self._tried.setdefault(request.id, []).append(instance_id)
+        self._tried.setdefault(request.id, _Tried()).instances.add(instance_id)
         self._calls.dispatch(Dispatch(request.id, instance_id))
 
     def _choose(self, request: Request) -> str | None:
-        tried = self._tried.get(request.id, ())
+        tried = self._tried.get(request.id, _Tried()).instances
         able = [
             each.id
             for each in self._instances.values()

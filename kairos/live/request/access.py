@@ -207,4 +207,9 @@ def _digest(key: bytes) -> str:
 
 def authorization(request: "HttpRequest") -> bytes | None:
     """Return what the request shows: see `credential_of`."""
-    return credential_of(dict(request.scope["headers"]))
+    shown = {
+        name: value.encode("latin-1")
+        for name in (b"authorization", *KEY_HEADERS)
+        if (value := request.headers.get(name.decode())) is not None
+    }
+    return credential_of(shown)

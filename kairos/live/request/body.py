@@ -184,13 +184,26 @@ def body_of(rules: RouteRules, headers: Mapping[bytes, bytes], content: bytes) -
     # However it is spelt: an engine reads as JSON what was not read here otherwise.
     is_json = headers.get(b"content-type", b"").lower().startswith(b"application/json")
     if not rules.generates and (not is_json or not content):
-        return Body(content, prompt_tokens=min(max(1, len(content) // 4), _UPLOAD_TOKENS))
+        return _upload(headers.get(b"content-type", b""), content)
     return read_body(
         content,
         chat=rules.has_messages,
         streams_usage=rules.tells_usage,
         generates=rules.generates,
     )
+
+
+def _upload(content_type: bytes, content: bytes) -> Body:
+    """Read which model a form is for; anything else has none."""
+    tokens = min(max(1, len(content) // 4), _UPLOAD_TOKENS)
+    body = Body(content, prompt_tokens=tokens)
+    if content_type[:19].lower() == b"multipart/form-data":
+        from kairos.live.request.multipart import fields_of  # which few processes need
+
+        fields = fields_of(content_type, content, ("model", "stream"))
+        body.model = fields.get("model") or None
+        body.stream = fields.get("stream", "").lower() in ("true", "1")
+    return body
 
 
 def _decoded(content: bytes, decoder: msgspec.json.Decoder[Any]) -> _Body:

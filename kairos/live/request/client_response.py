@@ -99,7 +99,7 @@ class ClientResponse:
 
     def keep_alive(self) -> None:
         """Send a comment, or a ping, where a stream has nothing to say. Before anything else comes,
-        status 200 is sent with the first: whatever comes after it comes as events."""
+        status 200 is sent with the first, so that all after it comes as events."""
         if not self.started and not self._is_kept_alive:
             self._is_kept_alive = self.streams = True
             self._start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])

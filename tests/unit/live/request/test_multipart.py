@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.live.batches.multipart import (
+from kairos.live.request.multipart import (
     FormReader,
     NoForm,
     PartBegan,

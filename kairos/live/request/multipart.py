@@ -1,5 +1,9 @@
-"""Forms with files (multipart/form-data, RFC 7578), read as they come: bytes in, events out. A
-file need not fit into memory. python-multipart reads them; here they are bounded."""
+"""Read forms with files (multipart/form-data, RFC 7578) as they come: bytes in, events out.
+
+A file need not fit into memory. python-multipart reads them; here they are bounded.
+"""
+
+from collections.abc import Collection
 
 import msgspec
 from python_multipart.exceptions import FormParserError
@@ -30,7 +34,7 @@ FormEvent = PartBegan | PartContent | PartEnded
 
 
 class NoForm(InvalidRequest):
-    """A body is no form, though a form is asked for."""
+    """Say that a form is asked for, and why the body fails to be one."""
 
     code = "invalid_form"
 
@@ -48,8 +52,8 @@ def boundary_of(content_type: str) -> bytes:
 
 
 class FormReader:
-    def __init__(self, boundary: bytes) -> None:
-        self.is_whole = False
+    def __init__(self, boundary: bytes, most_parts: int = _PARTS) -> None:
+        self.is_whole, self._most_parts = False, most_parts
         self._found: list[FormEvent] = []
         self._parts = 0
         self._field, self._value, self._disposition = b"", b"", b""
@@ -70,10 +74,10 @@ class FormReader:
         )
 
     def feed(self, data: bytes) -> list[FormEvent]:
-        """What so much more of the body says.
+        """Read more of the body, and return what was found there.
 
         Raises:
-            NoForm: it is none.
+            NoForm: the body is something else.
         """
         if not self.is_whole:
             try:
@@ -85,8 +89,8 @@ class FormReader:
 
     def _part_begins(self) -> None:
         self._parts += 1
-        if self._parts > _PARTS:
-            raise NoForm(f"it has over {_PARTS} parts")
+        if self._parts > self._most_parts:
+            raise NoForm(f"it has over {self._most_parts} parts")
         self._disposition = b""
 
     def _field_comes(self, data: bytes, start: int, end: int) -> None:
@@ -113,3 +117,29 @@ class FormReader:
 
     def _ends(self) -> None:
         self.is_whole = True
+
+
+_FIELD_BYTES = 1 << 10  # of a field that is read, at most
+_CALL_PARTS = 256  # of a form that goes on to an engine, where they are looked at
+
+
+def fields_of(content_type: bytes, content: bytes, names: Collection[str]) -> dict[str, str]:
+    """Return the named fields of a form, of 1 KB at most each; nothing, where that fails.
+
+    What cannot be read is the engine's to judge.
+    """
+    found: dict[str, bytearray] = {}
+    wanted: bytearray | None = None
+    try:
+        reader = FormReader(boundary_of(content_type.decode("latin-1")), _CALL_PARTS)
+        for event in reader.feed(content):
+            if isinstance(event, PartBegan):
+                wanted = None
+                if event.filename is None and event.name in names and event.name not in found:
+                    wanted = found[event.name] = bytearray()
+            elif isinstance(event, PartContent) and wanted is not None:
+                wanted += event.data[: _FIELD_BYTES + 1 - len(wanted)]
+    except NoForm:
+        pass
+    texts = {name: value.decode("utf-8", "replace") for name, value in found.items()}
+    return {name: text for name, text in texts.items() if len(text) <= _FIELD_BYTES}
