@@ -36,14 +36,15 @@ def run(
     out: Annotated[
         Path,
         typer.Option(
-            help="The table to write: .jsonl, .csv, .parquet, .arrow. It must not be there yet."
+            help="The table to write: .jsonl, .csv, .tsv, .parquet, .arrow. "
+            "It must not be there yet."
         ),
     ],
     inputs: Annotated[
         Path | None,
         typer.Option(
-            help="The table of rows: .jsonl, .csv (both also .gz), .parquet, .arrow, .feather. "
-            "A batch has its own."
+            help="The table of rows: .jsonl, .json, .csv, .tsv (these also .gz), .parquet, .arrow, "
+            ".feather. A batch has its own."
         ),
     ] = None,
     engine: Engines = None,

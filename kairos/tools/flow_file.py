@@ -64,13 +64,23 @@ def table_path(flow: Path, inputs: Path | None) -> Path:
 
 
 def check_columns(plan: Plan, table: InputTable) -> None:
-    """Raises SetupError: the table lacks one that the flow needs."""
-    needed = [column for column in plan.columns if column is not None]
-    if missing := [column for column in needed if column not in table.columns]:
-        known = ", ".join(f"'{name}'" for name in table.columns[:20])
+    """Check that a table has what a flow needs. Columns that the flow does not need may lack names.
+
+    Raises:
+        SetupError: no row has a column that the flow needs, or several columns have its name.
+    """
+    repeated = [name for name in table.repeated if plan.table.whole or name in plan.columns]
+    if repeated:
         raise SetupError(
-            f"the table has no column '{missing[0]}', which the flow needs; it has {known}"
+            f"two columns of the table are called '{repeated[0]}', which the flow needs: give each "
+            "a name of its own"
         )
+    for column in plan.columns:
+        if not table.may_have(column):
+            known = ", ".join(f"'{name}'" for name in table.columns[:20])
+            raise SetupError(
+                f"the table has no column '{column}', which the flow needs; it has {known}"
+            )
 
 
 def _text(path: Path) -> str:

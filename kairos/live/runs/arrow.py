@@ -50,9 +50,9 @@ class ArrowTable:
         batches: Callable[[], AbstractContextManager[Iterable[Any]]],
         count: int | None = None,
     ) -> None:
-        if twice := sorted({column for column in columns if columns.count(column) > 1}):
-            raise InvalidFile(name, f"two columns are called '{twice[0]}'")
-        self.columns = columns
+        self.columns = tuple(column for column in columns if columns.count(column) == 1)
+        self.repeated = tuple(sorted({*columns} - {*self.columns, ""}))
+        self._is_empty = not columns
         self._name, self._batches, self._count = name, batches, count
 
     def rows(self) -> Iterator[InputRow]:
@@ -66,6 +66,9 @@ class ArrowTable:
                     number += batch.num_rows
         except (arrow().ArrowException, OSError) as error:
             raise InvalidFile(self._name, f"cannot be read beyond row {number}: {error}") from error
+
+    def may_have(self, column: str) -> bool:
+        return column in self.columns or self._is_empty
 
     def expected_rows(self, read: int) -> int | None:  # noqa: ARG002 - others need it
         return self._count

@@ -1,18 +1,30 @@
-"""The lines of a file, plain or gzip, none longer than a bound."""
+"""The lines of a file, plain or gzip, none longer than a bound.
 
+A byte order mark says that a file is UTF-16 or UTF-32; its lines are given in UTF-8. Carriage
+returns end the lines of a file whose beginning has no line feed.
+"""
+
+import codecs
 from collections.abc import Iterator
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kairos.errors import InvalidFile
 from kairos.workload.files import UNREADABLE, open_content
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_PIECE_BYTES = 1 << 16
+_MARKS = {  # the longer before those that they begin with
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+    codecs.BOM_UTF8: "utf-8",
+}
 
 
 class LongLine(NamedTuple):
-    """One longer than the bound: what is left of it."""
+    """A line longer than the bound, without its content."""
 
     quotes: int  # how many double quotes there were in it
 
@@ -34,16 +46,37 @@ class LineFile:
         try:
             size = self.path.stat().st_size
             with open_content(self.path) as (file, position):
-                for number, line in enumerate(self._bounded(file), 1):
+                for number, line in enumerate(self._bounded(_in_utf8(file)), 1):
                     self._share = position() / max(size, 1)
-                    yield number, _unmarked(line) if number == 1 else line
+                    yield number, line
                 self._share = 1.0
         except UNREADABLE as error:
             where = number + 1 if number else None
             raise InvalidFile(self.path, f"cannot be read: {error}", line=where) from error
 
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the content in pieces of a few KiB.
+
+        Raises:
+            InvalidFile: the file cannot be read to its end.
+        """
+        try:
+            size = self.path.stat().st_size
+            with open_content(self.path) as (file, position):
+                content = _in_utf8(file)
+                while piece := content.read(_PIECE_BYTES):
+                    self._share = position() / max(size, 1)
+                    yield piece
+                self._share = 1.0
+        except UNREADABLE as error:
+            raise InvalidFile(self.path, f"cannot be read: {error}") from error
+
+    def begins_with(self, sign: bytes) -> bool:
+        """Return whether the content begins with a sign, blanks aside."""
+        return next(filter(bytes.strip, self.pieces()), b"").lstrip().startswith(sign)
+
     def share_read(self) -> float:
-        """Of the file's bytes, those that were read when `lines` was left last; 0 to 1."""
+        """Return the share of the file's bytes that the last reader has read, 0 to 1."""
         return min(self._share, 1.0)
 
     def _bounded(self, file: BufferedIOBase) -> Iterator[bytes | LongLine]:
@@ -58,5 +91,47 @@ class LineFile:
             yield LongLine(quotes)
 
 
-def _unmarked(line: bytes | LongLine) -> bytes | LongLine:
-    return line.removeprefix(_BYTE_ORDER_MARK) if isinstance(line, bytes) else line
+def _in_utf8(file: BufferedIOBase) -> BufferedIOBase:
+    """Return the file without its byte order mark, in UTF-8, with line feeds that end lines."""
+    first = file.read(_PIECE_BYTES)
+    mark = next((each for each in _MARKS if first.startswith(each)), b"")
+    encoding = _MARKS.get(mark, "utf-8")
+    file.seek(len(mark))
+    has_feeds = b"\n" in first or b"\r" not in first
+    if encoding == "utf-8" and has_feeds:
+        return file
+    return BufferedReader(_Pieces(_pieces(file, encoding, has_feeds)), _PIECE_BYTES)
+
+
+def _pieces(file: BufferedIOBase, encoding: str, has_feeds: bool) -> Iterator[bytes]:
+    """Yield the content of a file in UTF-8.
+
+    Raises:
+        ValueError: the file ends within a character.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)("surrogatepass")  # a row of it fails alone
+    while piece := file.read(_PIECE_BYTES):
+        text = decoder.decode(piece)
+        text = text if has_feeds else text.replace("\r", "\n")
+        yield text.encode("utf-8", "surrogatepass")
+    decoder.decode(b"", final=True)
+
+
+class _Pieces(RawIOBase):
+    """A file of pieces of bytes."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._left = pieces, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._left = piece
+        size = min(len(target), len(self._left))
+        target[:size], self._left = self._left[:size], self._left[size:]
+        return size

@@ -23,12 +23,20 @@ class InputTable(Protocol):
     """Rows that are read one after the other, never all at once, and again from the start."""
 
     columns: tuple[str, ...]  # JSON Lines: of the first rows; others may have more
+    repeated: tuple[str, ...]  # names that several columns have, which rows leave out
 
     def rows(self) -> Iterator[InputRow]:
         """From the first to the last.
 
         Raises:
             InvalidFile: what follows cannot be read at all.
+        """
+
+    def may_have(self, column: str) -> bool:
+        """Return whether any row may have this column, which no row of an empty table lacks.
+
+        Raises:
+            InvalidFile: the table has to be looked through for it, and cannot be read to its end.
         """
 
     def expected_rows(self, read: int) -> int | None:

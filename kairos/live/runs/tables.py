@@ -19,6 +19,7 @@ _FORMATS = {
     ".ndjson": "json",
     ".json": "json",
     ".csv": "csv",
+    ".tsv": "tsv",
     ".parquet": "parquet",
     ".pq": "parquet",
     ".arrow": "arrow",
@@ -51,9 +52,12 @@ def _open_file(path: Path) -> InputTable:
     form = _format(path if path.suffix != ".gz" else path.with_suffix(""))
     match form:
         case "json":
-            return json_lines.JsonLines(path)
+            may_be_list = ".json" in path.suffixes[-2:]
+            return json_lines.JsonLines(path, may_be_list=may_be_list)
         case "csv":
             return delimited.Csv(path)
+        case "tsv":
+            return delimited.Csv(path, "\t")
         case "parquet":
             return arrow.read_parquet(path)
     return arrow.read_arrow(path)
@@ -65,7 +69,7 @@ def check_format(path: Path) -> None:
     Raises:
         SetupError: its suffix names no format, or one that needs what is not installed.
     """
-    if _format(path) not in ("json", "csv"):
+    if _format(path) not in ("json", "csv", "tsv"):
         arrow.arrow()
 
 
@@ -89,6 +93,8 @@ def _write(file: BinaryIO, form: str, columns: Sequence[str], rows: Rows) -> Non
             json_lines.write(file, rows())
         case "csv":
             delimited.write(file, columns, rows())
+        case "tsv":
+            delimited.write(file, columns, rows(), "\t")
         case "parquet" | "arrow" | "arrows":
             arrow.write(file, form, columns, rows)
 
@@ -103,6 +109,8 @@ def _format(path: Path) -> str:
 
 class MappingTable:
     """Rows that a caller holds."""
+
+    repeated: tuple[str, ...] = ()
 
     def __init__(self, source: Sequence[Mapping[str, Any]]) -> None:
         self.columns = tuple(dict.fromkeys(str(name) for row in source for name in row))
@@ -121,6 +129,9 @@ class MappingTable:
                 yield InputRow(number, 0, problem=too_large())
             else:
                 yield InputRow(number, size, values)
+
+    def may_have(self, column: str) -> bool:
+        return column in self.columns or not self._source
 
     def expected_rows(self, read: int) -> int | None:  # noqa: ARG002 - others need it
         return len(self._source)

@@ -18,7 +18,7 @@ from kairos.live.runs.tables import check_format, open_table, write_table
 from tests.support.examples import examples
 
 ROWS = [{"id": 1, "text": "one"}, {"id": 2, "text": 'two, "2"\nand a line'}, {"id": 3, "text": ""}]
-SUFFIXES = (".jsonl", ".csv", ".parquet", ".arrow", ".arrows", ".feather")
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".arrows", ".feather")
 
 
 def written(path, rows, columns=("id", "text")):
@@ -37,7 +37,9 @@ def problems(source):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_what_is_written_is_read_again(tmp_path, suffix):
     path = written(tmp_path / f"table{suffix}", ROWS)
-    expected = ROWS if suffix != ".csv" else [row | {"id": str(row["id"])} for row in ROWS]
+    expected = (
+        ROWS if suffix not in (".csv", ".tsv") else [row | {"id": str(row["id"])} for row in ROWS]
+    )
 
     assert open_table(path).columns == ("id", "text")
     assert values(path) == expected
@@ -115,8 +117,9 @@ def test_a_record_that_does_not_fit_its_header_cannot_be_read(tmp_path):
     assert problems(path) == {
         1: "line 3: 1 values for 2 columns",
         2: "line 4: 3 values for 2 columns",
-        3: "line 5: no UTF-8: invalid start byte",
-        4: "line 6: a quote that is opened here is never closed",
+        3: "line 5: this is not UTF-8; save it as UTF-8",
+        4: "line 6: a quote that is opened here is never closed: close it, or double the quotes of "
+        "a value",
     }
 
 
@@ -180,10 +183,12 @@ def test_how_many_rows_there_are_is_estimated_from_what_was_read(tmp_path):
     ("name", "content", "says"),
     [
         ("t.jsonl", None, "cannot be read: "),
-        ("t.jsonl", b"", "no row of it is a JSON object"),
+        ("t.jsonl", b"[]\n1\n", "no row of it is a JSON object"),
+        ("t.json", b'[{"a": 1}', "the list that it begins with is not closed"),
+        ("t.json", b'[{"a": 1}] {}', "the list that it begins with is not closed"),
         ("t.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 999, mtime=0)[:-20], "cannot be read: "),
-        ("t.csv", b"", "no names of columns: there is none"),
-        ("t.csv", b"a,b,a\n", "two columns are called 'a'"),
+        ("t.csv", b'"a\n', "no names of columns: a quote that is opened here is never closed"),
+        ("t.csv", "a,b\n".encode("utf-16-le"), "this is not UTF-8; save the file as UTF-8"),
         ("t.parquet", b"PAR1", "is no Parquet: "),
         ("t.arrow", b"ARROW1", "is neither a file nor a stream of Arrow's: "),
         ("t.xlsx", b"", "its suffix '.xlsx' names no format; there are .jsonl, "),
@@ -275,8 +280,6 @@ JSON = st.recursive(
 def test_any_json_comes_back_or_its_text(tmp_path_factory, rows, suffix):
     path = tmp_path_factory.mktemp("t") / f"t{suffix}"
     written(path, rows, ("a", "b"))
-    if suffix == ".jsonl" and not rows:
-        return
     read = values(path)
 
     assert len(read) == len(rows)
@@ -290,7 +293,7 @@ def same(was, now, suffix):
     if suffix == ".jsonl":
         return was == now
     text = was if isinstance(was, str) else "" if was is None else msgspec.json.encode(was).decode()
-    if suffix == ".csv":
+    if suffix in (".csv", ".tsv"):
         return now == text
     return now == text or filled(was) == filled(now)
 
