@@ -76,7 +76,7 @@ class Evaluation:
 
     def _give_up(self, frame: ValueFrame, slot: int, error: str) -> None:
         frame.row.alive = False
-        self._broke(frame.row, frame.node(slot), error)
+        self._broke(frame.row, frame.declared_node(slot), error)
 
     def begin_item(self, frame: ValueFrame, needs: Sequence[Located]) -> None:
         """Ask for what an item's result needs of its own frame."""

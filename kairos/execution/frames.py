@@ -63,5 +63,14 @@ class ValueFrame:
     def node(self, slot: int) -> str:
         return self.path + self.scope.operators[slot].name
 
+    def declared_node(self, slot: int) -> str:
+        """Return the node by the name of the operator that its flow declares."""
+        declared = self.scope.operators[slot].declared
+        if declared is None:
+            return self.node(slot)
+        around = self.parent if self.scope.is_staged else self
+        assert around is not None, "a body is within a frame"
+        return around.path + declared
+
 
 Slot = tuple[ValueFrame, int]

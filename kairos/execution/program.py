@@ -27,6 +27,7 @@ from kairos.execution.reading import (
     inputs_reader,
 )
 from kairos.execution.requests import function_call, generation, processing
+from kairos.plan.check import every
 from kairos.plan.operators import (
     Aggregate,
     Branch,
@@ -56,12 +57,17 @@ ROOT = "the row"  # stands for what a row comes to, where no operator is to be n
 
 
 class CompiledOperator(msgspec.Struct, frozen=True):
-    """`operator`: None of a placeholder, and of what the row comes to."""
+    """Slot of a scope, with its behaviour.
+
+    Placeholders and the result of a row have no `operator`. `declared` names the operator of the
+    flow that a pass replaced by this one.
+    """
 
     name: str
     operator: Operator | None
     behaviour: Behaviour | None
     fetched: bool = False
+    declared: str | None = None
 
 
 class CompiledScope:
@@ -70,6 +76,7 @@ class CompiledScope:
     def __init__(self) -> None:
         self.operators: list[CompiledOperator] = []
         self.ahead: list[int] = []  # slots that are asked for from the beginning on
+        self.is_staged = False  # of a body that the pass `stages` made
 
     def frame(self, row: OpenRow) -> ValueFrame:
         return ValueFrame(row, self, None, "")
@@ -92,6 +99,10 @@ class _Compiler:
         self._plan, self._stage = plan, stage
         self._fetches = {each.operator for each in plan.fetches}
         self._early = {name for each in plan.partial for name in each.maps}
+        self._declared: dict[str, str] = {}
+        for each in every(plan.declaration.operators):
+            if isinstance(each.params, StagedMap):
+                self._declared |= each.params.declared
 
     def scope(self) -> CompiledScope:
         scope, declared = CompiledScope(), self._plan.declaration
@@ -114,7 +125,8 @@ class _Compiler:
         for each in operators:
             behaviour = self._behaviour(each, names)
             fetched = each.name in self._fetches
-            scope.operators.append(CompiledOperator(each.name, each, behaviour, fetched))
+            declared = self._declared.get(each.name)
+            scope.operators.append(CompiledOperator(each.name, each, behaviour, fetched, declared))
 
     def _behaviour(self, operator: Operator, names: Names) -> Behaviour:
         params = operator.params
@@ -153,6 +165,7 @@ class _Compiler:
         own = [*placeholders(operator), *(each.name for each in params.body)]
         inner = {name: Located(at.up + 1, at.slot) for name, at in names.items()}
         inner |= {name: Located(0, at) for at, name in enumerate(own)}
+        scope.is_staged = isinstance(params, StagedMap)
         scope.operators += [CompiledOperator(name, None, None) for name in placeholders(operator)]
         self._compile(scope, params.body, inner)
         result = argument_reader(params.result, inner)

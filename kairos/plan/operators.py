@@ -177,9 +177,11 @@ class MapOver(msgspec.Struct, frozen=True, tag="map"):
 
 class StagedMap(MapOver, frozen=True, tag="stages", kw_only=True):
     """The body's results for each batch of a list; what is no list, or has nothing in it, is one
-    batch. Never declared: the pass `stages` makes it."""
+    batch. Never declared: the pass `stages` makes it. `declared`: by the names that the pass made,
+    the names of the operators that these stand for."""
 
     batch: int
+    declared: Mapping[str, str] = {}
 
 
 class Aggregate(msgspec.Struct, frozen=True, tag="aggregate"):

@@ -217,7 +217,7 @@ EVERYTHING = {
     "work over several engines": (
         lambda: EnginePool(("a", "b"), double, 4),
         items,
-        {"EngineLoad.given", "BatchQueue._next_id"},
+        {"EngineLoad.given", "EngineLoad.sound", "BatchQueue._next_id"},
     ),
 }
 

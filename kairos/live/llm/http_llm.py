@@ -117,6 +117,10 @@ class HttpLLM:
         return await ask_json(self._session, method, url, data, headers)
 
 
+class ConnectionLost(Unavailable):
+    """A server had the request, and ended the connection before it answered."""
+
+
 async def ask_json(
     session: aiohttp.ClientSession,
     method: str,
@@ -137,6 +141,8 @@ async def ask_json(
             method, url, data=data, headers=headers, allow_redirects=False
         )
     except aiohttp.ClientConnectionError as error:
+        if not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError):
+            raise ConnectionLost(f"{url} closed the connection without an answer") from error
         raise Unavailable(f"no connection to {url}: {error}") from error
     except (aiohttp.ClientError, TimeoutError) as error:
         raise UpstreamFailed(f"no answer from {url}: {cause(error)}") from error

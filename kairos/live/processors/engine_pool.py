@@ -9,18 +9,20 @@ asked for once more, alone, so that nothing suffers by what else was in its batc
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import msgspec
 
 from kairos.errors import InvalidRequest, KairosError, Unavailable, UpstreamFailed
 from kairos.execution.batching import BatchQueue, BatchShare, Query
 from kairos.faults.circuits import Circuits
+from kairos.live.llm.http_llm import ConnectionLost
 from kairos.model import SECOND
 
 _AT_ONCE = 2  # batches of an engine
-_WRONG_ANSWERS = 3  # that work has from engines, then it is given up
+_WRONG_ANSWERS = 3  # to one item, of engines that are not well; then its work is given up
 PATIENCE_S = 300.0  # with engines of which none can be reached
 
 Item = TypeVar("Item")
@@ -57,10 +59,17 @@ class _Part(msgspec.Struct, Generic[Item, Result], frozen=True):
     first: int
     items: int
     was_refused: bool = False  # alone
+    blamed: frozenset[str] = frozenset()  # engines that are left alone because of it
 
     @property
     def content(self) -> Sequence[Item]:
         return self.work.items[self.first : self.first + self.items]
+
+    def halves(self, left: int) -> "tuple[_Part[Item, Result], _Part[Item, Result]]":
+        """Cut it after its first `left` items."""
+        first = msgspec.structs.replace(self, items=left)
+        rest = {"first": self.first + left, "items": self.items - left}
+        return first, msgspec.structs.replace(self, **rest)
 
 
 class EngineLoad(msgspec.Struct):
@@ -69,6 +78,7 @@ class EngineLoad(msgspec.Struct):
     batches: int = 0  # that it has in hand
     items: int = 0  # of these
     given: int = 0  # items that it ever had
+    sound: object = None  # an item that it has answered
 
 
 class EnginePool(Generic[Item, Result]):
@@ -93,6 +103,7 @@ class EnginePool(Generic[Item, Result]):
         self._ask, self._room, self._patience_s = ask, room, patience_s
         self._queue = BatchQueue()
         self._parts: dict[int, _Part[Item, Result]] = {}  # that wait, by id in the queue
+        self._suspects: deque[list[_Part[Item, Result]]] = deque()  # wait, each for a batch alone
         self._circuits = Circuits()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake: asyncio.TimerHandle | None = None
@@ -102,7 +113,7 @@ class EnginePool(Generic[Item, Result]):
 
         Raises:
             InvalidRequest: an engine found one wrong, and so did another, if there is one.
-            UpstreamFailed: what came was no result, several times.
+            UpstreamFailed: an engine has answers for others, and none for one of these.
             Unavailable: nothing came for as long as patience lasts.
         """
         if not items:
@@ -120,7 +131,11 @@ class EnginePool(Generic[Item, Result]):
     @property
     def is_idle(self) -> bool:
         """Nobody waits, and no engine has anything of it in hand."""
-        return not self._queue and not any(load.batches for load in self.loads.values())
+        return not self._waits and not any(load.batches for load in self.loads.values())
+
+    @property
+    def _waits(self) -> bool:
+        return bool(self._queue or self._suspects)
 
     async def close(self) -> None:
         """Leave what is in hand. Nobody waits for results any more."""
@@ -140,15 +155,22 @@ class EnginePool(Generic[Item, Result]):
 
     def _go(self) -> None:
         """As many batches as there are engines for them."""
-        while self._queue and (engine := self._free_engine()) is not None:
-            self._start(engine, [self._part(share) for share in self._queue.take(self._room)])
+        while self._waits and (engine := self._free_engine()) is not None:
+            if parts := self._next_batch():
+                self._start(engine, parts)
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
         now = _now()
-        if self._queue and (at := self._circuits.next_try_at(now)) is not None:
+        if self._waits and (at := self._circuits.next_try_at(now)) is not None:
             loop = asyncio.get_running_loop()
             self._wake = loop.call_later(max(0, at - now) / SECOND, self._go)
+
+    def _next_batch(self) -> list[_Part[Item, Result]]:
+        """None, if nobody waits for what was suspected any more."""
+        if self._suspects:
+            return [part for part in self._suspects.popleft() if not part.work.done.done()]
+        return [self._part(share) for share in self._queue.take(self._room)]
 
     def _part(self, share: BatchShare) -> _Part[Item, Result]:
         of = self._parts[share.id]
@@ -183,15 +205,21 @@ class EnginePool(Generic[Item, Result]):
         try:
             results = await self._ask(engine, items)
             assert len(results) == len(items), (len(results), len(items))
+        except Unavailable as error:
+            if isinstance(error, ConnectionLost):
+                await self._answered_wrongly(engine, parts, error)
+            else:
+                self._wait_again(engine, parts, error)
         except InvalidRequest as error:
-            self._refused(engine, parts, error)
+            self._bisect(engine, parts, error)
         except KairosError as error:
-            self._failed(engine, parts, error)
+            await self._answered_wrongly(engine, parts, error)
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of a defect of ours
             said = f"{engine}: {type(error).__name__}: {error}"
-            self._failed(engine, parts, UpstreamFailed(said))
+            await self._answered_wrongly(engine, parts, UpstreamFailed(said))
         else:
             self._circuits.answered(engine, _now(), _AT_ONCE)
+            self.loads[engine].sound = items[0]
             begin = 0
             for part in parts:
                 part.work.take(part.first, results[begin : begin + part.items])
@@ -201,38 +229,107 @@ class EnginePool(Generic[Item, Result]):
             self.loads[engine].items -= len(items)
         self._go()
 
-    def _refused(
-        self, engine: str, parts: list[_Part[Item, Result]], error: InvalidRequest
+    async def _answered_wrongly(
+        self, engine: str, parts: list[_Part[Item, Result]], error: KairosError
     ) -> None:
-        """Each part is asked for alone; one that was alone, of another engine."""
-        if len(parts) > 1:
-            for part in parts:
-                self._start(engine, [part])
+        """Find out whether the engine is at fault, or an item."""
+        trusted = self._circuits.state(engine, _now()) == "closed"
+        if self._others(engine):
+            self._circuits.open(engine, _now())
+            parts = [msgspec.structs.replace(part, blamed=part.blamed | {engine}) for part in parts]
+            self._bisect(engine, parts, error)
+        elif (trusted and _is_many(parts)) or await self._is_well(engine):
+            self._bisect(engine, parts, error)
+        else:
+            self._circuits.open(engine, _now())
+            self._suspect(parts, error)
+
+    async def _is_well(self, engine: str) -> bool:
+        """Return whether it still answers what it has answered before."""
+        sound = self.loads[engine].sound
+        if sound is None:
+            return False
+        try:
+            await self._ask(engine, [cast("Item", sound)])
+        except KairosError:
+            return False
+        self._circuits.answered(engine, _now(), _AT_ONCE)
+        return True
+
+    def _bisect(self, engine: str, parts: list[_Part[Item, Result]], error: KairosError) -> None:
+        """Ask for each half alone; for a single item another engine, then it fails."""
+        others = self._others(engine)
+        parts = [part for part in parts if not part.work.done.done()]
+        if not parts:
             return
-        part, now = parts[0], _now()
-        others = [
-            each
-            for each, load in self.loads.items()
-            if each != engine and self._circuits.takes(each, load.batches, now)
-        ]
+        if _is_many(parts):
+            for half in _halves(parts):
+                is_wrong = not isinstance(error, InvalidRequest)
+                self._start(min(others, key=self._load) if others and is_wrong else engine, half)
+            return
+        (part,) = parts
         if part.was_refused or not others:
+            for blamed in part.blamed:  # it was not their fault
+                self._circuits.forget(blamed)
             part.work.fail(error)
         else:
             again = msgspec.structs.replace(part, was_refused=True)
             self._start(min(others, key=self._load), [again])
 
-    def _failed(self, engine: str, parts: list[_Part[Item, Result]], error: KairosError) -> None:
-        """Each part waits again, but for work that has waited for too long, or had too much."""
+    def _suspect(self, parts: list[_Part[Item, Result]], error: KairosError) -> None:
+        """Have each half wait for an engine that is well; a single item not for ever."""
+        if _is_many(parts):
+            self._suspects += _halves(parts)
+            return
+        work = parts[0].work
+        work.wrong_answers += 1
+        if work.wrong_answers == _WRONG_ANSWERS:
+            work.fail(error)
+        else:
+            self._suspects.append(parts)
+
+    def _others(self, engine: str) -> list[str]:
+        """Return the other engines that are trusted with one more batch."""
+        now = _now()
+        return [
+            each
+            for each, load in self.loads.items()
+            if each != engine and self._circuits.takes(each, load.batches, now)
+        ]
+
+    def _wait_again(
+        self, engine: str, parts: list[_Part[Item, Result]], error: KairosError
+    ) -> None:
+        """Nothing was asked. Each part waits, but for work that has waited for too long."""
         self._circuits.open(engine, _now())
-        is_wrong = not isinstance(error, Unavailable)
         for work in {id(part.work): part.work for part in parts}.values():
-            work.wrong_answers += is_wrong
-            waited_s = time.monotonic() - work.since_s
-            if work.wrong_answers == _WRONG_ANSWERS or waited_s > self._patience_s:
+            if time.monotonic() - work.since_s > self._patience_s:
                 work.fail(error)
         for part in parts:
             if not part.work.done.done():
                 self._wait(part)
+
+
+def _is_many(parts: Sequence[_Part[Item, Result]]) -> bool:
+    """Return whether there is more than one item."""
+    return sum(part.items for part in parts) > 1
+
+
+def _halves(parts: Sequence[_Part[Item, Result]]) -> list[list[_Part[Item, Result]]]:
+    """Return the first half of the items, and the rest."""
+    left = sum(part.items for part in parts) // 2
+    first: list[_Part[Item, Result]] = []
+    rest: list[_Part[Item, Result]] = []
+    for part in parts:
+        if 0 < left < part.items:
+            cut, remains = part.halves(left)
+            first.append(cut)
+            rest.append(remains)
+            left = 0
+        else:
+            (first if left > 0 else rest).append(part)
+            left -= min(left, part.items)
+    return [first, rest]
 
 
 def _now() -> int:

@@ -109,6 +109,7 @@ def _stages(embedding: Operator, ingestion: Operator, taken: set[str]) -> Iterat
             result=Reference(part),
             max_items=-(-MOST_ITEMS // batch),
             batch=batch,
+            declared={stages: ingestion.name, vectors: embedding.name, part: ingestion.name},
         ),
         after=tuple(dict.fromkeys((*embedding.after, *ingestion.after))),
     )

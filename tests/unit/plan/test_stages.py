@@ -108,7 +108,7 @@ def test_a3_few_texts_or_none_give_the_same(text):
 def test_a3_a_part_that_breaks_fails_the_row():
     row = Row(indexing(retries=0).compile(ON), ROW)
     row.breaks("collection_stages.2.vectors_part")
-    assert (row.end.node, row.end.error) == ("collection_stages.2.vectors_part", "broken")
+    assert (row.end.node, row.end.error) == ("vectors", "broken"), "as the flow declares it"
 
 
 def kinds(f):
