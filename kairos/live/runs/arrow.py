@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from kairos.errors import InvalidFile, SetupError
+from kairos.live.runs.arrow_values import Unreadable, column_values
 from kairos.live.runs.column_types import (
     NULL,
     TEXT,
@@ -18,6 +19,7 @@ from kairos.live.runs.column_types import (
     to_arrow,
 )
 from kairos.live.runs.rows import ROW_BYTES, InputRow, too_large
+from kairos.plan.values import NotJson, plain
 
 Format = Literal["parquet", "arrow", "arrows"]  # of the latter a file, and a stream
 
@@ -56,15 +58,15 @@ class ArrowTable:
         self._name, self._batches, self._count = name, batches, count
 
     def rows(self) -> Iterator[InputRow]:
-        number = 0
+        pa, number = arrow(), 0
         try:
             with self._batches() as batches:
                 for batch in batches:
                     for start in range(0, batch.num_rows, _BATCH_ROWS):
                         part = batch.slice(start, _BATCH_ROWS)
-                        yield from _rows(number + start, part)
+                        yield from _rows(pa, number + start, part)
                     number += batch.num_rows
-        except (arrow().ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise InvalidFile(self._name, f"cannot be read beyond row {number}: {error}") from error
 
     def may_have(self, column: str) -> bool:
@@ -74,14 +76,37 @@ class ArrowTable:
         return self._count
 
 
-def _rows(first: int, batch: Any) -> Iterator[InputRow]:
+def _rows(pa: Any, first: int, batch: Any) -> Iterator[InputRow]:
+    """Yield the rows of a batch without columns whose names others have."""
     are_small = batch.nbytes <= ROW_BYTES
     mean_bytes = batch.nbytes // max(batch.num_rows, 1)
-    for number, values in enumerate(batch.to_pylist(), first):
-        if not are_small and len(_encode(values)) > ROW_BYTES:
-            yield InputRow(number, 0, problem=too_large())
+    names = batch.schema.names
+    kept = [at for at, name in enumerate(names) if names.count(name) == 1]
+    columns = [column_values(pa, batch.column(at)) for at in kept]
+    named = [names[at] for at in kept]
+    for number in range(batch.num_rows):
+        values = dict(zip(named, (column[number] for column in columns), strict=True))
+        row = first + number
+        if problem := _problem(values):
+            yield InputRow(row, 0, problem=problem)
+            continue
+        try:
+            made = plain(values)
+        except NotJson as error:
+            yield InputRow(row, 0, problem=f"the row is not JSON: {error}")
+            continue
+        assert isinstance(made, dict)
+        if not are_small and len(_encode(made)) > ROW_BYTES:
+            yield InputRow(row, 0, problem=too_large())
         else:
-            yield InputRow(number, mean_bytes, msgspec.to_builtins(values))
+            yield InputRow(row, mean_bytes, made)
+
+
+def _problem(values: dict[str, object]) -> str | None:
+    for name, value in values.items():
+        if isinstance(value, Unreadable):
+            return f"column '{name}': {value.problem}"
+    return None
 
 
 def read_parquet(path: Path) -> ArrowTable:
@@ -151,7 +176,13 @@ def read_stream(source: Any) -> ArrowTable:
     pa = arrow()
 
     def stream() -> Any:
-        return pa.RecordBatchReader.from_stream(source)
+        try:
+            return pa.RecordBatchReader.from_stream(source)
+        except (ValueError, TypeError) as error:
+            raise SetupError(
+                f"this {type(source).__name__} has no Arrow stream: {error}. Give each column one "
+                "type and a name of its own, or give a list of dicts"
+            ) from error
 
     with closing(stream()) as opened:
         names = tuple(opened.schema.names)

@@ -1,8 +1,9 @@
 """Of what type a column of JSON values is, where all that is known are the values.
 
 A type is what pyarrow calls it: `null`, `bool_`, `int64`, `float64`, `string`; or `[type]` for a
-list, and `{name: type}` for an object. Numbers have a common type, an object has all fields that
-one of them has, and null is of any type. Nothing else has one.
+list, and `{name: type}` for an object. Numbers have a common type unless a fraction and an integer
+that loses digits as one (`long_int64`) are among them, an object has all fields that one of them
+has, and null is of any type. Nothing else has one.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,8 @@ from typing import Any
 ColumnType = str | list[Any] | dict[str, Any]
 NULL: ColumnType = "null"
 TEXT: ColumnType = "string"
-_INT64 = 1 << 63
+_LONG: ColumnType = "long_int64"
+_INT64, _EXACT = 1 << 63, 1 << 53
 _SCALARS: dict[type, ColumnType] = {
     type(None): NULL,
     bool: "bool_",
@@ -46,7 +48,7 @@ def to_arrow(pa: Any, found: ColumnType) -> Any:
 def _arrow(pa: Any, found: ColumnType) -> Any:
     match found:
         case str():
-            return getattr(pa, found)()
+            return pa.int64() if found == _LONG else getattr(pa, found)()
         case [inner]:
             return pa.list_(_arrow(pa, inner))
         case dict():
@@ -62,6 +64,8 @@ def _type_of(value: Any) -> ColumnType:
             return {name: _type_of(each) for name, each in value.items()}
         case int() if not -_INT64 <= value < _INT64:
             raise NoCommonType
+        case int() if not -_EXACT <= value <= _EXACT:
+            return _LONG
     if type(value) not in _SCALARS:
         raise NoCommonType  # an object without a field, too
     return _SCALARS[type(value)]
@@ -75,6 +79,8 @@ def _merged(one: ColumnType, other: ColumnType) -> ColumnType:
             return other
         case ("int64", "float64") | ("float64", "int64"):
             return "float64"
+        case ("int64", "long_int64") | ("long_int64", "int64"):
+            return _LONG
         case [first], [second]:
             return [_merged(first, second)]
         case dict(), dict():
