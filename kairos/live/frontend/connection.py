@@ -5,13 +5,15 @@ the ASGI application.
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from kairos.live.frontend.asgi import AsgiAnswer
 from kairos.live.frontend.connection_limits import ClientAddress, ConnectionLimits
 from kairos.live.frontend.exchange import Exchange
-from kairos.live.frontend.request_reader import HeadTooLarge, NoHttp, RequestReader
+from kairos.live.frontend.request_reader import HeadTooLarge, NoHttp, OtherVersion, RequestReader
 from kairos.live.frontend.status_lines import STATUS_LINE
 from kairos.live.process.pace import LoopPace
 from kairos.live.request.client_response import ASGIApp
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
 IDLE_S = 75.0  # between two requests
 
 _NO_HTTP = b"Invalid HTTP request received."
+_NO_HTTP2 = b"HTTP/2 is not spoken here: let the client use HTTP/1.1."
 _TOO_LARGE = b"The request's headers are too large."
 _TOO_SLOW = b"The request's headers did not come in time."
 
 
+_NO_LINGER = struct.pack("ii", 1, 0)  # what is closed is reset
 _NO_TARGETS: Mapping[bytes, str] = {}
 
 
@@ -101,6 +105,9 @@ class Connection(asyncio.Protocol):
             reader.feed(data)
         except HeadTooLarge:
             self._refuse(431, _TOO_LARGE)
+            return
+        except OtherVersion:
+            self._refuse(505, _NO_HTTP2)
             return
         except NoHttp:
             self._refuse(400, _NO_HTTP)
@@ -182,6 +189,9 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is None:
             return
+        if exchange.refused is not None:
+            exchange.refuse(exchange.refused)
+            return
         calls = self._calls
         if calls is not None and calls.takes(exchange):
             if at_once or self._pace.may_begin():
@@ -240,6 +250,13 @@ class Connection(asyncio.Protocol):
             last.is_kept = False
 
     def abort(self) -> None:
+        self._transport.abort()
+
+    def reset(self) -> None:
+        """Close the connection by a reset, which no client takes for the end of an answer."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._transport.abort()
 
     def close(self) -> None:

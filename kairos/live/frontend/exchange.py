@@ -1,11 +1,15 @@
 """One HTTP request of a client, and the answer to it, on the connection that they share."""
 
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from kairos.errors import KairosError
+from kairos.header_names import RAW, REQUEST_ID
+from kairos.live.frontend.openai_errors import new_id
 from kairos.live.frontend.status_lines import STATUS_LINE
 from kairos.live.request.bodies import BodyReader, BodySource
-from kairos.live.request.client_response import Answering, Client
+from kairos.live.request.client_response import Answering, Client, error_body, error_headers
 
 if TYPE_CHECKING:
     from kairos.live.frontend.connection import Connection
@@ -68,6 +72,7 @@ class Exchange:
         "path",
         "query",
         "raw_path",
+        "refused",
     )
 
     def __init__(
@@ -80,6 +85,7 @@ class Exchange:
         self.path, self.raw_path, self.query = "", b"", b""  # the first unquoted
         self.http_version = "1.1"
         self.is_kept = True  # the connection, after the answer
+        self.refused: KairosError | None = None  # whoever would answer it, is not asked
         self.has_left = False  # the client
         self.is_started = self.is_answered = False
         self.is_whole = False  # the request's body
@@ -90,7 +96,7 @@ class Exchange:
         self._reader: BodyReader | None = None
         self._head: bytes | None = None  # not sent yet
         self._is_chunked = False
-        self._left_bytes = 0  # of an answer of known length
+        self._left_bytes: int | None = 0  # of an answer of known length; None: until it is closed
 
     # The request's body
 
@@ -137,6 +143,14 @@ class Exchange:
 
     # The answer
 
+    def refuse(self, error: KairosError) -> None:
+        """Answer with an error, in OpenAI's format."""
+        content = json.dumps(error_body(error)).encode()
+        more = (b"content-length", b"%d" % len(content)), (RAW[REQUEST_ID], new_id().encode())
+        offers = [(b"upgrade", b"HTTP/1.1")] if error.status == 426 else []
+        self.start(error.status, [*error_headers(error), *more, *offers])
+        self.write(content, more=False)
+
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raises UnsafeHeader."""
         if self.has_left:
@@ -152,6 +166,8 @@ class Exchange:
                 self.is_kept &= value.strip().lower() != b"close"
                 continue
             lines.append(b"%b: %b\r\n" % (name, value))
+        if self._is_chunked and self.http_version != "1.1":
+            self._is_chunked, self._left_bytes = False, None
         if not self.is_kept:
             lines.append(b"connection: close\r\n")
         if self._is_chunked:
@@ -176,13 +192,13 @@ class Exchange:
             data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             if not more:
                 data += b"0\r\n\r\n"
-        else:
+        elif self._left_bytes is not None:
             self._left_bytes -= len(data)
             assert self._left_bytes >= 0, "longer than it was said to be"
         head, self._head = self._head, None
         self._wire.write(data if head is None else head + data)
         if not more:
-            assert self._left_bytes == 0, "shorter than it was said to be"
+            assert not self._left_bytes, "shorter than it was said to be"
             self.is_answered = True
             self.answering = None
             self._wire.answered()
@@ -200,7 +216,10 @@ class Exchange:
         head, self._head = self._head, None
         if head is not None:
             self._wire.write(head)
-        self._wire.close()
+        if self._left_bytes is None:  # its end would be taken for that of the whole
+            self._wire.reset()
+        else:
+            self._wire.close()
 
     def leave(self) -> None:
         """The client has gone."""

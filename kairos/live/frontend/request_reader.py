@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
+from kairos.errors import InvalidRequest
 from kairos.live.frontend.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -24,15 +25,47 @@ class NoHttp(Exception):
     """What came."""
 
 
+class OtherVersion(NoHttp):
+    """A client speaks HTTP/2 without an offer before."""
+
+
+class NotSpoken(InvalidRequest):
+    """A request for a protocol or a version of HTTP that Kairos does not speak."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+_NO_WEBSOCKET = NotSpoken(
+    426,
+    "no_websocket",
+    'there are no WebSockets here: ask by POST over HTTP/1.1, with "stream": true for an answer '
+    "as it is generated",
+)
+_NO_TUNNEL = NotSpoken(
+    405,
+    "method_not_allowed",
+    "this is no proxy for other hosts: take it out of the client's proxy settings (HTTP_PROXY, "
+    "HTTPS_PROXY), and ask it by its own URL",
+)
+_NO_VERSION = NotSpoken(
+    505, "http_version", "only HTTP/1.1 and HTTP/1.0 are spoken here: let the client use HTTP/1.1"
+)
+_PREFACE = b"PRI"  # the method of what HTTP/2 begins with
+_TUNNEL = b"CONNECT"
+_VERSIONS = ("1.1", "1.0")
+
+
 class RequestReader:
     """Of one connection. `feed`, and the callbacks of the parser."""
 
     def __init__(self, taker: "Connection", targets: Mapping[bytes, str]) -> None:
         """`targets`: paths, by targets as they are sent, that need no further look."""
         self._taker, self._targets = taker, targets
-        self._parser = httptools.HttpRequestParser(self)
-        # The first of two requests that came together may have said that it is the last.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser = self._new_parser()
+        self._offer: bytes | None = None  # a head that offers another protocol, without the offer
+        self._offers_websocket = False
         self.is_in_head = False
         self._coming: Exchange | None = None  # whose body comes
         self._url, self._head_bytes = b"", 0
@@ -45,18 +78,58 @@ class RequestReader:
         """Raises HeadTooLarge, NoHttp: nothing that follows can be read."""
         self._stood_still = True
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # to no other protocol: it is answered as it is
+            self._parse(data)
         except httptools.HttpParserError as error:
-            is_too_large = isinstance(error.__context__, HeadTooLarge)
-            raise (HeadTooLarge if is_too_large else NoHttp) from None
+            if isinstance(error.__context__, HeadTooLarge):
+                raise HeadTooLarge from None
+            is_preface = self._parser.get_method() == _PREFACE
+            raise (OtherVersion if is_preface else NoHttp) from None
         if self._stood_still:
             self._stray_bytes += len(data)
             if self._stray_bytes > _MAX_HEAD_BYTES:
                 raise HeadTooLarge
         else:
             self._stray_bytes = 0
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # The first of two requests that came together may have said that it is the last.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    def _parse(self, data: bytes) -> None:
+        """Parse all of the data.
+
+        The parser ends a request at a head that offers another protocol. No offer is taken (RFC
+        9110, 7.8), so a new parser gets the same head without the offer, and then the rest.
+        """
+        rest = memoryview(data)
+        while True:
+            try:
+                self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as paused:
+                head, self._offer = self._offer, None
+                if head is None:  # of a tunnel
+                    return
+                rest = rest[paused.args[0] :]
+                self._parser = self._new_parser()
+                self._parser.feed_data(head)
+            else:
+                return
+
+    def _note_offer(self, method: bytes) -> None:
+        """Keep a head that offers another protocol without its offer."""
+        lines = [b"%b %b HTTP/%b" % (method, self._url, self._parser.get_http_version().encode())]
+        for name, value in self._headers:
+            if name == b"upgrade":
+                offered = [each.strip().lower() for each in value.split(b",")]
+                self._offers_websocket |= method == b"GET" and b"websocket" in offered
+            else:
+                lines.append(b"%b: %b" % (name, value))
+        head = b"\r\n".join(lines)
+        if head.count(b"\r") != len(lines) - 1 or head.count(b"\n") != len(lines) - 1:
+            raise NoHttp  # a folded header
+        self._offer = head + b"\r\n\r\n"
 
     def drop(self) -> None:
         """Nobody takes what comes still of the request."""
@@ -89,16 +162,33 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         self._stood_still = self.is_in_head = False
         parser, taker = self._parser, self._taker
-        method = parser.get_method().decode("ascii")
-        exchange = Exchange(taker, method, self._headers, taker.caller)
+        method = parser.get_method()
+        is_tunnel = method == _TUNNEL
+        if parser.should_upgrade() and not is_tunnel:
+            self._note_offer(method)
+            return
+        exchange = Exchange(taker, method.decode("ascii"), self._headers, taker.caller)
         self._headers = []  # for trailers, of which nobody takes any
-        self._find(exchange)
-        exchange.http_version = parser.get_http_version()
-        exchange.is_kept = exchange.http_version != "1.0" and parser.should_keep_alive()
-        if self._expects_continue:
-            exchange.expect_continue()
+        if not is_tunnel:
+            self._find(exchange)
+        version = parser.get_http_version()
+        if version == "1.1":
+            exchange.is_kept = parser.should_keep_alive()
+            if self._expects_continue:
+                exchange.expect_continue()
+        else:  # it knows no chunks and no `100 Continue`
+            exchange.http_version, exchange.is_kept = version, False
+        if is_tunnel or self._offers_websocket or version not in _VERSIONS:
+            exchange.refused = self._refusal(is_tunnel=is_tunnel)
+            exchange.is_kept = False
         self._coming = exchange
         taker.head_came(exchange)
+
+    def _refusal(self, *, is_tunnel: bool) -> NotSpoken:
+        offers, self._offers_websocket = self._offers_websocket, False
+        if is_tunnel:
+            return _NO_TUNNEL
+        return _NO_WEBSOCKET if offers else _NO_VERSION
 
     def _find(self, exchange: Exchange) -> None:
         path = self._targets.get(self._url)
