@@ -22,7 +22,7 @@ VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-frameworks test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
+.PHONY: acceptance acceptance-agents acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-frameworks test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -127,11 +127,18 @@ test-laws: $(INSTALLED)  ## laws on freshly drawn examples, 200 each: of what is
 # Each file by itself: a part of the acceptance run takes at most 40 minutes.
 acceptance-batches: FILES := tests/acceptance/test_batch_kills.py
 acceptance-overload: FILES := tests/acceptance/test_overload.py
+acceptance-agents: FILES := tests/acceptance/test_coding_agents.py
 acceptance-restarts: FILES := tests/acceptance/test_restarts.py tests/faults/test_villain_vllm.py
 acceptance-flows: FILES := $(addprefix tests/,acceptance/test_flows.py acceptance/test_flow_plan.py e2e/test_flow_equality.py e2e/test_engine_host.py)
 acceptance-experiments: FILES := $(addprefix tests/e2e/,test_gpu.py test_vllm_placements.py test_flows_vllm.py)
 acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments: $(INSTALLED) $(VLLM_INSTALLED)
 	@$(PYTEST) -m acceptance -s $(FILES)
+
+acceptance-agents: $(INSTALLED) .venv-agents/.installed
+	@$(PYTEST) -m acceptance -s $(FILES)
+
+.venv-agents/.installed: scripts/install-agents.sh
+	@sh scripts/install-agents.sh .venv-agents
 
 PART := list
 acceptance: $(INSTALLED)  ## what is too long for the gate, in parts that are recorded; PART=kafka, or due; without: the list

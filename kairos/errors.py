@@ -41,8 +41,8 @@ class KairosError(Exception):
     `status` is the HTTP status the gateway answers with, `code` the machine-readable reason in the
     body, `param` the field of the request that is wrong, `retry_after_s` the Retry-After header
     where trying again makes sense: decided here, so that no layer maps errors twice. `retries`
-    False: OpenAI's and Anthropic's clients, which try 408, 409, 429 and 5xx again by themselves,
-    are asked not to.
+    False: clients are asked not to try again by themselves, as OpenAI's and Anthropic's SDKs do
+    at 408, 409, 429 and 5xx, and Claude Code at 401 for minutes.
     """
 
     status = 500
@@ -58,6 +58,7 @@ class InvalidRequest(KairosError):
 
     status = 400
     code = "invalid_request"
+    retries = False
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -124,6 +125,7 @@ class BodyTooSlow(InvalidRequest):
 
     status = 408
     code = "body_timeout"
+    retries = True
 
     def __init__(self, silence_s: float, bytes_per_s: int | None = None) -> None:
         drip = f", or less than {bytes_per_s} bytes a second for longer" if bytes_per_s else ""

@@ -77,6 +77,12 @@ def _make(*targets: str) -> tuple[tuple[str, ...], ...]:
 
 
 PARTS = {
+    "agents": Part(
+        "Claude Code and Codex, with keys, tools and sub-agents",
+        _make("acceptance-agents"),
+        ("kairos/live/request", "kairos/live/proxy", "kairos/live/frontend", "tests/acceptance"),
+        5,
+    ),
     "batches": Part(
         "a batch of 10,000 lines through kills of every process it passes through",
         _make("acceptance-batches"),

@@ -1,7 +1,8 @@
 """What the stand-in reads of a request. One type serves all routes, since they share most fields;
 a field that is not here is ignored, as vLLM does."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -14,7 +15,7 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 class StandInPrompt(NamedTuple):
     system: str
     rest: str
-    tools: frozenset[str] = frozenset()  # that are offered, and of which there is no result
+    tools: Mapping[str, int] = {}  # that are offered, and how many results of each there are
 
 
 class ContentPart(msgspec.Struct):
@@ -188,12 +189,13 @@ def _prompt(body: StandInBody, messages: Sequence[StandInMessage]) -> StandInPro
     system += [m.text for m in messages if m.role in ("system", "developer")]
     rest = [m.text for m in messages if m.role not in ("system", "developer")]
     names = (tool.name or (tool.function and tool.function.name) for tool in body.tools or ())
-    tools = frozenset(name for name in names if name) - _answered(messages)
+    results = _results(messages)
+    tools = {name: results[name] for name in names if name}
     return StandInPrompt("\n".join(system), "\n".join(rest), tools)
 
 
-def _answered(messages: Sequence[StandInMessage]) -> set[str]:
-    """Names of the tools of which there are results."""
+def _results(messages: Sequence[StandInMessage]) -> Counter[str]:
+    """Count the results that there are, by name of the tool."""
     names: dict[str | None, str] = {}
     results = set[str | None]()
     for message in messages:
@@ -204,4 +206,4 @@ def _answered(messages: Sequence[StandInMessage]) -> set[str]:
             names[message.call_id] = message.name
         elif message.role == "tool" or message.output is not None:
             results.add(message.tool_call_id or message.call_id)
-    return {names[each] for each in results if each in names}
+    return Counter(names[each] for each in results if each in names)

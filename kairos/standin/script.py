@@ -37,6 +37,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 class ToolUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Text
     arguments: dict[str, Any] = {}
+    times: Annotated[int, msgspec.Meta(ge=1)] = 1  # until there are so many results
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,8 +86,9 @@ class Script:
         told = f"{self._seed} {seed} {prompt.system}\0{prompt.rest}"
         dice = random.Random(digest(told))  # noqa: S311
         rule = next((rule for rule in self._rules if rule.applies(prompt)), None)
-        if rule is not None and rule.calls is not None and rule.calls.name in prompt.tools:
-            return _called(rule.calls, limits)
+        calls = None if rule is None else rule.calls
+        if calls is not None and prompt.tools.get(calls.name, calls.times) < calls.times:
+            return _called(calls, limits)
         tokens, length = self._draw(rule, dice)
         if limits.ignore_eos:
             length = limits.max_tokens

@@ -52,6 +52,8 @@ OTHERS = {
     "cd",
     "openssl",
     "chmod",
+    "vllm",
+    "claude",
 }
 ADMIN = {
     "/admin/status",

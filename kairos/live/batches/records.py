@@ -126,6 +126,7 @@ class BatchLimit(InvalidRequest):
 
     status = 429
     code = "batch_limit"
+    retries = True
 
 
 class FileTooLarge(InvalidRequest):

@@ -64,6 +64,7 @@ class FlowLimit(InvalidRequest):
 
     status = 429
     code = "flow_limit"
+    retries = True
 
 
 class FlowsBusy(KairosError):

@@ -10,9 +10,10 @@ from kairos.model import SECOND
 
 MAX_MS = 86_400_000
 _DEADLINE, _DEADLINE_MS = RAW[DEADLINE], RAW[DEADLINE_MS]
-# How long the OpenAI SDKs wait for bytes, in seconds: where an answer comes whole, for all of it.
-_READ_TIMEOUT = b"x-stainless-read-timeout"
-_NAMES = frozenset([_DEADLINE, _DEADLINE_MS, _READ_TIMEOUT])
+# How long OpenAI's and Anthropic's SDKs wait for bytes, in seconds: where an answer comes whole,
+# for all of it. The first is Python's, the second JavaScript's.
+_READ_TIMEOUTS = b"x-stainless-read-timeout", b"x-stainless-timeout"
+_NAMES = frozenset([_DEADLINE, _DEADLINE_MS, *_READ_TIMEOUTS])
 _SECONDS = re.compile(rb"[0-9]{1,6}(\.[0-9]{1,9})?")
 
 
@@ -26,8 +27,8 @@ def deadline_of(headers: Headers, now: int, *, streams: bool) -> int | None:
     if _NAMES.isdisjoint(headers):
         return None
     named = [instant(headers, _DEADLINE), _in_ms(headers, now)]
-    if not streams and _SECONDS.fullmatch(read_timeout := headers.get(_READ_TIMEOUT, b"")):
-        named.append(now + int(float(read_timeout) * SECOND))
+    if not streams and (read_timeout_s := _read_timeout_s(headers)) is not None:
+        named.append(now + int(read_timeout_s * SECOND))
     return min((each for each in named if each is not None), default=None)
 
 
@@ -41,9 +42,17 @@ def patience_of(headers: Headers, now: int) -> float | None:
     named = [
         (at - now) / SECOND for at in (instant(headers, _DEADLINE), _in_ms(headers, now)) if at
     ]
-    if _SECONDS.fullmatch(read_timeout := headers.get(_READ_TIMEOUT, b"")):
-        named.append(float(read_timeout))
+    if (read_timeout_s := _read_timeout_s(headers)) is not None:
+        named.append(read_timeout_s)
     return max(named, default=None)
+
+
+def _read_timeout_s(headers: Headers) -> float | None:
+    """Return what an SDK says; None: nothing that can be read."""
+    for name in _READ_TIMEOUTS:
+        if _SECONDS.fullmatch(said := headers.get(name, b"")):
+            return float(said)
+    return None
 
 
 def _in_ms(headers: Headers, now: int) -> int | None:

@@ -1,0 +1,156 @@
+"""Coding agents finish scripted tasks before Kairos, with keys on, and nothing changed but a URL.
+
+The engine is the stand-in: it calls the tools that its script names. What a model would make of
+their results is left out.
+"""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from kairos.events import Arrived, Cancelled, Failed, Finished
+from kairos.standin import server as standins
+from kairos.standin.script import Rule, Script, ToolUse
+from tests.e2e.batch_files import key
+from tests.e2e.conftest import kairos, pytest_asyncio_loop_factories  # noqa: F401 - fixtures
+
+pytestmark = pytest.mark.acceptance
+BIN = Path(__file__).parents[2] / ".venv-agents" / "node_modules" / ".bin"
+LIMIT_S = 180
+TIMES = 10
+CODEX = """
+model = "tiny"
+model_provider = "kairos"
+approval_policy = "never"
+sandbox_mode = "danger-full-access"
+[model_providers.kairos]
+name = "Kairos"
+base_url = "{url}/v1"
+env_key = "KAIROS_KEY"
+wire_api = "responses"
+"""
+
+
+def of(asked, tool, arguments, *, times=1, says="All is done."):
+    """Have the engine call a tool when it is asked that."""
+    return Rule(system="a", user=[asked], replies=[says], calls=ToolUse(tool, arguments, times))
+
+
+async def _run(command, environ, where):
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env={"PATH": os.environ["PATH"], "HOME": str(where), **environ},
+        cwd=where,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(LIMIT_S):
+        said, errors = await process.communicate()
+    assert process.returncode == 0, (said + errors).decode()
+    return said.decode()
+
+
+async def claude_code(url, shown, where, task):
+    """Give Claude Code a task, and return what it says in the end."""
+    environ = {
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": shown,
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    } | dict.fromkeys(
+        ("ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL"), "tiny"
+    )
+    allowed = ("--allowedTools", "Bash,Agent")
+    command = (str(BIN / "claude"), "-p", task, "--output-format", "json", *allowed)
+    return json.loads(await _run(command, environ, where))
+
+
+async def codex(url, shown, where, task):
+    """Give Codex a task, and return what it says in the end."""
+    home = where / ".codex"
+    home.mkdir()
+    (home / "config.toml").write_text(CODEX.format(url=url))
+    environ = {"CODEX_HOME": str(home), "KAIROS_KEY": shown}
+    command = (str(BIN / "codex"), "exec", "--skip-git-repo-check", "--json", task)
+    lines = [json.loads(line) for line in (await _run(command, environ, where)).splitlines()]
+    done = [each["item"] for each in lines if each["type"] == "item.completed"]
+    ran = [each for each in done if each["type"] == "command_execution"]
+    return {"result": done[-1]["text"], "ran": len(ran)} | lines[-1]
+
+
+def _calls(served):
+    assert served.facts.all(Failed, Cancelled) == []
+    calls = [fact.request for fact in served.facts.all(Arrived)]
+    used = {fact.request_id: fact for fact in served.facts.all(Finished)}
+    assert all(used[each.id].completion_tokens for each in calls)
+    return calls, used
+
+
+def _check_chain(calls):
+    """Check that they are one workflow of one agent, each call following from the one before."""
+    assert len({(each.workflow_id, each.agent, each.tenant) for each in calls}) == 1
+    assert calls[0].tenant == "acme"
+    assert [each.parent_ids for each in calls[1:]] == [(each.id,) for each in calls[:-1]]
+
+
+async def test_claude_code_makes_ten_tool_calls(kairos, tmp_path):  # noqa: F811
+    rules = (
+        of("count to ten", "Bash", {"command": "echo one more", "description": "x"}, times=TIMES),
+    )
+    settings = standins.StandInSettings(model="tiny", max_model_len=200_000, kv_tokens=400_000)
+    async with standins.serve(settings, Script(rules)) as standin:
+        served = await kairos(standin.url, key=(key("acme"),))
+        said = await claude_code(served.url, "acme", tmp_path, "count to ten")
+        assert said["result"] == "All is done."
+        calls, used = _calls(served)
+        assert len(calls) == 1 + TIMES
+        _check_chain(calls)
+        assert calls[0].workflow_id == said["session_id"]
+        assert said["usage"]["input_tokens"] == sum(used[each.id].prompt_tokens for each in calls)
+        assert calls[-1].prefix[: len(calls[0].prefix) - 1] == calls[0].prefix[:-1]
+
+
+async def test_claude_codes_sub_agent_is_an_agent_of_its_workflow(kairos, tmp_path):  # noqa: F811
+    helper = {
+        "description": "find",
+        "prompt": "find the answer to it all",
+        "subagent_type": "general-purpose",
+    }
+    rules = (
+        of("find the answer", "Bash", {"command": "echo 42", "description": "x"}, says="It is 42."),
+        of("ask a helper", "Agent", helper),
+    )
+    settings = standins.StandInSettings(model="tiny", max_model_len=200_000, kv_tokens=400_000)
+    async with standins.serve(settings, Script(rules)) as standin:
+        served = await kairos(standin.url, key=(key("acme"),))
+        said = await claude_code(served.url, "acme", tmp_path, "ask a helper")
+        assert said["result"] == "All is done."
+        (first, asked, goes_on, last), _ = _calls(served)
+        assert len({each.workflow_id for each in (first, asked, goes_on, last)}) == 1
+        assert first.agent == last.agent != asked.agent == goes_on.agent
+        assert (asked.upstream, goes_on.parent_ids) == (first.agent, (asked.id,))
+
+
+async def test_codex_makes_ten_tool_calls(kairos, tmp_path):  # noqa: F811
+    rules = (of("count to ten", "exec_command", {"cmd": "echo one more"}, times=TIMES),)
+    settings = standins.StandInSettings(model="tiny", max_model_len=200_000, kv_tokens=400_000)
+    async with standins.serve(settings, Script(rules)) as standin:
+        served = await kairos(standin.url, key=(key("acme"),))
+        said = await codex(served.url, "acme", tmp_path, "count to ten")
+        assert (said["result"], said["ran"]) == ("All is done.", TIMES)
+        calls, used = _calls(served)
+        assert len(calls) == 1 + TIMES
+        _check_chain(calls)
+        assert said["usage"]["input_tokens"] == sum(used[each.id].prompt_tokens for each in calls)
+
+
+@pytest.mark.parametrize("agent", [claude_code, codex])
+async def test_a_wrong_key_is_told_at_once(kairos, tmp_path, agent):  # noqa: F811
+    async with standins.serve(standins.StandInSettings(model="tiny")) as standin:
+        served = await kairos(standin.url, key=(key("acme"),))
+        with pytest.raises(AssertionError, match=r"not known here|401"):
+            await agent(served.url, "another", tmp_path, "count to ten")
+        assert served.facts.all(Arrived) == []
