@@ -23,7 +23,7 @@ from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.conversation import prompt_of
 from kairos.live.request.identity.inference import Inference
 from kairos.live.request.identity.resolve import identity_of
-from kairos_client.context import Identity, current
+from kairos_client.context import Identity, Scope, current
 from kairos_client.hooks import name_call
 
 WORKFLOWS, TURNS, ROUNDS = 200, 2, 5
@@ -123,7 +123,7 @@ def said() -> Taken:
 def in_client() -> Taken:
     os.environ["KAIROS_BASE_URL"] = "http://kairos:8000/v1"
     taken: list[float] = []
-    token = current.set(Identity(workflow="w-1", agent="writer"))
+    token = current.set(Scope(Identity(workflow="w-1", agent="writer"), None))
     for _ in range(WORKFLOWS):
         request = Request("POST", "http://kairos:8000/v1/chat/completions", headers=SDK_HEADERS)
         began = time.process_time_ns()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 
 from kairos_client import ends, frameworks, settings
-from kairos_client.context import current
+from kairos_client.context import identity
 from kairos_client.names import plain
 
 _RETRY = "x-stainless-retry-count"  # of OpenAI's SDK: which retry it is, from 0 on
@@ -15,7 +15,7 @@ _last_id: ContextVar[str | None] = ContextVar("kairos_client_call", default=None
 
 def headers(given: Mapping[str, str]) -> dict[str, str]:
     """Those to add to a call that has `given`, with names in lower case."""
-    who = current.get().over(frameworks.identify())
+    who = identity().over(frameworks.identify())
     workflow = plain(who.workflow)
     if workflow is not None:
         ends.remember_key(workflow, given)

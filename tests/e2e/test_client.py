@@ -96,6 +96,195 @@ pool.submit(ask, extra_headers={"X-Kairos-Workflow-Id": "nobody"}).result()
     )
 
 
+GENERATORS = {
+    "in a context of its own for each step": """
+import contextvars
+def answer():
+    with kairos_client.workflow("w"):
+        yield ask()
+        yield ask()
+steps = answer()
+for _ in range(3):
+    contextvars.copy_context().run(next, steps, None)
+""",
+    "in a thread of its own for each step": """
+def answer():
+    with kairos_client.workflow("w"), kairos_client.agent("a"):
+        yield ask()
+        yield ask()
+steps = answer()
+for _ in range(3):
+    thread = threading.Thread(target=next, args=(steps, None))
+    thread.start()
+    thread.join()
+""",
+    "by fastapi": """
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+from fastapi.testclient import TestClient
+app = FastAPI()
+@app.get("/")
+def answers():
+    def answer():
+        with kairos_client.workflow("w"):
+            for text in ("one", "two"):
+                ask()
+                yield text
+    return StreamingResponse(answer())
+assert TestClient(app).get("/").text == "onetwo"
+""",
+    "closed early, by another thread": """
+def answer():
+    with kairos_client.workflow("w"):
+        ask()
+        ask()
+        yield
+steps = answer()
+next(steps)
+thread = threading.Thread(target=steps.close)
+thread.start()
+thread.join()
+""",
+    "dropped": """
+def answer():
+    with kairos_client.workflow("w"):
+        ask()
+        ask()
+        yield
+next(answer())
+""",
+    "between whose steps others call": """
+def answer():
+    with kairos_client.workflow("w"):
+        yield ask()
+        yield ask()
+for _ in answer():
+    ask(extra_headers={"X-Kairos-Workflow-Id": "nobody"})
+with kairos_client.workflow("outer"):
+    steps = answer()
+    next(steps)
+    ask()
+    next(steps)
+    ask()
+    next(steps, None)
+    ask()
+""",
+    "two at once": """
+def answer(name):
+    with kairos_client.workflow(name):
+        yield ask()
+        yield ask()
+for _ in zip(answer("w"), answer("v")):
+    pass
+ask(extra_headers={"X-Kairos-Workflow-Id": "nobody"})
+""",
+    "asynchronous, with tasks": """
+async def call():
+    await asyncio.to_thread(ask)
+async def answer():
+    with kairos_client.workflow("w"):
+        yield await asyncio.gather(call(), call())
+async def main():
+    async for _ in answer():
+        ask()
+asyncio.run(main())
+""",
+    "a context manager of the program's own": """
+import contextlib, contextvars
+@contextlib.contextmanager
+def own():
+    with kairos_client.workflow("w"):
+        yield
+def answer():
+    with own():
+        yield ask()
+        yield ask()
+steps = answer()
+for _ in range(3):
+    contextvars.copy_context().run(next, steps, None)
+with contextlib.ExitStack() as stack:
+    stack.enter_context(kairos_client.workflow("outer"))
+    stack.enter_context(kairos_client.agent("a"))
+    ask()
+ask(extra_headers={"X-Kairos-Workflow-Id": "nobody"})
+""",
+}
+OTHERS = {  # beside the two calls of workflow "w"
+    "between whose steps others call": ["nobody"] * 2 + ["outer"] * 3 + ["w"] * 2,
+    "two at once": ["nobody", "v", "v"],
+    "asynchronous, with tasks": [None],
+    "a context manager of the program's own": ["nobody", "outer"],
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+async def test_a_block_in_a_generator_names_its_own_calls_alone(kairos, engine, name):
+    served = await kairos(engine.url)
+    assert await run(served, GENERATORS[name]) == ""
+
+    others = [None if each and len(each) > 6 else each for each in OTHERS.get(name, [])]
+    named = [each.workflow_id for each in asked(served)]
+    known = {"w", "v", "outer", "nobody"}
+    found = [each if each in known else None for each in named]
+    assert sorted(found, key=str) == sorted(["w", "w", *others], key=str)
+
+
+POOLS = {
+    "executor": "pool = ThreadPoolExecutor(1)\ngive = lambda call: pool.submit(call).result()",
+    "executor's map": (
+        "pool = ThreadPoolExecutor(1)\ngive = lambda call: list(pool.map(lambda _: call(), [1]))"
+    ),
+    "thread pool": (
+        "from multiprocessing.pool import ThreadPool\npool = ThreadPool(1)\ngive = pool.apply"
+    ),
+    "thread pool's map": (
+        "from multiprocessing.pool import ThreadPool\npool = ThreadPool(1)\n"
+        "give = lambda call: pool.map(lambda _: call(), [1])"
+    ),
+    "thread pool's imap": (
+        "from multiprocessing.pool import ThreadPool\npool = ThreadPool(1)\n"
+        "give = lambda call: list(pool.imap(lambda _: call(), [1]))"
+    ),
+    "loop's executor": (
+        "pool = ThreadPoolExecutor(1)\n"
+        "async def run(call): await asyncio.get_running_loop().run_in_executor(pool, call)\n"
+        "give = lambda call: asyncio.run(run(call))"
+    ),
+    "anyio's threads": (
+        "import anyio.to_thread\ngive = lambda call: anyio.run(anyio.to_thread.run_sync, call)"
+    ),
+    "threads of its own, made by a workflow that has ended": (
+        "import queue\nwork, done = queue.Queue(), queue.Queue()\n"
+        "def serve():\n    while True:\n        work.get()()\n        done.put(1)\n"
+        "def start():\n    threading.Thread(target=serve, daemon=True).start()\n"
+        "def give(call):\n    work.put(call)\n    done.get()"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+async def test_a_pool_made_inside_a_workflow_calls_for_those_who_give_it_work(kairos, engine, name):
+    served = await kairos(engine.url)
+    made = "\n".join(f"    {line}" for line in POOLS[name].splitlines())
+    is_own = name.startswith("threads of its own")
+    program = f"""
+with kairos_client.workflow("a"):
+{made}
+    {"start()" if is_own else "give(ask)"}
+with kairos_client.workflow("b"):
+    give(ask)
+give(ask)
+"""
+    await run(served, program)
+
+    named = [each.workflow_id for each in asked(served)]
+    if is_own:
+        assert "a" not in named
+    else:
+        assert named[:2] == ["a", "b"]
+        assert named[2] not in ("a", "b")
+
+
 async def test_retries_of_a_call_keep_its_name_and_are_counted(kairos, engine):
     served = await kairos(engine.url)
     answer, fails = engine.answer, iter([503, 500])
