@@ -52,6 +52,8 @@ _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64})
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _LISTS = {"engine", "key", "tenant", "quota", "service_class"}
 _OTHERS = {"identity", "tokenizer", "kafka", "oidc", "batches", "flows", "retrieval", "telemetry"}
+_LISTED = {"admin_hosts", "cors_origins"}  # in the environment with commas
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s,]+")
 _TABLES = _LISTS | _OTHERS
 
 
@@ -94,6 +96,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_held_bytes: int = 1 << 30  # the most of all bodies in flight together
     # Connections of clients, of each process; at most three quarters of the files it may have open.
     max_connections: int = 16_384
+    # Longest idle time of a client's connection between two requests, in seconds. Longer than that
+    # of proxies in front (Google's: 600 s), so that they close first and no request is lost.
+    client_idle_s: int = 620
+    # Origins of web pages that may ask and read answers (CORS), as https://chat.example; `*`: all.
+    cors_origins: tuple[str, ...] = ()
     # Of connections, bytes of bodies and waiting requests: what one caller may have if nobody else
     # has any. A caller is a tenant, and before its key is known an address. 1: all.
     caller_share: float = ALONE
@@ -183,7 +190,7 @@ def load(
         if field.name not in _TABLES:
             value = environ.get(f"KAIROS_{field.name.upper()}")
             if value:
-                given[field.name] = listed(value) if field.name == "admin_hosts" else value
+                given[field.name] = listed(value) if field.name in _LISTED else value
     given.update({name: value for name, value in arguments.items() if value is not None})
     try:
         settings = msgspec.convert(given, Settings, strict=False)
@@ -234,6 +241,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
         "max_body_bytes",
         "max_held_bytes",
         "max_connections",
+        "client_idle_s",
         "budget_calls",
         "budget_tokens",
         "budget_s",
@@ -271,6 +279,12 @@ def _check_places(settings: Settings) -> None:
     for name in settings.admin_hosts:
         if not _HOST_NAME.fullmatch(name):
             raise SetupError(f"admin_hosts: '{name}' is no host's name (without scheme and port)")
+    for origin in settings.cors_origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise SetupError(
+                f"cors_origins: '{origin}' is not an origin like https://chat.example, in lower "
+                "case and without a path"
+            )
     is_guarded = settings.asks_operators or settings.admin_tls_client_ca is not None
     if not is_loopback(settings.admin_host) and not is_guarded:
         raise SetupError(

@@ -23,6 +23,7 @@ from kairos.live.engines.monitor import Monitor
 from kairos.live.flows.figures import invocation_figures
 from kairos.live.flows.service import flows_online, open_flows
 from kairos.live.frontend.connection_limits import limits_of
+from kairos.live.frontend.cors import WebPages
 from kairos.live.frontend.front import clients_front
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.health import Probes
@@ -140,7 +141,7 @@ async def running(
             app = clients_front(gateway, (probes, models), access, rooms, audit)
             limits = limits_of(settings, telemetry.count_error)
             servers = {
-                sock: server_of(app, gateway, limits, tls.callers),
+                sock: server_of(app, gateway, limits, tls.callers, WebPages(settings.cors_origins)),
                 admin_sock: server_of(
                     operators_front(
                         *(brain, monitor, parts.fleet, telemetry.families_for_operators, access),

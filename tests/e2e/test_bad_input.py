@@ -57,7 +57,7 @@ WRONG = [
     (COMPLETIONS, b'{"prompt":"a","best_of":-1}', "best_of"),
     (COMPLETIONS, b'{"prompt":"a","logprobs":1e9}', "logprobs"),
     (RESPONSES, b'{"input":5}', "input"),
-    (RESPONSES, b'{"input":"a","max_output_tokens":"5"}', "max_output_tokens"),
+    (RESPONSES, b'{"input":"a","max_output_tokens":"five"}', "max_output_tokens"),
     (EMBEDDINGS, b'{"input":[[1,-2]]}', "input[0][1]"),
 ]
 
@@ -327,7 +327,7 @@ async def test_odd_http_is_answered_or_refused(served):
         await wire.send(head + b"\r\n\r\n")
         status, headers = await wire.head()
         assert status < 500, head
-        kind = headers["content-type"]
+        kind = headers.get("content-type", "text/plain" if status == 204 else "")
         assert status == 200 or kind.startswith(("application/json", "text/plain")), head
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from kairos.tenant_settings import KeySettings
 from tests.e2e.client import LIMIT_S
 
 CHAT, TOKENIZE = "/v1/chat/completions", "/tokenize"
@@ -188,3 +189,75 @@ async def test_an_answer_to_http_1_0_that_breaks_off_does_not_end_like_a_whole_o
     engine.release()
     with pytest.raises(ConnectionError):
         await read_all()
+
+
+PAGE, OTHER = "https://chat.example", "https://other.example"
+PREFLIGHT = {
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization,content-type,x-kairos-agent",
+}
+
+
+@pytest.mark.parametrize(
+    "path", [CHAT, "/agent/writer/v1/chat/completions", "/v1/models", TOKENIZE]
+)
+async def test_a_page_of_a_named_origin_may_ask_and_read(kairos, engine, path):
+    engine.answer = echo
+    served = await kairos(engine.url, cors_origins=(PAGE,))
+    asked = await served.ask("OPTIONS", path, headers={"Origin": PAGE, **PREFLIGHT})
+    assert (asked.status, asked.body) == (204, b"")
+    assert asked.headers["access-control-allow-origin"] == PAGE
+    assert "POST" in asked.headers["access-control-allow-methods"]
+    assert (
+        asked.headers["access-control-allow-headers"] == PREFLIGHT["Access-Control-Request-Headers"]
+    )
+    method = "GET" if path == "/v1/models" else "POST"
+    answer = await served.ask(method, path, headers={"Origin": PAGE}, json=ASKED)
+    assert answer.status == 200
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    assert "x-request-id" in answer.headers["access-control-expose-headers"]
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+@pytest.mark.parametrize("named", [(), (PAGE,)], ids=["none is named", "another is named"])
+@pytest.mark.parametrize("path", [CHAT, "/v1/models"])
+async def test_a_page_of_another_origin_may_neither_ask_nor_read(kairos, engine, named, path):
+    served = await kairos(engine.url, cors_origins=named)
+    for method in ("OPTIONS", "POST"):
+        answer = await served.ask(method, path, headers={"Origin": OTHER, **PREFLIGHT}, json=ASKED)
+        assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+
+
+async def test_any_origin_may_be_named_and_is_answered_where_it_is_refused_too(kairos, engine):
+    served = await kairos(
+        engine.url, cors_origins=("*",), key=(KeySettings(sha256="0" * 64, tenant="lab"),)
+    )
+    answer = await served.ask("POST", CHAT, headers={"Origin": OTHER}, json=ASKED)
+    assert answer.status == 401
+    assert answer.headers["access-control-allow-origin"] == OTHER
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("HEAD", "/v1/models", 200),
+        ("HEAD", "/v1/models/tiny", 200),
+        ("HEAD", "/v1/models/none", 404),
+        ("HEAD", "/health", 200),
+        ("HEAD", "/metrics", 200),
+        ("HEAD", CHAT, 405),
+        ("HEAD", "/v1/responses/resp_1", 200),
+        ("OPTIONS", CHAT, 204),
+        ("OPTIONS", "/v1/models", 204),
+        ("OPTIONS", "*", 204),
+    ],
+)
+async def test_probes_are_answered_without_a_body(kairos, engine, method, path, status):
+    served = await kairos(engine.url)
+    wire = await served.connect()
+    await wire.send(f"{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    found, headers = await wire.head()
+    assert found == status
+    assert ("allow" in headers) == (method == "OPTIONS")
+    await wire.send(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert (await wire.answer()).json()["data"]

@@ -29,7 +29,8 @@ class AsgiAnswer:
             "client": client,
             "scheme": scheme,
             "root_path": "",
-            "method": exchange.method,
+            # The exchange leaves out the body that HEAD does not want.
+            "method": "GET" if exchange.method == "HEAD" else exchange.method,
             "path": exchange.path,
             "raw_path": exchange.raw_path,
             "query_string": exchange.query,

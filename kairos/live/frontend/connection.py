@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kairos.live.frontend.asgi import AsgiAnswer
 from kairos.live.frontend.connection_limits import ClientAddress, ConnectionLimits
+from kairos.live.frontend.cors import WebPages
 from kairos.live.frontend.exchange import Exchange
 from kairos.live.frontend.request_reader import HeadTooLarge, NoHttp, OtherVersion, RequestReader
 from kairos.live.frontend.status_lines import STATUS_LINE
@@ -20,8 +21,6 @@ from kairos.live.request.client_response import ASGIApp
 
 if TYPE_CHECKING:
     from kairos.live.frontend.gateway import Gateway
-
-IDLE_S = 75.0  # between two requests
 
 _NO_HTTP = b"Invalid HTTP request received."
 _NO_HTTP2 = b"HTTP/2 is not spoken here: let the client use HTTP/1.1."
@@ -56,9 +55,10 @@ class Connection(asyncio.Protocol):
         pace: LoopPace,
         limits: ConnectionLimits,
         state: ServerState,
+        pages: WebPages | None = None,
     ) -> None:
         self._app, self._calls, self._pace, self._state = app, calls, pace, state
-        self._limits = limits
+        self._limits, self._pages = limits, pages
         self._loop = asyncio.get_running_loop()
         self._reader = RequestReader(self, _NO_TARGETS if calls is None else calls.targets)
         self._unread: list[bytes] = []  # what came where there was no time to read it
@@ -173,6 +173,8 @@ class Connection(asyncio.Protocol):
 
     def head_came(self, exchange: Exchange) -> None:
         """Take a request that has begun; its body may come still."""
+        if self._pages is not None:
+            self._pages.open_to_origin(exchange)
         if self._awaits_head:
             self._awaits_head = False
             self._limits.has_head(self, self._peer)
@@ -193,6 +195,10 @@ class Connection(asyncio.Protocol):
             exchange.refuse(exchange.refused)
             return
         calls = self._calls
+        if self._pages is not None and exchange.method == "OPTIONS":
+            is_call = calls is not None and calls.takes(exchange)
+            self._pages.answer_options(exchange, is_call=is_call)
+            return
         if calls is not None and calls.takes(exchange):
             if at_once or self._pace.may_begin():
                 calls.take(exchange)
@@ -226,7 +232,7 @@ class Connection(asyncio.Protocol):
             return
         self._idle_since = self._loop.time()
         if self._idle is None:
-            self._idle = self._loop.call_later(IDLE_S, self._look)
+            self._idle = self._loop.call_later(self._limits.idle_s, self._look)
         if self._is_held:
             self.read_on()
 
@@ -235,7 +241,7 @@ class Connection(asyncio.Protocol):
         self._idle = None
         if self._exchange is not None:
             return
-        left_s = self._idle_since + IDLE_S - self._loop.time()
+        left_s = self._idle_since + self._limits.idle_s - self._loop.time()
         if left_s <= 0:
             self._transport.close()
         else:

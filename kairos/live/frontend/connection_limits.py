@@ -55,8 +55,10 @@ class ConnectionLimits:
         max_connections: int = Settings().max_connections,
         share: float = ALONE,
         on_refused: Callable[[KairosError], None] = lambda _: None,
+        idle_s: float = Settings().client_idle_s,
     ) -> None:
-        """`share`: see `fair_share.py`."""
+        """`share`: see `fair_share.py`. `idle_s`: between two requests of a connection."""
+        self.idle_s = idle_s
         self._max_connections, self._share, self._on_refused = max_connections, share, on_refused
         self._peers: dict[str, ClientAddress] = {}
         self._connections = self._unfinished = self._lingering = 0
@@ -181,7 +183,7 @@ class _Lingering(asyncio.Protocol):
 def limits_of(settings: Settings, on_refused: Callable[[KairosError], None]) -> ConnectionLimits:
     """Of clients, each of whose calls may need a second connection, to an engine."""
     most = min(settings.max_connections, most_files() * 3 // 4)
-    return ConnectionLimits(most, settings.caller_share, on_refused)
+    return ConnectionLimits(most, settings.caller_share, on_refused, settings.client_idle_s)
 
 
 def refusal(error: KairosError) -> bytes:

@@ -59,6 +59,7 @@ class Exchange:
         "_parts",
         "_reader",
         "_wire",
+        "added",
         "answering",
         "caller",
         "has_left",
@@ -90,6 +91,7 @@ class Exchange:
         self.is_started = self.is_answered = False
         self.is_whole = False  # the request's body
         self.answering: Answering | None = None
+        self.added: list[tuple[bytes, bytes]] = []  # headers of whatever is answered
         self._expects_continue = False
         self._parts: list[bytes] = []
         self._held_bytes = 0  # in them
@@ -166,17 +168,15 @@ class Exchange:
                 self.is_kept &= value.strip().lower() != b"close"
                 continue
             lines.append(b"%b: %b\r\n" % (name, value))
+        if self.added:
+            lines += [b"%b: %b\r\n" % each for each in self.added]
         if self._is_chunked and self.http_version != "1.1":
             self._is_chunked, self._left_bytes = False, None
         if not self.is_kept:
             lines.append(b"connection: close\r\n")
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
-        head = b"".join(lines)
-        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):
-            raise UnsafeHeader
-        if len(head.translate(None, _CONTROL)) != len(head):
-            raise UnsafeHeader
+        head = _checked(lines)
         self.is_started, self._expects_continue = True, False
         self._head = head + b"\r\n"
 
@@ -231,3 +231,13 @@ class Exchange:
         answering, self.answering = self.answering, None
         if answering is not None:
             answering.client_left()
+
+
+def _checked(lines: list[bytes]) -> bytes:
+    """Return the head that the lines make. Raises UnsafeHeader."""
+    head = b"".join(lines)
+    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):
+        raise UnsafeHeader
+    if len(head.translate(None, _CONTROL)) != len(head):
+        raise UnsafeHeader
+    return head

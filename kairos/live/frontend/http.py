@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kairos.errors import SetupError
 from kairos.live.frontend.connection import Connection, ServerState
 from kairos.live.frontend.connection_limits import ConnectionLimits
+from kairos.live.frontend.cors import WebPages
 from kairos.live.frontend.port_tls import PortTls
 from kairos.live.frontend.tls_transport import TlsTransport
 from kairos.live.process.pace import LoopPace
@@ -103,13 +104,17 @@ def server_of(
     calls: "Gateway | None" = None,
     limits: ConnectionLimits | None = None,
     tls: PortTls | None = None,
+    pages: WebPages | None = None,
 ) -> Server:
-    """`calls`: who takes the requests that are calls; `app` has all others."""
+    """Make the server of one port.
+
+    `calls`: takes the requests that are calls; `app` has all others. `pages`: answers OPTIONS.
+    """
     pace = LoopPace() if calls is None else calls.pace
     within = ConnectionLimits() if limits is None else limits
 
     def connection(state: ServerState) -> asyncio.Protocol:
-        made = Connection(app, calls, pace, within, state)
+        made = Connection(app, calls, pace, within, state, pages)
         return made if tls is None else TlsTransport(made, tls.context(), pace, tls.failed)
 
     return Server(connection)

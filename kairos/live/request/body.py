@@ -1,5 +1,6 @@
 """What Kairos must know of a request's body, and the one change that it ever makes to one."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -124,6 +125,12 @@ class Body(msgspec.Struct):
 
 _any_route = msgspec.json.Decoder(_Body)
 _call = msgspec.json.Decoder(_Call)
+# As vLLM reads them: "0.7" is a number, 1.0 a whole one, 1 is true.
+_LAX: dict[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]] = {
+    _any_route: msgspec.json.Decoder(_Body, strict=False),
+    _call: msgspec.json.Decoder(_Call, strict=False),
+}
+_NUMBERS = "temperature", "top_p", "presence_penalty", "frequency_penalty"
 _stream_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 
 
@@ -211,7 +218,7 @@ def _decoded(content: bytes, decoder: msgspec.json.Decoder[Any]) -> _Body:
     try:
         body: _Body = decoder.decode(content)
     except msgspec.ValidationError as error:
-        raise told(error) from None
+        body = _decoded_lax(content, _LAX[decoder], error)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"the body cannot be read: {error}") from None
     except UnicodeDecodeError as error:
@@ -219,6 +226,25 @@ def _decoded(content: bytes, decoder: msgspec.json.Decoder[Any]) -> _Body:
     except RecursionError:
         raise too_deep() from None
     check_text(content)  # of which the decoder skips most
+    return body
+
+
+def _decoded_lax(
+    content: bytes, decoder: msgspec.json.Decoder[Any], error: msgspec.ValidationError
+) -> _Body:
+    """Read a body whose numbers are spelt as vLLM takes them, too.
+
+    Raises:
+        InvalidRequest: it cannot be read in that way either; with what `error` says.
+    """
+    try:
+        body: _Body = decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise told(error) from None
+    for name in _NUMBERS:
+        value = getattr(body, name, None)
+        if value is not None and not math.isfinite(value):  # as "nan" is one
+            raise told(error) from None
     return body
 
 

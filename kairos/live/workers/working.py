@@ -11,6 +11,7 @@ from kairos.config import Settings
 from kairos.live.batches.service import batching
 from kairos.live.flows.service import flows_online, open_flows
 from kairos.live.frontend.connection_limits import limits_of
+from kairos.live.frontend.cors import WebPages
 from kairos.live.frontend.front import clients_front
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import server_of, serving
@@ -94,7 +95,9 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     *batches.background(),
                 ]
                 limits = limits_of(settings, sink.count_error)
-                server = server_of(app, gateway, limits, tls.callers)
+                server = server_of(
+                    app, gateway, limits, tls.callers, WebPages(settings.cors_origins)
+                )
                 async with serving({sock: server}, beside):
                     yield partial(_change, access, gateway, bodies, tls)
                 await sink.finish()

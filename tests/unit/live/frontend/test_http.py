@@ -390,7 +390,7 @@ async def test_what_is_asked_on_a_connection_keeps_it_open(monkeypatch):
             [each] = made
             each._look()  # too early: the answer has just gone
             assert not each._transport.is_closing()
-            each._idle_since -= connection.IDLE_S
+            each._idle_since -= each._limits.idle_s
         each._look()
         assert each._transport.is_closing()
 

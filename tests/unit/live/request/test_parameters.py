@@ -54,20 +54,20 @@ def chat(**fields):
 
 WRONG = {
     "model": [5, [], {}, True],
-    "stream": ["true", 1, 0, []],
+    "stream": ["perhaps", 2, 0.5, []],
     "stream_options": ["yes", [1], True, 5],
-    "max_tokens": ["5", True, 7.5, -2, MAX_TOKENS + 1, 10**30, 1e300, [], {}],
-    "max_completion_tokens": ["5", -0.5, -(10**30), []],
-    "max_output_tokens": ["5", 2.5, {}],
-    "n": ["1", 0, -1, 1.5, True, MAX_CHOICES + 1, 10**30],
-    "best_of": [0, "2", MAX_CHOICES + 1],
+    "max_tokens": ["five", True, 7.5, -2, MAX_TOKENS + 1, 10**30, 1e300, [], {}],
+    "max_completion_tokens": ["five", -0.5, -(10**30), []],
+    "max_output_tokens": ["5.5", 2.5, {}],
+    "n": ["one", "0", 0, -1, 1.5, True, MAX_CHOICES + 1, 10**30],
+    "best_of": [0, "1.5", MAX_CHOICES + 1],
     "logprobs": ["yes", -2, 1.5, MAX_LOGPROBS + 1, []],
-    "top_logprobs": ["5", True, -2, MAX_LOGPROBS + 1],
-    "temperature": ["0.5", True, [], {}, 10**400],
-    "top_p": ["1", False],
-    "presence_penalty": ["0", []],
+    "top_logprobs": ["-2", True, -2, MAX_LOGPROBS + 1],
+    "temperature": ["warm", "nan", "-inf", True, [], {}, 10**400],
+    "top_p": ["one", False],
+    "presence_penalty": ["none", []],
     "frequency_penalty": [{}, True],
-    "seed": ["1", 1.5, 2**63, -(2**63) - 1, True],
+    "seed": ["one", "1e400", 1.5, 2**63, -(2**63) - 1, True],
     "stop": [5, {}, True, ["a"] * (MAX_STOPS + 1)],
     "stop_token_ids": [5, "5", {}, [5] * 129],
     "allowed_token_ids": [5, "5", {}, [5] * (MAX_LOGPROBS + 1)],
@@ -320,3 +320,25 @@ def test_any_body_is_read_or_refused_with_a_field(body, route):
         read(body, route)
     except InvalidRequest as refused:
         assert refused.param.partition("[")[0].partition(".")[0] in RIGHT  # noqa: PT017
+
+
+LAX = {
+    "a fraction as a text": ('"temperature": "0.7"', {}),
+    "a whole number as a text": ('"max_tokens": "20"', {"completion_limit": 20}),
+    "a whole number with a point": ('"n": 2.0, "max_tokens": 20', {"completion_limit": 40}),
+    "a text with a point": ('"max_tokens": "20.0"', {"completion_limit": 20}),
+    "a seed as a text": ('"seed": "7"', {}),
+    "stops as texts": ('"stop_token_ids": ["1", 2.0]', {}),
+    "true as a text": ('"stream": "true"', {"stream": True}),
+    "true as a number": ('"stream": 1', {"stream": True}),
+    "logprobs as a text": ('"top_logprobs": "3"', {}),
+}
+
+
+@pytest.mark.parametrize("what", LAX)
+def test_numbers_are_taken_as_vllm_takes_them_and_pass_as_they_are(what):
+    text, expected = LAX[what]
+    content = b'{"messages": [{"role": "user"}], %b}' % text.encode()
+    body = read_body(content, chat=True, streams_usage=False)
+    assert body.content == content
+    assert {name: getattr(body, name) for name in expected} == expected
