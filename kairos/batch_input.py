@@ -1,5 +1,6 @@
 """The lines of a batch's input: each a call, with a name of the client's own for it."""
 
+import codecs
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -13,6 +14,7 @@ MAX_LINES = 50_000
 ERRORS = 100  # of a file, that are told
 LINE_BYTES = 32 << 20  # however large a call's body may be
 _LONGEST_NAME = 512  # characters
+_OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 
 
 class InputLine(msgspec.Struct, frozen=True):
@@ -43,6 +45,7 @@ class PlacedLine(msgspec.Struct, frozen=True):
 
 class _Body(msgspec.Struct):
     stream: bool | None = None
+    background: bool | None = None
     model: str | None = None
 
 
@@ -51,6 +54,7 @@ class Checked(msgspec.Struct, frozen=True):
 
     total: int  # lines that are calls
     errors: tuple[LineError, ...]
+    model: str | None = None  # None: lines name several, or none
 
 
 _line = msgspec.json.Decoder(InputLine)
@@ -58,14 +62,17 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def placed_lines(file: BinaryIO) -> Iterator[tuple[PlacedLine, bytes]]:
-    """Lines that are not blank. One that is longer than a line may be comes in parts, none of which
-    is valid."""
+    """Yield lines that are not blank, without a byte order mark of UTF-8.
+
+    A line that is longer than a line may be comes in parts, and no part is valid.
+    """
     number = offset = 0
-    while data := file.readline(LINE_BYTES + 1):
+    while read := file.readline(LINE_BYTES + 1):
         number += 1
-        if not data.isspace():
-            yield PlacedLine(number, offset, len(data)), data
-        offset += len(data)
+        data = read.removeprefix(codecs.BOM_UTF8) if number == 1 else read
+        if data and not data.isspace():
+            yield PlacedLine(number, offset + len(read) - len(data), len(data)), data
+        offset += len(read)
 
 
 def read_line(data: bytes) -> InputLine:
@@ -77,19 +84,26 @@ def check_input(path: Path, endpoint: str, max_lines: int) -> Checked:
     """Reads all of it. Raises OSError: it cannot be read."""
     names: set[str] = set()
     errors: list[LineError] = []
+    models: set[str | None] = set()
     total = 0
     with path.open("rb") as file:
+        if encoding := _OTHER_ENCODINGS.get(file.read(2)):
+            said = f"the file is not UTF-8 but {encoding}: save it as UTF-8"
+            return Checked(0, (LineError("invalid_encoding", said, 1),))
+        file.seek(0)
         for place, data in placed_lines(file):
             total += 1
             if total > max_lines:
                 errors.append(LineError("too_many_lines", f"there are more than {max_lines} lines"))
-            elif (error := _problem(data, endpoint, names, place.number)) is not None:
-                errors.append(error)
+            elif (found := _problem(data, endpoint, names, place.number)) is not None:
+                errors.append(found)
+            elif len(models) < 2:
+                models.add(_body.decode(_line.decode(data).body).model)
             if len(errors) >= ERRORS or total > max_lines:
                 break
     if not total:
         errors.append(LineError("empty_file", "the input has no lines"))
-    return Checked(total, tuple(errors))
+    return Checked(total, tuple(errors), models.pop() if len(models) == 1 else None)
 
 
 def _problem(data: bytes, endpoint: str, names: set[str], number: int) -> LineError | None:
@@ -120,4 +134,7 @@ def _problem_of_body(raw: msgspec.Raw, number: int) -> LineError | None:
         return LineError("invalid_body", f"body: {error}"[:300], number, "body")
     if body.stream:
         return LineError("invalid_body", "body must not ask for a stream", number, "body.stream")
+    if body.background:
+        said = "body must not ask for an answer in the background, since a batch waits for it"
+        return LineError("invalid_body", said, number, "body.background")
     return None

@@ -17,6 +17,7 @@ from kairos.flow.operand import Operand
 from kairos.plan.check_params import MOST_VALUE_BYTES
 from kairos.plan.operators import Role
 
+NAME, LINE_NAME = "openai_batch", "custom_id"  # of such a flow, and of what names its rows
 _ENDPOINT = "/v1/chat/completions"
 _TEMPERATURE = 1.0  # OpenAI's, where a line says none
 _AS_A_BATCH = "or send the file to /v1/batches, where bodies go to the engine as they stand"
@@ -139,7 +140,7 @@ def _read(path: Path, number: int, data: bytes) -> _ChatBody:
 def _flow(first: _ChatBody, alike: Sequence[bool]) -> Flow:
     known = first.settings()
     schema, stop = known["response_format"], known["stop"]
-    made = Flow("openai_batch")
+    made = Flow(NAME)
     row = made.input("row")
     texts = {
         f"message_{at}": message.content

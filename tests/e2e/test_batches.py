@@ -1,6 +1,8 @@
 """OpenAI's files and batches, with its own client."""
 
 import asyncio
+import codecs
+import json
 
 import openai
 import pytest
@@ -145,6 +147,120 @@ async def test_completions_and_embeddings_are_called_too(client):
         assert batch.status == "completed"
         [answer] = await read(client, batch.output_file_id)
         assert answer["response"]["status_code"] == 200, answer
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "usage"),
+    [
+        (CHAT, {}, {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}),
+        (
+            CHAT,
+            {},
+            {
+                "prompt_tokens": 7,
+                "completion_tokens": 2,
+                "prompt_tokens_details": {"cached_tokens": 3},
+                "completion_tokens_details": {"reasoning_tokens": 1},
+            },
+        ),
+        (
+            "/v1/responses",
+            {"input": "hi"},
+            {
+                "input_tokens": 7,
+                "output_tokens": 2,
+                "input_tokens_details": {"cached_tokens": 3},
+                "output_tokens_details": {"reasoning_tokens": 1},
+            },
+        ),
+        (
+            "/v1/messages",
+            {},
+            {"input_tokens": 4, "cache_read_input_tokens": 3, "output_tokens": 2},
+        ),
+        ("/v1/completions", {"prompt": "hi"}, {"prompt_tokens": 7, "completion_tokens": 2}),
+        ("/v1/embeddings", {"input": "hi"}, {"prompt_tokens": 9, "total_tokens": 9}),
+        (CHAT, {}, None),
+    ],
+)
+async def test_a_batch_of_any_endpoint_shows_its_model_and_what_it_used(
+    kairos, engine, tmp_path, url, body, usage
+):
+    async def answer(_):
+        return web.json_response({"object": "made up", "usage": usage})
+
+    engine.answer = answer
+    served = await kairos(engine.url, batches=kept_in(tmp_path), key=(key("acme"),))
+    lines = [json.loads(chat_line(number, **body)) | {"url": url} for number in range(3)]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    async with client_of(served.url) as client:
+        batch = await ended(client, await begin(client, content, endpoint=url))
+        shown = batch.model_dump()
+
+    assert (batch.status, batch.request_counts.completed) == ("completed", 3)
+    assert [call.path for call in engine.calls] == [url] * 3
+    assert shown["model"] == "tiny"
+    if usage is None:
+        assert shown["usage"] is None
+        return
+    cached = 3 * ("cached" in str(usage) or "cache_read" in str(usage))
+    of_input, of_output = (9, 0) if url == "/v1/embeddings" else (7, 2)
+    assert shown["usage"] == {
+        "input_tokens": 3 * of_input,
+        "input_tokens_details": {"cached_tokens": 3 * cached},
+        "output_tokens": 3 * of_output,
+        "output_tokens_details": {"reasoning_tokens": 3 * ("reasoning" in str(usage))},
+        "total_tokens": 27,
+    }
+
+
+ANSWERS = {
+    "line separator": '{"a": "x\u2028y"}',
+    "paragraph separator": '{"a": "x\u2029y"}',
+    "next line": '{"a": "x\x85y"}',
+    "half of a pair": '{"a": "\\ud83d"}',
+    "half of a pair, on lines": '{\n"a": "\\ud83d",\r\n"b": "\u2028"}',
+    "a pair": '{"a": "\U0001f600 \\ud83d\\ude00"}',
+    "on lines": '{\n  "a": "x\\ny"\r\n}',
+    "numbers": '{"a": 0.10000000000000000001, "b": 1e400, "c": 12345678901234567890123}',
+    "escaped controls": '{"a": "\\u0000\\u001e\\u000c"}',
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_a_line_of_output_is_one_line_for_every_reader(kairos, engine, tmp_path, name):
+    async def answer(_):
+        return web.Response(text=ANSWERS[name], content_type="application/json")
+
+    engine.answer = answer
+    served = await kairos(engine.url, batches=kept_in(tmp_path), key=(key("acme"),))
+    async with client_of(served.url) as client:
+        batch = await ended(client, await begin(client, lines_of(2)))
+        text = (await client.files.content(batch.output_file_id)).text
+
+    assert len(text.splitlines()) == 2
+    for line in text.splitlines():
+        assert json.loads(line)["response"]["body"] == json.loads(ANSWERS[name])
+
+
+MARKED = {
+    "mark": (codecs.BOM_UTF8 + lines_of(2), "completed"),
+    "mark and blank lines": (codecs.BOM_UTF8 + b"\n\n" + lines_of(2) + b"\n", "completed"),
+    "carriage returns": (lines_of(2).replace(b"\n", b"\r\n") + b"\r\n", "completed"),
+    "utf-16": (lines_of(2).decode().encode("utf-16"), "failed"),
+    "utf-16-be": (codecs.BOM_UTF16_BE + lines_of(2).decode().encode("utf-16-be"), "failed"),
+}
+
+
+@pytest.mark.parametrize("name", MARKED)
+async def test_a_byte_order_mark_is_taken_and_utf_16_is_refused_by_name(client, name):
+    content, state = MARKED[name]
+    batch = await ended(client, await begin(client, content))
+
+    assert batch.status == state
+    if state == "failed":
+        [error] = batch.errors.data
+        assert error.message == "the file is not UTF-8 but UTF-16: save it as UTF-8"
 
 
 async def test_a_batch_is_cancelled_and_what_was_not_called_is_told(kairos, engine, tmp_path):
@@ -380,7 +496,7 @@ async def test_without_a_directory_there_are_none_and_it_is_said_what_to_set(kai
 async def test_what_is_no_batch_or_no_form_is_refused_with_what_to_do(served, client):
     file = await upload(client, lines_of(1))
     for given in (
-        {"endpoint": "/v1/responses"},
+        {"endpoint": "/v1/rerank"},
         {"completion_window": "later"},
         {"completion_window": "8d"},
         {"metadata": {"a": "x" * 513}},

@@ -80,7 +80,7 @@ async def test_a_program_runs_a_batch_in_two_lines_and_what_failed_is_told_by_it
     (done,), (failed,) = read_rows(out), read_rows(tmp_path / "o.errors.jsonl")
     assert (done["id"], done["custom_id"], done["error"]) == ("batch_req_line-0", "line-0", None)
     assert done["response"]["status_code"] == 200
-    assert (failed["row"], failed["operator"]) == (1, "answer")
+    assert (failed["custom_id"], failed["row"], failed["operator"]) == ("line-1", 1, "answer")
     assert "too long for me" in failed["error"]
 
 

@@ -42,7 +42,7 @@ class BatchFinishing:
         if checked.errors:
             fields = {"state": "failed", "errors": checked.errors, "ended_s": now_s}
         else:
-            fields["total"] = checked.total
+            fields |= {"total": checked.total, "model": checked.model}
         await asyncio.to_thread(self._change, record, ("validating",), fields)
 
     async def fail(self, record: BatchRecord, error: OSError) -> None:
@@ -93,6 +93,7 @@ class BatchFinishing:
             "ended_s": self._now_s,
             "output_file_id": output if sizes.output else None,
             "error_file_id": errors if sizes.errors else None,
+            "usage": sizes.usage,
         }
         batches.change(record.id, ("finalizing", "cancelling"), files, **fields)
 

@@ -22,7 +22,13 @@ State = Literal[
     "cancelled",
 ]
 ENDED: tuple[State, ...] = ("completed", "failed", "expired", "cancelled")
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+ENDPOINTS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+    "/v1/messages",
+)
 MAX_METADATA = 16  # pairs
 MAX_KEY, MAX_VALUE = 64, 512  # characters
 MIN_KEPT_S, MAX_KEPT_S = 3_600, 2_592_000  # that a client may say of a file
@@ -42,6 +48,15 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     asked_as: str | None = None  # the digest of its `Idempotency-Key`
 
 
+class BatchUsage(msgspec.Struct, frozen=True):
+    """Tokens of all answers, as their engines counted them."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0  # of the input
+    output_tokens: int = 0
+    reasoning_tokens: int = 0  # of the output
+
+
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch is to do, and how far it is. No key is in it: the caller is known by what its
     key stood for when the batch was made."""
@@ -58,6 +73,8 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     asked_as: str | None = None  # the digest of its `Idempotency-Key`
     state: State = "validating"
     total: int = 0  # lines
+    model: str | None = None  # that all lines name
+    usage: BatchUsage | None = None  # once it has ended
     errors: tuple[LineError, ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None

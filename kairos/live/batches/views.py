@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from kairos.batch_input import LineError
-from kairos.live.batches.records import BatchCounts, BatchRecord, FileRecord, State
+from kairos.live.batches.records import BatchCounts, BatchRecord, BatchUsage, FileRecord, State
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,10 +37,27 @@ class RequestCounts(msgspec.Struct, frozen=True):
     failed: int
 
 
+class CachedTokens(msgspec.Struct, frozen=True):
+    cached_tokens: int
+
+
+class ReasoningTokens(msgspec.Struct, frozen=True):
+    reasoning_tokens: int
+
+
+class UsageObject(msgspec.Struct, frozen=True, kw_only=True):
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
 class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: Literal["batch"] = "batch"
     endpoint: str
+    model: str | None
     errors: LineErrors | None
     input_file_id: str
     completion_window: str
@@ -57,6 +74,7 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     cancelling_at: int | None
     cancelled_at: int | None
     request_counts: RequestCounts
+    usage: UsageObject | None
     metadata: Mapping[str, str] | None
 
 
@@ -91,6 +109,7 @@ def batch_view(record: BatchRecord, counts: BatchCounts) -> BatchObject:
     return BatchObject(
         id=record.id,
         endpoint=record.endpoint,
+        model=record.model,
         errors=LineErrors(record.errors) if record.errors else None,
         input_file_id=record.input_file_id,
         completion_window=record.completion_window,
@@ -107,7 +126,18 @@ def batch_view(record: BatchRecord, counts: BatchCounts) -> BatchObject:
         cancelling_at=record.cancelling_s,
         cancelled_at=ended.get("cancelled"),
         request_counts=RequestCounts(record.total, counts.completed, counts.failed),
+        usage=None if record.usage is None else _usage_view(record.usage),
         metadata=record.metadata,
+    )
+
+
+def _usage_view(usage: BatchUsage) -> UsageObject:
+    return UsageObject(
+        input_tokens=usage.input_tokens,
+        input_tokens_details=CachedTokens(usage.cached_tokens),
+        output_tokens=usage.output_tokens,
+        output_tokens_details=ReasoningTokens(usage.reasoning_tokens),
+        total_tokens=usage.input_tokens + usage.output_tokens,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from kairos.flow.openai_batch import LINE_NAME
 from kairos.live.runs.journal import RunJournal
 from kairos.live.runs.output_file import check_new
 from kairos.live.runs.tables import write_table
@@ -33,13 +34,29 @@ def check_outputs(out: Path, written: dict[str, Stat]) -> None:
 
 
 class Tables:
-    """Of a run that has come to its end. `of`: how many rows of which stages."""
+    """Tables of a run that has come to its end."""
 
     def __init__(
-        self, journal: RunJournal, out: Path, outputs: tuple[str, ...], stage: int, rows: list[int]
+        self,
+        journal: RunJournal,
+        out: Path,
+        outputs: tuple[str, ...],
+        stage: int,
+        rows: list[int],
+        names: Callable[[], Iterator[object]] | None = None,
     ) -> None:
+        """Take what is to be written.
+
+        Args:
+            journal: what was found out.
+            out: the file of the rows that came out.
+            outputs: its columns.
+            stage: 1 if rows were gathered to groups, else 0.
+            rows: how many there are, by stage.
+            names: of the rows of the input, one after the other, where a flow names them.
+        """
         self._journal, self._out, self._outputs = journal, out, outputs
-        self._stage, self._rows = stage, rows
+        self._stage, self._rows, self._names = stage, rows, names
 
     async def write(
         self, run_id: str, written: dict[str, Stat], on_trouble: Callable[[str | None], None]
@@ -70,7 +87,8 @@ class Tables:
         own = () if ROW in self._outputs else (ROW,)
         tables = [(self._out, (*own, *self._outputs), self._written)]
         if next(self._failed(), None) is not None:
-            tables.append((errors_path(self._out), _ERROR_COLUMNS, self._failed))
+            columns = _ERROR_COLUMNS if self._names is None else (LINE_NAME, *_ERROR_COLUMNS)
+            tables.append((errors_path(self._out), columns, self._failed))
         for path in (self._out, errors_path(self._out)):
             if _is_own(path, written):
                 path.unlink()
@@ -83,10 +101,14 @@ class Tables:
             yield {ROW: row, **values}
 
     def _failed(self) -> Iterator[dict[str, Any]]:
-        """Of rows, then of groups, which are numbered apart."""
+        """Yield rows that failed, then groups, which are numbered apart."""
+        names = enumerate(self._names()) if self._names is not None else iter(())
         for stage, rows in enumerate(self._rows):
             for each in self._journal.failed(stage, rows):
-                yield {ROW: each.row, "operator": each.node, "error": each.error}
+                named = {}
+                if self._names is not None and stage == 0:
+                    named = {LINE_NAME: next((name for at, name in names if at == each.row), None)}
+                yield {**named, ROW: each.row, "operator": each.node, "error": each.error}
 
 
 def _is_own(path: Path, written: dict[str, Stat]) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +17,7 @@ from kairos.execution.facts import CapacityTold
 from kairos.execution.limits import FlowLimits
 from kairos.execution.observation import FlowObservation
 from kairos.execution.timeline import Timeline
+from kairos.flow import openai_batch
 from kairos.flow.functions import Functions
 from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.runs.calls import RunCalls
@@ -138,7 +139,8 @@ class FlowRun:
             if is_done:
                 stage = 0 if job.plan.group is None else 1
                 out = Path(self.record.out)
-                tables = Tables(journal, out, job.plan.outputs, stage, intake.read)
+                names = _line_names(job)
+                tables = Tables(journal, out, job.plan.outputs, stage, intake.read, names)
                 writing = tables.write(self.record.id, written, self._on_trouble)
                 written = await _beside(writing, [self._keep_record(session)])
             self._change(
@@ -221,6 +223,13 @@ class FlowRun:
             self._on_note(f"what is known of the run is not kept for now: {error}")
         if self._journal is not None:
             self._journal.tell(msgspec.json.encode(self.record))
+
+
+def _line_names(job: FlowJob) -> Callable[[], Iterator[object]] | None:
+    """Return how to read the names of a batch's lines; None for other flows."""
+    if job.plan.declaration.name != openai_batch.NAME:
+        return None
+    return lambda: ((row.values or {}).get(openai_batch.LINE_NAME) for row in job.table.rows())
 
 
 async def _beside(
