@@ -22,7 +22,7 @@ VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance acceptance-agents acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-frameworks test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
+.PHONY: acceptance acceptance-agents acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-frameworks test-http test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -123,6 +123,9 @@ test-laws: $(INSTALLED)  ## laws on freshly drawn examples, 200 each: of what is
 		$$(grep -lr --include='test_*.py' hypothesis tests)
 	@KAIROS_EXAMPLES=random KAIROS_INTERPRETED=1 $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile \
 		-m "hypothesis and (interpreted or both)" $(call marked,(interpreted|both))
+
+test-http: $(INSTALLED)  ## the HTTP server and client against other readers, and behind real proxies
+	@$(PYTEST) -m "long or not long" tests/conformance tests/e2e/test_http_clients.py
 
 # Each file by itself: a part of the acceptance run takes at most 40 minutes.
 acceptance-batches: FILES := tests/acceptance/test_batch_kills.py

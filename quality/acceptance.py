@@ -125,6 +125,12 @@ PARTS = {
         ("kairos/live/request", "kairos/live/proxy", "kairos/flow", "kairos/imports", "tests/fuzz"),
         20,
     ),
+    "http": Part(
+        "the HTTP server and client against llhttp and h11, 100,000 requests and responses",
+        _make("test-http"),
+        ("kairos/live/frontend", "kairos/live/proxy", "tests/conformance"),
+        3,
+    ),
     "kafka": Part(
         "everything on a real Kafka: crashes of brokers, members, workers and agents",
         _make("test-kafka"),

@@ -52,6 +52,7 @@ _NO_TUNNEL = NotSpoken(
 _NO_VERSION = NotSpoken(
     505, "http_version", "only HTTP/1.1 and HTTP/1.0 are spoken here: let the client use HTTP/1.1"
 )
+_TWO_HOSTS = NotSpoken(400, "two_hosts", "a request must have one header Host, not several")
 _PREFACE = b"PRI"  # the method of what HTTP/2 begins with
 _TUNNEL = b"CONNECT"
 _VERSIONS = ("1.1", "1.0")
@@ -71,6 +72,7 @@ class RequestReader:
         self._url, self._head_bytes = b"", 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects_continue = False
+        self._hosts = 0  # headers of that name
         self._stood_still = False  # the request that comes, while what came was parsed
         self._stray_bytes = 0  # that came since it made a step
 
@@ -141,7 +143,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         self._url, self._head_bytes = b"", 0
-        self._headers, self._expects_continue = [], False
+        self._headers, self._expects_continue, self._hosts = [], False, 0
         self.is_in_head = True
 
     def on_url(self, url: bytes) -> None:
@@ -156,7 +158,9 @@ class RequestReader:
             raise HeadTooLarge
         name = name.lower()
         self._headers.append((name, value))
-        if name == b"expect" and value.lower() == b"100-continue":
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"expect" and value.lower() == b"100-continue":
             self._expects_continue = True
 
     def on_headers_complete(self) -> None:
@@ -178,7 +182,8 @@ class RequestReader:
                 exchange.expect_continue()
         else:  # it knows no chunks and no `100 Continue`
             exchange.http_version, exchange.is_kept = version, False
-        if is_tunnel or self._offers_websocket or version not in _VERSIONS:
+        is_odd = version not in _VERSIONS or self._hosts > 1
+        if is_odd or is_tunnel or self._offers_websocket:
             exchange.refused = self._refusal(is_tunnel=is_tunnel)
             exchange.is_kept = False
         self._coming = exchange
@@ -188,7 +193,9 @@ class RequestReader:
         offers, self._offers_websocket = self._offers_websocket, False
         if is_tunnel:
             return _NO_TUNNEL
-        return _NO_WEBSOCKET if offers else _NO_VERSION
+        if offers:
+            return _NO_WEBSOCKET
+        return _TWO_HOSTS if self._hosts > 1 else _NO_VERSION
 
     def _find(self, exchange: Exchange) -> None:
         path = self._targets.get(self._url)

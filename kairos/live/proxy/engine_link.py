@@ -85,7 +85,7 @@ class EngineLink(asyncio.Protocol):
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             self._endless_bytes = 0
-            if answer.taker is not None:
+            if answer.taker is not None and not answer.is_bodiless:
                 answer.taker.came(data)
         if answer.has_progressed and answer.limit.whole_s is None:
             answer.has_progressed = False
