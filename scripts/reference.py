@@ -338,16 +338,7 @@ def retries() -> str:
     by_rules: dict[Any, list[str]] = {}
     for path, rules in ROUTES.items():
         by_rules.setdefault(rules, []).append(f"`{path}`")
-    routes = [
-        (
-            ", ".join(paths),
-            _yes(not rules.needs_memory),
-            _yes(rules.is_retried or not rules.needs_memory),
-            _yes(rules.reads_stream),
-            rules.protocol,
-        )
-        for rules, paths in by_rules.items()
-    ]
+    routes = [(", ".join(paths), *_cells(rules)) for rules, paths in by_rules.items()]
     fields = _fields("kairos/config.py", "Settings")
     limits = [(f"`{n}`", f"{d} s", said) for n, d, said in fields if n in _TIME_LIMITS]
     least = f"{LEAST_BYTES_PER_S} bytes a second"
@@ -361,7 +352,8 @@ def retries() -> str:
         "what is asked for (404, 405, 501), each other one of the model is asked, as a single one "
         "may keep it. Once a part of the answer is out, the error comes as the stream's "
         "last event.\n\n## By route\n\n"
-        + _table(("route", "sent at once", "made again", "stream is read", "errors"), routes)
+        + _table(_COLUMNS, routes)
+        + "\nEach cell is tried by `make kinds` on each of the routes.\n"
         + "\nAll other routes below `/v1` that pass are sent once, as their engine may keep "
         "something of a call; GET, DELETE and `cancel` are sent at once, to one after another.\n"
         "\n## By what an engine does\n\n"
@@ -372,6 +364,32 @@ def retries() -> str:
         "429 and 5xx twice more by themselves, after `Retry-After` where that is at most a minute. "
         "`x-should-retry: false` asks them not to; it is also set where `Retry-After` is longer."
         "\n\n" + _table(("status", "code", "`Retry-After`", "clients try again"), _told_again())
+    )
+
+
+_COLUMNS = (
+    *("route", "waits its turn", "engine fails before its first byte", "engine is silent"),
+    *("client leaves", "usage", "stream is torn", "wrong body, key or model"),
+)
+
+
+def _cells(rules: Any) -> tuple[str, ...]:
+    """Say what becomes of the calls of a route."""
+    form = {"openai": "OpenAI's", "anthropic": "Anthropic's"}[rules.protocol]
+    sign = "a ping" if rules.protocol == "anthropic" else "a comment"
+    silent = "nothing comes before its first byte"
+    return (
+        "yes" if rules.needs_memory else "sent at once",
+        "another makes it",
+        f"{sign} every 5 s, in the queue too" if rules.reads_stream else silent,
+        "its engine sees the connection close",
+        "counted, of streams too"
+        if rules.reads_stream
+        else "counted"
+        if rules.needs_memory
+        else "none",
+        f"{form} error as its last event",
+        f"400, 401, 404 in {form} form",
     )
 
 
