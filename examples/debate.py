@@ -7,7 +7,7 @@ from kairos.flow import Flow, Operand
 
 ROUNDS = 2
 
-debate = Flow("debate", max_tokens=64)
+debate = Flow("debate", max_tokens=64, on_cut="keep")
 row = debate.input("row")
 
 

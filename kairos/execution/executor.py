@@ -235,7 +235,25 @@ class Executor:
             self.observation.answered(flight.operator.name, fact)
             self._touches.answered(flight.operator.name, fact)
         self._window.ended(flight, fact.prompt_tokens + fact.completion_tokens)
+        if fact.cut is not None:
+            self.figures.cut += 1
+            if self._enlarged(flight):
+                return
         self._flights.answered(self._evaluation, flight, fact)
+
+    def _enlarged(self, flight: Flight) -> bool:
+        """Make a call again whose answer was cut, with twice the tokens; False: not."""
+        params, content = flight.operator.params, flight.wants.content
+        most = content.get("max_tokens")
+        if not isinstance(params, Generation) or params.on_cut != "retry":
+            return False
+        if not isinstance(most, int) or flight.attempt > flight.operator.retries:
+            return False
+        larger = {**content, "max_tokens": 2 * most}
+        flight.wants = WantsCall(larger, flight.wants.signature)
+        flight.attempt += 1
+        self._window.push(flight)
+        return True
 
     def _broke(self, flight: Flight, fact: CallBroke) -> None:
         self._window.ended(flight, 0)

@@ -71,7 +71,8 @@ class CallAnswered(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, found in the engine's prefix cache
-    cut: bool = False  # the answer reached `max_tokens`
+    cut: str | None = None  # why the answer is not whole
+    finish_reason: str | None = None
 
 
 class ItemsFinished(msgspec.Struct, frozen=True, gc=False):

@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 from kairos.execution.behaviours import WantsCall
 from kairos.execution.frames import Slot
-from kairos.plan.operators import Operator
+from kairos.plan.operators import Generation, Operator
+
+
+def key_of(operator: Operator, signature: str) -> str:
+    """Return the signature, with `on_cut` where another text may be the value by that."""
+    params = operator.params
+    if isinstance(params, Generation) and params.on_cut != "error":
+        return f"{signature} {params.on_cut}"
+    return signature
 
 
 class Flight:
@@ -30,6 +38,11 @@ class Flight:
         self.lost = self.missing = 0
         self.attempt = 1
         self.reserved_tokens = 0
+
+    @property
+    def key(self) -> str:
+        """Return what calls with the same result have in common."""
+        return key_of(self.operator, self.wants.signature)
 
     @property
     def leader(self) -> Slot:

@@ -12,7 +12,7 @@ from kairos.execution.behaviours import WantsCall
 from kairos.execution.commands import FetchCached, FlowCommand, KeepResult
 from kairos.execution.evaluation import UNUSUAL, Evaluation
 from kairos.execution.facts import CacheAnswered, CallAnswered, Stays
-from kairos.execution.flight import Flight
+from kairos.execution.flight import Flight, key_of
 from kairos.execution.frames import OpenRow, Slot, ValueFrame
 from kairos.execution.held_values import HeldValues
 from kairos.execution.limits import FlowFigures
@@ -81,7 +81,7 @@ class Flights:
         flight = self._new(compiled.operator, wants, (frame, slot))
         _note(frame, slot, flight)
         if shared:
-            self._by_signature[wants.signature] = flight
+            self._by_signature[flight.key] = flight
         if compiled.fetched:
             self._fetching.add(flight.number)
             self._out.append(FetchCached(flight.number, wants.signature))
@@ -113,13 +113,16 @@ class Flights:
         return (stays,)
 
     def _joined(self, evaluation: Evaluation, frame: ValueFrame, slot: int, signature: str) -> bool:
-        memo, held = self._memo.get(signature), self._held.join(frame.row, signature)
+        operator = frame.scope.operators[slot].operator
+        assert operator is not None
+        key = key_of(operator, signature)
+        memo, held = self._memo.get(key), self._held.join(frame.row, signature)
         if memo is not None or held is not None:
             value = held.stays if held is not None else memo[0]  # type: ignore[index]
             self._keep((frame, slot), signature, value, origin="merged", store=False)
             self._give(evaluation, frame, slot, signature, value)
             return True
-        flight = self._by_signature.get(signature)
+        flight = self._by_signature.get(key)
         if flight is None:
             return False
         flight.waiting.append((frame, slot))
@@ -169,7 +172,7 @@ class Flights:
         except UNUSUAL as error:
             self.broke(evaluation, flight, f"{type(error).__name__}: {error}")
             return
-        self._settle(evaluation, flight, value, origin="called")
+        self._settle(evaluation, flight, value, origin="called", whole=fact.cut is None)
 
     def broke(self, evaluation: Evaluation, flight: Flight, error: str) -> None:
         """For all who wait for it."""
@@ -184,9 +187,10 @@ class Flights:
 
     def forget(self, flight: Flight) -> None:
         self._by_number.pop(flight.number, None)
-        for flights in (self._by_signature, self._made_again):
-            if flights.get(flight.wants.signature) is flight:
-                del flights[flight.wants.signature]
+        if self._by_signature.get(flight.key) is flight:
+            del self._by_signature[flight.key]
+        if self._made_again.get(flight.wants.signature) is flight:
+            del self._made_again[flight.wants.signature]
 
     def not_wanted(self, flight: Flight) -> None:
         """By any row any more; nor are those that wait for it, and those that wait for them."""
@@ -221,7 +225,13 @@ class Flights:
                 self._ready(each)
 
     def _settle(
-        self, evaluation: Evaluation, flight: Flight, value: object, *, origin: Origin
+        self,
+        evaluation: Evaluation,
+        flight: Flight,
+        value: object,
+        *,
+        origin: Origin,
+        whole: bool = True,
     ) -> None:
         self.forget(flight)
         if flight.then:
@@ -229,7 +239,7 @@ class Flights:
             return
         signature, stays = flight.wants.signature, isinstance(value, Stays)
         if flight.operator.purity == "pure" and self._share and not stays:
-            self._memo.put(signature, value)
+            self._memo.put(flight.key, value)
         first = True
         for frame, slot in flight.waiting:
             if not frame.row.alive:
@@ -237,6 +247,7 @@ class Flights:
             if isinstance(value, Stays):
                 self._held.add(frame.row, flight.operator, flight.wants, value)
             store = first and origin == "called" and is_kept(flight.operator) and not stays
+            store = store and whole
             how = origin if first else "merged"
             self._keep((frame, slot), signature, value, origin=how, store=store)
             self._give(evaluation, frame, slot, signature, value)

@@ -52,6 +52,7 @@ class FlowFigures(msgspec.Struct):
     merged: int = 0  # results that an equal call gave
     fetched: int = 0  # results that the cache had
     resumed: int = 0  # results that an earlier session had
+    cut: int = 0  # answers that were cut, or had no text
     touched: int = 0  # beginnings of prompts that were computed ahead
     prompt_tokens: int = 0
     completion_tokens: int = 0

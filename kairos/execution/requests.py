@@ -77,13 +77,15 @@ def processing(
     return compute
 
 
-def value_of(params: Asking, asked: Mapping[str, object], answered: object, *, cut: bool) -> object:
+def value_of(
+    params: Asking, asked: Mapping[str, object], answered: object, *, cut: str | None
+) -> object:
     """What an answer comes to: with a schema the JSON that it says, else what it is. `asked`: the
     content of the call.
 
     Raises:
-        OperatorFailed: it is not JSON, or does not keep to the schema, or is not what was asked of
-            a processor.
+        OperatorFailed: it was cut and is not to be kept, or is not JSON, or does not keep to the
+            schema, or is not what was asked of a processor.
     """
     if isinstance(params, RegisteredCall):
         return answered
@@ -92,12 +94,14 @@ def value_of(params: Asking, asked: Mapping[str, object], answered: object, *, c
         return answered
     if not isinstance(answered, str):
         raise OperatorFailed("the answer has no text")
+    if cut is not None and params.on_cut != "keep":
+        raise OperatorFailed(f"the answer is not whole: {cut}")
     if params.schema is None:
         return answered
     try:
         value = msgspec.json.decode(answered)
     except (msgspec.DecodeError, RecursionError) as error:
-        why = "it was cut off at max_tokens" if cut else str(error)
+        why = str(error) if cut is None else cut
         raise OperatorFailed(f"the answer is not JSON: {why}") from error
     wrong = problem(params.schema, value)
     if wrong is not None:

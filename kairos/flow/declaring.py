@@ -21,6 +21,7 @@ from kairos.plan.operators import (
     Loop,
     MapOver,
     MessageTemplate,
+    OnCut,
     OnError,
     Operator,
     Output,
@@ -38,7 +39,8 @@ _UNSET = object()
 class Flow(RetrievalOperators):
     """A declared workflow. Each method adds an operator, and returns what it will give. Keyword
     arguments bind the names in templates; `inputs` does so for a name that is a parameter here.
-    `model`, `max_tokens`, `temperature`: of LLM calls that say nothing else. `passes`: of its own.
+    `model`, `max_tokens`, `temperature`, `on_cut`: of LLM calls that say nothing else. `passes`: of
+    its own.
 
     Raises InvalidFlow, from any method: what is said cannot be. More is checked by `compile`.
     """
@@ -50,12 +52,14 @@ class Flow(RetrievalOperators):
         model: str | None = None,
         max_tokens: int | None = None,
         temperature: float = 0.0,
+        on_cut: OnCut = "error",
         functions: Functions | None = None,
         passes: Sequence[Rewriting] = (),
     ) -> None:
         super().__init__()
         self.name, self._passes, self.functions = name, passes, functions or Functions()
         self._model, self._max_tokens, self._temperature = model, max_tokens, temperature
+        self._on_cut = on_cut
         self._outputs: list[Output] = []
 
     @property
@@ -103,6 +107,7 @@ class Flow(RetrievalOperators):
         seed: int | None = None,
         stop: Sequence[str] = (),
         schema: object = None,
+        on_cut: OnCut | None = None,
         retries: int = ENGINE_RETRIES,
         on_error: OnError = "fail",
         default: object = None,
@@ -124,6 +129,7 @@ class Flow(RetrievalOperators):
             seed=seed,
             stop=tuple(stop),
             schema=json_schema(name, schema),
+            on_cut=on_cut or self._on_cut,
         )
         return self._add(
             name,

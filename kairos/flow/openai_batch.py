@@ -158,6 +158,7 @@ def _flow(first: _ChatBody, alike: Sequence[bool]) -> Flow:
         seed=first.seed,
         stop=stop if isinstance(stop, list) else (),
         schema=schema.schema if isinstance(schema, _Schema) else None,
+        on_cut="keep",
         inputs=texts,
     )
     _put_out(made, row, answer, first.model)

@@ -6,6 +6,7 @@ from kairos.plan.operators import (
     ENGINE_RETRIES,
     Chunking,
     Embedding,
+    OnCut,
     OnError,
     Purity,
     Rerank,
@@ -59,6 +60,7 @@ class LlmEntry(Fallible, frozen=True, kw_only=True):
     seed: int | None = None
     stop: list[str] = []
     schema: dict[str, object] | None = None
+    on_cut: OnCut | None = None
 
 
 class CallEntry(Fallible, frozen=True, kw_only=True):
@@ -129,6 +131,7 @@ class Defaults(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     temperature: float = 0.0
     retries: int = ENGINE_RETRIES
+    on_cut: OnCut = "error"
 
 
 class FlowEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -189,6 +189,7 @@ def _generation(name: str, entry: LlmEntry, defaults: Defaults) -> Generation:
         seed=entry.seed,
         stop=tuple(entry.stop),
         schema=entry.schema,
+        on_cut=entry.on_cut or defaults.on_cut,
     )
 
 

@@ -119,6 +119,7 @@ class _Import:
         answer = self._flow.llm(
             self._free(name),
             chain.messages,
+            on_cut="keep",
             inputs=self._variables(node, name, chain.variables),
             **chain.sampling,
         )

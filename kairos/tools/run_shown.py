@@ -80,6 +80,8 @@ def show_end(console: Console, record: RunRecord) -> None:
         )
         if dropped := figures.get("dropped", 0):
             console.print(f"{dropped:,} rows were filtered away")
+        if cut := figures.get("cut", 0):
+            console.print(f"{cut:,} answers were cut or had no text (on_cut of the operators)")
         if failed:
             where = errors_path(Path(record.out))
             console.print(

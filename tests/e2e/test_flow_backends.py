@@ -14,7 +14,7 @@ from tests.support.vllm import READY_S
 # Halo's mixed processors: the draft and the last word on one engine, the check on another.
 FLOW = """
 flow: handover
-defaults: {max_tokens: 24}
+defaults: {max_tokens: 24, on_cut: keep}
 operators:
   row: {kind: input}
   draft:

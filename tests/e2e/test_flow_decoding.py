@@ -175,7 +175,7 @@ operators:
     kind: map
     over: more.q
     body:
-      each: {kind: llm, prompt: "{{ item }}", max_tokens: 4}
+      each: {kind: llm, prompt: "{{ item }}", max_tokens: 4, on_cut: keep}
     result: each
 outputs: {asked: more.q, found: all}
 """

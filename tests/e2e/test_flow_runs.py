@@ -343,7 +343,7 @@ async def test_an_answer_that_was_cut_and_one_that_is_none_are_told_apart(runs):
             else web.json_response({"choices": []})
         ),
     )
-    await runs.run(ECHO, texts(2))
+    await runs.run(ECHO.replace("retries: 0", "retries: 0, on_cut: keep"), texts(2))
 
     assert [row["said"] for row in runs.out()] == ["cut"]
     (error,) = runs.out("out.errors.jsonl")

@@ -21,6 +21,7 @@ operators:
     kind: llm
     prompt: "{{ row.about }}\\n\\nQuestion: {{ row.question }}\\n\\nFound: {{ found }}"
     max_tokens: 4
+    on_cut: keep
 outputs: {answer: answer}
 """
 

@@ -205,7 +205,7 @@ class Naive:
         ]
         self.calls[(self.at[0], scope.path + operator.name, self.at[1])] = messages
         text = self.answer(messages, params)
-        return value_of(params, {}, text, cut=False)
+        return value_of(params, {}, text, cut=None)
 
     def _processed(self, operator, params, inputs):
         check_arguments(params, inputs)
@@ -213,7 +213,7 @@ class Naive:
         if nothing is not None:
             return nothing
         answer = self.process(operator.kind, {**inputs, **settings(params)})
-        return value_of(params, inputs, answer, cut=False)
+        return value_of(params, inputs, answer, cut=None)
 
     def _loop(self, operator, scope):
         params = operator.params

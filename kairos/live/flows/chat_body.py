@@ -98,7 +98,8 @@ def answer_text(result: FlowResult) -> str:
 
 def completion(invocation_id: str, asked: FlowChatAsked, now_s: int, result: FlowResult) -> Any:
     message = {"role": "assistant", "content": answer_text(result), "refusal": None}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    choice = {"index": 0, "message": message, "logprobs": None}
+    choice["finish_reason"] = result.finish_reason
     head = _head("chat.completion", invocation_id, asked, now_s)
     return {**head, "choices": [choice], "usage": usage_view(result.figures)}
 
@@ -119,7 +120,7 @@ class ChatChunks:
         return self._part({"content": text})
 
     def last(self, result: FlowResult) -> list[dict[str, Any]]:
-        end = self._part({}, "stop")
+        end = self._part({}, result.finish_reason)
         if not self._tells_usage:
             return [end]
         return [end, {**self._head, "choices": [], "usage": usage_view(result.figures)}]

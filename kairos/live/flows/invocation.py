@@ -70,6 +70,7 @@ class FlowResult(msgspec.Struct, frozen=True):
     outputs: Mapping[str, object] | None
     figures: FlowFigures
     took_s: float
+    finish_reason: str = "stop"  # of the last LLM call
 
 
 MakeCalls = Callable[[Callable[[FlowFact], None]], RunCalls]
@@ -120,6 +121,7 @@ class Invocation:
         self._group: GroupRead | None = None  # what its row was gathered to
         self._outputs: Mapping[str, object] | None = None
         self._is_over = False
+        self._finish_reason = "stop"
         self._time = ComputeTime()
 
     async def run(self) -> FlowResult:
@@ -139,12 +141,15 @@ class Invocation:
             self._facts.put_nowait(InputEnded())
             while not self._is_over:
                 for fact, commands in await self._handled(executor):
+                    if isinstance(fact, CallAnswered) and fact.finish_reason is not None:
+                        self._finish_reason = fact.finish_reason
                     for command in commands:
                         self._perform(command, fact, calls, began_s)
         finally:
             self._time.end()
             await calls.abandon()
-        return FlowResult(self._outputs, executor.figures, time.monotonic() - began_s)
+        took_s = time.monotonic() - began_s
+        return FlowResult(self._outputs, executor.figures, took_s, self._finish_reason)
 
     async def _handled(self, executor: FlowExecutor) -> list[tuple[FlowFact, list[FlowCommand]]]:
         """All facts that are here, each with what is to be done about it."""

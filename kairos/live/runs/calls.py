@@ -183,7 +183,8 @@ class RunCalls:
             prompt_tokens=answer.prompt_tokens,
             completion_tokens=answer.completion_tokens,
             cached_tokens=answer.cached_tokens,
-            cut=answer.is_cut,
+            cut=answer.cut,
+            finish_reason=answer.finish_reason,
         )
 
     async def _completed(

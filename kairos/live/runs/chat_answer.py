@@ -6,9 +6,15 @@ import msgspec
 
 from kairos.errors import UpstreamFailed
 
+_SHOWN = 200  # characters of a refusal
+
 
 class _Message(msgspec.Struct):
     content: str | None = None
+    refusal: object = None
+    reasoning: object = None
+    reasoning_content: object = None
+    tool_calls: object = None
 
 
 class _Choice(msgspec.Struct):
@@ -32,10 +38,11 @@ class _Answer(msgspec.Struct):
 
 
 class ChatAnswer(msgspec.Struct, frozen=True):
-    """`is_cut`: it ended because it was as long as it might be."""
+    """A chat completion's text. `cut`: why that is not whole; None: it is."""
 
     text: str
-    is_cut: bool
+    cut: str | None
+    finish_reason: str | None
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -51,8 +58,28 @@ def read_chat(response: dict[str, Any]) -> ChatAnswer:
     details = usage.prompt_tokens_details or _Details()
     return ChatAnswer(
         text=choice.message.content or "",
-        is_cut=choice.finish_reason == "length",
+        cut=_cut(choice),
+        finish_reason=choice.finish_reason,
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         cached_tokens=details.cached_tokens or 0,
     )
+
+
+def _cut(choice: _Choice) -> str | None:
+    """Return why an answer is not whole, None where it is."""
+    message, ended = choice.message, f"finish_reason {choice.finish_reason}"
+    if message.refusal:
+        return f"the model refused: {str(message.refusal)[:_SHOWN]}"
+    if choice.finish_reason == "content_filter":
+        return f"a content filter ended it ({ended})"
+    if choice.finish_reason == "length":
+        what = "it was cut at max_tokens"
+        if not message.content and (message.reasoning or message.reasoning_content):
+            what = "the reasoning used max_tokens up"
+        return f"{what} ({ended})"
+    if message.content:
+        return None
+    if message.tool_calls:
+        return f"it has tool calls and no text ({ended})"
+    return f"it has no text ({ended})"

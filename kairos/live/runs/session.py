@@ -16,6 +16,7 @@ _ADDED = (
     "functions",
     "processed",
     "retried",
+    "cut",
     "merged",
     "fetched",
     "prompt_tokens",

@@ -384,10 +384,10 @@ def test_a_row_that_fails_leaves_others_alone_and_its_other_calls_unmade():
 @pytest.mark.parametrize(
     ("answer", "cut", "said"),
     [
-        ("not json", False, "the answer is not JSON: JSON is malformed"),
-        ('{"n": 1', True, "cut off at max_tokens"),
-        ('{"m": 1}', False, "does not keep to its schema: it has no 'n'"),
-        ("[" * 5_000, False, "the answer is not JSON"),
+        ("not json", None, "the answer is not JSON: JSON is malformed"),
+        ('{"n": 1', "it was cut", "the answer is not whole: it was cut"),
+        ('{"m": 1}', None, "does not keep to its schema: it has no 'n'"),
+        ("[" * 5_000, None, "the answer is not JSON"),
     ],
 )
 def test_an_answer_that_is_not_what_was_asked_for_fails_its_row(answer, cut, said):

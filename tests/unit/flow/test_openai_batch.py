@@ -57,6 +57,7 @@ def test_lines_of_one_kind_are_rows_of_one_operator(put):
         top_p=0.5,
         seed=3,
         stop=("END",),
+        on_cut="keep",
     )
 
 
