@@ -8,10 +8,10 @@ from kairos.plan.operators import Generation, Operator
 
 
 def key_of(operator: Operator, signature: str) -> str:
-    """Return the signature, with `on_cut` where another text may be the value by that."""
+    """Return the signature, with `on_cut` and `parse` where another value may come by these."""
     params = operator.params
-    if isinstance(params, Generation) and params.on_cut != "error":
-        return f"{signature} {params.on_cut}"
+    if isinstance(params, Generation) and (params.on_cut, params.parse) != ("error", "strict"):
+        return f"{signature} {params.on_cut} {params.parse}"
     return signature
 
 

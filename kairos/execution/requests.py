@@ -3,11 +3,9 @@ say."""
 
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from kairos.execution.behaviours import Gives, WantsCall
 from kairos.plan.invalid import OperatorFailed
-from kairos.plan.json_schema import problem
+from kairos.plan.json_answers import read_answer
 from kairos.plan.operators import (
     Asking,
     Embedding,
@@ -98,15 +96,7 @@ def value_of(
         raise OperatorFailed(f"the answer is not whole: {cut}")
     if params.schema is None:
         return answered
-    try:
-        value = msgspec.json.decode(answered)
-    except (msgspec.DecodeError, RecursionError) as error:
-        why = str(error) if cut is None else cut
-        raise OperatorFailed(f"the answer is not JSON: {why}") from error
-    wrong = problem(params.schema, value)
-    if wrong is not None:
-        raise OperatorFailed(f"the answer does not keep to its schema: {wrong}")
-    return value
+    return read_answer(answered, params.schema, params.parse, cut)
 
 
 def _sampling(params: Generation) -> dict[str, object]:

@@ -25,6 +25,7 @@ from kairos.plan.operators import (
     OnError,
     Operator,
     Output,
+    Parse,
     Purity,
     Reference,
     RegisteredCall,
@@ -108,6 +109,7 @@ class Flow(RetrievalOperators):
         stop: Sequence[str] = (),
         schema: object = None,
         on_cut: OnCut | None = None,
+        parse: Parse = "strict",
         retries: int = ENGINE_RETRIES,
         on_error: OnError = "fail",
         default: object = None,
@@ -116,7 +118,8 @@ class Flow(RetrievalOperators):
         **bound: object,
     ) -> Operand:
         """A chat completion, of a prompt or of messages (role and template). Its value is a text,
-        or with `schema` (JSON Schema, a Pydantic model, a msgspec or data class) JSON."""
+        or with `schema` (JSON Schema, a Pydantic model, a msgspec or data class) JSON. `parse`:
+        lenient takes it out of fences and prose, too."""
         messages: list[tuple[Role, str]] = [("system", system)] if system is not None else []
         messages += [("user", prompt)] if isinstance(prompt, str) else list(prompt)
         heat = self._temperature if temperature is None else temperature
@@ -130,6 +133,7 @@ class Flow(RetrievalOperators):
             stop=tuple(stop),
             schema=json_schema(name, schema),
             on_cut=on_cut or self._on_cut,
+            parse=parse,
         )
         return self._add(
             name,

@@ -8,6 +8,7 @@ from kairos.plan.operators import (
     Embedding,
     OnCut,
     OnError,
+    Parse,
     Purity,
     Rerank,
     Role,
@@ -61,6 +62,7 @@ class LlmEntry(Fallible, frozen=True, kw_only=True):
     stop: list[str] = []
     schema: dict[str, object] | None = None
     on_cut: OnCut | None = None
+    parse: Parse = "strict"
 
 
 class CallEntry(Fallible, frozen=True, kw_only=True):

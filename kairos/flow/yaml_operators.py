@@ -190,6 +190,7 @@ def _generation(name: str, entry: LlmEntry, defaults: Defaults) -> Generation:
         stop=tuple(entry.stop),
         schema=entry.schema,
         on_cut=entry.on_cut or defaults.on_cut,
+        parse=entry.parse,
     )
 
 

@@ -28,6 +28,7 @@ ENGINE_RETRIES = 2  # of calls of engines and collections, where a flow says not
 Purity = Literal["pure", "sampled", "effect"]
 OnError = Literal["fail", "skip", "default"]
 OnCut = Literal["error", "keep", "retry"]
+Parse = Literal["strict", "lenient"]
 Role = Literal["system", "user", "assistant"]
 Path = tuple[str | int, ...]  # keys and positions within a JSON value
 
@@ -89,6 +90,7 @@ class Generation(msgspec.Struct, frozen=True, tag="llm", omit_defaults=True):
     stop: tuple[str, ...] = ()
     schema: Mapping[str, object] | None = None  # JSON Schema
     on_cut: OnCut = "error"  # of an answer that was cut, or has no text
+    parse: Parse = "strict"  # of the answer, where it has a schema
 
 
 class RegisteredCall(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
