@@ -7,6 +7,7 @@ import signal
 from types import SimpleNamespace
 
 import aiohttp
+import anthropic
 import openai
 import pytest
 
@@ -75,6 +76,28 @@ async def test_a_chat_is_answered_whole_and_streamed(kairos, client, vllm):
     await serving.facts.seen(Finished, 2)
     for fact in serving.facts.all(Finished):
         assert (fact.prompt_tokens, fact.completion_tokens) == (whole.usage.prompt_tokens, 20)
+
+
+@pytest.mark.smoke
+async def test_messages_are_answered_whole_and_streamed_and_counted(kairos, vllm):
+    serving = await kairos(vllm[0])
+    asked = {"model": MODEL, "messages": HELLO, "max_tokens": 20, "system": "Be brief."}
+    async with anthropic.AsyncAnthropic(
+        base_url=serving.url, api_key="none", max_retries=0, timeout=60
+    ) as client:
+        whole = await client.messages.create(**asked)
+        async with client.messages.stream(**asked) as stream:
+            streamed = await stream.get_final_message()
+        counted = await client.messages.count_tokens(
+            **{name: value for name, value in asked.items() if name != "max_tokens"}
+        )
+        with pytest.raises(anthropic.BadRequestError):
+            await client.messages.create(**asked | {"max_tokens": 10**6})
+    await serving.facts.seen(Finished, 2)
+    for said, fact in zip((whole, streamed), serving.facts.all(Finished), strict=True):
+        cached = said.usage.cache_read_input_tokens or 0
+        assert fact.prompt_tokens == said.usage.input_tokens + cached == counted.input_tokens
+        assert fact.completion_tokens == said.usage.output_tokens > 0
 
 
 async def test_the_part_of_a_prompt_that_was_in_the_cache_is_known(kairos, client, vllm):

@@ -141,3 +141,34 @@ async def test_unknown_model(kairos, engine, route):
     answer = await served.ask("POST", route, json=body(route, model="another"))
     assert (answer.status, form_of(route, answer)["code"]) == (404, "model_not_found")
     assert engine.calls == []
+
+
+UNKNOWN = [
+    (404, "application/json", b'{"detail":"Not Found"}'),
+    (405, "application/json", b'{"detail":"Method Not Allowed"}'),
+    (404, "application/json", b'{"error":{"code":404,"message":"File Not Found"}}'),
+    (404, "text/plain", b"404 page not found\n"),
+    (404, "text/plain", b"404: Not Found"),
+    (404, "text/html", b"<html><head><title>404 Not Found</title></head></html>"),
+]
+
+
+@pytest.mark.parametrize("route", ["/v1/messages", "/v1/responses", "/v1/rerank", "/tokenize"])
+@pytest.mark.parametrize(("status", "kind", "content"), UNKNOWN)
+async def test_an_engine_without_the_route_is_named(kairos, engines, route, status, kind, content):
+    both = [await engines() for _ in range(2)]
+
+    async def unknown(_):
+        return web.Response(status=status, body=content, content_type=kind)
+
+    for each in both:
+        each.answer = unknown
+    served = await kairos(*(each.url for each in both))
+    answer = await served.ask("POST", route, json=body(route))
+    error = form_of(route, answer)
+    assert (answer.status, error["code"]) == (404, "route_not_served")
+    assert route in error["message"]
+    both[0].answer = says(404)  # about a model, or what it keeps: in its own words
+    both[1].answer = says(404)
+    told = await served.ask("POST", route, json=body(route))
+    assert told.json()["error"]["message"] == "mine"

@@ -10,12 +10,18 @@ from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, Stalled, failure_of
 from kairos.live.proxy.forwarders import forwarder
 from kairos.live.proxy.prefill_hop import PrefillHop, PrefillProblem, whole_body
-from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
+from kairos.live.proxy.response_forwarder import (
+    EngineError,
+    ResponseForwarder,
+    RouteNotServed,
+    answer_error,
+)
 from kairos.live.proxy.sending import send
 from kairos.live.proxy.told import InstanceError, OnTrouble, Owner, trouble
 from kairos.live.proxy.wait_comments import WaitComments
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
+from kairos.live.request.routes import ROUTES
 from kairos.model import SECOND, Request
 from kairos.ports import FactSink
 
@@ -63,6 +69,7 @@ class Call:
         self._ends_workflow = ends_workflow
         self._tries_again, self._patience_s = tries_again, patience_s
         self._reads_stream = asked.rules.reads_stream
+        self._is_known_route = asked.method == "POST" and asked.path in ROUTES
         self.answer: EngineAnswer | None = None  # that is awaited
         self._forwarder: ResponseForwarder | None = None
         self._hop: PrefillHop | None = None  # while another instance computes the prompt
@@ -127,6 +134,8 @@ class Call:
         failure = self._failure
         if failure is None or not isinstance(error, NoInstance):
             self._failed(error)
+        elif isinstance(failure, EngineError) and failure.lacks_route() and self._is_known_route:
+            self._failed(RouteNotServed(self._asked.path, failure.instance_id))
         elif isinstance(failure, EngineError) and failure.is_for_client:
             self._end(answer_error(failure, self.response))  # there is no other instance
         else:

@@ -1,9 +1,10 @@
 """Make the client's answer from an engine's, and decide how the call ends with it."""
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kairos.errors import UpstreamFailed
+from kairos.errors import KairosError, UpstreamFailed
 from kairos.events import Event, Failed, Finished
 from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.live.proxy.passed_headers import PassedHeaders
@@ -42,6 +43,12 @@ _ABOUT_ITSELF = {*_KEY_REFUSED.statuses, *_TOO_MUCH.statuses}
 INSTANCE_FAILED = _ABOUT_ITSELF | {*_FAILED.statuses}
 # What another instance may well answer better; any other status is the client's to know.
 BETTER_ELSEWHERE = INSTANCE_FAILED | {*_NOT_THERE.statuses}
+# As FastAPI (vLLM, SGLang), llama.cpp, Go, aiohttp and nginx word it.
+_UNKNOWN_PATH = re.compile(
+    rb'"detail"\s?:\s?"(?:Not Found|Method Not Allowed)"|File Not Found|\A404 page not found'
+    rb"|\A40[45]: |<title>40[45] "
+)
+_LOOK_BYTES = 500
 ERROR_BYTES = 1 << 16  # of an engine's error, kept in case nothing better comes
 
 
@@ -53,7 +60,7 @@ class EngineError(UpstreamFailed):
         self, instance_id: str, status: int, headers: list[tuple[bytes, bytes]], body: bytes
     ) -> None:
         super().__init__(f"instance {instance_id} answered with an error of its own ({status})")
-        self.answer = status, headers, body
+        self.answer, self.instance_id = (status, headers, body), instance_id
         self.about_itself = status in _ABOUT_ITSELF
         self.by_instance = status not in _NOT_THERE.statuses
         self.is_for_client = status not in _KEY_REFUSED.statuses
@@ -64,6 +71,26 @@ class EngineError(UpstreamFailed):
                 "`api_key` or `api_key_env` of its [[engine]] must be set anew"
             )
             self.args = (problem,)
+
+    def lacks_route(self) -> bool:
+        """Return whether the engine answered as its web framework does for an unknown path."""
+        status, _, body = self.answer
+        return status in (404, 405) and _UNKNOWN_PATH.search(body[:_LOOK_BYTES]) is not None
+
+
+class RouteNotServed(KairosError):
+    """No engine of the model has the route: another version of it may, or another kind."""
+
+    status = 404
+    code = "route_not_served"
+    retries = False
+
+    def __init__(self, path: str, instance_id: str) -> None:
+        super().__init__(
+            f"no engine that could take the call has {path} (instance {instance_id} answers as for "
+            "an unknown path): use an engine, or a version of it, that serves it; Kairos does not "
+            "translate to another API"
+        )
 
 
 class ResponseForwarder:
