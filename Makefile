@@ -125,7 +125,7 @@ test-laws: $(INSTALLED)  ## laws on freshly drawn examples, 200 each: of what is
 		-m "hypothesis and (interpreted or both)" $(call marked,(interpreted|both))
 
 test-http: $(INSTALLED)  ## the HTTP server and client against other readers, and behind real proxies
-	@$(PYTEST) -m "long or not long" tests/conformance tests/e2e/test_http_clients.py
+	@$(PYTEST) -m "long or not long" tests/conformance tests/e2e/test_http_clients.py tests/e2e/test_http_proxies.py
 
 # Each file by itself: a part of the acceptance run takes at most 40 minutes.
 acceptance-batches: FILES := tests/acceptance/test_batch_kills.py

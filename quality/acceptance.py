@@ -126,9 +126,14 @@ PARTS = {
         20,
     ),
     "http": Part(
-        "the HTTP server and client against llhttp and h11, 100,000 requests and responses",
+        "the HTTP server and client against llhttp and h11, 100,000 cases each, and behind proxies",
         _make("test-http"),
-        ("kairos/live/frontend", "kairos/live/proxy", "tests/conformance"),
+        (
+            "kairos/live/frontend",
+            "kairos/live/proxy",
+            "tests/conformance",
+            "tests/e2e/test_http_proxies.py",
+        ),
         3,
     ),
     "kafka": Part(

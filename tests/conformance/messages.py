@@ -163,7 +163,7 @@ SHARED = {
     "a size with zeros": _of_chunks(b"0\r\n\r\n", b"0000\r\n\r\n"),
     "a size with a blank": _of_chunks(b"0\r\n\r\n", b"0 \r\n\r\n"),
     "a size with a sign": _of_chunks(b"0\r\n\r\n", b"-0\r\n\r\n"),
-    "a size that is no number": _of_chunks(b"0\r\n\r\n", b"g\r\n\r\n"),
+    "a size of a wrong letter": _of_chunks(b"0\r\n\r\n", b"g\r\n\r\n"),
     "a size without bound": _of_chunks(b"0\r\n\r\n", b"fffffffffffffffff\r\n\r\n"),
     "a chunk with a bare line feed": _of_chunks(b"0\r\n\r\n", b"0\n\n"),
     "a chunk that is longer": _of_chunks(b"\r\n0\r\n", b"y\r\n0\r\n"),

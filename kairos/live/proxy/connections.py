@@ -18,6 +18,8 @@ from kairos.live.proxy.engine_tls import EngineContexts
 # does not meet a connection that is being closed at that moment.
 KEEPALIVE_S = 4.0
 CONNECT_S = 5.0
+# A name may come to lead elsewhere, and a connection that is used each second never ends by itself.
+RENEW_S = 60.0
 
 
 class Connections:
@@ -98,8 +100,11 @@ class Connections:
         raise errors[0]
 
     def keep(self, connection: EngineLink, origin: Origin) -> None:
-        """It waits for its next call."""
-        connection.idle_since = self.now()
+        """Keep the connection for its next call, unless its name is due to be resolved."""
+        connection.idle_since = now = self.now()
+        if now - connection.made_at > RENEW_S:
+            connection.abort()
+            return
         idle = self._idle.get(origin)
         if idle is None:
             idle = self._idle[origin] = []

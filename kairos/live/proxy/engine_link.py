@@ -46,7 +46,7 @@ class EngineLink(asyncio.Protocol):
         self._is_used = False  # by an earlier call
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = self.due_at = 0.0
-        self.idle_since = 0.0
+        self.made_at, self.idle_since = pool.now(), 0.0
 
     @property
     def is_open(self) -> bool:

@@ -236,6 +236,32 @@ async def test_the_time_of_a_call_is_its_own_on_a_connection_that_served_others(
             await all_of(answer)
 
 
+@pytest.mark.parametrize("asked", ["at once", "later"])
+async def test_an_address_that_has_changed_is_found_though_the_connection_is_always_used(
+    clock, monkeypatch, asked
+):
+    """The old engine answers still; the name leads to the new one."""
+    async with (
+        before(*[[WHOLE]] * 4) as (old, connections, url),
+        before([WHOLE]) as (new, _, other),
+    ):
+        leads_to = {"port": url.origin[2]}
+        resolve = connections.loop.getaddrinfo
+
+        async def resolved(host, port, **options):
+            return await resolve("127.0.0.1", leads_to["port"], **options)
+
+        monkeypatch.setattr(connections.loop, "getaddrinfo", resolved)
+        for _ in range(2):
+            assert await all_of(await send(connections, url)) == b"{}\r\n"
+        leads_to["port"] = other.origin[2]
+        if asked == "later":
+            clock.move(module.RENEW_S + 1)
+            await all_of(await send(connections, url))  # by the connection that there is, the last
+        await all_of(await send(connections, url))
+        assert (old.connections, len(new.requests)) == (1, asked == "later")
+
+
 async def test_nothing_listens():
     async with before() as (_, _, url):
         pass
