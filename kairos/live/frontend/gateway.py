@@ -190,6 +190,7 @@ class GatewayCall:
             if gateway.inference is not None and self._rules.infers:
                 self._by_inference = gateway.inference.add(identity, body.prompt, tenant)
                 self.wants_answer = self._by_inference is not None
+            gateway.aliases.add_caller(identity, asked.headers, tenant)
             prompts = gateway.prompts
             parts = body, tenant, identity.app, identity.agent
             if prompts.counts(body):

@@ -42,6 +42,10 @@ _ALIASES = (
 )
 _SESSIONS = frozenset(alias.session for alias in _ALIASES)
 _FINAL = b"x-dynamo-session-final"
+# Which of a session's agents calls, by an id of each run, and which one started that; without the
+# second it was the main agent, which has no id.
+_SESSION, _RUN = b"x-claude-code-session-id", b"x-claude-code-agent-id"
+_PARENT_RUN = b"x-claude-code-parent-agent-id"
 
 
 class Aliases:
@@ -55,6 +59,8 @@ class Aliases:
         ]
         # By tenant and session.
         self._workflows: SharedLru[tuple[str, str], str] = SharedLru(_MAX_SESSIONS)
+        # By tenant, session and run: the name that its agent has.
+        self._agents: SharedLru[tuple[str, str, str], str] = SharedLru(_MAX_SESSIONS)
 
     def add(self, identity: Identity, headers: Headers, tenant: str) -> None:
         if _SESSIONS.isdisjoint(headers):
@@ -80,6 +86,21 @@ class Aliases:
         else:
             known.touch(tenant, key)
         return workflow_id
+
+    def add_caller(self, identity: Identity, headers: Headers, tenant: str) -> None:
+        """Note which agent a session's run is of, and who started it, where nothing else says."""
+        session = identifier(headers.get(_SESSION))
+        if session is None or identity.agent is None:
+            return
+        run = identifier(headers.get(_RUN)) or ""
+        key = tenant, session, run
+        if key in self._agents:
+            self._agents.touch(tenant, key)
+        else:
+            self._agents.put(tenant, key, identity.agent)
+            if run and identity.upstream is None:
+                started_by = tenant, session, identifier(headers.get(_PARENT_RUN)) or ""
+                identity.learn("upstream", self._agents.get(started_by), "alias")
 
     def add_from_body(self, identity: Identity, told: Mapping[str, msgspec.Raw]) -> None:
         """`told`: what the body has of `BODY_FIELDS`."""

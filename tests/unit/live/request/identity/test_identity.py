@@ -271,3 +271,27 @@ def test_tracing_headers_of_any_bytes_give_identifiers_or_nothing(baggage, trace
 
     texts = [identity.workflow_id, identity.app, identity.agent, identity.upstream]
     assert all(text is None or VALID.fullmatch(text) for text in texts)
+
+
+def test_a_sub_agents_first_call_comes_from_the_agent_that_started_it():
+    aliases, session = Aliases(), b"x-claude-code-session-id"
+
+    def call(agent, run=None, parent=None, upstream=None, tenant="acme", of=b"s-1"):
+        headers = {session: of}
+        if run is not None:
+            headers[b"x-claude-code-agent-id"] = run
+        if parent is not None:
+            headers[b"x-claude-code-parent-agent-id"] = parent
+        identity = Identity(agent=agent, upstream=upstream)
+        aliases.add_caller(identity, headers, tenant)
+        return identity.upstream
+
+    assert call("main") is None
+    assert call("explorer", b"a1") == "main"
+    assert call("explorer", b"a1") is None  # its later calls follow from its own
+    assert call("reader", b"a2", b"a1") == "explorer"
+    assert call("reader", b"a3", b"unknown") is None
+    assert call("reader", b"a4", b"a1", upstream="seen") == "seen"
+    assert call("explorer", b"a1", tenant="another") is None
+    assert call("explorer", b"a1", of=b"s-2") is None
+    assert call(None, b"a5") is None
