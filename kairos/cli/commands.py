@@ -45,6 +45,10 @@ COMMANDS = {
         *(_SERVE, "demo", "demo"),
         "Run three multi-agent applications on real engines behind Kairos.",
     ),
+    "standin": CommandPlace(
+        *(_SERVE, "standin", "standin"),
+        "Serve a model that is made up: vLLM's interface with scripted text and modelled time.",
+    ),
     "process": CommandPlace(
         *(_SERVE, "process", "process"),
         "Embed, rank, ingest and search for flows that run elsewhere: one on each host.",

@@ -1,7 +1,7 @@
 """A stand-in for a vLLM server: its HTTP interface with modelled time and scripted text.
 
-`python -m kairos.standin.server --port 0` runs one as a process and prints `ready URL`; `serve`
-runs one inside a test's loop. How time passes, and what is not modelled, stands in
+`kairos standin` and `python -m kairos.standin.server` run one as a process and print `ready URL`;
+`serve` runs one inside a test's loop. How time passes, and what is not modelled, stands in
 `kairos.standin.batch`; where text and calls of tools come from in `kairos.standin.script`. There is
 no tokenizer, no sampling, no log probability and no key.
 
@@ -28,10 +28,10 @@ from typing import get_args
 from aiohttp import web
 
 from kairos.errors import SetupError
-from kairos.standin import script
 from kairos.standin.batch import INSTANT, Timing
 from kairos.standin.bodies import Failure
 from kairos.standin.routes import StandIn, StandInSettings
+from kairos.standin.script import Script, load, load_lengths
 
 __all__ = ["StandIn", "StandInSettings", "serve"]
 
@@ -41,13 +41,13 @@ HOST = "127.0.0.1"
 @asynccontextmanager
 async def serve(
     settings: StandInSettings | None = None,
-    says: script.Script | None = None,
+    says: Script | None = None,
     *,
     host: str = HOST,
     port: int = 0,
 ) -> AsyncIterator[StandIn]:
     """Serve until the block ends; what still runs then is dropped."""
-    standin = StandIn(settings or StandInSettings(), says or script.Script())
+    standin = StandIn(settings or StandInSettings(), says or Script())
     # Without the cancellation a call whose client has left would generate to its end.
     runner = web.AppRunner(
         standin.app(), handler_cancellation=True, access_log=None, shutdown_timeout=0.01
@@ -85,26 +85,55 @@ def _arguments() -> argparse.Namespace:
 
 
 async def _run(options: argparse.Namespace) -> None:
+    await until_killed(**vars(options))
+
+
+async def until_killed(
+    *,
+    host: str,
+    port: int,
+    model: str,
+    max_model_len: int,
+    max_num_seqs: int,
+    kv_tokens: int,
+    step_ms: float,
+    step_per_seq_ms: float,
+    prefill_tokens_per_s: float,
+    instant: bool,
+    script: Path | None,
+    lengths: Path | None,
+    seed: int,
+    kv_transfer: bool,
+    fail: Failure | None,
+) -> None:
+    """Run one with the command's options.
+
+    Raises:
+        SetupError: a file is missing or wrong, or the port is taken.
+    """
     timing = Timing(
-        step_s=options.step_ms / 1e3,
-        step_per_seq_s=options.step_per_seq_ms / 1e3,
-        prefill_tokens_per_s=options.prefill_tokens_per_s,
+        step_s=step_ms / 1e3,
+        step_per_seq_s=step_per_seq_ms / 1e3,
+        prefill_tokens_per_s=prefill_tokens_per_s,
     )
     settings = StandInSettings(
-        model=options.model,
-        max_model_len=options.max_model_len,
-        max_num_seqs=options.max_num_seqs,
-        kv_tokens=options.kv_tokens,
-        timing=INSTANT if options.instant else timing,
-        fail=options.fail,
-        kv_transfer=options.kv_transfer,
+        model=model,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        kv_tokens=kv_tokens,
+        timing=INSTANT if instant else timing,
+        fail=fail,
+        kv_transfer=kv_transfer,
     )
-    rules = script.load(options.script) if options.script else ()
-    lengths = script.load_lengths(options.lengths) if options.lengths else {}
-    says = script.Script(rules, options.seed, lengths)
-    async with serve(settings, says, host=options.host, port=options.port) as standin:
-        print("ready", standin.url, flush=True)
-        await asyncio.get_running_loop().create_future()  # until killed
+    rules = load(script) if script else ()
+    says = Script(rules, seed, load_lengths(lengths) if lengths else {})
+    try:
+        async with serve(settings, says, host=host, port=port) as standin:
+            print("ready", standin.url, flush=True)
+            await asyncio.get_running_loop().create_future()  # until killed
+    except OSError as error:
+        said = f"cannot listen on {host}:{port}: {error.strerror}; name another --port"
+        raise SetupError(said) from error
 
 
 def main() -> None:

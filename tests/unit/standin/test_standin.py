@@ -3,10 +3,13 @@
 Time is instant, or the engine is paused, so that nothing here waits for a clock.
 """
 
+import argparse
 import asyncio
+import inspect
 import json
 import math
 from contextlib import asynccontextmanager
+from typing import get_args
 
 import aiohttp
 import openai
@@ -15,13 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents import cg, inputs, qa, rg
+from kairos.cli.standin import _Failure
+from kairos.cli.standin import standin as standin_command
 from kairos.demo import engines
 from kairos.errors import SetupError
 from kairos.events import InstanceStatus
 from kairos.live.engines.engine_status import KvCache, read_metrics
-from kairos.standin import script
+from kairos.standin import script, server
 from kairos.standin.batch import INSTANT, Batch, Timing
-from kairos.standin.bodies import StandInPrompt
+from kairos.standin.bodies import Failure, StandInPrompt
 from kairos.standin.script import Rule, Script, ScriptLimits, ToolUse
 from kairos.standin.server import StandInSettings, serve
 
@@ -551,6 +556,29 @@ def test_every_agent_of_the_demo_says_as_much_as_it_did_on_the_real_model():
     agents = {name for app in (qa.app, rg.app, cg.app) for name in app.agents}
 
     assert {rule.agent for rule in rules} == set(lengths) == agents
+
+
+def test_the_command_has_the_options_and_defaults_of_the_module(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["standin"])
+    of_module = vars(server._arguments()) | {"port": 8100}
+    given = inspect.signature(standin_command).parameters
+
+    assert {name: each.default for name, each in given.items()} == of_module
+    assert get_args(_Failure) == get_args(Failure)
+
+
+async def test_the_command_serves_until_it_is_stopped_and_says_where_it_cannot():
+    async with serve() as taken:
+        port = taken.url.rpartition(":")[2]
+        with pytest.raises(SetupError, match="address already in use; name another --port"):
+            await server.until_killed(**vars(options(port=int(port))))
+
+
+def options(**given):
+    made = {
+        name: each.default for name, each in inspect.signature(standin_command).parameters.items()
+    }
+    return argparse.Namespace(**(made | given))
 
 
 def test_a_script_that_cannot_be_read_says_why(tmp_path):
