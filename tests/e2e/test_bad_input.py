@@ -204,7 +204,7 @@ async def test_a_body_that_comes_compressed_goes_on_as_it_was(served, engine, en
     assert "content-encoding" not in engine.calls[0].headers
 
 
-@pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip", ""])
+@pytest.mark.parametrize("encoding", ["br", "deflate", "zstd, gzip", "gzip, gzip", ""])
 async def test_other_encodings_are_refused(served, encoding):
     wire = await served.connect()
     await wire.post(CHAT, GOOD, f"Content-Encoding: {encoding}")

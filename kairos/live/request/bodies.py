@@ -3,6 +3,7 @@ come; unpacked where they come compressed."""
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from typing import Protocol
 
 from kairos.errors import (
@@ -20,7 +21,9 @@ from kairos.live.request.identity.identity import Headers
 # that drip in would hold a connection for ever.
 SILENCE_S, LEAST_BYTES_PER_S = 60.0, 1024
 _GZIP = 16 + zlib.MAX_WBITS
-_ENCODINGS = b"identity", b"gzip", b"x-gzip"
+_ENCODINGS = b"identity", b"gzip", b"x-gzip", b"zstd"
+_ZSTD_WINDOW_BYTES = 8 << 20  # RFC 9659: more memory than this no encoder may ask for
+_ZSTD_PIECE_BYTES = 1 << 10  # unpacked at once: becomes 32 MiB at most
 
 
 class EncodingNotSupported(InvalidRequest):
@@ -81,13 +84,13 @@ class Bodies:
         if encoding is None:
             encoding = b"identity"
         elif (encoding := encoding.strip().lower()) not in _ENCODINGS:
-            raise EncodingNotSupported("bodies come as they are, or compressed by gzip")
+            raise EncodingNotSupported("bodies come as they are, or compressed by gzip or zstd")
         content, is_whole = source.take_body()
         self.hold(len(content), response)
         if is_whole and encoding == b"identity":
             taker.took(content)
             return None
-        return Upload(self, source, response, taker, content, unpacks=encoding != b"identity")
+        return Upload(self, source, response, taker, content, _UNPACKING.get(encoding))
 
     def hold(self, size: int, response: ClientResponse) -> None:
         """Raises BodyTooLarge, TooMuchHeld, ShareUsed."""
@@ -127,11 +130,10 @@ class Upload:
         response: ClientResponse,
         taker: BodyTaker,
         content: bytes,
-        *,
-        unpacks: bool,
+        unpack: "Unpack | None",
     ) -> None:
         self._bodies, self._source, self._response, self._taker = bodies, source, response, taker
-        self._unpacks = unpacks
+        self._unpack = unpack
         self._parts = [content]
         self._is_over = False
         self._loop = asyncio.get_running_loop()
@@ -164,10 +166,10 @@ class Upload:
         self._source.read_body_by(None)
         content = b"".join(self._parts)
         self._parts.clear()
-        if not self._unpacks:
+        if self._unpack is None:
             self._taker.took(content)
             return
-        unpacking = self._loop.run_in_executor(None, _unpacked, content, self._bodies.max_bytes)
+        unpacking = self._loop.run_in_executor(None, self._unpack, content, self._bodies.max_bytes)
         unpacking.add_done_callback(self._unpacked)
 
     def stop(self) -> None:
@@ -193,8 +195,13 @@ class Upload:
             self._taker.took(content)
 
 
-def _unpacked(content: bytes, max_bytes: int) -> bytes:
-    """What is larger than it may be is not unpacked to its end."""
+def _gunzipped(content: bytes, max_bytes: int) -> bytes:
+    """Unpack a body, but not beyond `max_bytes`.
+
+    Raises:
+        BodyTooLarge: it is larger.
+        InvalidRequest: it is not of that encoding, or has a different end.
+    """
     unpacking = zlib.decompressobj(_GZIP)
     try:
         unpacked = unpacking.decompress(content, max_bytes + 1)
@@ -205,3 +212,30 @@ def _unpacked(content: bytes, max_bytes: int) -> bytes:
     if not unpacking.eof or unpacking.unused_data:
         raise InvalidRequest("the body is said to be gzip, but does not end where that does")
     return unpacked
+
+
+def _unpacked_zstd(content: bytes, max_bytes: int) -> bytes:
+    """Unpack a body as `_gunzipped` does."""
+    import zstandard  # most clients compress nothing
+
+    unpacking = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()
+    unpacked, at = bytearray(), 0
+    try:
+        while at < len(content) and not unpacking.eof and len(unpacked) <= max_bytes:
+            unpacked += unpacking.decompress(content[at : at + _ZSTD_PIECE_BYTES])
+            at += _ZSTD_PIECE_BYTES
+    except zstandard.ZstdError as error:
+        raise InvalidRequest(f"the body is said to be zstd, but is not: {error}") from None
+    if len(unpacked) > max_bytes:
+        raise BodyTooLarge(max_bytes)
+    if not unpacking.eof or unpacking.unused_data or at < len(content):
+        raise InvalidRequest("the body is said to be zstd, but does not end where that does")
+    return bytes(unpacked)
+
+
+Unpack = Callable[[bytes, int], bytes]
+_UNPACKING: dict[bytes, Unpack] = {
+    b"gzip": _gunzipped,
+    b"x-gzip": _gunzipped,
+    b"zstd": _unpacked_zstd,
+}
