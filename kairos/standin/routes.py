@@ -136,7 +136,10 @@ class StandIn:
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
         body = await self._read(request, StandInBody)
-        prompt = bodies.messages_prompt(body)
+        try:
+            prompt = bodies.chat_prompt(body)
+        except ValueError as error:
+            raise RefusedReply(400, str(error)) from None
         return json_answer({"input_tokens": script.prompt_tokens(prompt.system + prompt.rest)})
 
     async def _generate(

@@ -147,6 +147,37 @@ async def test_codex_makes_ten_tool_calls(kairos, tmp_path):  # noqa: F811
         assert said["usage"]["input_tokens"] == sum(used[each.id].prompt_tokens for each in calls)
 
 
+async def test_qwen_code_makes_ten_tool_calls(kairos, tmp_path):  # noqa: F811
+    shell = {"command": "echo one more", "is_background": False}
+    rules = (of("count to ten", "run_shell_command", shell, times=TIMES),)
+    settings = standins.StandInSettings(model="tiny", max_model_len=200_000, kv_tokens=400_000)
+    async with standins.serve(settings, Script(rules)) as standin:
+        served = await kairos(standin.url, key=(key("acme"),))
+        environ = {
+            "OPENAI_API_KEY": "acme",
+            "OPENAI_BASE_URL": f"{served.url}/v1",
+            "OPENAI_MODEL": "tiny",
+        }
+        command = (str(BIN / "qwen"), "-p", "count to ten", "--yolo", "--auth-type", "openai")
+        said = await _run(command, environ, tmp_path)
+        assert said.strip() == "All is done."
+        calls, _ = _calls(served)
+        assert len(calls) == 1 + TIMES
+        _check_chain(calls)
+
+
+async def test_the_sdks_for_node_make_calls_of_each_kind(kairos, tmp_path):  # noqa: F811
+    async with standins.serve(standins.StandInSettings(model="tiny")) as standin:
+        served = await kairos(standin.url, key=(key("acme"),))
+        program = str(Path(__file__).parent / "node_sdks.mjs")
+        command = ("node", program, str(BIN.parent), served.url, "acme")
+        said = {name: what for name, *what in json.loads(await _run(command, {}, tmp_path))}
+    of_five = ("chat", "chat stream", "response", "message", "message stream")
+    assert {name: said[name] for name in of_five} == {key_0: [5] for key_0 in of_five}
+    assert (said["embeddings"], said["count"]) == ([2], [3])
+    assert said["openai"] == said["anthropic"] == [404, "NotFoundError"]
+
+
 @pytest.mark.parametrize("agent", [claude_code, codex])
 async def test_a_wrong_key_is_told_at_once(kairos, tmp_path, agent):  # noqa: F811
     async with standins.serve(standins.StandInSettings(model="tiny")) as standin:
