@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from kairos.errors import InvalidFile, SetupError
-from kairos.live.runs.arrow_values import Unreadable, column_values
+from kairos.live.runs.arrow_values import Unreadable, are_json, column_values
 from kairos.live.runs.column_types import (
     NULL,
     TEXT,
@@ -84,6 +84,7 @@ def _rows(pa: Any, first: int, batch: Any) -> Iterator[InputRow]:
     kept = [at for at, name in enumerate(names) if names.count(name) == 1]
     columns = [column_values(pa, batch.column(at)) for at in kept]
     named = [names[at] for at in kept]
+    is_quick = all(are_json(pa, batch.column(at)) for at in kept)
     for number in range(batch.num_rows):
         values = dict(zip(named, (column[number] for column in columns), strict=True))
         row = first + number
@@ -91,7 +92,7 @@ def _rows(pa: Any, first: int, batch: Any) -> Iterator[InputRow]:
             yield InputRow(row, 0, problem=problem)
             continue
         try:
-            made = plain(values)
+            made = msgspec.to_builtins(values) if is_quick else plain(values)
         except NotJson as error:
             yield InputRow(row, 0, problem=f"the row is not JSON: {error}")
             continue

@@ -34,6 +34,25 @@ def column_values(pa: Any, column: Any) -> Sequence[object]:
     return [_readable(pa, scalar) for scalar in column]
 
 
+def are_json(pa: Any, column: Any) -> bool:
+    """Return whether an array surely has only what JSON has, NaN and infinities not among it.
+
+    Texts for instants and the like are left to msgspec.
+    """
+    kind, types = column.type, pa.types
+    if types.is_floating(kind):
+        from pyarrow import compute
+
+        return bool(compute.all(compute.is_finite(column), min_count=0).as_py())
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return are_json(pa, column.flatten())
+    if types.is_struct(kind):
+        return all(are_json(pa, each) for each in column.flatten())
+    has_storage = hasattr(kind, "storage_type")  # an extension
+    is_other = types.is_nested(kind) or types.is_dictionary(kind) or types.is_interval(kind)
+    return not (is_other or has_storage)
+
+
 def _is_simple(types: Any, kind: Any) -> bool:
     """Return whether pyarrow gives all values of a type whole, or raises."""
     if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time64(kind):
