@@ -3,12 +3,13 @@
 import asyncio
 import base64
 import random
+import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from struct import pack
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -55,6 +56,12 @@ MAX_RECEIVED = 10_000
 BodyType = TypeVar("BodyType", StandInBody, EmbeddingsBody, RerankBody, TokenizeBody)
 
 
+# The oldest vLLM that Kairos supports, and the newest: docs/reference/vllm-versions.md.
+VllmVersion = Literal["0.8.5", "0.32.0"]
+OLDEST: VllmVersion = "0.8.5"
+NEWEST: VllmVersion = "0.32.0"
+
+
 class StandInSettings(msgspec.Struct, frozen=True, kw_only=True):
     model: str = "standin"
     max_model_len: int = 8192
@@ -63,6 +70,7 @@ class StandInSettings(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing = INSTANT
     fail: Failure | None = None
     kv_transfer: bool = False  # with a KV connector
+    vllm: VllmVersion = NEWEST  # whose routes and names of figures it has
 
     def __post_init__(self) -> None:
         if not 2 <= self.max_model_len <= self.kv_tokens:
@@ -101,13 +109,18 @@ class StandIn:
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals])
+        if self.settings.vllm != OLDEST:
+            app.add_routes(
+                [
+                    web.post("/v1/responses", self._responses),
+                    web.post(MESSAGES, self._messages),
+                    web.post(f"{MESSAGES}/count_tokens", self._count_tokens),
+                ]
+            )
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self._chat),
                 web.post("/v1/completions", self._completions),
-                web.post("/v1/responses", self._responses),
-                web.post(MESSAGES, self._messages),
-                web.post(f"{MESSAGES}/count_tokens", self._count_tokens),
                 web.post("/v1/embeddings", self._embeddings),
                 web.post("/v1/rerank", self._rerank),
                 web.post("/tokenize", self._tokenize),
@@ -292,20 +305,41 @@ class StandIn:
         figures = {
             f"num_requests_running{{{engine}}}": len(batch.running),
             f"num_requests_waiting{{{engine}}}": len(batch.waiting),
-            f'num_requests_waiting_by_reason{{{engine},reason="capacity"}}': len(batch.waiting),
-            f'num_requests_waiting_by_reason{{{engine},reason="deferred"}}': 0,
             f"kv_cache_usage_perc{{{engine}}}": batch.used_tokens / settings.kv_tokens,
             f"prefix_cache_queries_total{{{engine}}}": 0,
             f"prefix_cache_hits_total{{{engine}}}": 0,
             f"num_preemptions_total{{{engine}}}": 0,
             f"cache_config_info{{{cache}}}": 1,
         }
+        if settings.vllm == NEWEST:
+            by_reason = f"num_requests_waiting_by_reason{{{engine},reason="
+            figures |= {
+                f'{by_reason}"capacity"}}': len(batch.waiting),
+                f'{by_reason}"deferred"}}': 0,
+            }
+        else:
+            figures = {_as_before(name): value for name, value in figures.items()}
         lines = [
             *(f"vllm:{name} {float(value)}" for name, value in figures.items()),
             f"standin:requests_finished_total {self.finished}",
             f"standin:requests_aborted_total {self.aborted}",
         ]
         return web.Response(text="\n".join(lines) + "\n")
+
+
+def _as_before(sample: str) -> str:
+    """Return a figure's name and labels as the oldest vLLM has them."""
+    name, brace, labels = sample.partition("{")
+    before = _BEFORE.get(name, name)
+    return before + brace + _NEW_LABELS.sub("", labels)
+
+
+_BEFORE = {
+    "kv_cache_usage_perc": "gpu_cache_usage_perc",
+    "prefix_cache_queries_total": "gpu_prefix_cache_queries_total",
+    "prefix_cache_hits_total": "gpu_prefix_cache_hits_total",
+}
+_NEW_LABELS = re.compile(r'engine="0",|kv_cache_size_tokens="\d+",')
 
 
 def _embedding(text: str, encoding: str) -> list[float] | str:

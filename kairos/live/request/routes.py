@@ -47,7 +47,9 @@ ROUTES: dict[str, RouteRules] = {
     **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), _ONE_ANSWER),
     **dict.fromkeys(("/v1/audio/speech", "/v1/images/generations"), _ONE_ANSWER),
     **dict.fromkeys(("/v1/images/edits", "/v1/images/variations"), _ONE_ANSWER),
-    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score"), _ONE_ANSWER),
+    **dict.fromkeys(
+        ("/rerank", "/v1/rerank", "/v2/rerank", "/v2/embed", "/score", "/v1/score"), _ONE_ANSWER
+    ),
     **dict.fromkeys(("/pooling", "/v1/pooling", "/classify", "/v1/classify"), _ONE_ANSWER),
     "/v1/moderations": _ONE_ANSWER,
     **dict.fromkeys(("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize"), _COUNTS),
