@@ -110,6 +110,16 @@ class KeepResult(msgspec.Struct, frozen=True, gc=False):
     until_end: bool = False
 
 
+class KeepAnswer(msgspec.Struct, frozen=True, gc=False):
+    """Keep in the cache the text of an answer that could not be read as JSON, for `parse: lenient`.
+
+    `FetchCached` asks for it by the same signature.
+    """
+
+    signature: str
+    text: str
+
+
 class WriteRow(msgspec.Struct, frozen=True):
     """A row of the table that comes out. One of these four ends each row, in any order."""
 
@@ -156,6 +166,7 @@ FlowCommand = (
     | TouchPrefix
     | FetchCached
     | KeepResult
+    | KeepAnswer
     | WriteRow
     | FailRow
     | DropRow

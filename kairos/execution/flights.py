@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from kairos.execution.behaviours import WantsCall
-from kairos.execution.commands import FetchCached, FlowCommand, KeepResult
+from kairos.execution.commands import FetchCached, FlowCommand, KeepAnswer, KeepResult
 from kairos.execution.evaluation import UNUSUAL, Evaluation
 from kairos.execution.facts import CacheAnswered, CallAnswered, Stays
 from kairos.execution.flight import Flight, key_of
@@ -22,7 +22,7 @@ from kairos.execution.requests import value_of
 from kairos.execution.trials import EarlyFailure, EarlyResult, TrialRow
 from kairos.plan.held import held_at, held_text
 from kairos.plan.invalid import OperatorFailed
-from kairos.plan.operators import Asking, Embedding, Operator
+from kairos.plan.operators import Asking, Embedding, Generation, Operator
 from kairos.plan.passes.cached import is_kept
 from kairos.plan.retrieval import is_passing, vectors_bytes
 
@@ -56,6 +56,7 @@ class Flights:
         self._by_signature: dict[str, Flight] = {}
         self._by_number: dict[int, Flight] = {}
         self._fetching: set[int] = set()
+        self._texts: set[int] = set()  # of these, whose answer's text is fetched
         self._number = 0
 
     @property
@@ -152,10 +153,31 @@ class Flights:
     def cache_answered(self, evaluation: Evaluation, fact: CacheAnswered) -> None:
         self._fetching.discard(fact.call)
         flight = self._by_number[fact.call]
-        if fact.hit:
+        if fact.call in self._texts:
+            self._texts.discard(fact.call)
+            self._read_again(evaluation, flight, fact)
+        elif fact.hit:
             self._settle(evaluation, flight, fact.value, origin="fetched")
+        elif _is_lenient(flight.operator):
+            self._texts.add(fact.call)
+            self._fetching.add(fact.call)
+            self._out.append(FetchCached(fact.call, _of_text(flight)))
         else:
             self._ready(flight)
+
+    def _read_again(self, evaluation: Evaluation, flight: Flight, fact: CacheAnswered) -> None:
+        """Read an answer that could not be read strictly; ask again if it cannot be read now."""
+        params = flight.operator.params
+        assert isinstance(params, Asking)
+        if not fact.hit:
+            self._ready(flight)
+            return
+        try:
+            value = value_of(params, flight.wants.content, fact.value, cut=None)
+        except OperatorFailed:
+            self._ready(flight)
+        else:
+            self._settle(evaluation, flight, value, origin="fetched")
 
     def answered(self, evaluation: Evaluation, flight: Flight, fact: CallAnswered) -> None:
         params = flight.operator.params
@@ -167,6 +189,9 @@ class Flights:
         try:
             value = value_of(params, flight.wants.content, fact.value, cut=fact.cut)
         except OperatorFailed as error:
+            is_whole = isinstance(fact.value, str) and fact.cut is None
+            if is_whole and _has_json(flight.operator) and is_kept(flight.operator):
+                self._out.append(KeepAnswer(_of_text(flight), str(fact.value)))
             self.broke(evaluation, flight, str(error))
             return
         except UNUSUAL as error:
@@ -287,6 +312,22 @@ class Flights:
                 until_end=is_passing(params),
             )
         )
+
+
+def _has_json(operator: Operator) -> bool:
+    """Return whether an operator's value is JSON that is read of an engine's text."""
+    return isinstance(operator.params, Generation) and operator.params.schema is not None
+
+
+def _is_lenient(operator: Operator) -> bool:
+    params = operator.params
+    is_lenient = isinstance(params, Generation) and params.parse == "lenient"
+    return is_lenient and _has_json(operator)
+
+
+def _of_text(flight: Flight) -> str:
+    """Return by what the cache knows the text of an answer that is not JSON as it stands."""
+    return f"{flight.wants.signature} text"
 
 
 def _given(signature: str, value: object) -> object:

@@ -19,6 +19,7 @@ from kairos.execution.commands import (
     FlowCommand,
     GatherRow,
     IssueCall,
+    KeepAnswer,
     KeepResult,
     ReadGroups,
     ReadRows,
@@ -183,7 +184,10 @@ class FlowClient:
                 case FetchCached(call=call, signature=signature):
                     hit, value = signature in self._results, self._results.get(signature)
                     self._facts.append(CacheAnswered(call, hit, value))
-                case KeepResult(signature=signature, value=value, store=True):
+                case (
+                    KeepResult(signature=signature, value=value, store=True)
+                    | KeepAnswer(signature=signature, text=value)
+                ):
                     self._results[signature] = value
                 case GatherRow() | WriteRow() | FailRow() | DropRow():
                     self._row_ended(command)

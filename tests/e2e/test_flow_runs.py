@@ -476,3 +476,43 @@ outputs: {vector: vector}
         await runs.run(flow, texts(3))
     assert runs.prompts() == []
     assert runs.store.all() == []
+
+
+JSON_FLOW = """
+flow: verdicts
+operators:
+  row: {kind: input}
+  verdict:
+    kind: llm
+    prompt: "{{ row.text }}"
+    parse: PARSE
+    schema: {type: object, properties: {n: {type: integer}}, required: [n]}
+outputs: {n: verdict.n}
+"""
+
+
+async def test_answers_that_were_paid_for_are_read_again_when_a_flow_becomes_lenient(
+    tmp_path, engine
+):
+    said = {
+        "plain": '{"n": 1}',
+        "fence": '```json\n{"n": 2}\n```',
+        "thought": '<think>{"n": 9}</think>{"n": 3}',
+        "prose": 'It is {"n": 4}.',
+        "none": "I cannot say.",
+    }
+    answering(engine, says=lambda body: said[body["messages"][-1]["content"]])
+    runs, rows = Runs(tmp_path, engine), [{"text": text} for text in said]
+
+    record = await runs.run(JSON_FLOW.replace("PARSE", "strict"), rows)
+    assert record.figures["failed"] == 4
+    assert sorted(runs.prompts()) == sorted(said)
+    errors = {each["row"]: each["error"] for each in runs.out("out.errors.jsonl")}
+    assert all(f"it begins: {text}" in errors[at] for at, text in enumerate(said.values()) if at)
+
+    record = await runs.run(JSON_FLOW.replace("PARSE", "lenient"), rows, "lenient.jsonl")
+    assert runs.prompts() == ["none"], "which is asked again, since it may be answered now"
+    assert [row["n"] for row in runs.out("lenient.jsonl")] == [1, 2, 3, 4]
+
+    await runs.run(JSON_FLOW.replace("PARSE", "strict"), rows, "strict.jsonl")
+    assert sorted(runs.prompts()) == sorted([*said][1:]), "of what is no JSON nothing is known"

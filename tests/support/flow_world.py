@@ -14,6 +14,7 @@ from kairos.execution.commands import (
     FetchCached,
     GatherRow,
     IssueCall,
+    KeepAnswer,
     KeepResult,
     ReadGroups,
     ReadRows,
@@ -181,6 +182,9 @@ class FlowWorld:
 
     def _keep(self, command):
         """A result, or the end of a row."""
+        if isinstance(command, KeepAnswer):
+            self.journal.cache[command.signature] = command.text
+            return
         key = (getattr(command, "stage", 0), command.row)
         assert key not in self.ended, "nothing comes after the end of a row"
         if not isinstance(command, KeepResult):

@@ -14,6 +14,7 @@ from kairos.execution.commands import (
     FlowCommand,
     GatherRow,
     IssueCall,
+    KeepAnswer,
     KeepResult,
     ReadGroups,
     ReadRows,
@@ -113,7 +114,7 @@ class RunDriver:
                     calls.begin(command)
                 case FetchCached():
                     self._fetch(command)
-                case KeepResult():
+                case KeepResult() | KeepAnswer():
                     self._keep(command)
                 case ReadRows(count):
                     intake.want(0, count)
@@ -131,7 +132,11 @@ class RunDriver:
         else:
             self.tell(CacheAnswered(command.call, True, found.value))
 
-    def _keep(self, command: KeepResult) -> None:
+    def _keep(self, command: KeepResult | KeepAnswer) -> None:
+        if isinstance(command, KeepAnswer):
+            if self._cache is not None:
+                self._cache.store(command.signature, command.text)
+            return
         self._journal.keep(
             command.stage,
             command.row,
