@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived
+from tests.e2e.batch_files import key
 
 CHAT = "/v1/chat/completions"
 
@@ -369,3 +370,27 @@ async def test_what_needs_no_memory_is_found_where_it_is(kairos, engines):
     gone = await served.ask("GET", "/v1/responses/r")
     assert (gone.status, gone.json()["error"]["message"]) == (404, "no such response")
     assert (await served.ask("POST", "/tokenize", json={"model": "huge"})).status == 404
+
+
+@pytest.mark.parametrize("counts", [False, True])
+async def test_a_calls_id_is_its_tenants_own(kairos, engine, counts):
+    """Another tenant neither learns that a call of that id is in flight, nor is held up by it."""
+    served = await kairos(engine.url, key=(key("acme"), key("other")))
+    engine.answer = engine.when_released
+
+    def ask(tenant):
+        named = {"X-Request-Id": "the-one", "Authorization": f"Bearer {tenant}"}
+        return asyncio.create_task(
+            served.chat(named | ({"X-Kairos-Attempt": "1"} if counts else {}))
+        )
+
+    first = ask("acme")
+    await engine.called(1)
+    second, again = ask("other"), ask("acme")
+    if counts:
+        assert (await again).status == 503
+    await engine.called(2 if counts else 3)
+    engine.release(3)
+    answers = [await each for each in (first, second, *(() if counts else (again,)))]
+    assert {each.status for each in answers} == {200}
+    assert len({each.headers["x-request-id"] for each in answers}) == len(answers)

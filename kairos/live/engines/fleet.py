@@ -242,7 +242,6 @@ def upstream_of(engine: EngineSettings) -> Upstream:
         *(engine.id, base_url, key),
         priority_header=VLLM.priority_header,
         tls=engine.tls,
-        moves_caches=engine.phase != "both",
     )
 
 

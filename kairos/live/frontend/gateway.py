@@ -214,9 +214,12 @@ class GatewayCall:
         """Raises KairosError: it is refused."""
         gateway, asked, response = self._gateway, self._asked, self._response
         self._prompt = prompt
-        if gateway.engine.calls.expects(response.request_id):  # another of that name is in flight
-            response.request_id = _other_id(response.request_id, asked.headers)
         assert self._caller is not None
+        taken_by = gateway.engine.calls.tenant_of(response.request_id)
+        if taken_by is not None:  # another call of that name is in flight
+            if taken_by == self._caller.tenant and _ATTEMPT in asked.headers:
+                raise RequestInFlight(response.request_id)  # that very call, as it is counted
+            response.request_id = new_id()
         rules = self._rules
         request = request_of(
             response.request_id,
@@ -294,10 +297,3 @@ class GatewayCall:
             response.fail(self._gateway.meant(error, response, self._caller))
         if self._on_end is not None:
             self._on_end()
-
-
-def _other_id(taken: str, headers: dict[bytes, bytes]) -> str:
-    """Raises RequestInFlight: the client counts attempts, so it means that very call."""
-    if _ATTEMPT in headers:
-        raise RequestInFlight(taken)
-    return new_id()

@@ -9,7 +9,7 @@ from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, Stalled, failure_of
 from kairos.live.proxy.forwarders import forwarder
-from kairos.live.proxy.prefill_hop import PrefillHop, PrefillProblem, whole_body
+from kairos.live.proxy.prefill_hop import PrefillHop, PrefillProblem
 from kairos.live.proxy.response_forwarder import (
     EngineError,
     ResponseForwarder,
@@ -157,8 +157,6 @@ class Call:
         else:
             if content is None:
                 content = body.content
-                if client.moves_caches(dispatch.instance_id):
-                    content = whole_body(content)
             self.answer = send(
                 client,
                 dispatch,

@@ -47,6 +47,11 @@ class CallsInFlight:
         """Whether a call of this id is in flight."""
         return request_id in self._expected
 
+    def tenant_of(self, request_id: str) -> str | None:
+        """Return whose call of this id is in flight; None: nobody's."""
+        turn = self._expected.get(request_id)
+        return None if turn is None else turn.call.request.tenant
+
     def is_waiting(self, request_id: str) -> bool:
         """Whether a call of this id is in flight, and it is not its turn yet."""
         turn = self._expected.get(request_id)

@@ -42,12 +42,10 @@ class Upstream:
         *,
         priority_header: str | None = None,
         tls: TlsFiles | None = None,
-        moves_caches: bool = False,
     ) -> None:
         """`priority_header`: in which it is told a call's place among those that wait inside it.
-        `tls`: of an https URL; None: what the system trusts is trusted, and nothing is shown.
-        `moves_caches`: it fetches caches from where a request says, and gives others its own."""
-        self.id, self.moves_caches = instance_id, moves_caches
+        `tls`: of an https URL; None: what the system trusts is trusted, and nothing is shown."""
+        self.id = instance_id
         self._priority = priority_header.encode("ascii") if priority_header is not None else None
         self._base_url = base_url.rstrip("/")
         url = URL(self._base_url, encoded=True)
@@ -131,11 +129,6 @@ class EngineClient:
             if each.tls is not None:
                 with contextlib.suppress(TlsFilesOfNoUse):  # a call that is sent there says so
                     self._contexts.of(each.tls)
-
-    def moves_caches(self, instance_id: str) -> bool:
-        """See `Upstream`; False of one that is not known."""
-        upstream = self.upstreams.get(instance_id)
-        return upstream is not None and upstream.moves_caches
 
     def send(
         self,

@@ -51,16 +51,6 @@ def prefill_body(content: bytes) -> bytes:
     return msgspec.json.encode(fields)
 
 
-def whole_body(content: bytes) -> bytes:
-    """What an instance is asked that serves the whole call: only Kairos says where caches are
-    fetched from. What is no JSON object says nothing of that."""
-    try:
-        fields = msgspec.json.decode(content, type=_Fields)
-    except ValueError:  # msgspec's errors among them
-        return content
-    return content if fields.pop(_PARAMS, None) is None else msgspec.json.encode(fields)
-
-
 def decode_body(content: bytes, params: dict[str, msgspec.Raw]) -> bytes:
     """What the decode instance is asked. Raises ValueError: it is no JSON object."""
     fields = msgspec.json.decode(content, type=_Fields)
@@ -131,8 +121,7 @@ class PrefillHop:
         except ValueError:  # msgspec's errors among them
             params = None
             problem = self._problem("no kv_transfer_params")
-        content = self._content
-        content = whole_body(content) if params is None else decode_body(content, params)
+        content = self._content if params is None else decode_body(self._content, params)
         self._then(self._dispatch, content, problem)
 
     def _params(self) -> dict[str, msgspec.Raw] | None:
@@ -154,7 +143,7 @@ class PrefillHop:
         """See `AnswerTaker`."""
         refused = isinstance(error, EngineRefused)
         problem = self._problem(type(error).__name__, refused=refused)
-        self._then(self._dispatch, whole_body(self._content), problem)
+        self._then(self._dispatch, self._content, problem)
 
     def _problem(self, cause: str, *, refused: bool = False) -> PrefillProblem:
         unreachable = UpstreamUnreachable(self._id, cause, refused=refused)

@@ -59,7 +59,14 @@ _SAMPLE_BYTES, _SAMPLES = 4_096, 16
 # What a tokenizer makes of a run of blanks: one token of very many, so a pair of them is a quarter
 # byte of text.
 _PAIR_BYTES = 1.75
+# By these a caller would go before others inside an engine, or have it connect to another host and
+# take, or give away, the KV blocks of others (vLLM's and SGLang's names). They never pass.
+_OWN_FIELDS = (
+    *("priority", "kv_transfer_params"),
+    *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+)
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
+_JSON_TYPE = re.compile(rb"\s*application/(?:[^;\s]*\+)?json")
 _JSON_START = re.compile(rb"\s*\{")
 _TOKEN_IDS = re.compile(rb"\s*\[\s*(?:\[\s*)?[0-9]")  # of one prompt, or of several
 _SPACE = b" \t\r\n"  # as JSON knows it
@@ -81,6 +88,12 @@ class _Body(Prompt, frozen=True):
     user: msgspec.Raw = msgspec.Raw()
     prompt_cache_key: msgspec.Raw = msgspec.Raw()
     metadata: msgspec.Raw = msgspec.Raw()
+    # Kairos's own to say: see `_OWN_FIELDS`.
+    priority: msgspec.Raw = msgspec.Raw()
+    kv_transfer_params: msgspec.Raw = msgspec.Raw()
+    bootstrap_host: msgspec.Raw = msgspec.Raw()
+    bootstrap_port: msgspec.Raw = msgspec.Raw()
+    bootstrap_room: msgspec.Raw = msgspec.Raw()
 
 
 class _Call(_Body, frozen=True):
@@ -132,6 +145,7 @@ _LAX: dict[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]] = {
 }
 _NUMBERS = "temperature", "top_p", "presence_penalty", "frequency_penalty"
 _stream_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: bool = True) -> Body:
@@ -175,6 +189,8 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         told=_told_of_caller(body),
         prompt=body,
     )
+    if any(map(body.__getattribute__, _OWN_FIELDS)):
+        content = read.content = _without_own_fields(content)
     if streams_usage and body.stream:
         spliced = _ask_for_usage(content, bytes(body.stream_options))
         if spliced is not None:
@@ -188,8 +204,9 @@ def body_of(rules: RouteRules, headers: Mapping[bytes, bytes], content: bytes) -
     Raises:
         InvalidRequest: no engine could serve it.
     """
-    # However it is spelt: an engine reads as JSON what was not read here otherwise.
-    is_json = headers.get(b"content-type", b"").lower().startswith(b"application/json")
+    # However it is spelt, or left out: an engine would read as JSON what was not read so here.
+    kind = headers.get(b"content-type")
+    is_json = content[:1] == b"{" if kind is None else _JSON_TYPE.match(kind.lower()) is not None
     if not rules.generates and (not is_json or not content):
         return _upload(headers.get(b"content-type", b""), content)
     return read_body(
@@ -266,6 +283,14 @@ def _check(body: _Call, *, chat: bool, completes: bool) -> int:
     if not chat and not completes and (given := _told(body.input)):
         check_input(given)
     return sequences
+
+
+def _without_own_fields(content: bytes) -> bytes:
+    """Return the body without `_OWN_FIELDS`, and with every other member as the client spelt it."""
+    members = _members.decode(content)
+    for name in _OWN_FIELDS:
+        members.pop(name, None)
+    return msgspec.json.encode(members)
 
 
 def _limit(body: _Body) -> float:

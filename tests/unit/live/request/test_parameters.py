@@ -209,7 +209,6 @@ CLIENTS = {
             min_tokens=3,
             chat_template_kwargs={"enable_thinking": False},
             guided_json={"type": "object"},
-            priority=5,
             cache_salt="a",
         ),
     ),

@@ -14,18 +14,20 @@ def test_text_and_tokens_are_read():
         "completion_tokens": 2,
         "prompt_tokens_details": {"cached_tokens": 5},
     }
-    assert read_chat(response(usage=usage)) == ChatAnswer("Hi", False, 7, 2, 5)
+    assert read_chat(response(usage=usage)) == ChatAnswer("Hi", None, "stop", 7, 2, 5)
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens_details": None}])
 def test_an_engine_need_not_tell_its_tokens(usage):
-    assert read_chat(response(usage=usage)) == ChatAnswer("Hi", False, 0, 0, 0)
+    assert read_chat(response(usage=usage)) == ChatAnswer("Hi", None, "stop", 0, 0, 0)
 
 
 def test_an_answer_that_reached_its_length_is_cut():
     choices = [{"message": {"content": None}, "finish_reason": "length"}]
 
-    assert read_chat({"choices": choices}) == ChatAnswer("", True, 0, 0, 0)
+    read = read_chat({"choices": choices})
+    assert (read.text, read.finish_reason) == ("", "length")
+    assert "length" in read.cut
 
 
 @pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{"message": "Hi"}]}])
