@@ -553,3 +553,33 @@ def test_the_operators_port_leaves_loopback_only_where_something_says_who_is_one
 
 def test_a_role_that_there_is_not_is_refused(file):
     assert "Invalid enum value 'root'" in problem(file(key_with("root")))
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://a.example/",
+        "a.example",
+        "https://A.example",
+        "null",
+        "*.example",
+        "",
+        "https://a b",
+    ],
+)
+def test_an_origin_is_written_as_browsers_send_it(origin):
+    assert problem(cors_origins=["https://fine.example:8443", origin]).startswith(
+        f"cors_origins: '{origin}' is not an origin"
+    )
+
+
+def test_origins_come_from_the_environment_with_commas():
+    environ = {"KAIROS_CORS_ORIGINS": "https://a.example, tauri://localhost,*"}
+    found = load(None, environ, {}).cors_origins
+    assert found == ("https://a.example", "tauri://localhost", "*")
+
+
+def test_idle_connections_of_clients_outlive_those_of_proxies_unless_said_otherwise():
+    assert load(None, {}, {}).client_idle_s > 600  # of Google's load balancers
+    assert load(None, {"KAIROS_CLIENT_IDLE_S": "30"}, {}).client_idle_s == 30
+    assert problem(client_idle_s=0) == "client_idle_s must be at least 1"
