@@ -53,7 +53,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _LISTS = {"engine", "key", "tenant", "quota", "service_class"}
 _OTHERS = {"identity", "tokenizer", "kafka", "oidc", "batches", "flows", "retrieval", "telemetry"}
 _LISTED = {"admin_hosts", "cors_origins"}  # in the environment with commas
-_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s,]+")
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\sA-Z,*]+")
 _TABLES = _LISTS | _OTHERS
 
 
