@@ -9,6 +9,7 @@ that. So what it can take is bounded, in time and in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 
 import msgspec
 from jinja2 import StrictUndefined, Undefined, nodes, pass_context
@@ -56,8 +57,16 @@ class TemplateWork:
         self._spend(parts)
 
     def go_through(self, value: object) -> None:
-        """Raises TemplateError."""
-        self._spend(_size(value))
+        """Count a value's parts, as far as there is work left. Raises TemplateError."""
+        self._spend(_size(value, self._left))
+
+    def write(self, value: object) -> None:
+        """Count a value that becomes text, each part at least two bytes. Raises TemplateError."""
+        most = MOST_OUTPUT_BYTES // 2
+        size = _size(value, min(most, self._left))
+        self._spend(size)
+        if size > most:
+            raise TemplateError(f"it is longer than {MOST_OUTPUT_BYTES} bytes")
 
     def _spend(self, parts: int) -> None:
         self._left -= parts
@@ -65,14 +74,22 @@ class TemplateWork:
             raise TemplateError("it computes too much: loop less, or over shorter values")
 
 
-def _size(value: object) -> int:
+def _size(value: object, most: int) -> int:
+    """Return of how many parts a value consists, or a number above `most`, at once.
+
+    The same list may be a part of it many times, so it may have more parts than there is memory.
+    """
     if isinstance(value, str):
         return len(value) // _CHARACTERS
-    if isinstance(value, list | tuple):
-        return len(value) + sum(map(_size, value))
-    if isinstance(value, Mapping):
-        return len(value) + sum(map(_size, value)) + sum(map(_size, value.values()))
-    return 0
+    if not isinstance(value, list | tuple | Mapping):
+        return 0
+    size = len(value)
+    parts = chain(value, value.values()) if isinstance(value, Mapping) else value
+    for each in parts:
+        if size > most:
+            break
+        size += _size(each, most - size)
+    return size
 
 
 class JsonEnvironment(ImmutableSandboxedEnvironment):
@@ -85,6 +102,7 @@ class JsonEnvironment(ImmutableSandboxedEnvironment):
             name: of if name in _AT_ONCE else _metered(of) for name, of in FILTERS.items()
         }
         self.tests = {name: self.tests[name] for name in ALLOWED_TESTS}
+        self.tests |= {"even": _is_even, "odd": _is_odd}
 
     def getattr(self, obj: object, attribute: str) -> object:
         if isinstance(obj, LoopContext) and attribute in _OF_LOOPS:
@@ -104,9 +122,26 @@ class JsonEnvironment(ImmutableSandboxedEnvironment):
         return self.undefined(f"a {type_name(obj)} has no such part", obj=obj)
 
 
-def _finalize(value: object) -> object:
-    """What an expression gives, as it is written. Undefined raises where Jinja turns it to text."""
-    return value if isinstance(value, str | Undefined) else as_text(value)
+@pass_context
+def _finalize(context: Context, value: object) -> object:
+    """Write what an expression gives. Undefined raises where Jinja turns it to text."""
+    if isinstance(value, str | Undefined):
+        return value
+    if isinstance(value, list | tuple | Mapping):  # before it is encoded, which may take for ever
+        _work_of(context).write(value)
+    return as_text(value)
+
+
+def _is_even(value: object) -> bool:
+    """Return whether a number is even. Of a text, Jinja's own test would format it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type_name(value)
+        raise TemplateError(f"`is even` and `is odd` are about numbers: this is a {kind}")
+    return value % 2 == 0
+
+
+def _is_odd(value: object) -> bool:
+    return not _is_even(value)
 
 
 def _work_of(context: Context) -> TemplateWork:

@@ -55,6 +55,7 @@ _KEPT = 1_024  # templates, and expressions
 # Whatever a value can do to the allowed part of Jinja: each is one failed row.
 _FAILURES = (
     TemplateError, TypeError, ValueError, KeyError, OverflowError, RecursionError, AttributeError,
+    MemoryError,
 )  # fmt: skip
 
 
@@ -110,7 +111,8 @@ class Expression:
         self._environment = JsonEnvironment()
         self._tree = _parsed(self._environment, source, expression=True)
         self.source = source
-        (result,) = self._tree.find_all(nodes.Assign)
+        (result,) = self._tree.body
+        assert isinstance(result, nodes.Assign)
         self.uses = _uses(result.node)
         self._path = path_of(result.node)
         meter(self._tree)

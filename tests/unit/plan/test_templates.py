@@ -161,3 +161,32 @@ def test_an_expression_without_a_value_fails_its_row():
     for source in ("a.c", "a.b + 1", "a.c | upper"):
         with pytest.raises(OperatorFailed, match="has no value"):
             Expression(source).value({"a": {"b": "x"}})
+
+
+LONG, ITEMS = "x" * (1 << 20), list(range(100_000))
+
+
+@pytest.mark.parametrize(
+    ("source", "values"),
+    [
+        ("{{ v is even }}", {"v": "%2000000000d"}),
+        ("{{ v is odd }}", {"v": "%(a)s"}),
+        ("{{ '%2000000000d' is even }}", {}),
+        ("{{ v is even }}", {"v": True}),
+        ("{{ v is even }}", {"v": [2]}),
+        ("{{ [" + "v," * 2_000 + "] }}", {"v": LONG}),
+        ("{{ [" + "v," * 2_000 + "] }}", {"v": ITEMS}),
+        ("{{ [" + "v," * 2_000 + "] | tojson }}", {"v": LONG}),
+        ("{{ [[v,v,v],[v,v,v],[v,v,v]] }}", {"v": ITEMS * 20}),
+        ("{{ [" + "v," * 2_000 + "] | join(v) }}", {"v": LONG}),
+        ("{{ 1 in [" + "v," * 2_000 + "] }}", {"v": ITEMS * 10}),
+    ],
+)
+def test_what_would_be_enormous_is_not_made(source, values):
+    with pytest.raises(OperatorFailed):
+        Template(source).render(values)
+
+
+def test_an_expression_nested_too_deeply_is_refused():
+    with pytest.raises(BadTemplate):
+        Expression("+".join(["v"] * 50_000))
