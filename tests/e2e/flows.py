@@ -14,10 +14,12 @@ operators:
     kind: llm
     prompt: "Summarise: {{ doc.text }}"
     max_tokens: 20
+    on_cut: keep
   verdict:
     kind: llm
     prompt: "Judge: {{ summary }}"
     max_tokens: 5
+    on_cut: keep
 outputs:
   verdict: verdict
   summary: summary

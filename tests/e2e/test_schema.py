@@ -37,6 +37,8 @@ _SETTINGS = hypothesis.settings(
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 
+MESSAGES = "/v1/messages"
+
 
 @pytest.fixture
 async def described(kairos, standin):
@@ -148,5 +150,6 @@ def _make_plausible(case):
     case.headers.pop("X-Kairos-Deadline", None)
     if isinstance(case.body, dict):
         case.body["model"] = "tiny"
-        if case.path == "/v1/messages":
-            case.body["max_tokens"] = 9  # must be there, and fit
+        for limit in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+            if case.body.get(limit) is not None or (limit, case.path) == ("max_tokens", MESSAGES):
+                case.body[limit] = 9
