@@ -59,7 +59,7 @@ def shown() -> list[str]:
 
 
 def reports() -> flow.Flow:
-    f = flow.Flow("reports", max_tokens=64)
+    f = flow.Flow("reports", max_tokens=64, on_cut="keep")
     row = f.input("row")
     summary = f.llm("summary", "Sum up:\n{{ row.text }}", row=row)
     schema = {"type": "object", "properties": {"score": {"type": "integer"}}}
@@ -74,7 +74,7 @@ def reports() -> flow.Flow:
 
 def trading(operators: int, number_of_round: int) -> flow.Flow:
     """Each with a template of its own, of 1 KB, that no other round has, and up to four inputs."""
-    f = flow.Flow("trading", max_tokens=64)
+    f = flow.Flow("trading", max_tokens=64, on_cut="keep")
     row = f.input("row")
     made = [row["news"]]
     for number in range(operators - 1):
@@ -86,7 +86,7 @@ def trading(operators: int, number_of_round: int) -> flow.Flow:
 
 
 def shared() -> flow.Flow:
-    f = flow.Flow("shared", max_tokens=16)
+    f = flow.Flow("shared", max_tokens=16, on_cut="keep")
     row = f.input("row")
     context = f.llm("context", "Sum up {{ row.context }}", row=row)
     f.output("answer", f.llm("ask", "{{ c }}: {{ row.question }}", c=context, row=row))

@@ -46,7 +46,7 @@ def _role(name: str, tokens: int = 120) -> str:
 
 def map_reduce(experts: int = 6) -> FlowWorkload:
     """Experts answer a question on a context each, a summariser has the last word."""
-    f = flow.Flow("map_reduce", max_tokens=160)
+    f = flow.Flow("map_reduce", max_tokens=160, on_cut="keep")
     row = f.input("row")
     said = [
         f.llm(
@@ -66,7 +66,7 @@ def map_reduce(experts: int = 6) -> FlowWorkload:
 
 def debate(agents: int = 3, rounds: int = 3) -> FlowWorkload:
     """Agents answer, then answer again with what the others said in view. A conversation each."""
-    f = flow.Flow("debate", max_tokens=160)
+    f = flow.Flow("debate", max_tokens=160, on_cut="keep")
     row = f.input("row")
     talks: list[list[tuple[Role, str]]] = [
         [("system", _role(f"debater {n}")), ("user", _QUESTION)] for n in range(agents)
@@ -91,7 +91,7 @@ def debate(agents: int = 3, rounds: int = 3) -> FlowWorkload:
 
 def reflect(critics: int = 3) -> FlowWorkload:
     """An expert drafts, critics object, the expert writes anew in the same conversation."""
-    f = flow.Flow("reflect", max_tokens=160)
+    f = flow.Flow("reflect", max_tokens=160, on_cut="keep")
     row = f.input("row")
     talk: list[tuple[Role, str]] = [
         ("system", _role("expert")),
@@ -116,7 +116,7 @@ def reflect(critics: int = 3) -> FlowWorkload:
 
 def iterative(chunks: int = 6) -> FlowWorkload:
     """A summary is refined by one chunk after the other."""
-    f = flow.Flow("iterative", max_tokens=160)
+    f = flow.Flow("iterative", max_tokens=160, on_cut="keep")
     row = f.input("row")
     summary = f.llm("s0", "{{ row.c0 }}", system=_role("summariser"), row=row)
     for n in range(1, chunks):
@@ -133,7 +133,7 @@ def iterative(chunks: int = 6) -> FlowWorkload:
 
 def parallel(experts: int = 4, chunks: int = 6) -> FlowWorkload:
     """Experts go through the chunks in a conversation each; a writer puts it together."""
-    f = flow.Flow("parallel", max_tokens=120)
+    f = flow.Flow("parallel", max_tokens=120, on_cut="keep")
     row = f.input("row")
     last = []
     for n in range(experts):
@@ -172,7 +172,7 @@ def trading(
     managers object in two rounds; a fund manager has the last word. The briefs say the same, so one
     of the eight is left where equal operators are merged; the paper does not say which of its
     operators are. `documents`: their tokens, from and to; `answers`: the most tokens of one."""
-    f = flow.Flow("trading", max_tokens=answers)
+    f = flow.Flow("trading", max_tokens=answers, on_cut="keep")
     row = f.input("row")
     digests = [_analyst(f, row, name) for name in ("market", "social", "news", "fundamentals")]
     findings = f.format("findings", "{{ d | join('\n') }}", d=digests)

@@ -88,7 +88,7 @@ _JUDGES = ("politics", "economics", "society")
 
 def workflow(name: str) -> flow.Flow:
     """One of Table 2, whose models are `small`, `large` and `reasoner`."""
-    made = flow.Flow(name, max_tokens=128)
+    made = flow.Flow(name, max_tokens=128, on_cut="keep")
     doc = made.input("doc")
     match name:
         case "W1":

@@ -48,7 +48,10 @@ OWN = {
   last: {kind: llm, prompt: "{{ row.question }} At length.", max_tokens: 160}
 """,
 }
-FLOW = "flow: {name}\noperators:\n  row: {{kind: input}}{operators}outputs: {{last: last}}\n"
+FLOW = (
+    "flow: {name}\ndefaults: {{on_cut: keep}}\n"
+    "operators:\n  row: {{kind: input}}{operators}outputs: {{last: last}}\n"
+)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ WORDS = ["growth", "of", "revenue", "against", "cost", "in", "a", "year", "and",
 # The model is of random weights and says the same of much: ids keep calls apart.
 SIX = """
 flow: six
-defaults: {max_tokens: 8}
+defaults: {max_tokens: 8, on_cut: keep}
 operators:
   row: {kind: input}
   summary: {kind: llm, prompt: "{{ row.text }} Sum up.", max_tokens: 16}
@@ -37,6 +37,7 @@ outputs: {id: row.id, summary: summary, verdict: verdict}
 """
 SHARED = """
 flow: shared
+defaults: {on_cut: keep}
 operators:
   row: {kind: input}
   summary: {kind: llm, prompt: "{{ row.text }} Sum up.", max_tokens: 48}

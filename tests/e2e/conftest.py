@@ -111,6 +111,7 @@ async def issuer():
 @pytest.fixture
 def forks(monkeypatch):
     """What starts `python -m MODULE` in this process gets a fork."""
+    forked.prepare()
     monkeypatch.setattr(asyncio, "create_subprocess_exec", forked.create_subprocess_exec)
 
 

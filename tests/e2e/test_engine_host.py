@@ -21,7 +21,7 @@ from tests.support.vllm import needs_vllm
 
 FLOW = """
 flow: review
-defaults: {max_tokens: 8}
+defaults: {max_tokens: 8, on_cut: keep}
 operators:
   row: {kind: input}
   draft: {kind: llm, model: small, prompt: "{{ row.text }}?"}

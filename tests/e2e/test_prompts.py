@@ -86,8 +86,8 @@ async def test_the_engine_is_told_the_priority_that_was_decided_and_no_other(
 
     [call] = engine.calls
     assert call.headers["x-vllm-priority"] == str(priority)
-    # vLLM takes the header's where there is one, so the body stays what it was.
-    assert json.loads(call.body)["priority"] == -99
+    # What a caller says of its priority does not reach an engine, however it is said.
+    assert "priority" not in json.loads(call.body)
 
 
 async def test_where_none_was_decided_none_is_told(kairos, engine):

@@ -14,7 +14,7 @@ from tests.support.naive import Naive
 ROLES = tuple(f"You are the {name}. " + f"The {name} is strict. " * 60 for name in ("one", "two"))
 FLOW = """
 flow: roles
-defaults: {max_tokens: 8}
+defaults: {max_tokens: 8, on_cut: keep}
 operators:
   row: {kind: input}
   first: {kind: llm, system: "ONE", prompt: "{{ row.q }}"}
@@ -82,7 +82,7 @@ async def test_where_a_touch_fails_nothing_comes_of_it(tmp_path, engine):
 # Of a row one operator alone is asked: the choice is of its column `who`.
 CHOICE = """
 flow: choice
-defaults: {max_tokens: 8}
+defaults: {max_tokens: 8, on_cut: keep}
 operators:
   row: {kind: input}
   rare: {kind: llm, system: "ONE", prompt: "{{ row.q }}"}

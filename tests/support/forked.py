@@ -243,6 +243,11 @@ def _control():
     return _controls[-1]
 
 
+def prepare():
+    """Start the process that forks, which is a child like any other, where there is none yet."""
+    _control()
+
+
 def _forking():
     """Start the process that forks. It ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
