@@ -74,7 +74,9 @@ def run(
     concurrency: Annotated[
         int | None,
         typer.Option(
-            min=1, max=5000, help=r"Calls that run at once \[what the engines say; with --url 64]."
+            min=1,
+            max=5000,
+            help=r"Calls, and functions, at once \[what the engines say; with --url 64].",
         ),
     ] = None,
     max_calls: Annotated[

@@ -2,6 +2,7 @@
 outside.
 
 Twice the engines' capacity is released: a call that ends has its successor at the engine already.
+Where a limit is set (`--concurrency`), it is kept to.
 Of those that are ready the plan's order says which is next: by sequence, then earlier rows, so rows
 end, and few are open. Of rows so many are read that as many calls as the engines hold stand ready
 behind those that are released; so of operators that follow each other over all rows, no more rows
@@ -100,7 +101,9 @@ class CallWindow:
         self._budget = RunBudget(limits)
         self.gate = OperatorGate()
         self.capacity = 0
-        self._calls, self._functions = Lane(0, order), Lane(limits.functions, order)
+        self._at_once = limits.at_once
+        functions = min(limits.functions, limits.at_once or limits.functions)
+        self._calls, self._functions = Lane(0, order), Lane(functions, order)
         self._processors = Lane(limits.processors, order)
         self._lanes = (self._calls, self._functions, self._processors)
         self.resize(limits.capacity)
@@ -108,7 +111,7 @@ class CallWindow:
 
     def resize(self, capacity: int) -> None:
         self.capacity = max(1, capacity)
-        self._calls.limit = min(2 * self.capacity, MOST_IN_FLIGHT)
+        self._calls.limit = min(self._at_once or 2 * self.capacity, MOST_IN_FLIGHT)
 
     @property
     def in_flight(self) -> int:

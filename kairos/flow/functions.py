@@ -7,8 +7,16 @@ from typing import TypeVar
 import msgspec
 
 from kairos.errors import KairosError, SetupError
+from kairos.flow.sources import digest_of
 from kairos.plan.check import every
-from kairos.plan.operators import Purity, RegisteredCall
+from kairos.plan.operators import (
+    Declaration,
+    Loop,
+    MapOver,
+    Operator,
+    Purity,
+    RegisteredCall,
+)
 from kairos.plan.pipeline import Plan
 from kairos.plan.values import NotJson, copied, plain
 
@@ -118,6 +126,27 @@ class Functions:
             return function
         known = (name for name, each in self._by_name.items() if each.function is function)
         return next(known, None) or self.register(function, purity=purity, version=version)
+
+    def versioned(self, declaration: Declaration) -> Declaration:
+        """Return the same flow, in which calls that name no version have a digest of the code.
+
+        Constants of modules count as they are now.
+        """
+        digests: dict[str, str] = {}
+
+        def versioned(operator: Operator) -> Operator:
+            params = operator.params
+            if isinstance(params, RegisteredCall) and not params.version:
+                name = params.function
+                if name not in digests:
+                    digests[name] = digest_of(self[name].function)
+                params = msgspec.structs.replace(params, version=f"source {digests[name]}")
+            elif isinstance(params, Loop | MapOver):
+                params = msgspec.structs.replace(params, body=tuple(map(versioned, params.body)))
+            return msgspec.structs.replace(operator, params=params)
+
+        operators = tuple(map(versioned, declaration.operators))
+        return msgspec.structs.replace(declaration, operators=operators)
 
     def pure(self, function: _Callable) -> _Callable:
         self.register(function, purity="pure")

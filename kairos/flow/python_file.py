@@ -1,9 +1,10 @@
-"""What a Python file declares: a flow, or the functions that flows may call. The file is run."""
+"""Flows, and functions that flows may call, which a Python file declares. The file is run."""
 
 import importlib.util
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TypeVar
 
 from kairos.errors import SetupError
@@ -26,7 +27,8 @@ def load_module(path: Path) -> ModuleType:
     if not path.is_file():
         raise SetupError(f"{path} cannot be read: there is no such file")
     name = f"kairos_flow_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = _AsWritten(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None or spec.loader is None:
         raise SetupError(f"{path} is no Python module")
     module = importlib.util.module_from_spec(spec)
@@ -43,6 +45,14 @@ def load_module(path: Path) -> ModuleType:
             f"{path} cannot be run: {type(error).__name__}: {str(error)[:1000]}"
         ) from error
     return module
+
+
+class _AsWritten(SourceFileLoader):
+    """Compile a file each time: by its time and size alone, an edit could be taken for none."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 def only_one(module: ModuleType, kind: type[_T], path: Path) -> _T:

@@ -22,8 +22,9 @@ from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunDirectory, RunRecord, RunStore
 from kairos.live.runs.service import FlowJob, FlowRun, Note, RunPool
 from kairos.live.runs.tables import check_format, open_table
+from kairos.plan.check import every
 from kairos.plan.costs.latency import TYPICAL, Latencies
-from kairos.plan.operators import Declaration
+from kairos.plan.operators import Declaration, RegisteredCall
 from kairos.plan.pipeline import Passes, Plan, compile_plan
 from kairos.tools.call_pool import call_pool, chosen_model, default_model, no_engines
 from kairos.tools.flow_file import check_columns
@@ -132,7 +133,7 @@ async def run_task(
         plan = task.plan()
         model = await _default_model(task, pool, plan)
         plan = compile_plan(
-            with_models(task.declaration, pool.processors),
+            with_models(task.functions.versioned(task.declaration), pool.processors),
             task.passes,
             revision=" ".join(filter(None, (model, record.revision))),
             latencies=task.latencies,
@@ -148,6 +149,10 @@ async def run_task(
             store.cache if uses_cache else None,
             topic=await run_topic(record, os.environ),
         )
+        now = job.digest.hex()
+        if directory is not None and record.plan_digest not in ("", now):
+            on_note(_changed(plan))
+        record = msgspec.structs.replace(record, plan_digest=now)
         if directory is None:
             directory = store.create(record)
         with directory.held():
@@ -157,6 +162,23 @@ async def run_task(
             if asked is not None and record.state == "done":
                 asked.end()
             return record
+
+
+def _changed(plan: Plan) -> str:
+    """Return what a resumed run whose flow was edited says before it goes on."""
+    calls = (each.params for each in every(plan.declaration.operators))
+    effects = sorted(
+        {
+            call.function
+            for call in calls
+            if isinstance(call, RegisteredCall) and call.purity == "effect"
+        }
+    )
+    again = f"; what happens by {', '.join(effects)} happens again for them" if effects else ""
+    return (
+        "the flow or its functions have changed since this run began: all rows, also those that "
+        f"ended, are computed by what they are now; equal calls are not made again{again}"
+    )
 
 
 @asynccontextmanager
@@ -247,6 +269,7 @@ def run_flow(
             bus=before.bus,
             bus_config=before.bus_config,
             created_at=before.created_at,
+            plan_digest=before.plan_digest,
             figures=before.figures,
             written=before.written,
         )

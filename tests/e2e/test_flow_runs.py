@@ -192,7 +192,7 @@ async def test_a_run_that_is_stopped_finishes_what_is_in_flight_and_is_resumed(r
         return await answer(request)
 
     runs.engine.answer = held
-    running = asyncio.create_task(runs.run(ECHO, texts(50), concurrency=4, watch=began.append))
+    running = asyncio.create_task(runs.run(ECHO, texts(50), concurrency=8, watch=began.append))
     await runs.engine.called(8)
     (run,) = began
     run.stop()

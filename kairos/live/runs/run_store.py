@@ -61,6 +61,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     revision: str = ""
     service_class: str = "batch"
     concurrency: int | None = None
+    plan_digest: str = ""  # of the flow and its functions, as they were last run
     passes: dict[str, bool] = {}
     retrieval: RetrievalSettings | None = None  # what processes its operators of retrieval
     uses_cache: bool = True

@@ -119,6 +119,7 @@ class FlowRun:
         async with self._opened(job) as (journal, cache):
             limits = FlowLimits(
                 capacity=pool.capacity(),
+                at_once=self.record.concurrency,
                 kv_tokens=pool.kv_tokens,
                 functions=FUNCTIONS,
                 max_calls=self.record.max_calls,
