@@ -85,7 +85,11 @@ async def test_a_key_has_one_handler_at_a_time(bus):
 
 async def test_keys_are_handled_concurrently(bus):
     both_at_work = asyncio.Barrier(2)
-    seen = Seen(lambda message: both_at_work.wait())
+
+    async def work(message: Message) -> None:
+        await both_at_work.wait()
+
+    seen = Seen(work)
     await publish(bus, "a", key="1")
     await publish(bus, "b", key="2")
     async with consuming(bus, seen, concurrency=2), asyncio.timeout(TIMEOUT_S):

@@ -105,9 +105,12 @@ async def test_processes_that_are_killed_from_outside_bury_nothing(cluster):
     async with KafkaBus(cluster.connection) as bus:
         await send(bus, cluster, *slow, *others)
         for _ in range(2):
-            async with cluster.worker() as worker:
+            async with cluster.worker(slow_s=3_600) as worker:
                 await cluster.sunk(others)
-                await asyncio.sleep(1)  # the slow ones are in hand
+                in_hand = set()
+                async with asyncio.timeout(DEATH_S):
+                    while len(in_hand) < len(slow):
+                        in_hand.add(await worker.stdout.readline())
                 worker.kill()
                 await worker.wait()
         async with cluster.worker() as worker:

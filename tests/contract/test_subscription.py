@@ -5,13 +5,18 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import threading
 import time
 
 import confluent_kafka
 import pytest
 
 from kairos.errors import TopicMissing, Unavailable
+from kairos.live.kafka import poll
+from kairos.live.kafka import subscription as subscription_module
 from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.connectivity import Connectivity
+from kairos.live.kafka.poll import PollThread
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import (
     Assigned,
@@ -35,6 +40,12 @@ def topic(mock_kafka):
     name = f"s{secrets.token_hex(4)}"
     mock_kafka.create(name, partitions=1)
     return name
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Leaving ends by itself, not because it has taken long."""
+    monkeypatch.setattr(subscription_module, "_LEAVE_S", TIMEOUT_S)
 
 
 async def fill(connection, topic, count, *, value=b"x"):
@@ -124,7 +135,8 @@ async def test_the_end_of_a_partition_is_told_each_time_it_is_reached_to_who_wan
         assert await read(subscription, Passed) == [Passed(topic, 0, 3)]
 
 
-async def test_a_topic_that_does_not_exist_is_said_to_be_missing(connection):
+async def test_a_topic_that_does_not_exist_is_said_to_be_missing(connection, monkeypatch):
+    monkeypatch.setattr(poll, "_VISIBLE_S", 0.5)
     for group in (None, "g"):
         async with Subscription(connection, ["nowhere"], group) as subscription:
             for _ in range(2):  # and again, to whoever asks again
@@ -152,18 +164,20 @@ async def test_a_subscription_that_breaks_says_so_whenever_it_is_asked(
             await subscription.committed([(topic, 0)])
 
 
-async def test_what_is_held_back_comes_later_and_all_of_it(connection, topic):
+async def test_what_is_held_back_comes_later_and_all_of_it(connection, topic, monkeypatch):
+    monkeypatch.setattr(poll, "_PATIENCE_S", 0.1)
     count = 3_000
     await fill(connection, topic, count)
     async with Subscription(connection, [topic], f"g{topic}") as subscription:
         [first, *_] = came = await read(subscription, ReceivedMessage)
         subscription.hold(True)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2):  # long enough for its partitions to be paused
-                while True:
-                    came += [
-                        i for i in await subscription.batch() if isinstance(i, ReceivedMessage)
-                    ]
+        await polled_while_paused(subscription)
+        while subscription._ahead:
+            came += [
+                each for each in await subscription.batch() if isinstance(each, ReceivedMessage)
+            ]
+        await polled_while_paused(subscription)
+        assert not subscription._ahead
         assert len(came) < 1_100
         await subscription.commit({(topic, 0): (1, "")})  # is answered meanwhile
         subscription.hold(False)
@@ -171,17 +185,51 @@ async def test_what_is_held_back_comes_later_and_all_of_it(connection, topic):
     assert [item.offset for item in came] == list(range(first.offset, count))
 
 
-async def test_a_subscription_nobody_reads_keeps_a_bounded_amount_and_ends_at_once(
-    connection, topic
+async def polled_while_paused(subscription, times=10):
+    """Return once a subscription that wants no more was polled several times more."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not subscription._poll._is_paused:
+            await asyncio.sleep(0.01)
+        for _ in range(times):
+            await asyncio.wrap_future(subscription._poll.questions.add(lambda _consumer: None))
+
+
+async def test_a_subscription_nobody_reads_keeps_a_bounded_amount_and_ends(
+    connection, topic, patient, monkeypatch
 ):
-    await fill(connection, topic, 40, value=b"x" * 1_000_000)
+    monkeypatch.setattr(subscription_module, "_AHEAD_BYTES", 1_000_000)
+    monkeypatch.setattr(poll, "_PATIENCE_S", 0.1)
+    await fill(connection, topic, 40, value=b"x" * 100_000)  # a mock cluster keeps 5 MB
     async with Subscription(connection, [topic], f"g{topic}") as subscription:
         await read(subscription, ReceivedMessage)
-        await asyncio.sleep(1.5)
+        await polled_while_paused(subscription)
         ahead_bytes = subscription._bytes_put - subscription._bytes_taken
-        started_at = time.monotonic()
-    assert ahead_bytes <= 17 << 20
-    assert time.monotonic() - started_at < 2
+    assert 1_000_000 <= ahead_bytes < 1_100_000
+    assert subscription._poll.ended.done()
+
+
+async def test_leaving_waits_for_a_client_that_hangs_no_longer_than_it_may(
+    connection, topic, monkeypatch
+):
+    monkeypatch.setattr(subscription_module, "_LEAVE_S", 0.01)
+    goes_on = threading.Event()
+    async with Subscription(connection, [topic], f"g{topic}") as subscription:
+        await read(subscription, Assigned)
+        monkeypatch.setattr(subscription._poll._contact, "close", goes_on.wait)
+    try:
+        assert not subscription._poll.ended.done()
+    finally:
+        goes_on.set()
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.wrap_future(subscription._poll.ended)
+
+
+class Counting(Connectivity):
+    losses = 0  # how often it was found out of reach
+
+    def lose(self, client, why):
+        super().lose(client, why)
+        self.losses += 1
 
 
 class TestAway:
@@ -198,28 +246,37 @@ class TestAway:
         return KafkaCluster(servers=cluster.servers)
 
     @pytest.mark.parametrize("group", [None, "g"])
-    async def test_a_cluster_that_is_not_there_yet_is_waited_for(self, cluster, connection, group):
+    async def test_a_cluster_that_is_not_there_yet_is_waited_for(
+        self, cluster, connection, monkeypatch, group
+    ):
+        asked, listed = [], PollThread._listed
+
+        def count(*given):
+            asked.append(given)
+            return listed(*given)
+
+        monkeypatch.setattr(PollThread, "_listed", count)
         await fill(connection, "t", 1)
         cluster.go_down()
         async with Subscription(connection, ["t"], group) as subscription:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1):
-                    await subscription.batch()
+            reading = asyncio.create_task(read(subscription, ReceivedMessage))
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(asked) < 2:
+                    await asyncio.sleep(0.01)
+            assert not reading.done()
             cluster.come_up()
-            [item] = await read(subscription, ReceivedMessage)
+            [item] = await reading
             assert item.key == "0"
 
     @pytest.mark.parametrize("group", [None, "g"])
-    async def test_to_leave_a_cluster_that_is_away_takes_a_moment(
-        self, cluster, connection, caplog, group
+    async def test_a_cluster_that_is_away_can_be_left(
+        self, cluster, connection, caplog, group, patient
     ):
-        started_at = None
         async with Subscription(connection, ["t"], group) as subscription:
             await read(subscription, CaughtUp)
             cluster.go_down()
             await until_logged(caplog, "cannot be reached")
-            started_at = time.monotonic()
-        assert time.monotonic() - started_at < 5
+        assert subscription._poll.ended.done()
 
     async def test_a_commit_waits_for_a_cluster_that_is_away(self, cluster, connection, caplog):
         async with Subscription(connection, ["t"], "g") as subscription:
@@ -236,11 +293,14 @@ class TestAway:
         self, cluster, connection, caplog, capfd
     ):
         caplog.set_level(logging.INFO)
-        async with Subscription(connection, ["t"], "g") as subscription:
+        reach = Counting(connection.servers)
+        async with Subscription(connection, ["t"], "g", reach=reach) as subscription:
             await read(subscription, CaughtUp)
             cluster.go_down()
             await until_logged(caplog, "cannot be reached at 127.0.0.1")
-            await asyncio.sleep(2)
+            async with asyncio.timeout(TIMEOUT_S):
+                while reach.losses < 3:
+                    await asyncio.sleep(0.01)
             cluster.come_up()
             await until_logged(caplog, "is reached again")
         lines = [r.getMessage() for r in caplog.records if r.name.endswith("connectivity")]

@@ -18,15 +18,11 @@ LASTING = {
     "faults/test_crowd.py": (1, "work that holds up the loop"),
     "soak/chaos.py": (1, "a pause between blows"),
     "support/hanging_transactions.py": (1, "between two tries"),
-    "support/kafka_worker.py": (1, "a handler that is slow"),
     "unit/cli/test_agents.py": (1, "a task that is cancelled"),
     "unit/live/remote/test_remote_processors.py": (1, "a server that takes a moment"),
 }
 # To be replaced by a wait for a fact; each needs its service to be seen green.
 OWED = {
-    "contract/test_kafka_bus.py": (3, "members overlap; a broker stays away"),
-    "contract/test_kafka_deaths.py": (1, "slow messages are in hand"),
-    "contract/test_subscription.py": (2, "what is read ahead; what is logged once"),
     "e2e/test_flow_processors.py": (2, "what is on the disk before a kill"),
     "e2e/test_nothing_is_lost.py": (2, "a broker stays away; no second end comes"),
     "e2e/test_page.py": (1, "something to draw"),

@@ -1,12 +1,12 @@
 """What tests of a bus work with, whichever bus it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 
-from kairos.ports import Bus, Handler, Message
+from kairos.ports import Bus, Handler, Message, Outgoing
 from kairos.topics import DEAD_LETTERS
 
 TIMEOUT_S = 60
@@ -68,17 +68,20 @@ async def consuming(bus: Bus, handler: Handler, *, topic="t", group="g", concurr
 class Seen:
     """A handler that keeps what it was called with, and lets a test wait for it."""
 
-    def __init__(self, work: Callable[[Message], Awaitable[None]] | None = None) -> None:
+    def __init__(self, work: Handler | None = None) -> None:
         self.messages: list[Message] = []
         self._work = work
         self._changed = asyncio.Condition()
 
-    async def __call__(self, message: Message) -> None:
+    async def __call__(self, message: Message) -> Sequence[Outgoing] | None:
         async with self._changed:
             self.messages.append(message)
             self._changed.notify_all()
-        if self._work is not None:
-            await self._work(message)
+        return await self._work(message) if self._work else None
+
+    async def until_called(self) -> None:
+        async with asyncio.timeout(TIMEOUT_S), self._changed:
+            await self._changed.wait_for(lambda: self.messages)
 
     async def until(self, *values: str) -> None:
         async with asyncio.timeout(TIMEOUT_S), self._changed:

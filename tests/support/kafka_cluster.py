@@ -51,9 +51,10 @@ class Cluster:
         return consuming(bus, handler, topic=self.source, group=self.source, concurrency=8)
 
     @contextlib.asynccontextmanager
-    async def worker(self):
+    async def worker(self, *, slow_s=2):
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.support.kafka_worker", self.url, self.source, self.sink),
+            *(sys.executable, "-m", "tests.support.kafka_worker"),
+            *(self.url, self.source, self.sink, str(slow_s)),
             stdout=asyncio.subprocess.PIPE,
         )
         try:

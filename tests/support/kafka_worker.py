@@ -1,8 +1,8 @@
-"""A consumer as a process of its own, to be killed: `python -m tests.support.kafka_worker URL IN
-OUT`.
+"""Consume as a process of its own, to be killed: `python -m tests.support.kafka_worker URL IN OUT
+SECONDS`.
 
 What comes on IN goes to OUT; a message "hang" is never done with, a message "die" ends the process,
-and a message "slow" takes two seconds.
+and one that begins with "slow" is printed and takes SECONDS.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SESSION_S = 2.0
 OPEN_MS = 3_000
 
 
-async def main(url: str, source: str, sink: str) -> None:
+async def main(url: str, source: str, sink: str, slow_s: str) -> None:
     async def relay(message: Message):
         if message.value == b"hang":
             print("hanging", flush=True)
@@ -34,7 +34,8 @@ async def main(url: str, source: str, sink: str) -> None:
         if message.value.startswith(b"die"):
             os._exit(9)  # as if by SIGKILL: nothing more is said
         if message.value.startswith(b"slow"):
-            await asyncio.sleep(2)
+            print(message.value.decode(), flush=True)
+            await asyncio.sleep(float(slow_s))
         return [(sink, Message(key=message.key, value=message.value))]
 
     async with KafkaBus(parse_bus(url)) as bus:
