@@ -52,7 +52,7 @@ _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64})
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _LISTS = {"engine", "key", "tenant", "quota", "service_class"}
 _OTHERS = {"identity", "tokenizer", "kafka", "oidc", "batches", "flows", "retrieval", "telemetry"}
-_LISTED = {"admin_hosts", "cors_origins"}  # in the environment with commas
+_LISTED = {"admin_hosts", "allowed_hosts", "cors_origins"}  # in the environment with commas
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\sA-Z,*]+")
 _TABLES = _LISTS | _OTHERS
 
@@ -68,6 +68,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admin_port: int = 8001  # of the operators' routes; 0: any free one
     # Names by which the operators' routes may be asked, beside localhost and any address.
     admin_hosts: tuple[str, ...] = ()
+    # Names by which either port may be asked while no key is asked for, in addition to addresses,
+    # localhost and this machine's own name; `*`: any, at the callers' port.
+    allowed_hosts: tuple[str, ...] = ()
     # TLS on both ports, from two files in PEM; both are read again when they change.
     tls_certificate: str | None = None  # with what leads to its authority behind it
     tls_key: str | None = None  # the certificate's private key, without a passphrase
@@ -140,7 +143,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def admin_names(self) -> tuple[str, ...]:
         """By which the operators' routes may be asked."""
-        return (*self.admin_hosts, self.admin_host)
+        return (*self.admin_hosts, *self.allowed_hosts, self.admin_host)
 
     @property
     def asks_for_keys(self) -> bool:
@@ -276,9 +279,10 @@ def _check_places(settings: Settings) -> None:
     for name in ("port", "admin_port"):
         if not 0 <= getattr(settings, name) <= 65535:
             raise SetupError(f"{name} {getattr(settings, name)} is no port (0 to 65535)")
-    for name in settings.admin_hosts:
-        if not _HOST_NAME.fullmatch(name):
-            raise SetupError(f"admin_hosts: '{name}' is no host's name (without scheme and port)")
+    for setting, others in (("admin_hosts", ()), ("allowed_hosts", ("*",))):
+        for name in getattr(settings, setting):
+            if name not in others and not _HOST_NAME.fullmatch(name):
+                raise SetupError(f"{setting}: '{name}' is no host's name (without scheme and port)")
     for origin in settings.cors_origins:
         if not _ORIGIN.fullmatch(origin):
             raise SetupError(

@@ -68,6 +68,13 @@ def serve(
             "localhost and any address."
         ),
     ] = None,
+    allowed_hosts: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME[,NAME]: host names by which callers may ask while no API key is asked for, "
+            "in addition to localhost, this machine's name and any address; *: any."
+        ),
+    ] = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
@@ -110,6 +117,7 @@ def serve(
         "port": port,
         "admin_port": admin_port,
         "admin_hosts": config.listed(admin_hosts) if admin_hosts else None,
+        "allowed_hosts": config.listed(allowed_hosts) if allowed_hosts else None,
         "tls_certificate": _path(tls_certificate),
         "tls_key": _path(tls_key),
         "tls_client_ca": _path(tls_client_ca),

@@ -23,7 +23,7 @@ from kairos.live.engines.monitor import Monitor
 from kairos.live.flows.figures import invocation_figures
 from kairos.live.flows.service import flows_online, open_flows
 from kairos.live.frontend.connection_limits import limits_of
-from kairos.live.frontend.cors import WebPages
+from kairos.live.frontend.cors import pages_of
 from kairos.live.frontend.front import clients_front
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.health import Probes
@@ -141,7 +141,7 @@ async def running(
             app = clients_front(gateway, (probes, models), access, rooms, audit)
             limits = limits_of(settings, telemetry.count_error)
             servers = {
-                sock: server_of(app, gateway, limits, tls.callers, WebPages(settings.cors_origins)),
+                sock: server_of(app, gateway, limits, tls.callers, pages_of(settings, access)),
                 admin_sock: server_of(
                     operators_front(
                         *(brain, monitor, parts.fleet, telemetry.families_for_operators, access),

@@ -13,6 +13,8 @@ from kairos.events import Arrived, Cancelled, Failed, Finished, InstanceJoined
 from kairos.live import service
 from tests.e2e.client import LIMIT_S, Answer, Wire
 
+# Names that raw requests of tests give in their header Host.
+NAMES = ("kairos", "k", "a", "x")
 _OF_ENGINES = set(EngineSettings.__struct_fields__)
 
 
@@ -95,7 +97,9 @@ async def serving(*urls, joins=None, **given):
         for each in urls
     )
     facts = Facts()
-    settings = Settings(engine=engine, **({"port": 0, "admin_port": 0} | given))
+    settings = Settings(
+        engine=engine, **({"port": 0, "admin_port": 0, "allowed_hosts": NAMES} | given)
+    )
     async with (
         service.running(settings, (facts,)) as live,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,

@@ -406,7 +406,7 @@ async def test_random_bodies_and_headers_are_answered_or_refused(
         answer = await wire.answer()
     await wire.close()
 
-    assert answer.status in (200, 400, 404, 413, 415)
+    assert answer.status in (200, 400, 403, 404, 413, 415)  # 403: the name drawn was Origin
     if answer.status != 200:
         answer.error()
     if path != "/tokenize":

@@ -265,7 +265,7 @@ async def test_what_breaks_inside_ends_it_in_good_order(engine):
     async def broken():
         async with service.running(settings) as live:
             reader, writer = await asyncio.open_connection("127.0.0.1", live.url.rpartition(":")[2])
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: kairos\r\n\r\n")
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await reader.readuntil(b"\r\n\r\n")
             connections.append((reader, writer))
             raise RuntimeError

@@ -168,9 +168,13 @@ def test_a_value_out_of_its_range_is_named_with_what_it_may_be(arguments, messag
 
 
 @pytest.mark.parametrize("name", ["http://a", "a:8001", "a b", "*", "*.a", "-a", "é", "a" * 300])
-def test_a_host_that_cannot_be_one_is_named(name):
-    assert problem(admin_hosts=["fine.example", name]) == (
-        f"admin_hosts: '{name}' is no host's name (without scheme and port)"
+@pytest.mark.parametrize("setting", ["admin_hosts", "allowed_hosts"])
+def test_a_host_that_cannot_be_one_is_named(setting, name):
+    if (setting, name) == ("allowed_hosts", "*"):
+        assert load(None, {}, {setting: [name]}).allowed_hosts == ("*",)
+        return
+    assert problem(**{setting: ["fine.example", name]}) == (
+        f"{setting}: '{name}' is no host's name (without scheme and port)"
     )
 
 
@@ -181,6 +185,12 @@ def test_hosts_are_listed_with_commas_where_there_are_no_lists(file):
     assert load(path, environ, {"admin_hosts": None}).admin_hosts == ("b", "gpu1.internal")
     assert load(path, environ, {"admin_hosts": ["c"]}).admin_hosts == ("c",)
     assert load(path, {}, {}).admin_names == ("a", "127.0.0.1")
+    assert load(path, {"KAIROS_ALLOWED_HOSTS": "b,*"}, {}).admin_names == (
+        "a",
+        "b",
+        "*",
+        "127.0.0.1",
+    )
 
 
 @pytest.mark.parametrize("port", [0, 65535])

@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
     def head_came(self, exchange: Exchange) -> None:
         """Take a request that has begun; its body may come still."""
         if self._pages is not None:
-            self._pages.open_to_origin(exchange)
+            self._pages.admit(exchange)
         if self._awaits_head:
             self._awaits_head = False
             self._limits.has_head(self, self._peer)

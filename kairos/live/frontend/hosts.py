@@ -1,53 +1,57 @@
-"""By which names the operators' routes may be asked.
+"""Names by which a port may be asked while it asks for no key.
 
-They ask for no key, since only who is on this machine reaches them. A browser on it is, too, and a
-web page could have its own name lead here once it is loaded (DNS rebinding): to the browser all of
-this is then the page's own. What gives it away is the name in the request, which it cannot choose.
-An address is no name, so whoever comes by one is no such page.
+Such a port relies on who can reach it. A browser on this machine can, and a web page could have its
+own name lead here once it is loaded (DNS rebinding): to the browser all of this is then the page's
+own. What gives the page away is the name in the request, which it cannot choose. An address is no
+name, so a request that comes by one is from no such page.
 """
 
 import ipaddress
+import re
+import socket
 from collections.abc import Iterable
 
 from kairos.errors import InvalidRequest
 from kairos.live.frontend.openai_errors import send_error
 from kairos.live.request.client_response import ASGIApp, Receive, Scope, Send
 
+ANY_HOST = "*"
 _SHOWN = 100  # characters
+# A name or an address, and a port. What else stands in the header, a URL made of it would have for
+# its path or its user.
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:/?#@\[\]\\,]+))(?::\d{0,5})?")
 
 
 class UnknownHost(InvalidRequest):
-    """A request for the operators' routes came by a name that is not known to be theirs."""
+    """A request came by a name by which the port may not be asked."""
 
     status = 421
     code = "unknown_host"
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, *, setting: str, what: str, also: str = "") -> None:
+        """Name the setting that would let the request in, and the routes that were asked for."""
         super().__init__(
-            f"the operators' routes are not known by the name {host[:_SHOWN]!r}: ask by an "
-            "address, or name it in the setting admin_hosts"
+            f"{what} are not known by the name {host[:_SHOWN]!r}: ask by an address, or name it in "
+            f"the setting {setting}{also}"
         )
 
 
-class KnownHosts:
-    """Lets requests through that come by an address, a name of this machine alone, or one of
-    `names`. Without a name comes no browser."""
+class HostNames:
+    """Names by which a port may be asked, in addition to any address and names of this machine."""
 
-    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
-        self._app = app
-        self._names = {_plain(name) for name in names}
+    def __init__(self, names: Iterable[str]) -> None:
+        """`*` among the names: by any."""
+        self._names = {_plain(name) for name in (*names, *_own_names())}
+        self._has_any = ANY_HOST in self._names
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for header, value in scope["headers"]:
-            if header != b"host":
-                continue
-            host = value.decode("latin-1")
-            if not self._is_known(_name_of(host)):
-                await send_error(UnknownHost(host), send)
-                return
-        await self._app(scope, receive, send)
-
-    def _is_known(self, name: str) -> bool:
+    def has(self, host: str) -> bool:
+        """Return whether a request with this header Host may be answered."""
+        if self._has_any:
+            return True
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        name = found["ipv6"] or _plain(found["name"])
         if name in self._names or name == "localhost" or name.endswith(".localhost"):
             return True
         try:
@@ -57,11 +61,33 @@ class KnownHosts:
         return True
 
 
-def _name_of(host: str) -> str:
-    """Without a port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return _plain(host.partition(":")[0])
+class KnownHosts:
+    """Let requests for operators' routes pass that come by a known name.
+
+    A request without a name is from no browser.
+    """
+
+    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+        self._app = app
+        self._names = HostNames(name for name in names if name != ANY_HOST)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for header, value in scope["headers"]:
+            if header != b"host":
+                continue
+            host = value.decode("latin-1")
+            if not self._names.has(host):
+                await send_error(
+                    UnknownHost(host, setting="admin_hosts", what="the operators' routes"), send
+                )
+                return
+        await self._app(scope, receive, send)
+
+
+def _own_names() -> tuple[str, ...]:
+    """Return the name of this machine, with and without its domain."""
+    name = socket.gethostname()
+    return (name, name.partition(".")[0]) if name else ()
 
 
 def _plain(name: str) -> str:

@@ -11,6 +11,7 @@ from kairos.config import Settings
 from kairos.errors import SetupError
 from kairos.live.control.changes import of_keys
 from kairos.live.control.reload import Reload
+from kairos.live.frontend.cors import pages_of
 from kairos.live.frontend.fastapi_errors import answer_errors_as_openai_does
 from kairos.live.frontend.health import Probes
 from kairos.live.frontend.http import listen, server_of, serving, url_of
@@ -63,7 +64,7 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
             idle_us = settings.workflow_idle_s * SECOND
             follower = Follower(cluster, producer, ends, idle_us=idle_us)
             app = _app(follower, access, OrchestratorMetrics(follower, ends), audit)
-            server = server_of(app, tls=tls.callers)
+            server = server_of(app, tls=tls.callers, pages=pages_of(settings, access))
             beside = [follower.run(), ends.run(), *access.background(), *auditing(audit)]
             if may_have_page(settings):
                 names = (*settings.admin_names, settings.host)

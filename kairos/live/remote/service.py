@@ -27,6 +27,7 @@ from kairos.config import Settings
 from kairos.errors import BodyTooLarge, InvalidRequest, SetupError, TooMuchHeld, Unavailable
 from kairos.live.control.changes import of_keys
 from kairos.live.control.reload import Reload
+from kairos.live.frontend.cors import pages_of
 from kairos.live.frontend.fastapi_errors import answer_errors_as_openai_does
 from kairos.live.frontend.health import Probes
 from kairos.live.frontend.http import listen, server_of, serving, url_of
@@ -163,7 +164,7 @@ async def processing_host(settings: Settings) -> AsyncIterator[ProcessorHost]:
         app = _app(ProcessorRoutes(work, _about(found, retrieval), access, figures))
         Probes(lambda: True, lambda: figures.collect(work)).add_to(app)
         beside = [_forgetting(work.store), *access.background()]
-        server = server_of(app, tls=tls.callers)
+        server = server_of(app, tls=tls.callers, pages=pages_of(settings, access))
         await stack.enter_async_context(serving({sock: server}, beside))
         reload = Reload(settings, of_keys(access) | tls.changes())
         yield ProcessorHost(work, reload, url_of(sock, has_tls=tls.is_on))

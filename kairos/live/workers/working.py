@@ -11,7 +11,7 @@ from kairos.config import Settings
 from kairos.live.batches.service import batching
 from kairos.live.flows.service import flows_online, open_flows
 from kairos.live.frontend.connection_limits import limits_of
-from kairos.live.frontend.cors import WebPages
+from kairos.live.frontend.cors import pages_of
 from kairos.live.frontend.front import clients_front
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import server_of, serving
@@ -95,9 +95,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     *batches.background(),
                 ]
                 limits = limits_of(settings, sink.count_error)
-                server = server_of(
-                    app, gateway, limits, tls.callers, WebPages(settings.cors_origins)
-                )
+                server = server_of(app, gateway, limits, tls.callers, pages_of(settings, access))
                 async with serving({sock: server}, beside):
                     yield partial(_change, access, gateway, bodies, tls)
                 await sink.finish()
