@@ -11,6 +11,7 @@ LASTING = {
     "contract/test_run_topic.py": (4, "a broker's silence is counted in real time, in a C library"),
     "e2e/test_flow_backends.py": (1, "an engine that answers late"),
     "e2e/test_flow_equality.py": (1, "answers come in any order"),
+    "e2e/test_page.py": (1, "something to draw, in a picture for the documentation"),
     "e2e/test_replay.py": (2, "wording that is slow; parts that come apart"),
     "e2e/test_tokens.py": (2, "an issuer that is slow, and one that is silent"),
     "e2e/test_vllm_flows.py": (1, "a tool that takes its time"),
@@ -22,14 +23,7 @@ LASTING = {
     "unit/live/remote/test_remote_processors.py": (1, "a server that takes a moment"),
 }
 # To be replaced by a wait for a fact; each needs its service to be seen green.
-OWED = {
-    "e2e/test_flow_processors.py": (2, "what is on the disk before a kill"),
-    "e2e/test_nothing_is_lost.py": (2, "a broker stays away; no second end comes"),
-    "e2e/test_page.py": (1, "something to draw"),
-    "e2e/test_page_elsewhere.py": (1, "what the page asks beside"),
-    "e2e/test_pool.py": (3, "another process takes over"),
-    "faults/crowd.py": (3, "phases of a measurement"),
-}
+OWED = {}
 
 
 def fixed_sleeps(source):

@@ -4,8 +4,9 @@ was done."""
 import asyncio
 import re
 import socket
+import sqlite3
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -105,6 +106,29 @@ async def until_done(embedder, items):
             await asyncio.sleep(0.01)
 
 
+async def asked_in_vain(port, times=2):
+    """Hang up on who asks there, until that has happened so often."""
+    asked = asyncio.Semaphore(0)
+
+    def hang_up(_reader, writer):
+        writer.close()
+        asked.release()
+
+    async with asyncio.timeout(STARTED_S), await asyncio.start_server(hang_up, "127.0.0.1", port):
+        for _ in range(times):
+            await asked.acquire()
+
+
+async def until_ranked_on_disk(runs):
+    """Return once the only run's journal has the last of what is embedded and ranked."""
+    [(run, _)] = [each for each in runs.store.all() if each[1].state == "running"]
+    async with asyncio.timeout(STARTED_S):
+        with closing(sqlite3.connect(run.path / "journal.sqlite")) as journal:
+            ranked = "SELECT count(*) FROM results WHERE node = 'best'"
+            while journal.execute(ranked).fetchone() != (len(ROWS),):
+                await asyncio.sleep(0.01)
+
+
 async def undisturbed(runs, embedders):
     one = await embedders.start(delay_s=0)
     record = await runs.run(FLOW, ROWS, "quiet.jsonl", uses_cache=False, retrieval=retrieval(one))
@@ -142,7 +166,7 @@ async def test_a7_a_run_whose_only_processor_is_killed_goes_on_when_it_is_back(r
     running = asyncio.create_task(runs.run(FLOW, ROWS, uses_cache=False, retrieval=retrieval(dies)))
     await until_done(dies, 60)
     dies.kill()
-    await asyncio.sleep(1)
+    await asked_in_vain(dies.port)
     assert not running.done()
     back = await embedders.start(port=dies.port)
     record = await running
@@ -170,7 +194,7 @@ async def test_a7_what_was_embedded_and_ranked_before_a_run_was_killed_is_not_do
     async with command(place, *arguments) as started:
         await until_done(one, ITEMS)
         await asleep.until(lambda: len(engine.calls) == len(ROWS))
-        await asyncio.sleep(0.5)  # a group of changes is on the disk within 50 ms
+        await until_ranked_on_disk(runs)
         started.kill()
     one.kill()
     answering(engine)

@@ -1,6 +1,6 @@
 """The page of a process that follows workflows and decides nothing."""
 
-import asyncio
+import re
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -112,8 +112,8 @@ async def test_a_browser_walks_it_without_an_error():
     async with followed() as ask, browsing() as visit:
         page = (await visit(f"{ask.url}/ui")).page
         await page.get_by_role("navigation").get_by_role("link", name="Workflows").click()
-        await page.get_by_role("link", name="w", exact=True).click()
+        async with page.expect_response(re.compile("/data/gained/")):  # which it asks beside
+            await page.get_by_role("link", name="w", exact=True).click()
         await expect(page.get_by_role("heading", name="Workflow w")).to_be_visible()
-        await asyncio.sleep(0.3)  # what it asks beside
         await page.get_by_role("link", name="Agents").click()
         await expect(page.locator("#found")).not_to_be_empty()

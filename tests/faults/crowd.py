@@ -11,10 +11,11 @@ import json
 import statistics
 import tempfile
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
+import aiohttp
 import msgspec
 import uvloop
 
@@ -28,6 +29,7 @@ RUNNING = 256  # of their calls, on their engine; the others wait in the queue
 PHASE_S = 4.0
 PAUSE_S = 0.01  # between two questions
 ALL_THERE = "all there"
+LIMIT_S = 60
 
 _HEALTH = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -64,8 +66,11 @@ class Meanwhile:
                 await asyncio.sleep(PAUSE_S)
 
     async def during(self, phase):
+        """Return what they saw from its beginning to its end, or the first answer of each kind."""
         self._took = took = Took()
         await phase
+        while not (took.health_ms and took.calls_ms):
+            await asyncio.sleep(PAUSE_S)
         return took
 
 
@@ -100,28 +105,47 @@ async def watched(*, connections=CONNECTIONS, phase_s=PHASE_S):
         for each in engines:
             await each.until_it_says("ready")
         told = "serve", "--port", port, "--admin-port", admin_port, *urls
-        await started("kairos", "kairos.cli.main", *told).until_it_says("serving on")
-        await asyncio.sleep(2.5)  # it has asked its engines what they serve
+        kairos = started("kairos", "kairos.cli.main", *told)
+        for model in ("tiny", "crowd"):
+            await kairos.until_it_says(f" serves {model}")
         crowd = partial(started, "crowd", __spec__.name, "--crowd", port, "--connections")
-        return await _phases(Meanwhile(port), partial(crowd, connections), phase_s)
+        meanwhile = Meanwhile(port)
+
+        async def all_come():
+            comes = crowd(connections)
+            await comes.until_it_says(ALL_THERE)
+            await _until_taken(admin_port, connections)
+            return comes
+
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(meanwhile.run())
+            took = await _phases(meanwhile, all_come, phase_s)
+            asking.cancel()
+        return took
 
 
-async def _phases(meanwhile, crowd, phase_s):
-    asking = asyncio.create_task(meanwhile.run())
-    try:
-        await meanwhile.during(asyncio.sleep(1))
-        quiet = await meanwhile.during(asyncio.sleep(phase_s))
-        comes = crowd()
-        come = await meanwhile.during(comes.until_it_says(ALL_THERE))
-        wait = await meanwhile.during(asyncio.sleep(phase_s))
-        comes.kill()
-        leave = await meanwhile.during(asyncio.sleep(phase_s))
-        assert not asking.done(), asking
-    finally:
-        asking.cancel()
-        with suppress(asyncio.CancelledError):
-            await asking
+async def _phases(meanwhile, all_come, phase_s):
+    await meanwhile.during(asyncio.sleep(0))
+    quiet = await meanwhile.during(asyncio.sleep(phase_s))
+    coming = asyncio.ensure_future(all_come())
+    come = await meanwhile.during(coming)
+    wait = await meanwhile.during(asyncio.sleep(phase_s))
+    coming.result().kill()
+    leave = await meanwhile.during(asyncio.sleep(phase_s))
     return {"nobody": quiet, "they come": come, "they wait": wait, "they leave": leave}
+
+
+async def _until_taken(admin_port, calls):
+    """Return once that number of calls run or wait."""
+    names = {"kairos_requests_running", "kairos_requests_waiting"}
+    async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"http://{HOST}:{admin_port}/metrics") as response:
+                lines = (await response.text()).splitlines()
+            values = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+            if sum(float(of) for name, of in values if name.partition("{")[0] in names) >= calls:
+                return
+            await asyncio.sleep(PAUSE_S)
 
 
 async def be_the_crowd(port, connections):
@@ -133,7 +157,6 @@ async def be_the_crowd(port, connections):
     for _, writer in made:
         writer.write(call)
     await asyncio.gather(*(writer.drain() for _, writer in made))
-    await asyncio.sleep(1)  # they are read
     print(ALL_THERE, flush=True)
     await asyncio.get_running_loop().create_future()
 

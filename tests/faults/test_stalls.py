@@ -2,14 +2,12 @@
 
 import asyncio
 import re
-import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
 
 from kairos.events import Bounced
-from kairos.live.proxy.engine_client import STALL_S
 from kairos.standin import server as standins
 from kairos.standin.batch import Timing
 from tests.e2e.client import Answer
@@ -20,6 +18,7 @@ from tests.faults.proxy import Proxy
 
 TOKENS = 10
 KNOWN = 200  # calls, after which it is known how long silences are
+NEVER_S = 3_600  # the limit that is set: only what is known of silences ends one in this time
 
 
 @asynccontextmanager
@@ -38,16 +37,14 @@ async def pool(number=2, step_s=0.005):
     """A Kairos before so many engines, and the proxies before these."""
     async with (
         engines(number, step_s) as proxies,
-        serving(*(each.url for each in proxies), max_num_seqs=16) as served,
+        serving(*(each.url for each in proxies), max_num_seqs=16, stall_s=NEVER_S) as served,
     ):
         yield served, proxies
 
 
 async def call(served, *, stream):
     body = {"max_tokens": TOKENS, "min_tokens": TOKENS, "stream": stream}
-    began = time.monotonic()
-    answer = await served.chat(**body)
-    return answer.status, time.monotonic() - began
+    return (await served.chat(**body)).status
 
 
 async def play(served, *, calls, stream, callers=16):
@@ -71,8 +68,7 @@ async def test_what_hangs_is_answered_by_another_instance_in_seconds(stream):
 
         bounced = served.facts.all(Bounced)
         assert [each.reason for each in bounced] == ["stalled"] * 4
-        assert {status for status, _ in made} == {200}
-        assert max(took for _, took in made) < STALL_S / 2
+        assert set(made) == {200}
         await served.settled()
 
 
@@ -83,8 +79,7 @@ async def test_an_instance_that_hangs_as_a_whole_loses_all_that_has_not_begun():
         made = await play(served, calls=100, stream=True)
 
         assert {each.reason for each in served.facts.all(Bounced)} == {"stalled"}
-        assert {status for status, _ in made} == {200}
-        assert max(took for _, took in made) < STALL_S / 2
+        assert set(made) == {200}
         await served.settled()
 
 
@@ -95,7 +90,7 @@ async def test_slow_and_steady_engines_keep_their_calls(stream):
             proxy.hurt(Delay(2), times=None)
         made = await play(served, calls=32, stream=stream)
 
-        assert {status for status, _ in made} == {200}
+        assert set(made) == {200}
         assert served.facts.all(Bounced) == []
 
 
@@ -129,7 +124,7 @@ async def test_a_process_that_only_performs_calls_notices_it_too():
     async with engines() as proxies, AsyncExitStack() as stack:
         names = [f"--engine={each.url},max_num_seqs=16" for each in proxies]
         ports = "--port", "0", "--admin-port", "0"
-        process = await spawn(*ports, "--workers", "2", *names)
+        process = await spawn(*ports, "--workers", "2", *names, KAIROS_STALL_S=str(NEVER_S))
         stack.push_async_callback(process.communicate)
         stack.callback(process.terminate)
         said = (await process.stdout.readline()).decode()
@@ -145,5 +140,4 @@ async def test_a_process_that_only_performs_calls_notices_it_too():
         made = await play(served, calls=100, stream=True)
 
         assert proxies[0].hurts["Stall"] == 2
-        assert {status for status, _ in made} == {200}
-        assert max(took for _, took in made) < STALL_S / 2
+        assert set(made) == {200}

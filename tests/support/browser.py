@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+LIMIT_MS = 60_000  # for what never comes
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -52,9 +53,10 @@ async def browsing():
     """Gives `visit(url, **options)`, of which each is a browser of its own; at the end each of them
     has kept the rules."""
     try:
-        from playwright.async_api import async_playwright
+        from playwright.async_api import async_playwright, expect
     except ImportError:
         _missing("the package playwright is not installed: pip install -e .[dev]")
+    expect.set_options(timeout=LIMIT_MS)
     async with async_playwright() as driver:
         browser = await driver.chromium.launch(
             executable_path=path_of_browser(), args=["--no-sandbox"]
@@ -63,7 +65,7 @@ async def browsing():
 
         async def visit(url, **options):
             context = await browser.new_context(**options)
-            context.set_default_timeout(10_000)
+            context.set_default_timeout(LIMIT_MS)
             made = Visit(await context.new_page(), urlsplit(url).netloc)
             visits.append(made)
             await made.page.goto(url)

@@ -1,5 +1,7 @@
-"""`kairos` that waits less, for what is dead and between what it saves: `python -m
+"""Run `kairos` so that it waits less, for what is dead and between what it saves: `python -m
 tests.support.impatient`. For tests that would only wait longer."""
+
+import os
 
 from kairos.cli.main import main
 from kairos.live.kafka.subscription import Subscription
@@ -13,5 +15,6 @@ SAVE_S = 1.0  # of `kairos orchestrate`
 if __name__ == "__main__":
     run_bus.SILENCE_S = SILENCE_S
     follower.SAVE_S = SAVE_S
-    Subscription.__init__.__kwdefaults__["session_s"] = SESSION_S
+    session_s = float(os.environ.get("KAIROS_TEST_SESSION_S", SESSION_S))
+    Subscription.__init__.__kwdefaults__["session_s"] = session_s
     main()
