@@ -22,7 +22,7 @@ VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance acceptance-agents acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-frameworks test-http test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
+.PHONY: acceptance acceptance-agents acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-floors test-frameworks test-http test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -123,6 +123,18 @@ test-laws: $(INSTALLED)  ## laws on freshly drawn examples, 200 each: of what is
 		$$(grep -lr --include='test_*.py' hypothesis tests)
 	@KAIROS_EXAMPLES=random KAIROS_INTERPRETED=1 $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile \
 		-m "hypothesis and (interpreted or both)" $(call marked,(interpreted|both))
+
+# Of packages that are older than what they use, some warn.
+test-floors: .venv-floors/.installed  ## the HTTP ports, with the lowest versions of packages that pyproject.toml allows
+	@KAIROS_INTERPRETED=1 .venv-floors/bin/python -m pytest -n $(TEST_PROCESSES) -W ignore::DeprecationWarning \
+		-m "$(GATE)" tests/unit/live/frontend tests/unit/live/request tests/unit/flow $(addprefix tests/e2e/, \
+		test_allowed_hosts.py test_audit.py test_bad_input.py test_batches.py test_flows_online.py \
+		test_http_clients.py test_instances.py test_page_acts.py test_page_routes.py test_roles.py test_tls.py \
+		test_tls_engines.py test_zstd_bodies.py)
+.venv-floors/.installed: requirements-floors.lock
+	@python3 -m venv .venv-floors
+	@.venv-floors/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-floors.lock
+	@touch $@
 
 test-http: $(INSTALLED)  ## the HTTP server and client against other readers, and behind real proxies
 	@$(PYTEST) -m "long or not long" tests/conformance tests/e2e/test_http_clients.py tests/e2e/test_http_proxies.py

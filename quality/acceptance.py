@@ -107,6 +107,17 @@ PARTS = {
         ("experiments", *BRAIN, *PLANNING),
         15,
     ),
+    "floors": Part(
+        "the HTTP ports with the lowest versions of packages that are allowed",
+        _make("test-floors"),
+        (
+            "kairos/live/frontend",
+            "kairos/live/request",
+            "pyproject.toml",
+            "requirements-floors.lock",
+        ),
+        4,
+    ),
     "flows": Part(
         "declared workflows on real vLLM: a thousand documents through ten kills, plans, gains",
         _make("acceptance-flows"),

@@ -32,6 +32,18 @@ def test_what_it_is_made_from_has_a_version_and_it_does_not_run_as_root():
     }
 
 
+def test_the_lowest_versions_that_are_tested_are_those_that_are_allowed():
+    allowed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    floors = dict(each.partition(";")[0].strip().split(">=") for each in allowed)
+    pinned = versions("requirements-floors.lock")
+
+    for name, floor in floors.items():
+        (version,) = pinned[name]
+        found, parts = version.split(" ")[0].split("."), floor.split(".")
+        assert found[: len(parts)] == parts, name
+        assert {*found[len(parts) :]} <= {"0", "1"}, name  # the first that there is
+
+
 def test_packages_are_those_of_the_lock_file_with_their_hashes():
     assert DOCKERFILE.count("--require-hashes") == DOCKERFILE.count(" install --no-cache-dir ")
     runtime, whole = versions(RUNTIME), versions("requirements.lock")

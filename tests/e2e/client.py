@@ -47,7 +47,7 @@ class Wire:
 
     async def post(self, path, body, *headers, method="POST"):
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", "Host: kairos", f"Content-Length: {len(content)}"]
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(content)}"]
         head = "\r\n".join([*lines, *headers]).encode("latin-1")
         await self.send(head + b"\r\n\r\n" + content)
 

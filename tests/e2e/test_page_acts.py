@@ -13,6 +13,7 @@ from kairos.events import Arrived, PolicyChosen
 from kairos.live.request.caller import RIGHTS, Caller
 from kairos.live.ui.acts import Acts, CannotAct
 from kairos.live.ui.gains import GainsView
+from tests.e2e.served import NAMES
 from tests.e2e.test_roles import basic, bearer, keys
 
 
@@ -162,6 +163,7 @@ async def test_settings_are_read_again_and_what_came_of_it_is_told(kairos, stand
     assert "nothing to read again" in nothing.error()["message"]
     engine = (EngineSettings(url=standin.url),)
     given = {"engine": engine, "key": keys("admin"), "audit_log": audited.path, "admin_port": 0}
+    given["allowed_hosts"] = NAMES
     served.service.reload.load = lambda: Settings(**given, port=0, max_body_bytes=5000, infer=False)
     read = (await done(served, "reload", {})).json()
     assert read == {"changed": ["max_body_bytes"], "needs_restart": ["infer"], "problem": None}

@@ -13,6 +13,7 @@ from kairos.events import Arrived
 from kairos.live.request import jwks
 from kairos.oidc_settings import OidcSettings
 from tests.e2e.client import LIMIT_S
+from tests.e2e.served import NAMES
 from tests.support.issuer import new_key
 from tests.support.loop_clock import turns
 
@@ -270,6 +271,7 @@ async def test_another_issuer_needs_a_restart_and_keys_need_none(kairos, standin
         engine=(EngineSettings(url=standin.url),),
         port=0,
         admin_port=0,
+        allowed_hosts=NAMES,
         key=(key,),
         oidc=oidc(issuer, leeway_s=7),
     )

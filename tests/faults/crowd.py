@@ -84,7 +84,8 @@ async def _status(reader):
 def call_of(model, **fields):
     told = {"model": model, "messages": [{"role": "user", "content": "Hello"}]} | fields
     body = json.dumps(told).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+    head += "content-type: application/json\r\n"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 

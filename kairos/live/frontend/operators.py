@@ -7,6 +7,8 @@ from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from kairos.addresses import is_loopback
 from kairos.config import Settings
 from kairos.errors import KairosError, Unauthorized
@@ -20,8 +22,9 @@ from kairos.tenant_settings import Role
 PAGE = "/ui"  # what a browser shows, and all beneath it
 ASK = f"{PAGE}/ask/"  # what whoever looks may have worked out
 ACT = f"{PAGE}/act/"  # what an admin may do by it
-_OPEN = {"/health"}  # a supervisor's probes have no key
-_ASK = 'Basic realm="Kairos: the key of a viewer or admin as password", charset="UTF-8"'
+_OPEN = b"/health"  # a supervisor's probes have no key
+_PAGE, _ASK, _ACT = f"{PAGE}/".encode(), ASK.encode(), ACT.encode()
+_ASK_FOR_KEY = 'Basic realm="Kairos: the key of a viewer or admin as password", charset="UTF-8"'
 _SEES = {"GET", "HEAD", "OPTIONS"}
 
 
@@ -41,6 +44,31 @@ class OtherOrigin(KairosError):
         super().__init__("only Kairos's own page may ask for this: open it, and do it there")
 
 
+class Needed(msgspec.Struct, frozen=True):
+    """What a request for the operators' port must show."""
+
+    role: Role | None  # None: nothing
+    is_page: bool = False  # a browser may show it, by its user's password
+    is_from_page: bool = False  # only Kairos's own page may send it
+
+
+def needed(method: str, raw_path: bytes) -> Needed:
+    """Decide about access. Nothing else does so by a path.
+
+    Only the path as it was sent counts: not the decoded one, and none that a framework derives from
+    a URL or a header. A path in any other spelling than these needs an admin to change anything,
+    and a viewer to see anything.
+    """
+    if raw_path == _OPEN:
+        return Needed(None)
+    if method in _SEES:
+        return Needed("viewer", is_page=(raw_path + b"/").startswith(_PAGE))
+    is_posted = method == "POST"
+    if is_posted and raw_path.startswith(_ASK):
+        return Needed("viewer", is_from_page=True)
+    return Needed("admin", is_from_page=is_posted and raw_path.startswith(_ACT))
+
+
 class Operators:
     """Lets requests through that may see, or change, what they ask for; and tells the audit log of
     changes, and of refusals. A route says what it changed in the request's state, as `changed`."""
@@ -49,27 +77,27 @@ class Operators:
         self._app, self._access, self._audit = app, access, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in _OPEN:
+        asked = needed(scope["method"], scope["raw_path"])
+        if asked.role is None:
             await self._app(scope, receive, send)
             return
-        role = _needed(scope)
         try:
-            if _is_from_page(scope):
+            if asked.is_from_page:
                 _check_origin(scope)
-            caller = await self._access.operator(_shown(scope), role)
+            caller = await self._access.operator(_shown(scope, asked), asked.role)
         except KairosError as error:
-            await self._refuse(error, scope, send)
+            await self._refuse(error, scope, send, is_page=asked.is_page)
             return
         scope.setdefault("state", {})["caller"] = caller
-        if role == "admin" and self._audit is not None:
+        if asked.role == "admin" and self._audit is not None:
             send = self._told(self._audit, scope, caller, send)
         await self._app(scope, receive, send)
 
-    async def _refuse(self, error: KairosError, scope: Scope, send: Send) -> None:
+    async def _refuse(self, error: KairosError, scope: Scope, send: Send, *, is_page: bool) -> None:
         if self._audit is not None:
             self._audit.refused(error, None, _client_host(scope), "operators")
-        if isinstance(error, Unauthorized) and _is_page(scope):
-            await send_error(error, send, (b"www-authenticate", _ASK.encode()))
+        if isinstance(error, Unauthorized) and is_page:
+            await send_error(error, send, (b"www-authenticate", _ASK_FOR_KEY.encode()))
         else:
             await send_error(error, send)
 
@@ -103,23 +131,6 @@ def _header(scope: Scope, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def _needed(scope: Scope) -> Role:
-    if scope["method"] in _SEES:
-        return "viewer"
-    is_asked = scope["method"] == "POST" and scope["path"].startswith(ASK)
-    return "viewer" if is_asked else "admin"
-
-
-def _is_page(scope: Scope) -> bool:
-    return scope["method"] in _SEES and f"{scope['path']}/".startswith(f"{PAGE}/")
-
-
-def _is_from_page(scope: Scope) -> bool:
-    """Whether it asks for what the page alone may send."""
-    path: str = scope["path"]
-    return scope["method"] == "POST" and path.startswith((ASK, ACT))
-
-
 def _check_origin(scope: Scope) -> None:
     """A browser says which page asks, and no page can say another; what Kairos is asked as, no page
     can choose (`hosts.py`). A form can send no JSON, and a script of another origin none without
@@ -139,14 +150,14 @@ def _check_origin(scope: Scope) -> None:
         raise OtherOrigin
 
 
-def _shown(scope: Scope) -> bytes | None:
+def _shown(scope: Scope, asked: Needed) -> bytes | None:
     """A browser asks its user for a name, which does not matter, and a password, which is the key;
     and then shows them with all that it asks for, also where another site's page has it ask. So
     they count for the page alone: for what changes nothing and no other site can read, and for what
     no other site can have sent."""
     value = _header(scope, b"authorization")
     shown = None if value is None else value.encode("latin-1")
-    counts = _is_page(scope) or _is_from_page(scope)
+    counts = asked.is_page or asked.is_from_page
     if shown is None or not counts or shown[:6].lower() != b"basic ":
         return shown
     try:
