@@ -83,6 +83,12 @@ PARTS = {
         ("kairos/live/request", "kairos/live/proxy", "kairos/live/frontend", "tests/acceptance"),
         5,
     ),
+    "attacks": Part(
+        "what large, wrong and fast requests do to the event loop, to memory, and to others",
+        _make("acceptance-attacks"),
+        (*HTTP, "kairos/live/flows", "kairos/live/process", "tests/attacks"),
+        20,
+    ),
     "batches": Part(
         "a batch of 10,000 lines through kills of every process it passes through",
         _make("acceptance-batches"),
