@@ -33,7 +33,7 @@ from kairos.execution.facts import (
 )
 from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.live.flows.records import OperatorBroke
-from kairos.live.flows.tenant_threads import TenantThreads
+from kairos.live.process.tenant_threads import TenantThreads
 from kairos.live.runs.calls import CallCommand, RunCalls
 from kairos.plan.pipeline import Plan
 

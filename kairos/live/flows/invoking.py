@@ -31,10 +31,10 @@ from kairos.live.flows.invocation import FUNCTIONS, FlowResult, Invocation, Oper
 from kairos.live.flows.invoke_body import check_inputs
 from kairos.live.flows.plans import FlowPlans, spoken_by
 from kairos.live.flows.records import FlowsBusy
-from kairos.live.flows.tenant_threads import TenantThreads
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.inner_call import InnerGateway
 from kairos.live.llm.streamed_chat import Hear
+from kairos.live.process.tenant_threads import TenantThreads
 from kairos.live.remote.opened import AnyProcessors
 from kairos.live.request.budgets import budget_of
 from kairos.live.request.caller import Caller

@@ -10,7 +10,7 @@ from kairos.errors import SetupError
 from kairos.flow.functions import Functions
 from kairos.flow.yaml_file import read_json, read_yaml
 from kairos.live.flows.records import FlowRecord, FlowRefused
-from kairos.live.flows.tenant_threads import TenantThreads
+from kairos.live.process.tenant_threads import TenantThreads
 from kairos.live.runs.processing import Processors, check_processors, with_models
 from kairos.plan.operators import Declaration, Generation, Reference
 from kairos.plan.pipeline import Passes, Plan, compile_plan

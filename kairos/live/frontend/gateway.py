@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from kairos.errors import KairosError, RequestInFlight
@@ -12,6 +13,7 @@ from kairos.live.frontend.new_request import request_of
 from kairos.live.frontend.openai_errors import INTERNAL, new_id
 from kairos.live.frontend.own_models import OwnModels
 from kairos.live.observers.audit_log import OnError
+from kairos.live.process.tenant_threads import TenantThreads
 from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
@@ -27,6 +29,7 @@ from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.live.request.identity.resolve import identity_of
+from kairos.live.request.large_body import BESIDE_BYTES
 from kairos.live.request.routes import HOT_ROUTES, check_passes, rules_of
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokens import Estimate, PromptTokens
@@ -38,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPT, _REQUEST_ID = RAW[ATTEMPT], RAW[REQUEST_ID]
 _NO_NAMES: Route = {}  # in a path
+_READERS = 2  # threads that read large bodies; one body of a tenant at once
 
 
 class Gateway:
@@ -67,6 +71,8 @@ class Gateway:
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
         self.tracing, self.pace = tracing, engine.pace
         self.own_models: OwnModels | None = None  # beside those that engines serve
+        threads = ThreadPoolExecutor(_READERS, thread_name_prefix="kairos-body")
+        self.readers = TenantThreads(threads, most=1)
 
     def takes(self, exchange: Asking) -> bool:
         """Return whether it is a call. Other requests for calls come by way of the application."""
@@ -116,7 +122,7 @@ class GatewayCall:
         "_asked",
         "_by_inference",
         "_caller",
-        "_counting",
+        "_coming",
         "_exchange",
         "_gateway",
         "_is_over",
@@ -143,7 +149,7 @@ class GatewayCall:
         self._raw_path, self._names = raw_path, names
         self._on_end = on_end
         self._is_over = False
-        self._counting: asyncio.Task[Estimate] | None = None
+        self._coming: asyncio.Task[Body] | asyncio.Task[Estimate] | None = None
         request_id = identifier(asked.headers.get(_REQUEST_ID)) or new_id()
         self._response = ClientResponse(request_id, exchange, exchange.caller)
         self._rules = rules_of(asked.method, asked.path)
@@ -177,32 +183,51 @@ class GatewayCall:
     def took(self, content: bytes) -> None:
         """See `BodyTaker`."""
         self._upload = None
-        gateway, asked, caller = self._gateway, self._asked, self._caller
-        assert caller is not None
+        assert self._caller is not None
+        read = partial(body_of, self._rules, self._asked.headers, content)
+        if len(content) > BESIDE_BYTES:
+            beside = self._gateway.readers.run(self._caller.tenant, read)
+            reading = self._coming = asyncio.create_task(beside)
+            reading.add_done_callback(partial(self._has_read, content))
+            return
         try:
-            body = body_of(self._rules, asked.headers, content)
-            own = gateway.own_models
-            if own is not None and body.model is not None and own.takes(body.model):
-                own.begin(asked, content, caller, self._response, self)
-                return
-            identity = identity_of(asked.headers, body.told, self._names, caller, gateway.aliases)
-            tenant = caller.tenant
-            if gateway.inference is not None and self._rules.infers:
-                self._by_inference = gateway.inference.add(identity, body.prompt, tenant)
-                self.wants_answer = self._by_inference is not None
-            gateway.aliases.add_caller(identity, asked.headers, tenant)
-            prompts = gateway.prompts
-            parts = body, tenant, identity.app, identity.agent
-            if prompts.counts(body):
-                self._counting = asyncio.create_task(prompts.estimate(*parts))
-                self._counting.add_done_callback(partial(self._estimated, body, identity))
-            else:
-                self._arrive(body, identity, prompts.estimate_at_once(*parts))
+            self._take(content, read())
         except Exception as error:  # noqa: BLE001 - it is answered, and told where it is our own
             self.ended(error)
 
+    def _has_read(self, content: bytes, reading: asyncio.Task[Body]) -> None:
+        self._coming = None
+        if self._is_over or reading.cancelled():
+            return
+        try:
+            self._take(content, reading.result())
+        except Exception as error:  # noqa: BLE001 - as above
+            self.ended(error)
+
+    def _take(self, content: bytes, body: Body) -> None:
+        """Raises KairosError: it is refused."""
+        gateway, asked, caller = self._gateway, self._asked, self._caller
+        assert caller is not None
+        own = gateway.own_models
+        if own is not None and body.model is not None and own.takes(body.model):
+            own.begin(asked, content, caller, self._response, self)
+            return
+        identity = identity_of(asked.headers, body.told, self._names, caller, gateway.aliases)
+        tenant = caller.tenant
+        if gateway.inference is not None and self._rules.infers:
+            self._by_inference = gateway.inference.add(identity, body.prompt, tenant)
+            self.wants_answer = self._by_inference is not None
+        gateway.aliases.add_caller(identity, asked.headers, tenant)
+        prompts = gateway.prompts
+        parts = body, tenant, identity.app, identity.agent
+        if prompts.counts(body):
+            counting = self._coming = asyncio.create_task(prompts.estimate(*parts))
+            counting.add_done_callback(partial(self._estimated, body, identity))
+        else:
+            self._arrive(body, identity, prompts.estimate_at_once(*parts))
+
     def _estimated(self, body: Body, identity: Identity, counting: asyncio.Task[Estimate]) -> None:
-        self._counting = None
+        self._coming = None
         if self._is_over or counting.cancelled():
             return
         try:
@@ -289,8 +314,8 @@ class GatewayCall:
         upload, self._upload = self._upload, None
         if upload is not None:
             upload.stop()
-        if self._counting is not None:
-            self._counting.cancel()
+        if self._coming is not None:
+            self._coming.cancel()
         self._exchange.answering = None
         self._gateway.bodies.end(response)
         if error is not None:

@@ -1,8 +1,10 @@
 """What Kairos must know of a request's body, and the one change that it ever makes to one."""
 
+import ctypes
 import math
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -10,6 +12,8 @@ import msgspec
 from kairos.errors import InvalidRequest
 from kairos.live.request.identity.aliases import BODY_FIELDS
 from kairos.live.request.identity.conversation import Prompt, without_marks
+from kairos.live.request.large_body import LARGE_BYTES, Fields, reading_of
+from kairos.live.request.native import Reading
 from kairos.live.request.parameters import (
     AllowedTokens,
     Biases,
@@ -48,9 +52,9 @@ _TEXT_FIELDS = (
     rb"|reasoning(?:_content)?|thinking|system"
 )
 _MEDIA = re.compile(
-    rb'"[Dd][Aa][Tt][Aa]:[^",]{0,255};base64,[^"]*"'
-    rb'|"(?!(?:' + _TEXT_FIELDS + rb')")[A-Za-z_]{1,64}"\s{0,8}:\s{0,8}'
-    rb'"(?:[A-Za-z0-9+/=_-]|\\/){1024,}"'
+    rb'"[Dd][Aa][Tt][Aa]:[^",]{0,255};base64,[^"]*+"'
+    rb'|"(?!(?:' + _TEXT_FIELDS + rb')")[A-Za-z_]{1,64}+"\s{0,8}+:\s{0,8}+'
+    rb'"[A-Za-z0-9+/=_\\-]{1024,}+"'
 )
 _BASE64 = bytes(range(48, 58)) + bytes(range(65, 91)) + bytes(range(97, 123)) + b"+/=_-\\"
 _PROBE_BYTES, _PROBED_EACH = 64, 1_000
@@ -65,6 +69,8 @@ _OWN_FIELDS = (
     *("priority", "kv_transfer_params"),
     *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
 )
+_TOLD_BYTES = 1 << 16  # of a field that may say who calls
+_OPTIONS_BYTES = 4_096  # of `stream_options` to which one is added
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
 _JSON_TYPE = re.compile(rb"\s*application/(?:[^;\s]*\+)?json")
 _JSON_START = re.compile(rb"\s*\{")
@@ -144,6 +150,10 @@ _LAX: dict[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]] = {
     _call: msgspec.json.Decoder(_Call, strict=False),
 }
 _NUMBERS = "temperature", "top_p", "presence_penalty", "frequency_penalty"
+_FIELDS: dict[msgspec.json.Decoder[Any], Fields] = {
+    _any_route: Fields(_Body),
+    _call: Fields(_Call),
+}
 _stream_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -159,15 +169,19 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
     Raises:
         InvalidRequest: not JSON, or a field that cannot be right.
     """
-    body = _decoded(content, _call if generates else _any_route)
+    decoder = _call if generates else _any_route
+    compiled = reading_of(len(content))
+    large = compiled if len(content) > LARGE_BYTES else None
+    body = _decoded(content, decoder) if large is None else _decoded_large(content, decoder, large)
     messages = bytes(body.messages)
     if chat:
         if messages[:1] != b"[":
             raise wrong("messages", beginning(messages) if messages else "missing")
-        check_messages(messages)
+        check_messages(messages, compiled)
     sequences = 1
     if isinstance(body, _Call):
-        sequences = _check(body, chat=chat, completes=streams_usage and not chat)
+        completes = streams_usage and not chat
+        sequences = _check(body, compiled, chat=chat, completes=completes)
     limit = _limit(body)
     prompt = _prompt(body, messages)
     given = body.prompt or body.input
@@ -190,7 +204,11 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         prompt=body,
     )
     if any(map(body.__getattribute__, _OWN_FIELDS)):
-        content = read.content = _without_own_fields(content)
+        if large is None:
+            content = _without_own_fields(content)
+        else:
+            content = _FIELDS[decoder].without(_OWN_FIELDS, content, large)
+        read.content = content
     if streams_usage and body.stream:
         spliced = _ask_for_usage(content, bytes(body.stream_options))
         if spliced is not None:
@@ -265,7 +283,28 @@ def _decoded_lax(
     return body
 
 
-def _check(body: _Call, *, chat: bool, completes: bool) -> int:
+def _decoded_large(content: bytes, decoder: msgspec.json.Decoder[Any], compiled: Reading) -> _Body:
+    """Decode a body of which the members are counted first.
+
+    Raises:
+        InvalidRequest: see `read_body`.
+    """
+    if not compiled.is_utf8(content, len(content)):
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            raise not_utf8(error) from None
+    found = _FIELDS[decoder].find(content, compiled)
+    try:
+        body: _Body = decoder.decode(found.small)
+    except msgspec.ValidationError as error:
+        body = _decoded_lax(found.small, _LAX[decoder], error)
+    if found.beyond is not None:
+        raise found.beyond
+    return msgspec.structs.replace(body, **found.raw)
+
+
+def _check(body: _Call, compiled: Reading | None, *, chat: bool, completes: bool) -> int:
     """Check what the decoder leaves as it is, and return how many answers an engine generates.
 
     Raises:
@@ -275,13 +314,13 @@ def _check(body: _Call, *, chat: bool, completes: bool) -> int:
     if (tools := _told(body.tools)) and tools[:1] != b"[":
         raise wrong("tools", beginning(tools))
     if tools:
-        check_tools(tools)
+        check_tools(tools, compiled)
     if (options := _told(body.stream_options)) and options[:1] != b"{":
         raise wrong("stream_options", beginning(options))
     if completes and (prompt := _told(body.prompt)):
-        sequences *= check_prompt(prompt, sequences)
+        sequences *= check_prompt(prompt, sequences, compiled)
     if not chat and not completes and (given := _told(body.input)):
-        check_input(given)
+        check_input(given, compiled)
     return sequences
 
 
@@ -305,7 +344,8 @@ def _limit(body: _Body) -> float:
 def _told_of_caller(body: _Body) -> dict[str, msgspec.Raw]:
     if not (body.user or body.prompt_cache_key or body.metadata):
         return {}
-    return {name: value for name in BODY_FIELDS if (value := getattr(body, name))}
+    told = {name: getattr(body, name) for name in BODY_FIELDS}
+    return {name: value for name, value in told.items() if 0 < len(value) <= _TOLD_BYTES}
 
 
 def _apart(body: _Body) -> bytes:
@@ -352,15 +392,25 @@ def text_size(text: bytes) -> int:
     Images, sound and other data in it do not count. Escapes count as what they stand for, and runs
     of blanks little, as tokenizers have tokens for them.
     """
+    left: bytes | memoryview = text
     if b";base64," in text or _has_long_data(text):
-        text = _MEDIA.sub(b"", text)
-    size = len(text)
+        left = _without_media(text, reading_of(len(text)))
+    size = len(left)
     if size <= _SAMPLE_BYTES:
-        return max(0, int(size - _saved_bytes(text)))
+        return max(0, int(size - _saved_bytes(bytes(left))))
     step = size // _SAMPLES
     piece = _SAMPLE_BYTES // _SAMPLES
-    sample = b"".join([text[at : at + piece] for at in range(0, size - piece, step)])
+    sample = b"".join([left[at : at + piece] for at in range(0, size - piece, step)])
     return max(0, int(size - _saved_bytes(sample) * size / len(sample)))
+
+
+def _without_media(text: bytes, compiled: Reading | None) -> bytes | memoryview:
+    if compiled is None:
+        return _MEDIA.sub(b"", text)
+    left = bytearray(len(text))
+    buffer = (ctypes.c_char * len(left)).from_buffer(left)
+    size = compiled.without_media(text, len(text), ctypes.addressof(buffer))
+    return memoryview(left)[:size]
 
 
 def _saved_bytes(text: bytes) -> float:
@@ -384,16 +434,18 @@ def _has_long_data(text: bytes) -> bool:
 def _ask_for_usage(content: bytes, options: bytes) -> bytes | None:
     """The body with `stream_options.include_usage` set, every other byte as it was.
 
-    None where nothing is to be changed: the client asks for usage itself, or `stream_options`
-    appears more than once or spelt with escapes, so that the one to change cannot be told without
-    reading everything.
+    None where nothing is to be changed: the client asks for usage itself, or for too much else; or
+    `stream_options` appears more than once or spelt with escapes, so that the one to change cannot
+    be told without reading everything.
     """
     if not options:
         start = _JSON_START.match(content)
         assert start is not None, "decoded as an object"
         at = start.end()
         return content[:at] + b'"stream_options":{"include_usage":true},' + content[at:]
-    places = list(_STREAM_OPTIONS.finditer(content))
+    if len(options) > _OPTIONS_BYTES:
+        return None
+    places = list(islice(_STREAM_OPTIONS.finditer(content), 2))
     if len(places) != 1 or not content.startswith(options, places[0].end()):
         return None
     try:

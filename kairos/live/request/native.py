@@ -2,8 +2,8 @@
 and numpy find the same.
 
 They take bytes as they are, and arrays by address, that live as long as the call. No other thread
-runs meanwhile: the longest that they read takes milliseconds, and they mostly take a few
-microseconds, after which the event loop should not have to wait for its turn. Ours.
+runs meanwhile: they mostly take a few microseconds, after which the event loop should not have to
+wait for its turn. With `BESIDE`, which is for large texts in threads, others run. Ours.
 """
 
 import ctypes
@@ -28,6 +28,21 @@ class PassageTable(ctypes.Structure):
     ]
 
 
+class Judged(ctypes.Structure):
+    """A verdict on a list: the item, part and byte where it is wrong, from 0; and counts."""
+
+    _fields_ = [(name, _INT) for name in ("item", "part", "place", "items", "parts", "media")]
+
+
+class Member(ctypes.Structure):
+    """The places of a member's name and value, and how many items it has.
+
+    `start` -1: there is no such member.
+    """
+
+    _fields_ = [(name, _INT) for name in ("key", "start", "end", "items")]
+
+
 class Reading:
     """The functions, of which `reading.c` says what they do."""
 
@@ -37,9 +52,10 @@ class Reading:
         found = (_BYTES, count)
         self.is_utf8 = function("kairos_is_utf8", _INT, *found)
         self.depth = function("kairos_depth", _INT, *found)
-        self.is_list_of_items = function(
-            "kairos_is_list_of_items", _INT, *found, *(_INT, _INT, _INT)
-        )
+        self.judge_items = function("kairos_judge_items", _INT, *found, _INT, _ADDRESS)
+        self.judge_prompts = function("kairos_judge_prompts", _INT, *found, _ADDRESS)
+        self.without_media = function("kairos_without_media", _INT, *found, _ADDRESS)
+        self.members = function("kairos_members", _INT, *found, _BYTES, count, _ADDRESS)
         self.is_token_ids = function("kairos_is_token_ids", _INT, *found, _INT)
         self.masked = function("kairos_masked", _INT, _BYTES, count, _ADDRESS)
         self.passages = function("kairos_passages", _INT, _BYTES, count, _ADDRESS)
@@ -54,9 +70,9 @@ class Reading:
         )
 
 
-def _load() -> Reading | None:
-    library = load("kairos.live.request", "reading", ctypes.PyDLL)
+def _load(kind: type[ctypes.CDLL]) -> Reading | None:
+    library = load("kairos.live.request", "reading", kind)
     return None if library is None else Reading(library)
 
 
-READING = _load()
+READING, BESIDE = _load(ctypes.PyDLL), _load(ctypes.CDLL)

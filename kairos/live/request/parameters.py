@@ -53,6 +53,13 @@ AllowedTokens = Annotated[list[TokenId], msgspec.Meta(max_length=MAX_LOGPROBS)] 
 _AtMost = msgspec.Meta(max_length=MAX_BIASES)
 # llama.cpp takes pairs, too, and `false`.
 Biases = Annotated[dict[str, msgspec.Raw], _AtMost] | Annotated[list[msgspec.Raw], _AtMost] | None
+# Of the lists above, counted before they are decoded.
+MOST_ITEMS = {
+    "stop": MAX_STOPS,
+    "stop_token_ids": MAX_STOP_TOKENS,
+    "allowed_token_ids": MAX_LOGPROBS,
+    "logit_bias": MAX_BIASES,
+}
 
 _LIMIT = f"a whole number up to {MAX_TOKENS}, or null"
 _CHOICES = f"a whole number from 1 to {MAX_CHOICES}, or null"
@@ -99,9 +106,10 @@ RIGHT = {
     "input[].content": _CONTENT,
     "input[].content[]": _PART,
 }
+A_NUMBER = "a number"
 _WAS = {
     "str": "a string",
-    "int": "a number",
+    "int": A_NUMBER,
     "float": "a number with a fraction",
     "bool": "true or false",
     "null": "null",
@@ -109,8 +117,10 @@ _WAS = {
     "object": "an object",
 }
 _BEGINNINGS = {'"': "str", "[": "array", "{": "object", "t": "bool", "f": "bool", "n": "null"}
-_OUTSIDE = "a number that is too large or too small"
-_TOO_LONG = "longer"
+OUTSIDE = "a number that is too large or too small"
+TOO_LONG = "longer"
+_DIGITS = b"-0123456789"
+_NUMBER_TEXT = re.compile(rb"[-+.0-9eE]+")
 _AT = re.compile(r" - at `\$(.*)`\Z")
 _GOT = re.compile(r", got `(\w+)`")
 _MISSING = re.compile(r"missing required field `(\w+)`")
@@ -124,8 +134,11 @@ def wrong(param: str, was: str) -> InvalidRequest:
 
 
 def beginning(value: bytes) -> str:
-    """What a value is that begins so."""
-    return _WAS[_BEGINNINGS.get(value[:1].decode("latin-1"), "int")]
+    """Return the kind of a value, by its beginning, or, of a number, all of it."""
+    kind = _BEGINNINGS.get(value[:1].decode("latin-1"), "int")
+    if kind == "int" and (number := _NUMBER_TEXT.match(value)) and number[0].strip(_DIGITS):
+        kind = "float"
+    return _WAS[kind]
 
 
 def told(error: msgspec.ValidationError, within: str = "") -> InvalidRequest:
@@ -141,4 +154,4 @@ def told(error: msgspec.ValidationError, within: str = "") -> InvalidRequest:
         return wrong(f"{param}.{missing[1]}", "missing")
     if got is not None:
         return wrong(param, _WAS[got[1]])
-    return wrong(param, _TOO_LONG if "length" in text else _OUTSIDE)
+    return wrong(param, TOO_LONG if "length" in text else OUTSIDE)

@@ -86,70 +86,393 @@ int64_t kairos_is_utf8(const uint8_t *text, int64_t size)
     return 1;
 }
 
-enum { LIST = 1, ITEM = 2, PARTS = 3 }; /* how deep in a list of messages, or of tools */
-enum { TEXTS_TOO = 1, NEEDS_ROLE = 2 };
+enum { LIST = 1, ITEM = 2, PARTS = 3, PART = 4 }; /* how deep in a list of messages, or of tools */
+enum { TEXTS_TOO = 1, MESSAGES = 2, NEEDS_ROLE = 4 };
+enum { RIGHT, WRONG_ITEM, NO_ROLE, WRONG_ROLE, WRONG_CONTENT, WRONG_PART };
 
-static int is_key(const uint8_t *key, int64_t size, const char *name)
+/* What is known of a list: where it is wrong, how many it has. */
+typedef struct {
+    int64_t item, part, place; /* the first two by number, from 0; in bytes */
+    int64_t items, parts, media;
+} Judged;
+
+static int hexadecimal(uint8_t each)
 {
-    return size == (int64_t)strlen(name) && memcmp(key, name, (size_t)size) == 0;
+    return (each >= '0' && each <= '9') || (each >= 'a' && each <= 'f') ||
+           (each >= 'A' && each <= 'F');
 }
 
-/* Whether this is surely a list of objects, or, with TEXTS_TOO, of texts as well; of at most so
-   many, and with at most so many parts. In each a `content` is a text, null or a list of parts,
-   which are texts or objects; and a `role` is a text, which with NEEDS_ROLE is there. */
-int64_t kairos_is_list_of_items(const uint8_t *text, int64_t size, int64_t rules, int64_t most,
-                                int64_t most_parts)
+static int digit_of(uint8_t each)
 {
-    int64_t depth = 0, items = 0, parts = 0, at = 0;
-    int expects_key = 0, has_role = 0, in_content = 0;
-    if (size == 0 || text[0] != '[')
+    return each <= '9' ? each - '0' : (each | 0x20) - 'a' + 10;
+}
+
+/* Whether a key is this name, of ASCII, which may be spelt with escapes. */
+static int is_key(const uint8_t *key, int64_t size, const char *name, int64_t length)
+{
+    int64_t at = 0;
+    if (size == length && memcmp(key, name, (size_t)size) == 0)
+        return 1;
+    if (size <= length || !memchr(key, '\\', (size_t)size))
         return 0;
+    for (int64_t each = 0; each < length; each++) {
+        if (at == size)
+            return 0;
+        if (key[at] != '\\') {
+            if (key[at++] != (uint8_t)name[each])
+                return 0;
+            continue;
+        }
+        /* Of what is escaped, a name has only letters and underscores: by number. */
+        if (size - at < 6 || key[at + 1] != 'u')
+            return 0;
+        int read = 0;
+        for (int digit = 2; digit < 6; digit++)
+            read = read << 4 | digit_of(key[at + digit]);
+        if (read != name[each])
+            return 0;
+        at += 6;
+    }
+    return at == size;
+}
+
+#define IS_KEY(key, size, name) is_key(key, size, name, (int64_t)sizeof name - 1)
+
+/* Whether a part is one of those that are no media, by its type as it is spelt. */
+static int is_of_text(const uint8_t *type, int64_t size)
+{
+    static const char TYPES[][17] = {"\"text\"",    "\"input_text\"",     "\"output_text\"",
+                                     "\"refusal\"", "\"reasoning_text\"", "\"summary_text\""};
+    for (size_t each = 0; each < sizeof TYPES / sizeof *TYPES; each++)
+        if (size == (int64_t)strlen(TYPES[each]) && memcmp(type, TYPES[each], (size_t)size) == 0)
+            return 1;
+    return 0;
+}
+
+static int64_t wrong(Judged *found, int64_t code, int64_t item, int64_t part, int64_t place)
+{
+    found->item = item, found->part = part, found->place = place;
+    return code;
+}
+
+/* Whether a list has objects alone, or, with TEXTS_TOO, texts as well; with MESSAGES, in each a
+   `content` is a text, null or a list of parts, which are texts or objects, and a `role` is a text,
+   or null; with NEEDS_ROLE it is there, and a text. */
+int64_t kairos_judge_items(const uint8_t *text, int64_t size, int64_t rules, Judged *found)
+{
+    int64_t depth = 0, items = 0, parts = 0, part = 0, media = 0, at = 0;
+    int expects_key = 0, has_role = 0, in_content = 0, of_text = 0;
     while (at < size) {
         const int64_t start = at;
         const uint8_t each = text[at++];
         if (each == '"') {
             at = string_end(text, size, at);
-            if (depth == LIST && !(rules & TEXTS_TOO))
-                return 0;
-            items += depth == LIST;
-            if (depth != ITEM || !expects_key)
+            if (depth == LIST) {
+                if (!(rules & TEXTS_TOO))
+                    return wrong(found, WRONG_ITEM, items, 0, start);
+                items++;
+            } else if (depth == PARTS && in_content) {
+                part++, parts++;
+            }
+            if (!expects_key || !(depth == ITEM || (depth == PART && in_content)))
                 continue;
             const uint8_t *key = text + start + 1;
             const int64_t length = at - start - 2;
             while (at < size && (is_json_space(text[at]) || text[at] == ':'))
                 at++;
-            if (at == size || memchr(key, '\\', (size_t)length))
-                return 0;
+            if (at == size)
+                break;
             expects_key = 0;
-            in_content = is_key(key, length, "content");
-            const int is_role = is_key(key, length, "role");
-            if (text[at] == '"' ? 0 : is_role || (in_content && text[at] != '[' && text[at] != 'n'))
-                return 0;
-            has_role |= is_role;
+            if (depth == PART) {
+                if (IS_KEY(key, length, "type"))
+                    of_text = text[at] == '"' &&
+                              is_of_text(text + at, string_end(text, size, at + 1) - at);
+                continue;
+            }
+            in_content = IS_KEY(key, length, "content");
+            if (in_content && text[at] != '"' && text[at] != '[' && text[at] != 'n')
+                return wrong(found, WRONG_CONTENT, items - 1, 0, at);
+            if (IS_KEY(key, length, "role")) {
+                if (text[at] != '"' && (text[at] != 'n' || rules & NEEDS_ROLE))
+                    return wrong(found, WRONG_ROLE, items - 1, 0, at);
+                has_role = 1;
+            }
         } else if (each == '{') {
             if (depth == LIST) {
                 items++;
+                expects_key = rules & MESSAGES;
+                has_role = in_content = 0;
+            } else if (depth == PARTS && in_content) {
+                part++, parts++;
                 expects_key = 1;
-                has_role = 0;
+                of_text = 0;
             }
             depth++;
         } else if (each == '[') {
-            if (depth == LIST || (depth == PARTS && in_content))
-                return 0;
-            parts += depth == ITEM && in_content;
+            if (depth == LIST)
+                return wrong(found, WRONG_ITEM, items, 0, start);
+            if (depth == PARTS && in_content)
+                return wrong(found, WRONG_PART, items - 1, part, start);
+            if (depth == ITEM)
+                part = 0;
             depth++;
         } else if (each == '}' || each == ']') {
             depth--;
             if (depth == LIST && !has_role && (rules & NEEDS_ROLE))
-                return 0;
+                return wrong(found, NO_ROLE, items - 1, 0, start);
+            media += depth == PARTS && in_content && !of_text;
         } else if (each == ',') {
-            expects_key |= depth == ITEM;
-            parts += depth == PARTS && in_content;
-        } else if ((depth == LIST || (depth == PARTS && in_content)) && !is_json_space(each)) {
-            return 0;
+            expects_key |= (depth == ITEM && rules & MESSAGES) || (depth == PART && in_content);
+        } else if (!is_json_space(each)) {
+            if (depth == LIST)
+                return wrong(found, WRONG_ITEM, items, 0, start);
+            if (depth == PARTS && in_content)
+                return wrong(found, WRONG_PART, items - 1, part, start);
         }
     }
-    return items <= most && parts <= most_parts;
+    found->items = items, found->parts = parts, found->media = media;
+    return RIGHT;
+}
+
+/* The end of a number, of which the first byte is at `at`; -1: it is no token id. */
+static int64_t id_end(const uint8_t *text, int64_t size, int64_t at)
+{
+    enum { LONGEST = 10 };
+    const int is_negative = text[at] == '-';
+    uint64_t value = 0;
+    int64_t digits = 0;
+    for (at += is_negative; at < size && text[at] >= '0' && text[at] <= '9'; at++) {
+        if (++digits > LONGEST)
+            return -1;
+        value = 10 * value + (uint64_t)(text[at] - '0');
+    }
+    const int has_more = at < size && (text[at] == '.' || text[at] == 'e' || text[at] == 'E');
+    return has_more || value > INT32_MAX || (is_negative && value) ? -1 : at;
+}
+
+/* Whether a list has texts, token ids and lists of these alone: `items` are those that are no ids,
+   `parts` has a bit for each kind that there is. */
+int64_t kairos_judge_prompts(const uint8_t *text, int64_t size, Judged *found)
+{
+    enum { TEXT = 1, ID = 2, IDS = 4 };
+    int64_t depth = 0, items = 0, ids = 0, part = 0, kinds = 0;
+    for (int64_t at = 0; at < size;) {
+        const int64_t start = at;
+        const uint8_t each = text[at++];
+        if (each == ',' || is_json_space(each))
+            continue;
+        if (each == ']') {
+            depth--;
+        } else if (each == '[' && depth < 2) {
+            if (depth++ == LIST)
+                items++, part = 0, kinds |= IDS;
+        } else if (each == '-' || (each >= '0' && each <= '9')) {
+            at = id_end(text, size, start);
+            if (at < 0)
+                return wrong(found, depth == LIST ? WRONG_ITEM : WRONG_PART,
+                             items + ids - (depth != LIST), part, start);
+            if (depth == LIST)
+                ids++, kinds |= ID;
+            else
+                part++;
+        } else if (each == '"' && depth == LIST) {
+            at = string_end(text, size, at);
+            items++, kinds |= TEXT;
+        } else {
+            return wrong(found, depth == LIST ? WRONG_ITEM : WRONG_PART,
+                         items + ids - (depth != LIST), part, start);
+        }
+    }
+    found->items = items, found->parts = kinds;
+    return RIGHT;
+}
+
+/* Where the value of a member of the body is, and how many it has, if it is a list or an object. */
+typedef struct {
+    int64_t key, start, end, items; /* start -1: there is no such member */
+} Member;
+
+static const uint64_t ONES = 0x0101010101010101u, HIGHS = 0x8080808080808080u;
+
+/* Whether a byte of the eight ends what can be passed over in a string. */
+static uint64_t stands_out(uint64_t eight)
+{
+    const uint64_t quote = eight ^ ONES * '"', slash = eight ^ ONES * '\\';
+    return (((quote - ONES) & ~quote) | ((slash - ONES) & ~slash) |
+            ((eight - ONES * 0x20) & ~eight)) &
+           HIGHS;
+}
+
+/* The place behind a string that began before `at`; -1: it is malformed, or has no end. */
+static int64_t checked_string_end(const uint8_t *text, int64_t size, int64_t at)
+{
+    int64_t low_due = 0; /* where the second half of a pair of surrogates must begin */
+    for (;;) {
+        uint64_t eight;
+        while (size - at >= (int64_t)sizeof eight) {
+            memcpy(&eight, text + at, sizeof eight);
+            if (stands_out(eight))
+                break;
+            at += (int64_t)sizeof eight;
+        }
+        while (at < size && text[at] != '"' && text[at] != '\\' && text[at] >= 0x20)
+            at++;
+        if (low_due && (at != low_due || at == size || text[at] != '\\'))
+            return -1;
+        if (at == size || text[at] < 0x20)
+            return -1;
+        if (text[at++] == '"')
+            return at;
+        if (at == size)
+            return -1;
+        const uint8_t escaped = text[at++];
+        if (escaped != 'u') {
+            if (low_due || !strchr("\"\\/bfnrt", escaped) || !escaped)
+                return -1;
+            continue;
+        }
+        unsigned read = 0;
+        if (size - at < 4)
+            return -1;
+        for (int digit = 0; digit < 4; digit++) {
+            if (!hexadecimal(text[at]))
+                return -1;
+            read = read << 4 | (unsigned)digit_of(text[at++]);
+        }
+        const int is_low = read >= 0xDC00 && read <= 0xDFFF;
+        if (is_low != (low_due != 0))
+            return -1;
+        low_due = read >= 0xD800 && read <= 0xDBFF ? at : 0;
+    }
+}
+
+static int64_t digits_end(const uint8_t *text, int64_t size, int64_t at)
+{
+    while (at < size && text[at] >= '0' && text[at] <= '9')
+        at++;
+    return at;
+}
+
+/* The place behind a number or a literal that begins at `at`; -1: it is none. */
+static int64_t checked_scalar_end(const uint8_t *text, int64_t size, int64_t at)
+{
+    static const char *const LITERALS[] = {"true", "false", "null"};
+    for (size_t each = 0; each < sizeof LITERALS / sizeof *LITERALS; each++) {
+        const int64_t length = (int64_t)strlen(LITERALS[each]);
+        if (size - at >= length && memcmp(text + at, LITERALS[each], (size_t)length) == 0)
+            return at + length;
+    }
+    at += text[at] == '-';
+    const int64_t start = at;
+    at = digits_end(text, size, at);
+    if (at == start || (text[start] == '0' && at - start > 1))
+        return -1;
+    if (at < size && text[at] == '.') {
+        const int64_t fraction = ++at;
+        at = digits_end(text, size, at);
+        if (at == fraction)
+            return -1;
+    }
+    if (at < size && (text[at] | 0x20) == 'e') {
+        at++;
+        at += at < size && (text[at] == '+' || text[at] == '-');
+        const int64_t exponent = at;
+        at = digits_end(text, size, at);
+        if (at == exponent)
+            return -1;
+    }
+    return at;
+}
+
+/* The number of the name that a key is; -1: it is none. `names`: each ends with a zero byte. */
+static int64_t named(const uint8_t *key, int64_t size, const char *names, int64_t count)
+{
+    for (int64_t each = 0; each < count; each++) {
+        const int64_t length = (int64_t)strlen(names);
+        if (is_key(key, size, names, length))
+            return each;
+        names += length + 1;
+    }
+    return -1;
+}
+
+enum { DEEPEST = 128 };
+static const int64_t TOO_DEEP = -1, NO_OBJECT = -2, BROKEN_OFF = -3;
+
+/* The members of an object that have these names, the last of each; that all of it is well formed
+   was seen then. Returns its size. Less: the byte at which it is not; TOO_DEEP, NO_OBJECT,
+   BROKEN_OFF. The text is UTF-8. */
+int64_t kairos_members(const uint8_t *text, int64_t size, const char *names, int64_t count,
+                       Member *members)
+{
+    enum { VALUE, FIRST_VALUE, KEY, FIRST_KEY, AFTER, END } expects = VALUE;
+    uint8_t lists[DEEPEST + 1] = {0};
+    int64_t depth = 0, at = 0, items = 0;
+    Member *member = NULL;
+    for (int64_t each = 0; each < count; each++)
+        members[each].start = -1;
+    for (;;) {
+        while (at < size && is_json_space(text[at]))
+            at++;
+        if (at == size)
+            return expects == END ? size : BROKEN_OFF;
+        const int64_t start = at;
+        const uint8_t each = text[at++];
+        if (expects == END)
+            return start;
+        if (expects == KEY || (expects == FIRST_KEY && each != '}')) {
+            if (each != '"' || (at = checked_string_end(text, size, at)) < 0)
+                return start;
+            const int64_t key_end = at - 1;
+            while (at < size && is_json_space(text[at]))
+                at++;
+            if (at == size || text[at] != ':')
+                return at < size ? at : BROKEN_OFF;
+            at++;
+            if (depth == 1) {
+                const int64_t number =
+                    named(text + start + 1, key_end - start - 1, names, count);
+                member = number < 0 ? NULL : members + number;
+                if (member)
+                    member->key = start, member->start = -1;
+            }
+            expects = VALUE;
+            continue;
+        }
+        if (expects == AFTER && each == ',') {
+            expects = lists[depth] ? VALUE : KEY;
+            continue;
+        }
+        if ((each == ']' && lists[depth] && (expects == FIRST_VALUE || expects == AFTER) && depth) ||
+            (each == '}' && depth && !lists[depth] && (expects == FIRST_KEY || expects == AFTER))) {
+            depth--;
+            if (depth == 1 && member)
+                member->end = at, member->items = items;
+            expects = depth ? AFTER : END;
+            continue;
+        }
+        if (expects == AFTER || expects == FIRST_KEY)
+            return start;
+        /* a value */
+        if (depth == 0 && each != '{')
+            return NO_OBJECT;
+        items = depth == 1 ? 0 : items + (depth == 2);
+        if (depth == 1 && member)
+            member->start = start;
+        if (each == '{' || each == '[') {
+            if (++depth > DEEPEST)
+                return TOO_DEEP;
+            lists[depth] = each == '[';
+            expects = each == '[' ? FIRST_VALUE : FIRST_KEY;
+            continue;
+        }
+        at = each == '"' ? checked_string_end(text, size, at) : checked_scalar_end(text, size, start);
+        if (at < 0)
+            return start;
+        if (depth == 1 && member)
+            member->end = at, member->items = 0;
+        expects = AFTER;
+    }
 }
 
 /* Whether this is surely a list of token ids, each of at most nine digits, or a list of at most so
@@ -178,6 +501,110 @@ int64_t kairos_is_token_ids(const uint8_t *text, int64_t size, int64_t most)
     if (is_wrong)
         return 0;
     return has_ids ? lists == 0 && most >= 1 : lists <= most;
+}
+
+static const int64_t URL_HEAD = 5, URL_PARAMETERS = 255, LONGEST_NAME = 64, LEAST_BASE64 = 1024;
+
+static int is_space_in_json(uint8_t each)
+{
+    return each == ' ' || (each >= '\t' && each <= '\r');
+}
+
+static int is_base64(uint8_t each)
+{
+    return (each >= '0' && each <= '9') || (each >= 'A' && each <= 'Z') ||
+           (each >= 'a' && each <= 'z') || (each && strchr("+/=_-\\", each));
+}
+
+static int is_of_name(uint8_t each)
+{
+    return (each >= 'A' && each <= 'Z') || (each >= 'a' && each <= 'z') || each == '_';
+}
+
+/* Whether a field of this name has text: no name of media is one of these. */
+static int has_text(const uint8_t *name, int64_t size)
+{
+    static const char NAMES[][18] = {
+        "content",   "text",   "prompt",  "input",        "query",       "document",
+        "arguments", "output", "refusal", "instructions", "description", "reasoning",
+        "thinking",  "system", "reasoning_content"};
+    for (size_t each = 0; each < sizeof NAMES / sizeof *NAMES; each++)
+        if (size == (int64_t)strlen(NAMES[each]) && memcmp(name, NAMES[each], (size_t)size) == 0)
+            return 1;
+    return 0;
+}
+
+static int64_t spaces_end(const uint8_t *text, int64_t size, int64_t at)
+{
+    enum { MOST = 8 };
+    for (int passed = 0; passed < MOST && at < size && is_space_in_json(text[at]); passed++)
+        at++;
+    return at;
+}
+
+/* The place behind a data URL of which the quote is at `at`; -1: there is none. */
+static int64_t data_url_end(const uint8_t *text, int64_t size, int64_t at)
+{
+    static const char BASE64[] = ";base64";
+    const int64_t length = sizeof BASE64 - 1, start = at + 1 + URL_HEAD;
+    if (size - start < length || memcmp(text + start - 1, ":", 1) != 0)
+        return -1;
+    for (int64_t each = 0; each < URL_HEAD - 1; each++)
+        if ((text[at + 1 + each] | 0x20) != "data"[each])
+            return -1;
+    int64_t looked_at = size - start;
+    if (looked_at > URL_PARAMETERS + length + 1)
+        looked_at = URL_PARAMETERS + length + 1;
+    const uint8_t *comma = memchr(text + start, ',', (size_t)looked_at);
+    if (!comma || comma - (text + start) < length || memcmp(comma - length, BASE64, length) != 0 ||
+        memchr(text + start, '"', (size_t)(comma - (text + start))))
+        return -1;
+    const uint8_t *end = memchr(comma, '"', (size_t)(text + size - comma));
+    return end ? end - text + 1 : -1;
+}
+
+/* The place behind a member of media of which the first quote is at `at`; -1: there is none. */
+static int64_t media_member_end(const uint8_t *text, int64_t size, int64_t at)
+{
+    const int64_t name = at + 1;
+    int64_t end = name;
+    while (end < size && end - name <= LONGEST_NAME && is_of_name(text[end]))
+        end++;
+    if (end == name || end - name > LONGEST_NAME || end == size || text[end] != '"' ||
+        has_text(text + name, end - name))
+        return -1;
+    at = spaces_end(text, size, end + 1);
+    if (at == size || text[at] != ':')
+        return -1;
+    at = spaces_end(text, size, at + 1);
+    if (at == size || text[at] != '"')
+        return -1;
+    const int64_t start = ++at;
+    while (at < size && is_base64(text[at]))
+        at++;
+    return at < size && text[at] == '"' && at - start >= LEAST_BASE64 ? at + 1 : -1;
+}
+
+/* A text without the media in it, as `body.py` knows them; returns how many bytes are left. */
+int64_t kairos_without_media(const uint8_t *text, int64_t size, uint8_t *left)
+{
+    int64_t count = 0;
+    for (int64_t at = 0; at < size;) {
+        const uint8_t *quote = memchr(text + at, '"', (size_t)(size - at));
+        const int64_t next = quote ? quote - text : size;
+        memcpy(left + count, text + at, (size_t)(next - at));
+        count += next - at;
+        if (!quote)
+            break;
+        at = data_url_end(text, size, next);
+        if (at < 0)
+            at = media_member_end(text, size, next);
+        if (at < 0) {
+            left[count++] = '"';
+            at = next + 1;
+        }
+    }
+    return count;
 }
 
 enum { WORD = 8, WINDOW = 32 }; /* bytes: see `passages.py`, as for the numbers below */

@@ -1,10 +1,11 @@
 """Whether a body is formed as every engine needs it: text, depth, messages, tools, prompts.
 
-Engines fail in ways of their own at what is not, so that it is found here. What `reading.c` says is
-surely right, is; msgspec, which takes some times as long, decides about the rest, and says what is
-wrong. Ours.
+Engines fail in ways of their own at what is not, so that it is found here: by `reading.c`, which
+makes nothing of what it reads, or by msgspec where that is not compiled. Both refuse the same, in
+the same words. Ours.
 """
 
+import ctypes
 import re
 from typing import Annotated, Any
 
@@ -12,20 +13,26 @@ import msgspec
 
 from kairos.errors import InvalidRequest
 from kairos.live.request import parameters
-from kairos.live.request.native import READING, Reading
+from kairos.live.request.native import READING, Judged, Reading
 from kairos.live.request.parameters import (
+    A_NUMBER,
     MAX_DEPTH,
     MAX_MEDIA,
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_SEQUENCES,
     MAX_TOOLS,
+    OUTSIDE,
+    TOO_LONG,
     TokenId,
     beginning,
     wrong,
 )
 
-_TEXTS_TOO, _NEEDS_ROLE = 1, 2  # as `reading.c` has them
+_TEXTS_TOO, _MESSAGES, _NEEDS_ROLE = 1, 2, 4  # as `reading.c` has them
+_RIGHT, _WRONG_ITEM, _NO_ROLE, _WRONG_ROLE, _WRONG_CONTENT, _WRONG_PART = range(6)
+_ONE_KIND = {0, 1, 2, 4}  # of prompts: each kind has a bit
+_NUMBER_BYTES = 400  # of a number that is looked at, to say what it is
 _OF_IDS = re.compile(rb"\[\s*[^\s\"{]")
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 _TEXTS = {
@@ -106,14 +113,18 @@ def depth(content: bytes, compiled: Reading | None = READING) -> int:
 
 def check_messages(messages: bytes, compiled: Reading | None = READING) -> None:
     """Raises InvalidRequest."""
-    if not _is_list_of_items(messages, _NEEDS_ROLE, MAX_MESSAGES, compiled):
+    if compiled is None:
         _check_parts(_decoded(_messages, messages, "messages"), "messages")
+    else:
+        _judge_items(messages, "messages", _MESSAGES | _NEEDS_ROLE, MAX_MESSAGES, compiled)
 
 
 def check_tools(tools: bytes, compiled: Reading | None = READING) -> None:
     """Raises InvalidRequest."""
-    if not _is_list_of_items(tools, 0, MAX_TOOLS, compiled):
+    if compiled is None:
         _decoded(_tools, tools, "tools")
+    else:
+        _judge_items(tools, "tools", 0, MAX_TOOLS, compiled)
 
 
 def check_input(content: bytes, compiled: Reading | None = READING) -> None:
@@ -123,8 +134,10 @@ def check_input(content: bytes, compiled: Reading | None = READING) -> None:
             raise wrong("input", beginning(content))
     elif _OF_IDS.match(content):
         _check_prompts(content, "input", 1, compiled)
-    elif not _is_list_of_items(content, _TEXTS_TOO, MAX_MESSAGES, compiled):
+    elif compiled is None:
         _check_parts(_decoded(_items, content, "input"), "input")
+    else:
+        _judge_items(content, "input", _TEXTS_TOO | _MESSAGES, MAX_MESSAGES, compiled)
 
 
 def check_prompt(prompt: bytes, choices: int, compiled: Reading | None = READING) -> int:
@@ -140,11 +153,29 @@ def check_prompt(prompt: bytes, choices: int, compiled: Reading | None = READING
     return 1
 
 
-def _is_list_of_items(value: bytes, rules: int, most: int, compiled: Reading | None) -> bool:
-    """Whether it surely is one; in doubt, no."""
-    if compiled is None:
-        return False
-    return bool(compiled.is_list_of_items(value, len(value), rules, most, MAX_MEDIA))
+def _judge_items(value: bytes, name: str, rules: int, most: int, compiled: Reading) -> None:
+    """Raises InvalidRequest."""
+    if value[:1] != b"[":
+        raise wrong(name, beginning(value))
+    found = Judged()
+    code = compiled.judge_items(value, len(value), rules, ctypes.addressof(found))
+    if code != _RIGHT:
+        raise _wrong_at(value, name, code, found)
+    if found.items > most:
+        raise wrong(name, TOO_LONG)
+    _check_counts(found.parts, found.media, name)
+
+
+def _wrong_at(value: bytes, name: str, code: int, found: Judged) -> InvalidRequest:
+    """Return the error for what `reading.c` found."""
+    item = f"{name}[{found.item}]"
+    if code == _NO_ROLE:
+        return wrong(f"{item}.role", "missing")
+    if code == _WRONG_PART:
+        item += f".content[{found.part}]"
+    elif code != _WRONG_ITEM:
+        item += ".role" if code == _WRONG_ROLE else ".content"
+    return wrong(item, beginning(value[found.place : found.place + _NUMBER_BYTES]))
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], value: bytes, name: str) -> Any:
@@ -162,6 +193,11 @@ def _check_parts(items: list[str | _Item] | list[_Message], name: str) -> None:
         parts += len(item.content)
         kinds = (bytes(each.type) for each in item.content if isinstance(each, _Part))
         media += sum(kind not in _TEXTS for kind in kinds)
+    _check_counts(parts, media, name)
+
+
+def _check_counts(parts: int, media: int, name: str) -> None:
+    """Raises InvalidRequest."""
     if parts > MAX_PARTS:
         raise InvalidRequest(f"'{name}' has {parts} parts; at most {MAX_PARTS} are allowed", name)
     if media > MAX_MEDIA:
@@ -178,12 +214,11 @@ def _is_token_ids(prompt: bytes, most: int, compiled: Reading | None) -> bool:
 def _check_prompts(prompt: bytes, name: str, choices: int, compiled: Reading | None) -> int:
     if _is_token_ids(prompt, MAX_SEQUENCES // choices, compiled):
         return max(1, prompt.count(b"[") - 1)
-    prompts = _decoded(_prompts, prompt, name)
-    if len({type(each) for each in prompts}) > 1:
+    count, is_of_one_kind = _count_prompts(prompt, name, compiled)
+    if not is_of_one_kind:
         raise InvalidRequest(
             f"'{name}' must have strings alone, or token ids, or lists of them", name
         )
-    count = sum(not isinstance(each, int) for each in prompts)
     if count * choices > MAX_SEQUENCES:
         raise InvalidRequest(
             f"'{name}' has {count} prompts, and with {choices} answers to each the call would be "
@@ -191,3 +226,22 @@ def _check_prompts(prompt: bytes, name: str, choices: int, compiled: Reading | N
             name,
         )
     return max(1, count)
+
+
+def _count_prompts(prompt: bytes, name: str, compiled: Reading | None) -> tuple[int, bool]:
+    """Return how many texts and lists of ids there are, and whether all prompts are of one kind.
+
+    Raises:
+        InvalidRequest: one is neither of these, nor a token id.
+    """
+    if compiled is None:
+        prompts = _decoded(_prompts, prompt, name)
+        kinds = {type(each) for each in prompts}
+        return sum(not isinstance(each, int) for each in prompts), len(kinds) <= 1
+    found = Judged()
+    code = compiled.judge_prompts(prompt, len(prompt), ctypes.addressof(found))
+    if code != _RIGHT:
+        at = f"{name}[{found.item}]" + (f"[{found.part}]" if code == _WRONG_PART else "")
+        was = beginning(prompt[found.place : found.place + _NUMBER_BYTES])
+        raise wrong(at, OUTSIDE if was == A_NUMBER else was)
+    return found.items, found.parts in _ONE_KIND

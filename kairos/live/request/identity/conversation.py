@@ -17,24 +17,39 @@ _MAX_PROMPT_BYTES = 4 << 20  # of a longer one, and of more messages, nothing is
 _MAX_MESSAGES = 4096
 _TAIL = 16  # messages that are looked at; the others were, when they were the last
 _SYSTEM = -1  # the system prompt's place among messages
+_PIECE_BYTES = 1 << 20  # are cleaned at once: takes up to 50 ms
 _PROMPT_BYTES = 32_768  # of which the passages are looked at
 
 # What clients put into prompts that no model reads: marks of how far to cache, which move on with
 # the conversation, with the list that a text becomes to carry one; and a line for billing.
 _MARK, _BILLING = b'"cache_control"', b"x-anthropic-billing-header"
-_SPELT = rb'\s{0,8}"cache_control"\s{0,8}:\s{0,8}\{[^{}]{0,200}\}'
-_MARKS = re.compile(rb"," + _SPELT + rb"|" + _SPELT + rb"\s{0,8},?")
+_SPELT = rb'"cache_control"\s{0,8}+:\s{0,8}+\{[^{}]{0,200}+\}'
+_MARKS = re.compile(rb",\s{0,8}+" + _SPELT + rb"|" + _SPELT + rb"\s{0,8},?")
 _ONE_MARKED_TEXT = re.compile(
-    rb'\[\{"type":\s?"text",\s?"text":\s?("[^"\\]*+(?:\\.[^"\\]*+)*+"),' + _SPELT + rb"\}\]",
+    rb'\[\{"type":\s?"text",\s?"text":\s?("[^"\\]*+(?:\\.[^"\\]*+)*+"),\s{0,8}' + _SPELT + rb"\}\]",
     re.DOTALL,
 )
 _BILLINGS = re.compile(
-    rb'\{"type":\s?"text",\s?"text":\s?"x-anthropic-billing-header[^"\\]{0,500}"\}(?:,\s?)?'
+    rb'\{"type":\s?"text",\s?"text":\s?"x-anthropic-billing-header[^"\\]{0,500}+"\}(?:,\s?)?'
 )
 
 
 def without_marks(spelt: bytes) -> bytes:
-    """Return a prompt, or a part of one, without what clients put there for caches and bills."""
+    """Return a prompt, or a part of one, without what clients put there for caches and bills.
+
+    Of a long one, piece by piece, so that other threads have turns; what lies across an end of a
+    piece stays, and so does all behind the bytes of which anything is inferred.
+    """
+    if _MARK not in spelt and _BILLING not in spelt:
+        return spelt
+    if len(spelt) <= _PIECE_BYTES:
+        return _cleaned(spelt)
+    end = min(len(spelt), _MAX_PROMPT_BYTES)
+    pieces = [_cleaned(spelt[at : at + _PIECE_BYTES]) for at in range(0, end, _PIECE_BYTES)]
+    return b"".join([*pieces, spelt[len(pieces) * _PIECE_BYTES :]])
+
+
+def _cleaned(spelt: bytes) -> bytes:
     if _MARK in spelt:
         spelt = _MARKS.sub(b"", _ONE_MARKED_TEXT.sub(rb"\1", spelt))
     return _BILLINGS.sub(b"", spelt) if _BILLING in spelt else spelt

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kairos.live.flows.tenant_threads import TenantThreads
+from kairos.live.process.tenant_threads import TenantThreads
 
 LIMIT_S = 60
 

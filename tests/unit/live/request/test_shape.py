@@ -1,6 +1,6 @@
-"""What `reading.c` says is surely right, msgspec and Python find right, too; where it is not
-compiled, the same is refused."""
+"""What `reading.c` refuses, msgspec and Python refuse, too, in the same words."""
 
+import ctypes
 import json
 from contextlib import suppress
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kairos.errors import InvalidRequest
 from kairos.live.request import shape
 from kairos.live.request.body import read_body
+from kairos.live.request.native import Judged
 from kairos.live.request.parameters import MAX_DEPTH, MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
 
 _keys = st.sampled_from(["role", "content", "type", "x", 'a"\\', "é"])
@@ -72,7 +73,7 @@ CHECKS = [shape.check_messages, shape.check_tools, shape.check_input]
 @example(b'[{"role":"a","content":[5]}]')
 @example(b'[{"role":"a","content":[{"x":[5,[]]},"b"]}]')
 @example(b"[]")
-def test_where_c_is_sure_msgspec_finds_the_same(check, reading, items):
+def test_msgspec_finds_the_same_as_c(check, reading, items):
     assert refusal(check, items, reading) == refusal(check, items, None)
 
 
@@ -82,7 +83,7 @@ def test_where_c_is_sure_msgspec_finds_the_same(check, reading, items):
 @example(b"[[[1]]]", 1)
 @example(b"[1,2]", 16_384)
 @example(b"[1,2]", 16_385)
-def test_where_c_is_sure_of_token_ids_so_is_msgspec(reading, prompt, choices):
+def test_msgspec_finds_the_same_prompts_as_c(reading, prompt, choices):
     assert refusal(shape.check_prompt, prompt, choices, reading) == refusal(
         shape.check_prompt, prompt, choices, None
     )
@@ -184,8 +185,10 @@ def test_c_counts_parts_as_msgspec_does(reading):
 @given(st.binary(max_size=60) | st.builds(lambda items, cut: items[:cut], written_lists, places))
 def test_c_takes_what_is_no_json_too(reading, content):
     """It is given none, but a fault of its own must not be how that shows."""
-    for rules in range(4):
-        reading.is_list_of_items(content, len(content), rules, 10, 10)
+    judged = Judged()
+    for rules in range(8):
+        reading.judge_items(content, len(content), rules, ctypes.addressof(judged))
+    reading.judge_prompts(content, len(content), ctypes.addressof(judged))
     reading.depth(content, len(content))
     reading.is_token_ids(content, len(content), 10)
     with suppress(InvalidRequest):
