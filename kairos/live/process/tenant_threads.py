@@ -1,5 +1,8 @@
-"""Threads that all tenants share: each tenant has so many of them at once, and its further work
-waits in turn. So whoever asks for much keeps nobody else from them."""
+"""Threads that all tenants share.
+
+Each tenant has a few of them at once, and its further work waits in turn, so that no tenant keeps
+the others from them.
+"""
 
 import asyncio
 import contextlib
@@ -19,8 +22,10 @@ class TenantThreads:
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def run(self, tenant: str, work: Callable[[], _T]) -> _T:
-        """What the work gives. Cancelled, work that has begun holds its thread, and its tenant's
-        turn, to its end. Raises what the work raises."""
+        """Return the result of the work, or raise its error.
+
+        Cancelled, work that has begun holds its thread, and its tenant's turn, to its end.
+        """
         turns = self._turns.setdefault(tenant, asyncio.Semaphore(self._most))
         await turns.acquire()
         loop = asyncio.get_running_loop()

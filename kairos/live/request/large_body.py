@@ -78,8 +78,11 @@ class Fields:
 
 
 class Found(NamedTuple):
-    """An object of the members to decode; those that stay as they are spelt; and the error of the
-    first that is beyond its bound, before which all others were found."""
+    """Members of a body.
+
+    `small`: an object of those to decode; `raw`: those that stay as they are spelt; `beyond`: the
+    error of the first beyond its bound, behind which none is decoded.
+    """
 
     small: bytes
     raw: dict[str, msgspec.Raw]

@@ -38,7 +38,7 @@ def without_marks(spelt: bytes) -> bytes:
     """Return a prompt, or a part of one, without what clients put there for caches and bills.
 
     Of a long one, piece by piece, so that other threads have turns; what lies across an end of a
-    piece stays, and so does all behind the bytes of which anything is inferred.
+    piece stays, and so do all bytes behind the longest prompt that is read for inference.
     """
     if _MARK not in spelt and _BILLING not in spelt:
         return spelt

@@ -36,7 +36,7 @@ _written_objects = st.builds(_written, _objects | _values, st.booleans(), st.boo
 
 @st.composite
 def _hurt(draw):
-    """A text of which a few bytes were replaced, left out or put in."""
+    """Draw a text with a few bytes replaced, left out or put in."""
     content = bytearray(draw(_written_objects))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(content)))

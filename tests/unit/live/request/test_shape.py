@@ -1,4 +1,4 @@
-"""What `reading.c` refuses, msgspec and Python refuse, too, in the same words."""
+"""Check that msgspec and Python refuse the same as `reading.c`, in the same words."""
 
 import ctypes
 import json
