@@ -193,7 +193,10 @@ def _is_left(
 @app.command("cancel")
 def runs_cancel(run: Run, directory: Directory = None) -> None:
     """Stop a run for good: what is in flight ends, and its results are removed. Of a run with --bus
-    those on Kafka go when they are 30 days old, and other hosts cannot resume it."""
+    those on Kafka go when they are 30 days old, and other hosts cannot resume it.
+
+    A run that is done stays as it is.
+    """
     import msgspec
 
     from kairos.live.runs.run_store import RunStore
@@ -203,8 +206,12 @@ def runs_cancel(run: Run, directory: Directory = None) -> None:
     found = RunStore(directory or runs_root(os.environ)).find(run)
     found.stop_holder(_STOP_S)
     with found.held():
+        before = found.read()
+        if before.state in ("done", "cancelled"):
+            typer.echo(f"kairos: {before.id} is {before.state} already: nothing was changed")
+            return
         now = time.time_ns() // 1000
-        record = msgspec.structs.replace(found.read(), state="cancelled", changed_at=now)
+        record = msgspec.structs.replace(before, state="cancelled", changed_at=now)
         tell_cancelled(record, os.environ)
         found.write(record)
         found.forget_results()

@@ -66,6 +66,8 @@ class Evaluation:
         """An operator has no value for its row: what becomes of it is the operator's word."""
         operator = frame.scope.operators[slot].operator
         how = "fail" if operator is None else operator.on_error
+        if how in ("skip", "default"):
+            frame.row.instead.setdefault(frame.operator_path(slot), (how, error))
         if how == "skip":
             self.settle(frame, slot, ABSENT)
         elif how == "default":

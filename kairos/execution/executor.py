@@ -267,6 +267,11 @@ class Executor:
 
     def _row_ended(self, row: OpenRow, value: object) -> None:
         self._close(row)
+        if row.instead:
+            self.observation.went_on(row.row, row.instead)
+            ways = {how for how, _ in row.instead.values()}
+            self.figures.skipped += "skip" in ways
+            self.figures.defaulted += "default" in ways
         if value is ABSENT:
             self.figures.dropped += 1
             self._out.append(DropRow(row.stage, row.row))

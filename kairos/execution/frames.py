@@ -31,7 +31,8 @@ class OpenRow:
     """A row that is being computed. `given`: what it was read as. `early`: what was begun for it
     before it was known that it is needed, if anything was."""
 
-    __slots__ = ("alive", "bounds", "early", "given", "known", "row", "size_bytes", "stage")
+    __slots__ = ("alive", "bounds", "early", "given", "instead", "known", "row", "size_bytes",
+                 "stage")  # fmt: skip
 
     def __init__(
         self, stage: int, row: int, given: object, known: Mapping[str, Known], size_bytes: int
@@ -41,6 +42,8 @@ class OpenRow:
         self.alive = True
         self.early: EarlyWork | None = None
         self.bounds: RowBounds | None = None  # None: it may take what it likes
+        # Operators that had no value, and went on by `skip` or `default`; why the first time.
+        self.instead: dict[str, tuple[str, str]] = {}
 
 
 class ValueFrame:
@@ -71,6 +74,11 @@ class ValueFrame:
         around = self.parent if self.scope.is_staged else self
         assert around is not None, "a body is within a frame"
         return around.path + declared
+
+    def operator_path(self, slot: int) -> str:
+        """Return the declared node without numbers of rounds and items."""
+        parts = self.declared_node(slot).split(".")
+        return ".".join(part for part in parts if not part.isdigit())
 
 
 Slot = tuple[ValueFrame, int]

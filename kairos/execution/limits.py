@@ -53,6 +53,8 @@ class FlowFigures(msgspec.Struct):
     merged: int = 0  # results that an equal call gave
     fetched: int = 0  # results that the cache had
     resumed: int = 0  # results that an earlier session had
+    skipped: int = 0  # rows that went on without a value (`on_error: skip`)
+    defaulted: int = 0  # rows that went on with a default
     cut: int = 0  # answers that were cut, or had no text
     touched: int = 0  # beginnings of prompts that were computed ahead
     prompt_tokens: int = 0

@@ -5,6 +5,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -91,7 +92,19 @@ async def embedded_service(
         def end(workflow_id: str) -> None:
             service.brain.feed(WorkflowEnded(TENANT, workflow_id))
 
-        yield service, RunPool(llm, _capacity(service, record.concurrency), end)
+        pool = RunPool(llm, _capacity(service, record.concurrency), end)
+        yield service, msgspec.structs.replace(pool, problems=partial(_problems, service))
+
+
+def _problems(service: Service) -> list[str]:
+    """Return what is wrong with engines, where there is none that could take a call."""
+    found, balancer = service.monitor.problems, service.brain.balancer
+    said = [f"{name}: {problem}" for name, problem in found.items() if problem != NOT_PROBED]
+    for name in balancer.ledger.instances:
+        if balancer.faults.circuits.state(name, service.brain.now()) == "closed":
+            return []
+        said.append(f"{name}: it failed calls, and is tried again soon")
+    return said
 
 
 async def _joined(service: Service) -> None:

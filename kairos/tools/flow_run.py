@@ -152,6 +152,8 @@ async def run_task(
         now = job.digest.hex()
         if directory is not None and record.plan_digest not in ("", now):
             on_note(_changed(plan))
+            figures = {k: v for k, v in record.figures.items() if k not in ("skipped", "defaulted")}
+            record = msgspec.structs.replace(record, figures=figures, fallbacks={})
         record = msgspec.structs.replace(record, plan_digest=now)
         if directory is None:
             directory = store.create(record)
@@ -271,6 +273,7 @@ def run_flow(
             created_at=before.created_at,
             plan_digest=before.plan_digest,
             figures=before.figures,
+            fallbacks=before.fallbacks,
             written=before.written,
         )
     task = check_task(record, flow.declaration, flow.functions, table)

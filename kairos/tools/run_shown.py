@@ -41,6 +41,8 @@ def progress_line(run_id: str, progress: RunProgress) -> Text:
         parts.append(f"saved {saved}")
     if failed := figures.get("failed", 0):
         parts.append(f"{failed:,} failed")
+    if progress.waits_for:
+        parts.append(progress.waits_for)
     return Text("  ".join(parts))
 
 
@@ -82,6 +84,13 @@ def show_end(console: Console, record: RunRecord) -> None:
             console.print(f"{dropped:,} rows were filtered away")
         if cut := figures.get("cut", 0):
             console.print(f"{cut:,} answers were cut or had no text (on_cut of the operators)")
+        for each in fallback_texts(record):
+            console.print(f"[bold yellow]{escape(each)}[/]", soft_wrap=True, highlight=False)
+        if record.fallbacks:
+            console.print(
+                "a new run tries them again, and asks for nothing else that is known",
+                soft_wrap=True,
+            )
         if failed:
             where = errors_path(Path(record.out))
             console.print(
@@ -100,6 +109,16 @@ def show_end(console: Console, record: RunRecord) -> None:
     console.print("; ".join(said))
     if expected := forecast_text(record):
         console.print(f"expected: {expected}", soft_wrap=True, highlight=False)
+
+
+def fallback_texts(record: RunRecord) -> list[str]:
+    """Return how many rows went on without a value of an operator, and why the first did."""
+    ways = {"default": "took the default of", "skip": "went on without"}
+    return [
+        f"{each.rows:,} rows {ways[each.how]} '{name}' (on_error: {each.how}); row {each.row}: "
+        f"{each.error}"
+        for name, each in record.fallbacks.items()
+    ]
 
 
 def forecast_text(record: RunRecord) -> str | None:
@@ -157,6 +176,10 @@ def show_run(console: Console, directory: RunDirectory, record: RunRecord) -> No
     }
     if expected := forecast_text(record):
         lines["expected"] = expected
+    if record.waits_for and state == "running":
+        lines["waits for"] = record.waits_for
+    if record.fallbacks:
+        lines["on_error"] = "\n".join(fallback_texts(record))
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in (*lines.items(), *((k, f"{v:,}") for k, v in record.figures.items())):
         table.add_row(name.replace("_", " "), escape(value))

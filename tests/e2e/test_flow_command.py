@@ -142,9 +142,10 @@ async def test_a_run_is_shown_and_cancelled(place, engine):
         status, said = await kairos_command(place, "runs", "resume", found["id"])
         assert status == 1
         assert "is under way in another process" in said
-        engine.release(10_000)
-        status, said = await kairos_command(place, "runs", "cancel", found["id"])
-        assert (status, said) == (0, f"kairos: {found['id']} is cancelled\n")
+        async with command(place, "runs", "cancel", found["id"]) as cancelling:
+            await started.until_it_says("may finish")
+            engine.release(10_000)
+            assert await cancelling.end() == (0, f"kairos: {found['id']} is cancelled\n")
         assert (await started.end())[0] == 130
     status, said = await kairos_command(place, "runs", "show", found["id"])
     assert "cancelled" in said
@@ -152,6 +153,19 @@ async def test_a_run_is_shown_and_cancelled(place, engine):
     status, said = await kairos_command(place, "runs", "resume", found["id"])
     assert (status, "was cancelled: its results are gone" in said) == (1, True)
     assert not list(place.glob("kairos/runs/*/journal*"))
+    status, said = await kairos_command(place, "runs", "cancel", found["id"])
+    assert (status, "is cancelled already: nothing was changed" in said) == (0, True)
+
+
+async def test_a_run_that_is_done_is_not_cancelled(place, engine):
+    write_rows(place / "rows.jsonl", [{"text": "one"}, {"text": "x" * ROW_BYTES}])
+    assert (await kairos_command(place, *run_arguments(engine)))[0] == 3
+    (found,) = await listed(place)
+    status, said = await kairos_command(place, "runs", "cancel", found["id"])
+
+    assert (status, said) == (0, f"kairos: {found['id']} is done already: nothing was changed\n")
+    assert await listed(place) == [found]
+    assert (await kairos_command(place, "runs", "resume", found["id"]))[0] == 3
 
 
 async def test_rows_that_failed_have_a_table_and_the_exit_status_is_3(place, engine):

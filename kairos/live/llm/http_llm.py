@@ -11,7 +11,7 @@ import msgspec
 from kairos.declared_plan import PlannedWork
 from kairos.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
 from kairos.live.llm.patience import Patience
-from kairos.live.llm.refusals import read_error
+from kairos.live.llm.refusals import INSUFFICIENT_QUOTA, read_error
 from kairos.live.llm.streamed_chat import Listen, read_stream
 
 _RETRY_AFTER_MAX_S = 30
@@ -44,6 +44,10 @@ class HttpLLM:
         self._headers = headers_with(api_key)
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
         self._patience = patience or Patience()
+
+    @property
+    def patience(self) -> Patience:
+        return self._patience
 
     def use_model(self, model: str | None) -> None:
         """Asked for from now on where a body names none."""
@@ -220,9 +224,9 @@ def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
             return msgspec.json.decode(raw, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UpstreamFailed(f"the answer is no JSON object: {error}") from error
-    told = read_error(raw).message[:_MESSAGE_LIMIT] or "nothing"
-    message = f"the model's server answered {status}: {told}"
-    if status in (429, 503):
+    said = read_error(raw)
+    message = f"the model's server answered {status}: {said.message[:_MESSAGE_LIMIT] or 'nothing'}"
+    if status in (429, 503) and said.code != INSUFFICIENT_QUOTA:
         refusal = Unavailable(message)
         if retry_after.isascii() and retry_after.isdigit():
             refusal.retry_after_s = min(int(retry_after[:9]), _RETRY_AFTER_MAX_S)

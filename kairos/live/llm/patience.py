@@ -7,6 +7,8 @@ from itertools import count
 from math import inf
 from typing import Any
 
+import msgspec
+
 from kairos.errors import Unavailable
 from kairos.header_names import ATTEMPT, DEADLINE
 from kairos.model import SECOND
@@ -17,6 +19,15 @@ _ATTEMPT_MAX = 999  # that a header may say
 
 Answer = dict[str, Any]
 Ask = Callable[[Mapping[str, str]], Awaitable[Answer]]
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """A call that was refused, and is asked again. Instants in seconds, by the clock."""
+
+    why: str
+    since_s: float
+    again_s: float
+    until_s: float  # then it has failed
 
 
 class Patience:
@@ -40,6 +51,19 @@ class Patience:
         self._backoff_max_s = 0 if limit_s is None else _BACKOFF_MAX_S
         self._sleep = sleep
         self._now_s = now_s
+        self._waits: dict[asyncio.Future[None], Wait] = {}
+        self._has_left = False
+
+    @property
+    def waits(self) -> list[Wait]:
+        """Calls that were refused and are asked again, the oldest first."""
+        return list(self._waits.values())
+
+    def leave(self) -> None:
+        """Ask for nothing again from now on: refused calls have failed."""
+        self._has_left = True
+        for each in self._waits:
+            each.cancel()
 
     async def until_answered(self, ask: Ask, headers: Mapping[str, str]) -> Answer:
         """Ask with these headers, the attempt counted up, until there is an answer.
@@ -48,19 +72,40 @@ class Patience:
             Unavailable: the last refusal.
             KairosError: whatever else `ask` raises.
         """
-        first, until_s = int(headers.get(ATTEMPT, "1")), None
+        first, since_s, until_s = int(headers.get(ATTEMPT, "1")), 0.0, None
         for refused in count():
             attempt = min(first + refused, _ATTEMPT_MAX)
             try:
                 return await ask({**headers, ATTEMPT: str(attempt)})
             except Unavailable as error:
+                now_s = self._now_s()
                 if until_s is None:
-                    until_s = min(self._now_s() + self._limit_s, _deadline_s(headers))
+                    since_s, until_s = now_s, min(now_s + self._limit_s, _deadline_s(headers))
                 wait_s = max(error.retry_after_s or 0, min(2**refused, self._backoff_max_s))
-                if refused + 1 == self._tries or self._now_s() + wait_s > until_s:
+                is_last = refused + 1 == self._tries or now_s + wait_s > until_s
+                if is_last or not await self._slept(
+                    wait_s, Wait(str(error), since_s, now_s + wait_s, until_s)
+                ):
                     raise
-            await self._sleep(wait_s)
         raise AssertionError("unreachable")
+
+    async def _slept(self, wait_s: float, wait: Wait) -> bool:
+        """Return whether the time has passed; False: `leave` came first."""
+        if self._has_left:
+            return False
+        sleeping = asyncio.ensure_future(self._sleep(wait_s))
+        self._waits[sleeping] = wait
+        try:
+            await sleeping
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._has_left or (task is not None and task.cancelling()):
+                raise
+            return False
+        finally:
+            del self._waits[sleeping]
+            sleeping.cancel()
+        return True
 
 
 def _deadline_s(headers: Mapping[str, str]) -> float:

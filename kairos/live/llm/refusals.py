@@ -25,6 +25,7 @@ _STATUS = {
         *(Unavailable, UpstreamUnreachable),
     )
 }
+INSUFFICIENT_QUOTA = "insufficient_quota"  # OpenAI's 429 that no waiting ends
 _BUDGET, _SPENT = "budget_", 403
 
 
@@ -51,7 +52,7 @@ def read_error(body: bytes) -> ErrorTold:
 def refusal(status: int, told: ErrorTold, prefix: str = "") -> KairosError:
     """Unavailable: trying again makes sense; InvalidRequest: it does not; UpstreamFailed: else."""
     kind: type[KairosError] = UpstreamFailed
-    if status in (429, 503):
+    if status in (429, 503) and told.code != INSUFFICIENT_QUOTA:
         kind = Unavailable
     elif 400 <= status < 500:
         kind = InvalidRequest

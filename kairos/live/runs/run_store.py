@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from kairos.errors import SetupError
+from kairos.execution.observation import Fallback
 from kairos.live.runs.large_values import LargeValues
 from kairos.retrieval_settings import RetrievalSettings
 from kairos.workload.files import atomic_write
@@ -75,6 +76,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int  # µs since the epoch
     changed_at: int
     figures: dict[str, int] = {}
+    fallbacks: dict[str, Fallback] = {}  # by operator
+    waits_for: str = ""  # why calls are not answered for now
     took_s: float = 0.0  # sessions together, from the first call until all rows have ended
     forecast: RunForecast | None = None
     written: dict[str, tuple[int, int]] = {}  # of each file that it wrote, bytes and ns of mtime

@@ -37,6 +37,7 @@ from kairos.plan.signatures import of_structure
 
 _WHY = {"done": "", "stopped": "", "budget": "it has used what it may (--max-calls, --max-tokens)"}
 _CAPACITY_EVERY_S = 1.0
+_SAID = 300  # characters of what engines say
 _RECORD_EVERY_S = 2.0
 FUNCTIONS = 32  # that run at once
 
@@ -69,6 +70,7 @@ class RunPool(msgspec.Struct, frozen=True):
     on_workflow_end: Callable[[str], None]
     kv_tokens: int | None = None  # that its engines hold together; None: not known
     processors: Processors | None = None  # None: the flow needs none
+    problems: Callable[[], Sequence[str]] = tuple  # of engines, where none takes calls now
     # Beside the run, for as long as it goes on: has the models there that its calls want.
     follow: Callable[[RunDriver], Coroutine[None, None, None]] | None = None
 
@@ -86,14 +88,17 @@ class FlowRun:
         self._directory, self.record, self._on_note = directory, record, on_note
         self._timeline = timeline
         self._began_s = time.monotonic()
-        self._before = record.figures
+        self._before, self._fallbacks_before = record.figures, record.fallbacks
         self._session: RunSession | None = None
+        self._pool: RunPool | None = None  # while it drives
         self._journal: RunJournal | None = None  # while it is open
         self._is_stopping = False
 
     def stop(self) -> None:
         """What is in flight ends, then the run; it can be resumed."""
         self._is_stopping = True
+        if self._pool is not None:
+            self._pool.llm.patience.leave()
         if self._session is not None:
             self._session.driver.stop()
 
@@ -105,7 +110,11 @@ class FlowRun:
     def progress(self) -> RunProgress:
         if self._session is None:
             return RunProgress()
-        return self._session.progress(time.monotonic() - self._began_s)
+        progress = self._session.progress(time.monotonic() - self._began_s)
+        return msgspec.structs.replace(progress, waits_for=self._waits_for())
+
+    def _waits_for(self) -> str:
+        return "" if self._pool is None else waits_for(self._pool, time.time())
 
     async def to_the_end(self, job: FlowJob, pool: RunPool) -> RunRecord:
         """What became of it: `done`, with its tables written, or `stopped`.
@@ -149,6 +158,8 @@ class FlowRun:
                 detail=_WHY[end.reason],
                 written=written,
                 took_s=took_s,
+                waits_for="",
+                fallbacks=session.fallbacks(self._fallbacks_before),
                 figures=await asyncio.to_thread(session.final_figures, self._before),
             )
         return self.record
@@ -173,9 +184,13 @@ class FlowRun:
         ]
         if pool.follow is not None:
             beside.append(pool.follow(driver))
+        self._pool = pool
+        if self._is_stopping:
+            pool.llm.patience.leave()
         try:
             return await _beside(driver.drive(session.intake, calls), beside)
         finally:
+            self._pool = None
             await calls.abandon()
 
     @asynccontextmanager
@@ -207,7 +222,11 @@ class FlowRun:
     async def _keep_record(self, session: RunSession) -> None:
         while True:
             await asyncio.sleep(_RECORD_EVERY_S)
-            self._change(figures=session.figures(self._before))
+            self._change(
+                figures=session.figures(self._before),
+                fallbacks=session.fallbacks(self._fallbacks_before),
+                waits_for=self._waits_for(),
+            )
 
     def _on_trouble(self, line: str | None) -> None:
         if line is None:
@@ -224,6 +243,21 @@ class FlowRun:
             self._on_note(f"what is known of the run is not kept for now: {error}")
         if self._journal is not None:
             self._journal.tell(msgspec.json.encode(self.record))
+
+
+def waits_for(pool: RunPool, now_s: float) -> str:
+    """Return why calls of a run are not answered for now; empty: they are."""
+    waits, problems = pool.llm.patience.waits, pool.problems()
+    said = [] if not problems else [f"no engine takes calls: {'; '.join(problems)[:_SAID]}"]
+    if waits:
+        first, again_s = waits[0], min(each.again_s for each in waits)
+        many = "1 call is" if len(waits) == 1 else f"{len(waits):,} calls are"
+        said.append(
+            f"{many} refused and asked again, next in {max(0.0, again_s - now_s):.0f} s: "
+            f"{first.why[:_SAID]} (since {now_s - first.since_s:.0f} s; fails after "
+            f"{first.until_s - first.since_s:,.0f} s)"
+        )
+    return "; ".join(said)
 
 
 def _line_names(job: FlowJob) -> Callable[[], Iterator[object]] | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.execution.observation import FlowObservation
+from kairos.execution.observation import Fallback, FlowObservation
 from kairos.live.runs.driver import RunDriver
 from kairos.live.runs.intake import TableIntake
 from kairos.live.runs.journal import RunJournal
@@ -17,6 +17,8 @@ _ADDED = (
     "processed",
     "retried",
     "cut",
+    "skipped",
+    "defaulted",
     "merged",
     "fetched",
     "prompt_tokens",
@@ -36,6 +38,7 @@ class RunProgress(msgspec.Struct, frozen=True):
     ended_before: int = 0
     elapsed_s: float = 0.0
     figures: dict[str, int] = {}
+    waits_for: str = ""
 
 
 class RunSession:
@@ -69,6 +72,13 @@ class RunSession:
         ends = [self._journal.outcomes(stage, rows) for stage, rows in enumerate(self.intake.read)]
         rows = {name: sum(each.get(name, 0) for each in ends) for name in _ENDED}
         return {"rows": self.intake.read[0], **rows, **self._spent(before)}
+
+    def fallbacks(self, before: Mapping[str, Fallback]) -> dict[str, Fallback]:
+        """Return what all sessions together went on without, by operator."""
+        found = dict(before)
+        for name, now in self.observation.fallbacks.items():
+            found[name] = found[name].plus(now) if name in found else now
+        return found
 
     def _spent(self, before: Mapping[str, int]) -> dict[str, int]:
         now = self._now()

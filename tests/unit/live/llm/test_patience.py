@@ -1,7 +1,9 @@
+import asyncio
+
 import pytest
 
 from kairos.errors import Unavailable
-from kairos.live.llm.patience import Patience
+from kairos.live.llm.patience import Patience, Wait
 
 
 class Trial:
@@ -36,6 +38,55 @@ async def test_it_gives_up_rather_than_wait_past_the_limit(limit_s, slept):
     with pytest.raises(Unavailable):
         await trial.run()
     assert trial.slept == slept
+
+
+async def test_a_call_that_waits_is_shown_with_its_reason_until_it_is_answered():
+    trial = Trial(2, limit_s=600, retry_after_s=7)
+    shown, slept = [], trial._sleep
+
+    async def sleep(seconds):
+        shown.append(trial.patience.waits)
+        await slept(seconds)
+
+    trial.patience._sleep = sleep
+    await trial.run()
+
+    assert shown == [
+        [Wait("full", since_s=1000.0, again_s=1007.0, until_s=1600.0)],
+        [Wait("full", since_s=1000.0, again_s=1014.0, until_s=1600.0)],
+    ]
+    assert trial.patience.waits == []
+
+
+async def test_what_is_left_fails_at_once_and_is_not_asked_again():
+    trial = Trial(99, limit_s=600)
+
+    async def sleep(seconds):
+        trial.patience.leave()
+        await asyncio.Event().wait()
+
+    trial.patience._sleep = sleep
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await trial.run()
+    assert len(trial.attempts) == 2
+    assert trial.patience.waits == []
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_ends():
+    trial, waits = Trial(99, limit_s=600), asyncio.Event()
+
+    async def sleep(seconds):
+        waits.set()
+        await asyncio.Event().wait()
+
+    trial.patience._sleep = sleep
+    task = asyncio.create_task(trial.run())
+    await waits.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert trial.patience.waits == []
 
 
 async def test_it_never_waits_past_the_deadline():
