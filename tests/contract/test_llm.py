@@ -25,7 +25,7 @@ from kairos.live.llm.patience import Patience
 from kairos.live.pool.messages import Told, read_call_headers
 from kairos.topics import REQUESTS, RESULTS
 
-LIMIT_S = 30
+LIMIT_S = 60
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 IDENTITY = {
     "X-Kairos-Workflow-Id": "w",
@@ -196,7 +196,7 @@ async def made(connection: KafkaCluster, *topics: str) -> None:
     if "MOCK" in connection.options.get("client.id", ""):
         client = confluent_kafka.Producer(connection.client())
         for topic in topics:
-            client.list_topics(topic, timeout=10)  # makes it
+            client.list_topics(topic, timeout=60)  # makes it
     else:
         await ensure(connection, topics)
 

@@ -126,7 +126,7 @@ def test_of_two_executors_the_later_one_counts_and_the_earlier_one_is_told(hosts
     second = hosts.execute("two")
     # As if it had not heard of it yet.
     first._topic._put(NodeKept(0, 0, "b", "s", msgspec.Raw(b"1")))
-    first._topic._producer.flush(10)
+    first._topic._producer.flush(60)
     keep(second, 1, "theirs")
     second.settle()
 
@@ -148,7 +148,7 @@ def test_a_name_that_anybody_may_have_given_itself_does_nothing_to_a_terminal(ho
     producer = confluent_kafka.Producer({"bootstrap.servers": hosts.cluster.servers})
     named = {"partition": first._topic.partition, "headers": [(WRITER, "another")]}
     producer.produce(RUNS, claim, hosts.run_id, **named)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     with pytest.raises(SetupError, match=r"is executed on \[2Jhostx{55} now"):
         until_lost(first)
 
@@ -247,7 +247,7 @@ def test_what_is_known_of_a_run_is_there_for_others_unless_the_run_was_lost(host
     assert latest_record(hosts.cluster, hosts.run_id) == b'{"state": "running"}'
     second = hosts.execute("two")
     first._topic._put(RecordTold(msgspec.Raw(b'{"state": "stale"}')))
-    first._topic._producer.flush(10)
+    first._topic._producer.flush(60)
     second.tell(b'{"state": "done"}')
     second.settle()
     assert latest_record(hosts.cluster, hosts.run_id) == b'{"state": "done"}'
@@ -275,7 +275,7 @@ def test_what_was_told_last_is_found_from_the_end_of_the_topic(hosts, monkeypatc
     assert (len(looked_at) < 200) == (window < 1_000)
     second = hosts.execute("two")  # has claimed it, and told nothing: what the first told counts
     first._topic._put(RecordTold(msgspec.Raw(b'{"state": "stale"}')))
-    first._topic._producer.flush(10)
+    first._topic._producer.flush(60)
     assert latest_record(hosts.cluster, hosts.run_id) == b'{"state": "running"}'
     second.tell(b'{"state": "done"}')
     second.settle()
@@ -397,7 +397,7 @@ def test_of_a_run_that_is_older_than_its_log_what_its_executor_has_written_count
         headers = [(WRITER, writer)]
         data = msgspec.json.encode(kept)
         producer.produce(RUNS, data, hosts.run_id, partition=part, headers=headers)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
     assert latest_record(hosts.cluster, hosts.run_id) == b'{"state": "running"}'
     journal = hosts.execute("another")
@@ -414,7 +414,7 @@ def test_other_runs_and_what_makes_no_sense_do_nothing(hosts):
         producer.produce(RUNS, value, hosts.run_id, partition=first._topic.partition)
     forged = msgspec.json.encode({"type": "forget", "stage": 0, "row": 0})
     producer.produce(RUNS, forged, hosts.run_id, partition=first._topic.partition)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     keep(first, 1, "ours")
     first.settle()
 
@@ -438,12 +438,12 @@ def written_by_others(hosts, partition):
     with ThreadPoolExecutor() as threads:
         writing = threads.submit(write)
         try:
-            assert flows.wait(10)
+            assert flows.wait(60)
             yield
         finally:
             is_over.set()
             writing.result()
-            assert producer.flush(10) == 0
+            assert producer.flush(60) == 0
 
 
 def test_a_run_is_taken_over_while_other_runs_write_to_its_partition_all_the_time(hosts):
@@ -453,8 +453,8 @@ def test_a_run_is_taken_over_while_other_runs_write_to_its_partition_all_the_tim
     first.settle()
     with written_by_others(hosts, first._topic.partition), ThreadPoolExecutor() as threads:
         told = threads.submit(latest_record, hosts.cluster, hosts.run_id)
-        assert told.result(20) == b'{"state": "running"}'
-        second = threads.submit(hosts.execute, "two").result(20)
+        assert told.result(60) == b'{"state": "running"}'
+        second = threads.submit(hosts.execute, "two").result(60)
         assert sorted(second.known(0, 0)) == ["a"]
 
 
@@ -463,7 +463,7 @@ def test_who_stands_by_hears_a_run_behind_all_that_there_is_of_others(hosts, mon
     producer = confluent_kafka.Producer({"bootstrap.servers": hosts.cluster.servers})
     for _ in range(200):
         producer.produce(RUNS, b"{}", "other", partition=first._topic.partition)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     first.tell(b'{"state": "done"}')
     first.settle()
     read, heard = RunTopicReader.read, []
@@ -487,12 +487,12 @@ def test_silence_while_the_cluster_was_away_is_none_for_who_stands_by(
     with ThreadPoolExecutor() as threads:
         told = (hosts.cluster, hosts.run_id, lambda _: has_read.set(), 4.0)
         waiting = threads.submit(await_silence, *told)
-        assert has_read.wait(10)
+        assert has_read.wait(60)
         mock_kafka.go_down()
         time.sleep(3.5)
         came_up_at = time.monotonic()
         mock_kafka.come_up()
-        waiting.result(20)
+        waiting.result(60)
     assert time.monotonic() > came_up_at + 2.0
 
 
@@ -520,7 +520,7 @@ def test_who_waits_for_a_cluster_that_is_away_is_let_go_when_the_run_is_left(
         waiting = threads.submit(first.settle)
         hosts.leave(first)
         with pytest.raises(SetupError, match="was left before Kafka had all of it"):
-            waiting.result(10)
+            waiting.result(60)
     mock_kafka.come_up()
 
 

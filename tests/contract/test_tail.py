@@ -10,7 +10,7 @@ from kairos.live.kafka.cluster import KafkaCluster, parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.tail import Tail
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 @pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])

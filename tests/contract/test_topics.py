@@ -44,26 +44,26 @@ def admin(broker):
 def create(admin, name, partitions=1, **settings):
     config = {setting.replace("_", "."): value for setting, value in settings.items()}
     new = NewTopic(name, partitions, config=config)
-    admin.create_topics([new])[name].result(10)
+    admin.create_topics([new])[name].result(60)
 
 
 def settings_of(admin, name):
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-    entries = admin.describe_configs([resource])[resource].result(10)
+    entries = admin.describe_configs([resource])[resource].result(60)
     return {entry.name: entry.value for entry in entries.values()}
 
 
 def partitions_of(admin, name):
-    return len(admin.list_topics(timeout=10).topics[name].partitions)
+    return len(admin.list_topics(timeout=60).topics[name].partitions)
 
 
 async def remove(admin, *names_there):
     """Topics that a test before may have left."""
     for answer in admin.delete_topics([*names_there]).values():
         with suppress(KafkaException):
-            answer.result(10)
+            answer.result(60)
     async with asyncio.timeout(60):
-        while set(names_there) & set(admin.list_topics(timeout=10).topics):
+        while set(names_there) & set(admin.list_topics(timeout=60).topics):
             await asyncio.sleep(0.05)
 
 
@@ -149,14 +149,14 @@ async def test_every_wrong_setting_is_listed_and_the_command_given_makes_it_righ
         for setting in command[1].split(",")
     ]
     resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(60)
     await topic_setup.ensure(connection, [name])
 
 
 @pytest.mark.kafka
 async def test_what_orders_everything_must_be_in_one_partition(connection, admin):
     await topic_setup.ensure(connection, [names.EVENTS, names.RESULTS])
-    admin.create_partitions([NewPartitions(names.EVENTS, 2)])[names.EVENTS].result(10)
+    admin.create_partitions([NewPartitions(names.EVENTS, 2)])[names.EVENTS].result(60)
 
     said = await problem(connection, names.EVENTS, names.RESULTS)
     await remove(admin, names.EVENTS)

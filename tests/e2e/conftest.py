@@ -12,6 +12,7 @@ from aiohttp import web
 from kairos.execution.executor import Executor
 from kairos.live.frontend import http
 from kairos.standin import server as standins
+from tests.e2e.client import LIMIT_S
 from tests.e2e.engine import Engine
 from tests.e2e.served import serving
 from tests.support import forked
@@ -44,7 +45,7 @@ async def kairos(caplog, monkeypatch):
             await each.settled()
     # What was cancelled last needs a turn of the loop to be gone.
     if left := asyncio.all_tasks() - tasks_before - {asyncio.current_task()}:
-        await asyncio.wait(left, timeout=1)
+        await asyncio.wait(left, timeout=LIMIT_S)
     assert not [task for task in left if not task.done()]
     # aiohttp.server is the engines' side, where errors are made on purpose.
     errors = [r for r in caplog.get_records("call") if r.levelno >= logging.ERROR]

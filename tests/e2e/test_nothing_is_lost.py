@@ -95,7 +95,7 @@ async def partitions_of(connection, topics):
     from confluent_kafka.admin import AdminClient
 
     client = AdminClient({"bootstrap.servers": connection.servers})
-    listed = (await asyncio.to_thread(client.list_topics, timeout=10)).topics
+    listed = (await asyncio.to_thread(client.list_topics, timeout=60)).topics
     return {(topic, number) for topic in topics for number in listed[topic].partitions}
 
 

@@ -58,7 +58,7 @@ class World:
         for gone in self.admin.delete_topics([*TOPICS]).values():
             with suppress(KafkaException):
                 gone.result()
-        while set(TOPICS) & set(self.admin.list_topics(timeout=10).topics):
+        while set(TOPICS) & set(self.admin.list_topics(timeout=60).topics):
             await asyncio.sleep(0.05)
         await ensure(self.connection, TOPICS)
         self.producer = await self.stack.enter_async_context(Producer(self.connection))

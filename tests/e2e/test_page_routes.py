@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from kairos.live.frontend.http import GRACE_S
+from kairos.live.frontend import http
 from kairos.live.ui.now import NowView
 from tests.e2e.client import LIMIT_S
 from tests.e2e.served import serving
@@ -98,7 +98,8 @@ async def test_it_is_asked_by_known_names_alone_and_not_where_clients_ask(kairos
     assert (await served.ask("GET", "/ui")).status == 404
 
 
-async def test_what_goes_on_comes_as_events_and_they_end_with_the_service(engine):
+async def test_what_goes_on_comes_as_events_and_they_end_with_the_service(engine, monkeypatch):
+    monkeypatch.setattr(http, "GRACE_S", 3_600)
     seen = []
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as session:
         async with serving(engine.url) as served:
@@ -110,7 +111,7 @@ async def test_what_goes_on_comes_as_events_and_they_end_with_the_service(engine
                 if len(seen) == 2:
                     break
         # It stopped at once, though the page is open still; nobody waits for it to close.
-        async with asyncio.timeout(GRACE_S / 2):
+        async with asyncio.timeout(LIMIT_S):
             assert b"data" not in await response.read()
     assert seen[0].at < seen[1].at
     assert [each.id for each in seen[1].instances] == [engine.url.removeprefix("http://")]

@@ -8,7 +8,7 @@ CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/r
 EMBEDDINGS, MESSAGES, RERANK = "/v1/embeddings", "/v1/messages", "/v1/rerank"
 SCORE, POOLING, SPEECH = "/score", "/pooling", "/v1/audio/speech"
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
-PATIENCE_S = 12  # for which nobody waits longer while another engine has room
+NEVER_S = 3_600  # a time that nothing may wait for: a test would see that
 
 
 def body(route, text="Hello", **more):

@@ -89,7 +89,7 @@ def named(name, pids):
     return None
 
 
-async def until_gone(pids, limit_s=20):
+async def until_gone(pids, limit_s=60):
     """Ended, whoever has to collect their status."""
     async with asyncio.timeout(limit_s):
         while any(_runs(pid) for pid in pids):

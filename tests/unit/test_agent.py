@@ -17,7 +17,7 @@ from kairos.live.llm.patience import Patience
 from kairos.ports import Message
 from kairos.topics import DEAD_LETTERS, RESULTS
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
