@@ -65,7 +65,7 @@ class Entitlements(msgspec.Struct, frozen=True):
     """All of it. Whoever is not named has a weight of 1, and no quota."""
 
     weights: Mapping[str, TenantWeight] | None = {}  # None: tenants have no shares
-    classes: Mapping[str, ServiceClass] = CLASSES
+    classes: Mapping[str, ServiceClass] = msgspec.field(default_factory=lambda: dict(CLASSES))
     quotas: tuple[Quota, ...] = ()
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from kairos.core_names import NAME
 from kairos.entitlements import CLASSES, Entitlements, Goes, Quota, ServiceClass, TenantWeight
-from kairos.errors import SetupError
+from kairos.errors import InvalidRequest, SetupError
 from kairos.model import IDENTIFIER, SECOND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -17,6 +17,8 @@ _MICROSECOND = timedelta(microseconds=1)
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
 _MOST_CLASSES = 32
 _LABEL_DIGITS = 8
+_MOST_CHARACTERS = 128  # of a name that comes from elsewhere
+_LIMITS = range(1, 1 << 53)  # of quotas
 _MOST_BYTES = 512 << 10  # a message on the bus has twice that
 _LONGEST_S = 365 * 86_400
 
@@ -271,3 +273,48 @@ def _check_app(name: str, where: str = "") -> None:
 def _check_weight(whose: str, weight: float) -> None:
     if not _LEAST_WEIGHT <= weight <= _MOST_WEIGHT:
         raise SetupError(f"{whose}: weight {weight:g} is out of range (0.001 to 1000)")
+
+
+def check_entitlements(entitlements: Entitlements) -> None:
+    """Check entitlements that come from elsewhere by the limits that settings have.
+
+    Raises:
+        InvalidRequest: No settings say so, and arithmetic may not survive it.
+    """
+    for tenant, share in (entitlements.weights or {}).items():
+        _check_names(tenant, *share.apps)
+        _check_weights(share.weight, *share.apps.values())
+    classes = entitlements.classes
+    if len(classes) > _MOST_CLASSES + len(CLASSES):
+        raise InvalidRequest("there are too many classes of service")
+    for name, each in classes.items():
+        if not re.match(NAME, name):
+            raise InvalidRequest("a class of service has no name")
+        _check_weights(each.weight)
+        for limit_us in (each.max_wait_us, each.deadline_us):
+            if limit_us is not None and not 0 < limit_us <= _LONGEST_S * SECOND:
+                raise InvalidRequest("a time of a class of service is out of range")
+    for quota in entitlements.quotas:
+        _check_names(quota.tenant, quota.app, quota.key)
+        _check_quota(quota)
+
+
+def _check_quota(quota: Quota) -> None:
+    counts = (
+        *(quota.calls_per_minute, quota.tokens_per_minute, quota.tokens_per_day),
+        *(quota.calls_at_once, quota.workflows_at_once),
+    )
+    if not all(each is None or each in _LIMITS for each in counts):
+        raise InvalidRequest("a limit of a quota is out of range")
+    if quota.kv_share is not None and not 0 < quota.kv_share <= 1:
+        raise InvalidRequest("the share of memory of a quota is out of range")
+
+
+def _check_weights(*weights: float) -> None:
+    if not all(_LEAST_WEIGHT <= each <= _MOST_WEIGHT for each in weights):
+        raise InvalidRequest("a weight is out of range")
+
+
+def _check_names(*names: str | None) -> None:
+    if not all(each is None or len(each) <= _MOST_CHARACTERS for each in names):
+        raise InvalidRequest("a name is too long")

@@ -3,19 +3,45 @@ topic, since it began. Who may write to a topic may be anybody; what is no use t
 and is counted. One count per process, as a process has one face to Prometheus.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from kairos.topics import AGENTS, REPLIES
 
+logger = logging.getLogger(__name__)
+
+_REASON = 300  # characters in the log
 _left_out: Counter[str] = Counter()
 _buried: Counter[str] = Counter()
 
 
+class BusRecord(Protocol):
+    """A message, and where it is."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
 def count_left_out(topic: str) -> None:
     _left_out[_family(topic)] += 1
+
+
+def leave_out(message: BusRecord, reason: object) -> None:
+    """Count a message that does nothing, and say where it is and why."""
+    where = (message.topic, message.partition, message.offset)
+    kind = f"{type(reason).__name__}: " if isinstance(reason, Exception) else ""
+    logger.warning("%s/%d at %d is left out: %s%s", *where, kind, str(reason)[:_REASON])
+    count_left_out(message.topic)
 
 
 def count_buried(topic: str) -> None:

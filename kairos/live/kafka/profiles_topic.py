@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 
 import msgspec
 
-from kairos.errors import MessageTooLarge
+from kairos.errors import InvalidRequest, MessageTooLarge
 from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED
 from kairos.live.bus.left_out import count_left_out
@@ -19,7 +19,7 @@ from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.items import CaughtUp, ReceivedMessage
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import Subscription
-from kairos.live.observers.store import LIMIT_BYTES, have_known_shapes
+from kairos.live.observers.store import LIMIT_BYTES, check_learnt, have_known_shapes
 from kairos.topics import PROFILES
 
 logger = logging.getLogger(__name__)
@@ -98,8 +98,8 @@ class _News:
         for n, (name, value) in enumerate(values.items(), start=1):
             try:
                 parts.append(_read(name, value))
-            except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-                logger.warning("a record of %s is left out: %s", PROFILES, error)
+            except (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError) as error:
+                logger.warning("%s: the record of %.200r is left out: %s", PROFILES, name, error)
                 count_left_out(PROFILES)
             if n % _DECODED_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -131,7 +131,7 @@ def _parts(learnt: ProfilesLearnt) -> Iterator[tuple[Key, ProfilesLearnt | None]
 
 
 def _read(name: str, value: bytes | None) -> ProfilesLearnt:
-    """Raises ValueError, MsgspecError: it is no part that this code reckons with."""
+    """Raises ValueError, MsgspecError, InvalidRequest: it is no part that this code knows."""
     key = _key.decode(name)
     if value is None:
         # What goes with the profile is forgotten with it: the tombstones of these say no more.
@@ -141,6 +141,7 @@ def _read(name: str, value: bytes | None) -> ProfilesLearnt:
         raise ValueError("it is not the part that its key names")
     if not have_known_shapes(part.profiles, part.models):
         raise ValueError("it was written by a Kairos that learns other figures")
+    check_learnt(part.profiles, part.models, part.ranks, part.kendall_tau)
     return part
 
 

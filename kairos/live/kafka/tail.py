@@ -1,13 +1,22 @@
-"""What comes on a topic from now on."""
+"""What comes on a topic from now on, and what is at one place of it."""
 
+import asyncio
+import time
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from typing import Self
+from typing import Any, Self
 
+import confluent_kafka as kafka
+
+from kairos.errors import Unavailable
 from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.items import received
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import CaughtUp, Item, ReceivedMessage, Subscription
 from kairos.ports import Message
+
+_ANSWER_S = 10.0  # of the cluster
+_POLL_S = 0.2
 
 
 class Tail:
@@ -54,3 +63,50 @@ def _messages(items: Iterable[Item]) -> list[Message]:
         for each in items
         if isinstance(each, ReceivedMessage)
     ]
+
+
+class NotKept(Exception):
+    """The topic does not go back so far any more."""
+
+
+async def read_at(cluster: KafkaCluster, topic: str, offset: int) -> ReceivedMessage | None:
+    """Return the message at an offset of a topic's first partition; None: nothing is there.
+
+    Raises:
+        NotKept: There may have been one, which the topic has not kept.
+        Unavailable: The cluster did not answer within ten seconds.
+    """
+    try:
+        return await asyncio.to_thread(_read_at, cluster, topic, offset)
+    except kafka.KafkaException as error:
+        raise Unavailable(f"{topic} cannot be read at {offset}: {error}") from None
+
+
+def _read_at(cluster: KafkaCluster, topic: str, offset: int) -> ReceivedMessage | None:
+    settings = cluster.client(
+        group_id="kairos.readers",  # unused: nothing is committed
+        enable_auto_commit=False,
+        enable_partition_eof=True,
+        isolation_level="read_committed",
+    )
+    consumer: Any = kafka.Consumer(settings)
+    try:
+        place = kafka.TopicPartition(topic, 0, offset)
+        first, end = consumer.get_watermark_offsets(place, timeout=_ANSWER_S)
+        if offset < first:
+            raise NotKept
+        if offset >= end:
+            return None
+        consumer.assign([place])
+        gives_up_at = time.monotonic() + _ANSWER_S
+        while time.monotonic() < gives_up_at:
+            found = consumer.poll(_POLL_S)
+            if found is None:
+                continue
+            if (error := found.error()) is None:
+                return received(found) if found.offset() == offset else None
+            if error.code() == kafka.KafkaError._PARTITION_EOF:
+                return None
+        raise Unavailable(f"{topic} cannot be read at {offset}")
+    finally:
+        consumer.close()

@@ -5,17 +5,25 @@ The file holds numbers per agent and app, and names; nothing of what was said.
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from kairos.agent_key import AgentKey
-from kairos.errors import InvalidFile, SetupError
+from kairos.errors import InvalidFile, InvalidRequest, SetupError
 from kairos.events import ProfilesLearnt, Record
-from kairos.learnt import POOLED, QUANTILES, AgentProfile, AgentRank, RemainingModel
+from kairos.learnt import (
+    POOLED,
+    QUANTILES,
+    AgentProfile,
+    AgentRank,
+    Distribution,
+    RemainingModel,
+)
 from kairos.position import FEATURES, STEPS
 from kairos.workload.files import atomic_write
 
@@ -25,6 +33,9 @@ SAVE_S = 5.0
 LIMIT_BYTES = 64 << 20  # of all profiles and models together; some 17,000 agents
 _SLACK_BYTES = 16 << 20  # for ranks and what stands between
 _VERSION = 1
+_COUNTS = range(1 << 53)
+_MOST = 1e18  # of any figure
+_NAMES = 128  # characters
 
 _Key = tuple[str, ...]  # what it is, and of whom
 _encode = msgspec.json.Encoder().encode
@@ -171,6 +182,10 @@ def _read(path: Path, limit_bytes: int) -> _Known:
         raise InvalidFile(path, f"is not what was learnt: {error}") from error
     if not have_known_shapes(known.profiles, known.models):
         raise InvalidFile(path, "was written by a Kairos that learns other figures")
+    try:
+        check_learnt(known.profiles, known.models, known.ranks, known.kendall_tau)
+    except InvalidRequest as error:
+        raise InvalidFile(path, f"has figures that nothing learns: {error}") from None
     return known
 
 
@@ -181,3 +196,56 @@ def have_known_shapes(profiles: Iterable[AgentProfile], models: Collection[Remai
     cuts = {len(each.quantiles) for each in cut if each is not None}
     steps = {m.steps for m in models}
     return steps <= {(), STEPS} and sizes <= {FEATURES} and cuts <= {QUANTILES}
+
+
+def check_learnt(
+    profiles: Sequence[AgentProfile],
+    models: Sequence[RemainingModel],
+    ranks: Sequence[AgentRank],
+    kendall_tau: float | None,
+) -> None:
+    """Check what another process says it has learnt.
+
+    Raises:
+        InvalidRequest: No process learns such figures, and arithmetic may not survive them.
+    """
+    for profile in profiles:
+        _check_names(profile.key)
+        _check_counts(profile.samples)
+        for cut in (profile.call_us, profile.completion_tokens, profile.remaining_us):
+            if cut is not None:
+                _check_cut(cut)
+        _check_figures((profile.remaining_stages,), lowest=0.0)
+    for model in models:
+        _check_names((model.tenant, model.app, *model.agents, *model.habits))
+        _check_counts(model.samples)
+        habits = [each for steps in model.habits.values() for each in steps]
+        _check_figures((model.intercept, *model.weights, *model.agents.values(), *model.residuals))
+        _check_figures((*model.lowest, *model.highest))
+        _check_figures([figure for each in habits for figure in (*each, *each.values())])
+    for rank in ranks:
+        _check_names(rank.key)
+        _check_figures((rank.rank,))
+    if kendall_tau is not None and not -1 <= kendall_tau <= 1:
+        raise InvalidRequest("Kendall's tau is out of range")
+
+
+def _check_cut(cut: Distribution) -> None:
+    _check_figures((cut.mean, *cut.quantiles), lowest=0.0)
+    if any(one > other for one, other in pairwise(cut.quantiles)):
+        raise InvalidRequest("the parts of a distribution do not ascend")
+
+
+def _check_figures(figures: Iterable[float], lowest: float = -_MOST) -> None:
+    if not all(lowest <= each <= _MOST for each in figures):  # nor is it NaN
+        raise InvalidRequest("a figure is out of range")
+
+
+def _check_counts(count: int) -> None:
+    if count not in _COUNTS:
+        raise InvalidRequest("a number of samples is out of range")
+
+
+def _check_names(names: Iterable[str]) -> None:
+    if not all(len(each) <= _NAMES for each in names):
+        raise InvalidRequest("a name is too long")

@@ -4,8 +4,9 @@ from where another would have to read to know the same."""
 import logging
 from collections import OrderedDict
 
-from kairos.events import Arrived, ProfilesLearnt
+from kairos.events import Arrived, ProfilesLearnt, Record
 from kairos.learner import Learner
+from kairos.live.bus.left_out import leave_out
 from kairos.live.kafka.items import ReceivedMessage
 from kairos.live.orchestrate.committed_progress import CommittedProgress
 from kairos.live.orchestrate.records import Records
@@ -53,8 +54,7 @@ class Following:
         if self._since is not None and offset >= self._since.learnt:
             self._forget_what_was_learnt(self._since)
         record = self._records.read(message)
-        if record is not None:
-            self.orchestrator.observe(record)
+        if record is not None and self._observe(record, message):
             self._at, self._silent_us = max(self._at, record.at), 0
             self.records += 1
             if isinstance(record.event, Arrived):
@@ -65,6 +65,16 @@ class Following:
                 self._forget_what_was_learnt(self._since)
             else:
                 self.orchestrator.take_ended()
+
+    def _observe(self, record: Record, message: ReceivedMessage) -> bool:
+        """Return whether the record was understood: one that is not ends no process."""
+        try:
+            self.orchestrator.observe(record)
+        except Exception as error:  # a fault of ours
+            logger.exception("a record is not understood")
+            leave_out(message, error)
+            return False
+        return True
 
     def caught_up(self) -> None:
         """All that Kafka has was read."""

@@ -4,18 +4,19 @@ import logging
 
 import msgspec
 
+from kairos.errors import InvalidRequest
 from kairos.events import Record
-from kairos.live.bus.left_out import count_left_out
+from kairos.live.bus.left_out import leave_out
 from kairos.live.kafka.items import ReceivedMessage
-from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER
+from kairos.live.pool.messages import POOL, TAKEOVER, Epochs, read_record
 from kairos.model import SECOND
 from kairos.topics import EVENTS
 
 logger = logging.getLogger(__name__)
 
 _MAX_POOLS = 1_000
+_NAMES = 256  # characters of a pool's
 _AHEAD_US = 3_600 * SECOND  # by which clocks may disagree
-_decode = msgspec.json.Decoder(Record).decode
 
 
 class Records:
@@ -24,34 +25,53 @@ class Records:
 
     def __init__(self, epochs: dict[str, int]) -> None:
         """`epochs`: of each pool, in force at the first message that will be told."""
+        self._known = epochs
+        self._first: int | None = None
+        self._epochs: dict[str, Epochs] = {}
+        self._proven: set[str] = set()  # pools of which records came
         self._announced = {pool: [epoch] for pool, epoch in epochs.items()}  # ascending
 
     def read(self, message: ReceivedMessage) -> Record | None:
         """Untrusted: what makes no sense is left out, with a warning."""
+        if self._first is None:
+            self._first = message.offset
         pool = message.headers.get(POOL, "")
-        if pool not in self._announced and len(self._announced) >= _MAX_POOLS:
-            _warn(message, "there are too many pools")
-            return None
+        epochs = self._epochs.get(pool)
+        if epochs is None:
+            if not self._has_room() or len(pool) > _NAMES:
+                leave_out(message, "there are too many pools, or it has too long a name")
+                return None
+            epochs = Epochs(self._first, self._known.get(pool))
         if TAKEOVER in message.headers:
+            self._epochs[pool] = epochs
+            epochs.announce(message.offset)
             self._announced.setdefault(pool, []).append(message.offset)
             return None
         try:
-            epoch = int(message.headers[EPOCH])
-            record = _decode(message.value or b"")
-        except (KeyError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-            _warn(message, f"{type(error).__name__}: {error}")
+            decided = read_record(message)
+        except (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError) as error:
+            leave_out(message, error)
             return None
+        record = decided.record
         if record.at > message.at + _AHEAD_US:
-            _warn(message, "it is of the future")
+            leave_out(message, "it is of the future")
             return None
-        announced = self._announced.setdefault(pool, [])
-        newest = announced[-1] if announced else -1
-        if not newest <= epoch < message.offset:
+        if not epochs.count(decided.epoch):
             logger.info("%s:%d is of a balancer that had been replaced", EVENTS, message.offset)
             return None
-        if epoch > newest:
-            announced.append(epoch)  # the announcement came before the first message here
+        self._epochs[pool] = epochs
+        self._proven.add(pool)
         return record
+
+    def _has_room(self) -> bool:
+        """Return whether one more pool can be known; one of which no record came makes room."""
+        if len(self._epochs) >= _MAX_POOLS:
+            unproven = next((each for each in self._epochs if each not in self._proven), None)
+            if unproven is None:
+                return False
+            del self._epochs[unproven]
+            self._announced.pop(unproven, None)
+        return True
 
     def epochs(self, offset: int) -> dict[str, int]:
         """Those in force there. No earlier offset will be asked for."""
@@ -62,8 +82,3 @@ class Records:
                 in_force[pool] = before[-1]
                 del announced[: len(before) - 1]
         return in_force
-
-
-def _warn(message: ReceivedMessage, why: str) -> None:
-    logger.warning("%s:%d is no record: %s", EVENTS, message.offset, why[:200])
-    count_left_out(EVENTS)

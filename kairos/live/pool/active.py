@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kairos.balancer import Balancer
-from kairos.errors import InvalidRequest, Unavailable
+from kairos.errors import InvalidRequest, KairosError, Unavailable
 from kairos.events import (
     Arrived,
     Bounced,
@@ -25,7 +25,6 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
-    InstanceStatus,
     PlanDeclared,
     PrefillFailed,
     Progressed,
@@ -44,11 +43,11 @@ from kairos.live.pool.liveness import LOST_S, Liveness
 from kairos.live.pool.messages import (
     ALIVE,
     CALL,
-    CAUSE,
     TOLD,
     TYPE,
     Alive,
     Declined,
+    RecalledRecord,
     Told,
     read_told,
 )
@@ -60,6 +59,7 @@ from kairos.runtime import Observer
 logger = logging.getLogger(__name__)
 
 _WATCH_S = 0.5
+_KIND = 40  # characters of an unknown one that are said
 # How far a successor reads back beyond the oldest call in flight: where the workflows stand that
 # have none in flight at that moment. More of it would cost only time.
 _RECALL_US = 60 * SECOND
@@ -125,15 +125,13 @@ class ActiveBalancer:
         of now would make all that is recalled one of now."""
         self.balancer.replay(Record(0, joined))
 
-    def recall(self, record: Record, headers: Mapping[str, str]) -> None:
-        """What a balancer before this one decided."""
+    def recall(self, decided: RecalledRecord) -> None:
+        """Take in what a balancer before this one decided."""
+        record = decided.record
         record = msgspec.structs.replace(record, at=min(record.at, self._clock.now()))
-        if CAUSE in headers:
-            self._recorded.add(int(headers[CAUSE]))
-        if isinstance(record.event, InstanceJoined | InstanceLeft | InstanceStatus):
-            # This process sees the instances itself; but what was decided then was decided.
-            record = msgspec.structs.replace(record, event=Tick())
-        self._pool_calls.recall(record, headers)
+        if decided.cause is not None:
+            self._recorded.add(decided.cause)
+        self._pool_calls.recall(msgspec.structs.replace(decided, record=record))
         self.balancer.replay(record)
 
     def begin(
@@ -149,7 +147,7 @@ class ActiveBalancer:
             if message.offset not in self._recorded:
                 unknown.append(message)
             elif message.offset in opened:
-                self._bus_calls.adopt(opened[message.offset], message)
+                self._adopt(opened[message.offset], message)
             else:
                 self._publisher.offsets.done(message.offset)
         for each in self._pool_calls.all():
@@ -164,6 +162,14 @@ class ActiveBalancer:
         self._recorded.clear()
         self.feed(Tick())
 
+    def _adopt(self, opened: Open, message: ReceivedMessage) -> None:
+        """Go on with a call. One whose message has no call in it is given up."""
+        try:
+            self._bus_calls.adopt(opened, message)
+        except InvalidRequest as error:
+            self._give_up(opened)
+            self._publisher.bury(message, error)
+
     def _compare(self, instances: Mapping[str, InstanceJoined]) -> None:
         """Tell of the instances; news of them may have come while this was read back."""
         for gone in self.balancer.ledger.instances.keys() - instances.keys():
@@ -177,20 +183,31 @@ class ActiveBalancer:
         if message.key != self._pool:
             self._publisher.offsets.done(message.offset)
             return
-        kind = message.headers.get(TYPE)
         try:
-            if kind == ALIVE:
-                alive = _alive.decode(message.value or b"")
-                self._liveness.hear(alive.performer, self._clock.now())
-                self._publisher.offsets.done(message.offset)
-            elif kind == TOLD:
-                self._hear(read_told(message.value or b""), message.offset)
-            elif kind == CALL:
-                self._bus_calls.take(read_call(message, self._clock.now()), message.offset)
-            else:
-                self._publisher.bury(message, InvalidRequest(f"the {TYPE} '{kind}' is not known"))
-        except (InvalidRequest, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._read(message)
+        except (KairosError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self._publisher.bury(message, error)
+        except Exception as error:  # a fault of ours: the message ends no process, and is named
+            logger.exception("a message is not understood")
+            self._publisher.bury(message, error)
+
+    def _read(self, message: ReceivedMessage) -> None:
+        """Act on a message.
+
+        Raises:
+            Exception: The message makes no sense, in any way.
+        """
+        kind = message.headers.get(TYPE)
+        if kind == ALIVE:
+            alive = _alive.decode(message.value or b"")
+            self._liveness.hear(alive.performer, self._clock.now())
+            self._publisher.offsets.done(message.offset)
+        elif kind == TOLD:
+            self._hear(read_told(message.value or b""), message.offset)
+        elif kind == CALL:
+            self._bus_calls.take(read_call(message, self._clock.now()), message.offset)
+        else:
+            raise InvalidRequest(f"the {TYPE} '{str(kind)[:_KIND]}' is not known")
 
     def leave(self) -> None:
         """Another process decides from now on."""

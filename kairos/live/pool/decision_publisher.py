@@ -93,7 +93,9 @@ class DecisionPublisher:
         orders: dict[str, list[Order]] = {}
         for command in record.commands:
             placed = self._pool_calls.get(command.request_id)
-            assert placed is not None
+            if placed is None:  # a record that was recalled knew the call, and nobody performs it
+                logger.warning("nobody performs the call %s", command.request_id)
+                continue
             orders.setdefault(placed.performer, []).append((command, placed.turn))
         ended = self._pool_calls.follow(record, redo=context.redo)
         done = [each.offset for each in ended if each.offset is not None]

@@ -4,6 +4,7 @@ partition of `kairos.requests`, and then takes over."""
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Callable
 
 from kairos.balancer import Balancer
@@ -49,6 +50,7 @@ _LAST_COMMIT_S = 2.0
 _MARGIN_US = 10 * SECOND
 _MISSING_US = 5 * SECOND
 _AGAIN_S = 1.0
+_EPOCH = "epoch"  # in a commit: the one in force
 _SINCE = "events-since"  # in a commit: the instant from which a successor reads what was decided
 
 
@@ -121,6 +123,8 @@ class PoolMember:
                 await self._take_part(f"kairos.balancer.{self._pool}")
             except* (_Superseded, Unavailable) as errors:
                 logger.warning("pool %s: %s", self._pool, errors.exceptions[0])
+            except* Exception:  # a fault of ours; calls that are performed here go on
+                logger.exception("pool %s: decisions are read back once more", self._pool)
             await asyncio.sleep(_AGAIN_S)
 
     async def _take_part(self, group: str) -> None:
@@ -207,12 +211,14 @@ class PoolMember:
         balancer.replay(Record(0, EntitlementsChanged(self._entitlements)))
         for joined in self._instances.values():
             active.expect(joined)
-        await self._read_back(active, _read_from(assigned.metadata), epoch)
+        await self._read_back(active, *_read_from(assigned.metadata), until=epoch)
         self.balancer, self.active, self._backlog = balancer, active, []
         self._read_to, self._caught_up_at = assigned.offset - 1, None
 
-    async def _read_back(self, active: ActiveBalancer, since: int | None, until: int) -> None:
-        recall = Recall(active, self._pool, until)
+    async def _read_back(
+        self, active: ActiveBalancer, since: int | None, epoch: int | None, *, until: int
+    ) -> None:
+        recall = Recall(active, self._pool, until, epoch)
         # The announcement must be found even if the other host's clock was far ahead of this one's.
         start: Start = "beginning" if since is None else min(since, self._clock.now() - _MARGIN_US)
         while True:
@@ -269,7 +275,7 @@ class PoolMember:
         if self._is_superseded or self.active is None or (done := self.active.done) is None:
             return {}
         offset, since = done
-        return {(REQUESTS, self._partition): (offset, f"{_SINCE}={since}")}
+        return {(REQUESTS, self._partition): (offset, f"{_SINCE}={since},{_EPOCH}={self._epoch}")}
 
     async def _commit_once(
         self, requests: Subscription, done: dict[Where, tuple[int, str]]
@@ -286,7 +292,10 @@ class PoolMember:
             logger.info("%s", error)  # another member's by now, or the bus is away: tried again
 
 
-def _read_from(metadata: str) -> int | None:
-    """The instant that the last active balancer committed; None: it committed none."""
-    name, _, instant = metadata.partition("=")
-    return int(instant) if name == _SINCE and instant.isdecimal() else None
+def _read_from(metadata: str) -> tuple[int | None, int | None]:
+    """Return what the last active balancer committed: the instant from which to read, and its
+    epoch. None: it committed none."""
+    found = re.fullmatch(rf"{_SINCE}=(\d{{1,18}})(?:,{_EPOCH}=(\d{{1,18}}))?", metadata, re.ASCII)
+    if found is None:
+        return None, None
+    return int(found[1]), None if found[2] is None else int(found[2])

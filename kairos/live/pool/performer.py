@@ -27,14 +27,13 @@ from kairos.events import (
     Refuse,
     WorkflowEnded,
 )
-from kairos.live.bus.left_out import count_left_out
+from kairos.live.bus.left_out import leave_out
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
 from kairos.live.kafka.topic_setup import partition_of
 from kairos.live.pool.messages import (
     ALIVE,
-    EPOCH,
     PERFORMER,
     TOLD,
     TOLD_BYTES,
@@ -44,8 +43,9 @@ from kairos.live.pool.messages import (
     Declined,
     Orders,
     Told,
+    read_orders,
 )
-from kairos.live.pool.orders import obey
+from kairos.live.pool.orders import EpochFence, obey
 from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.ports import Clock
 from kairos.topics import DISPATCHES, REQUESTS
@@ -61,7 +61,6 @@ _PATIENCE_S = 30.0  # beyond the longest wait, for a balancer that is to take ov
 _MOST_ENDS = 10_000
 
 _encode = msgspec.json.Encoder().encode
-_orders = msgspec.json.Decoder(Orders)
 
 
 class Performer:
@@ -92,7 +91,7 @@ class Performer:
         # What the bus did not take yet, and whether it is a workflow's end.
         self._untold: deque[tuple[bytes, bool]] = deque()
         self._untold_ends = 0
-        self._epoch = -1
+        self._fence = EpochFence(cluster, pool, self._obey)
 
     async def __aenter__(self) -> Self:
         partition = partition_of(self._pool, await self._producer.partitions(DISPATCHES))
@@ -153,6 +152,7 @@ class Performer:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
             tasks.create_task(self._watch())
+            tasks.create_task(self._fence.run())
             while True:
                 for item in await self._orders.batch():
                     if isinstance(item, ReceivedMessage):
@@ -195,7 +195,7 @@ class Performer:
     def _tell_plan(self, declared: PlanDeclared) -> None:
         fact = _encode(Told(self.id, declared))
         if len(fact) > TOLD_BYTES:
-            raise InvalidRequest(f"the plan is over {TOLD_BYTES} bytes")
+            raise InvalidRequest(f"the plan has more than {TOLD_BYTES} bytes")
         self._tell(fact).add_done_callback(_say_if_lost)
 
     def _tell(self, fact: bytes) -> asyncio.Future[int]:
@@ -236,17 +236,19 @@ class Performer:
         if item.key != self._pool:
             return
         try:
-            epoch = int(item.headers.get(EPOCH, ""))
-            orders = _orders.decode(item.value or b"")
-        except (ValueError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            logger.warning("an order is left out: %s", error)
-            count_left_out(DISPATCHES)
+            epoch, orders = read_orders(item)
+        except (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError) as error:
+            leave_out(item, error)
             return
-        if epoch < self._epoch:
-            return  # from a balancer that does not know yet that another has taken over
-        self._epoch = epoch
+        self._fence.take(epoch, item, orders)
+
+    def _obey(self, item: ReceivedMessage, orders: Orders) -> None:
         if item.headers.get(PERFORMER) == self.id:
-            self.take(zip(orders.commands, orders.turns, strict=True))
+            try:
+                self.take(zip(orders.commands, orders.turns, strict=True))
+            except Exception as error:  # a fault of ours: the orders end no process
+                logger.exception("orders are not understood")
+                leave_out(item, error)
 
     def _after_asking(self, request_id: str, told: asyncio.Future[int]) -> None:
         if not told.cancelled() and (error := told.exception()) is not None:

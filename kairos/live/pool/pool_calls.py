@@ -1,12 +1,10 @@
 """The calls of a pool that have arrived and not ended: who performs each, whence it came."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Failed, Finished, Record, Refuse
 from kairos.live.pool.bus_call import BusCall
-from kairos.live.pool.messages import CAUSE, PERFORMER, REDO, TURN
+from kairos.live.pool.messages import RecalledRecord
 from kairos.model import Request
 
 
@@ -52,17 +50,16 @@ class PoolCalls:
         """When the first of them arrived."""
         return min((each.logged_at for each in self._calls.values()), default=default)
 
-    def recall(self, record: Record, headers: Mapping[str, str]) -> None:
-        """What a balancer before this one made of a fact."""
+    def recall(self, decided: RecalledRecord) -> None:
+        """Follow what a balancer before this one made of a fact."""
+        record, turn = decided.record, decided.turn
         event = record.event
         if isinstance(event, Arrived):
-            offset = int(headers[CAUSE]) if CAUSE in headers else None
-            performer = headers.get(PERFORMER, "")
-            turn = int(headers.get(TURN, 0))
+            performer, offset = decided.performer, decided.cause
             self.add(Open(event.request, performer, offset, record.at, turn=turn))
         elif isinstance(event, Bounced) and (back := self.get(event.request_id)) is not None:
-            back.turn = int(headers.get(TURN, 0))
-        for each in self.follow(record, redo=REDO in headers):
+            back.turn = turn
+        for each in self.follow(record, redo=decided.redo):
             if each.refused is not None:
                 self.add(each)
 

@@ -5,48 +5,58 @@ import logging
 
 import msgspec
 
-from kairos.events import Record
-from kairos.live.bus.left_out import count_left_out
+from kairos.errors import InvalidRequest
+from kairos.live.bus.left_out import leave_out
 from kairos.live.kafka.subscription import ReceivedMessage, Subscription
 from kairos.live.pool.active import ActiveBalancer
-from kairos.live.pool.messages import CAUSE, EPOCH, POOL, TAKEOVER
-from kairos.topics import EVENTS
+from kairos.live.pool.messages import POOL, TAKEOVER, Epochs, read_record
 
 logger = logging.getLogger(__name__)
-
-_record = msgspec.json.Decoder(Record)
 
 
 class Recall:
     """`read` each message up to the takeover at offset `until`. What a balancer said that had been
     replaced by then, and did not know it, was done by nobody."""
 
-    def __init__(self, active: ActiveBalancer, pool: str, until: int) -> None:
+    def __init__(
+        self, active: ActiveBalancer, pool: str, until: int, epoch: int | None = None
+    ) -> None:
+        """Begin before any message was read.
+
+        Args:
+            active: The balancer that takes records in.
+            pool: Its pool.
+            until: The offset of its own announcement.
+            epoch: The epoch in force before the first message; None: not known.
+        """
         self._active = active
         self._pool = pool
         self._until = until
-        self._newest = -1  # epoch
+        self._epoch = epoch
+        self._epochs: Epochs | None = None
 
     def read(self, message: ReceivedMessage) -> bool:
         """Return whether there may be more."""
         if message.offset >= self._until:
             return False
+        epochs = self._epochs
+        if epochs is None:
+            epochs = self._epochs = Epochs(message.offset, self._epoch)
         headers = message.headers
         if headers.get(POOL) != self._pool:
             return True
         if TAKEOVER in headers:
-            self._newest = message.offset
+            epochs.announce(message.offset)
             return True
         try:
-            record = _record.decode(message.value or b"")
-            epoch, _ = int(headers.get(EPOCH, "")), int(headers.get(CAUSE, "0"))
-        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-            logger.warning("a record of %s is left out: %s", EVENTS, error)
-            count_left_out(EVENTS)
-            return True
-        if epoch >= self._newest:
-            self._newest = epoch
-            self._active.recall(record, headers)
+            decided = read_record(message)
+            if epochs.count(decided.epoch):
+                self._active.recall(decided)
+        except (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError) as error:
+            leave_out(message, error)
+        except Exception as error:  # a fault of ours: its record ends no process, and is named
+            logger.exception("a record is not understood")
+            leave_out(message, error)
         return True
 
 

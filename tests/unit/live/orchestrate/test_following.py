@@ -215,14 +215,33 @@ def test_what_a_balancer_said_after_another_took_over_does_not_count():
     told = [takeover(0), message(1, fact), takeover(2), message(3, fact), message(4, fact, epoch=2)]
     told += [message(5, fact, pool="other", epoch=1), takeover(6, "other"), message(7, fact)]
 
-    assert [n for n, each in enumerate(told) if records.read(each)] == [1, 4, 5]
+    assert [n for n, each in enumerate(told) if records.read(each)] == [1, 4]
 
 
-def test_a_record_says_that_its_balancer_had_taken_over():
-    records, fact = Records({}), Record(1, Finished("r"))
+def test_an_epoch_from_before_all_that_is_read_is_the_one_that_was_committed():
+    records, fact = Records({"default": 5}), Record(1, Finished("r"))
     told = [message(7, fact, epoch=5), message(8, fact, epoch=3), message(9, fact, epoch=5)]
 
     assert [each.offset for each in told if records.read(each)] == [7, 9]
+
+
+@pytest.mark.parametrize("forged", [7, 8, 9, 10**6, 10**17])
+def test_no_number_makes_a_balancer_deaf(forged):
+    records, fact = Records({}), Record(1, Finished("r"))
+    told = [message(7, fact, epoch=5), message(8, fact, epoch=forged), message(9, fact, epoch=5)]
+
+    assert [each.offset for each in told if records.read(each)] == [7, 9]
+
+
+def test_pools_that_were_announced_and_never_heard_of_make_room():
+    records, fact = Records({}), Record(1, Finished("r"))
+    records.read(takeover(0))
+    assert records.read(message(1, fact)) is not None
+    for offset in range(2, 2_002):
+        records.read(takeover(offset, f"forged-{offset}"))
+    records.read(takeover(2_002, "new"))
+    assert records.read(message(2_003, fact, pool="new", epoch=2_002)) is not None
+    assert records.read(message(2_004, fact)) is not None
 
 
 def test_who_reads_from_the_middle_knows_which_balancer_had_been_replaced():

@@ -705,15 +705,14 @@ def test_commits_say_where_to_go_on_and_since_when_to_read_back(world, process, 
     world.sleep(100)
     offset, metadata = world.committed
     assert world.logs[REQUESTS][offset].value.count(b'"Arrived"')
-    name, since = metadata.split("=")
-    assert name == "events-since"
-    assert int(since) == began_at - active_module._RECALL_US
+    epoch = next(m.offset for m in world.logs[EVENTS] if TAKEOVER in m.headers)
+    assert metadata == f"events-since={began_at - active_module._RECALL_US},epoch={epoch}"
     world.run("c").end()
     world.flow()
     world.sleep(3)
     offset, metadata = world.committed
     assert offset >= len(world.logs[REQUESTS]) - 4
-    assert int(metadata.split("=")[1]) > began_at
+    assert int(metadata.split(",")[0].split("=")[1]) > began_at
 
 
 def test_what_is_done_last_is_committed_on_leaving(world, process):

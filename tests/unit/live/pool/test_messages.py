@@ -23,7 +23,7 @@ from kairos.live.pool.messages import (
     Declined,
     Orders,
     Told,
-    check_counts,
+    check_event,
     check_request,
     read_call_headers,
     read_told,
@@ -161,10 +161,10 @@ def test_an_ordinary_request_is_fine():
     "event", [lambda n: Finished("r", None, n), lambda n: Progressed({"r": n})]
 )
 def test_tokens_that_no_engine_counts_are_refused(event, tokens):
-    check_counts(event(0))
-    check_counts(event((1 << 48) - 1))
+    check_event(event(0))
+    check_event(event((1 << 48) - 1))
     with pytest.raises(InvalidRequest):
-        check_counts(event(tokens))
+        check_event(event(tokens))
 
 
 def test_a_plan_that_is_told_is_checked_as_one_that_is_declared():

@@ -14,18 +14,25 @@ from kairos.events import (
     Refuse,
     WorkflowEnded,
 )
+from kairos.live.bus.left_out import left_out
 from kairos.live.kafka.subscription import ReceivedMessage
+from kairos.live.kafka.tail import NotKept
+from kairos.live.pool import orders as orders_module
 from kairos.live.pool import performer as performer_module
 from kairos.live.pool.messages import (
     EPOCH,
     PERFORMER,
+    TAKEOVER,
     TOLD_BYTES,
     TOLD_CALLS,
     Declined,
     Orders,
 )
-from kairos.topics import DISPATCHES, REQUESTS
+from kairos.live.pool.messages import POOL as IN_POOL
+from kairos.topics import DISPATCHES, EVENTS, REQUESTS
 from tests.support.pool_world import POOL, World
+
+DISPATCH = b'{"commands":[{"type":"Dispatch","request_id":"c","instance_id":"e1"}],"turns":%b}'
 
 
 @pytest.fixture
@@ -37,7 +44,9 @@ def world():
 
 @pytest.fixture
 def process(world):
-    """Decides nothing itself."""
+    """Decides nothing itself. Others announced themselves before."""
+    for _ in range(10):
+        world.append(EVENTS, POOL, None, {TAKEOVER: "p9", IN_POOL: POOL})
     process = world.process()
     world.flow()
     return process
@@ -99,13 +108,88 @@ def test_another_pools_balancer_has_epochs_of_its_own(world, process):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"value": b"{"}, {"value": b"\xff"}, {"epoch": "x"}, {"epoch": "None"}]
+    "wrong",
+    [
+        {"value": b"{"},
+        {"value": b"\xff"},
+        {"value": b"null"},
+        {"value": b'{"commands":[],"turns":[0]}'},
+        {"value": DISPATCH % b"[]"},
+        {"value": DISPATCH % b"[-1]"},
+        {"value": DISPATCH % b"[0,0]"},
+        {"value": b"[" * 50_000},
+        {"epoch": "x"},
+        {"epoch": "None"},
+        {"epoch": "-1"},
+        {"epoch": "1_0"},
+        {"epoch": 10},  # where no announcement is
+        {"epoch": 10**17},
+        {"epoch": 10**40},
+    ],
 )
 def test_an_order_that_makes_no_sense_is_left_out(world, process, wrong):
+    before = sum(left_out().values())
     world.call(process, "c")
     world.settle()
     order(process, Dispatch("c", "e1"), **wrong)
     order(process, Dispatch("c", "e0"), epoch=0)
+    assert [where for _, _, where in world.starts] == ["e0"]
+    assert sum(left_out().values()) == before + 1
+
+
+def test_orders_wait_in_their_order_for_their_epoch_to_be_found(world, process, monkeypatch):
+    asked, answer = [], world.loop.create_future()
+
+    async def read_at(_, topic, offset):
+        asked.append((topic, offset))
+        return await answer
+
+    monkeypatch.setattr(orders_module, "read_at", read_at)
+    for name in ("c", "d"):
+        world.call(process, name)
+    world.settle()
+    order(process, Dispatch("c", "e0"), epoch=7)
+    order(process, Dispatch("d", "e1"), epoch=7)
+    assert (world.starts, asked) == ([], [(EVENTS, 7)])
+    answer.set_result(world.logs[EVENTS][7])
+    world.settle()
+    assert [where for _, _, where in world.starts] == ["e0", "e1"]
+    order(process, epoch=7)
+    assert len(asked) == 1
+
+
+def test_where_the_topic_has_not_kept_announcements_the_number_has_to_do(
+    world, process, monkeypatch
+):
+    async def read_at(*_):
+        raise NotKept
+
+    monkeypatch.setattr(orders_module, "read_at", read_at)
+    for name in ("c", "d"):
+        world.call(process, name)
+    world.settle()
+    order(process, epoch=10**6)
+    order(process, Dispatch("c", "e0"), epoch=7)
+    order(process, Dispatch("d", "e1"), epoch=7)
+    assert [where for _, _, where in world.starts] == ["e0", "e1"]
+
+
+def test_while_the_bus_does_not_say_whether_an_epoch_is_one_it_is_asked_again(
+    world, process, monkeypatch
+):
+    tries = []
+
+    async def read_at(*_):
+        tries.append(None)
+        if len(tries) < 3:
+            raise Unavailable("away")
+        return world.logs[EVENTS][7]
+
+    monkeypatch.setattr(orders_module, "read_at", read_at)
+    world.call(process, "c")
+    world.settle()
+    order(process, Dispatch("c", "e0"), epoch=7)
+    world.sleep(3)
     assert [where for _, _, where in world.starts] == ["e0"]
 
 

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from kairos.events import Finished, Record
+from kairos.live.bus.left_out import left_out
 from kairos.live.kafka.subscription import ReceivedMessage
-from kairos.live.pool.messages import CAUSE, EPOCH, POOL, TAKEOVER
+from kairos.live.pool.messages import CAUSE, EPOCH, POOL, TAKEOVER, TURN
 from kairos.live.pool.recall import Recall
 from kairos.topics import EVENTS
 
@@ -16,8 +17,10 @@ class Active:
     def __init__(self):
         self.recalled = []
 
-    def recall(self, record, headers):
-        self.recalled.append(record.event.request_id)
+    def recall(self, decided):
+        if decided.record.event.request_id == "terrible":
+            raise ZeroDivisionError
+        self.recalled.append(decided.record.event.request_id)
 
 
 @pytest.fixture
@@ -60,10 +63,27 @@ def test_after_a_takeover_older_balancers_do_not_count(active, recall):
     assert active.recalled == ["r9", "r12"]
 
 
-def test_a_takeover_that_is_too_long_ago_to_be_read_is_known_from_the_first_record(active, recall):
-    for message in (record(50, 10), record(51, 3), record(52, 10)):
+def test_an_epoch_from_before_all_that_is_read_is_the_one_that_was_committed(active):
+    recall = Recall(active, "pool", UNTIL, epoch=10)
+    for message in (record(50, 10), record(51, 3), record(52, 11), record(53, 10)):
         assert recall.read(message)
-    assert active.recalled == ["r50", "r52"]
+    assert active.recalled == ["r50", "r53"]
+
+
+@pytest.mark.parametrize("forged", [49, 50, 60, 99, 10**6, 10**17])
+def test_no_number_makes_a_balancer_deaf(active, recall, forged):
+    """Read without a committed epoch: any before the first message counts."""
+    for message in (record(40, 10), record(50, forged), record(51, 10)):
+        assert recall.read(message)
+    assert active.recalled == ["r40", "r51"]
+
+
+def test_a_record_at_which_kairos_fails_is_left_out_and_no_other(active, recall):
+    before = left_out()[EVENTS]
+    for message in (record(9, 3), record(10, 3, "terrible"), record(11, 3)):
+        assert recall.read(message)
+    assert active.recalled == ["r9", "r11"]
+    assert left_out()[EVENTS] == before + 1
 
 
 def test_other_pools_are_none_of_ours(active, recall):
@@ -73,7 +93,8 @@ def test_other_pools_are_none_of_ours(active, recall):
     assert active.recalled == ["r22"]
 
 
-@pytest.mark.parametrize("header", [EPOCH, CAUSE])
-def test_a_number_that_is_none_leaves_the_record_out(active, recall, header):
-    assert recall.read(record(9, 3, **{header: "x"}))
+@pytest.mark.parametrize("header", [EPOCH, CAUSE, TURN])
+@pytest.mark.parametrize("text", ["x", "", "-1", "+1", "1_0", " 1", "1e3", "01", "\u0661", 10**18])
+def test_a_number_that_is_none_leaves_the_record_out(active, recall, header, text):
+    assert recall.read(record(9, 3, **{header: str(text)}))
     assert active.recalled == []

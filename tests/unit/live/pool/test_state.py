@@ -4,7 +4,7 @@ import pytest
 
 from kairos.events import Arrived, Cancelled, Dispatch, Finished, FirstToken, Record, Refuse
 from kairos.live.pool.liveness import Liveness
-from kairos.live.pool.messages import CAUSE, PERFORMER, REDO
+from kairos.live.pool.messages import RecalledRecord
 from kairos.live.pool.offsets import Offsets
 from kairos.live.pool.pool_calls import PoolCalls
 from kairos.model import SECOND
@@ -41,11 +41,15 @@ def arrived(name, *commands, at=0):
     return Record(at, Arrived(build.request(name)), commands)
 
 
+def decided(record, **more):
+    return RecalledRecord(record=record, epoch=1, **more)
+
+
 @pytest.fixture
 def opened():
     calls = PoolCalls()
     for name in ("a", "b", "c"):
-        calls.recall(arrived(name, at=7), {PERFORMER: f"of-{name}", CAUSE: "4"})
+        calls.recall(decided(arrived(name, at=7), performer=f"of-{name}", cause=4))
     return calls
 
 
@@ -64,10 +68,10 @@ def test_a_call_that_is_to_be_begun_anew_stays_open(opened):
     assert opened.follow(Record(0, Cancelled("a")), redo=True) == []
     assert opened.get("a").to_redo
     assert opened.follow(Record(0, Cancelled("unknown")), redo=True) == []
-    opened.recall(Record(0, Cancelled("b")), {REDO: "1"})
+    opened.recall(decided(Record(0, Cancelled("b")), redo=True))
     assert opened.get("b").to_redo
 
 
 def test_who_takes_over_knows_what_was_refused_for_it_may_not_have_been_told(opened):
-    opened.recall(Record(0, Cancelled("x"), (Refuse("a", None),)), {})
+    opened.recall(decided(Record(0, Cancelled("x"), (Refuse("a", None),))))
     assert opened.get("a").refused == Refuse("a", None)

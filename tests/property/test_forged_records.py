@@ -1,0 +1,248 @@
+"""Spoilt records on the topics of a pool end no process and make none deaf.
+
+Calls are performed as if the records were not there.
+"""
+
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+
+from kairos.declared_plan import PlannedOperator, PlannedWork
+from kairos.entitlements import CLASSES, Entitlements, Quota, TenantWeight
+from kairos.errors import InvalidRequest
+from kairos.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    EntitlementsChanged,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    PlanDeclared,
+    PolicyChosen,
+    ProfilesLearnt,
+    Progressed,
+    Record,
+    Started,
+    WorkflowEnded,
+)
+from kairos.live.kafka.items import ReceivedMessage
+from kairos.live.orchestrate.following import Following
+from kairos.live.pool.messages import (
+    CAUSE,
+    EPOCH,
+    PERFORMER,
+    POOL,
+    TAKEOVER,
+    TOLD,
+    TYPE,
+    Told,
+    read_orders,
+    read_record,
+    read_told,
+)
+from kairos.topics import DISPATCHES, EVENTS, REQUESTS
+from tests.support import build
+from tests.support.forged import forge
+from tests.support.pool_world import POOL as NAME
+from tests.support.pool_world import World, life
+
+WRONG = (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError)
+NEVER = 10**6  # no epoch
+PLAN = PlannedWork((PlannedOperator("a", calls=2.0),))
+QUOTAS = (Quota("t", calls_at_once=5),)
+SHARES = Entitlements({"t": TenantWeight(2.0, {"a": 1.0})}, dict(CLASSES), QUOTAS)
+FACTS = (
+    Arrived(build.request("g", prefix=(1, 2), prefix_units=200), body=7),
+    FirstToken("g"),
+    Finished("g", 10, 20, 5, 0, 0),
+    Failed("g", "upstream_error", 3, by_instance=True, body=7),
+    Cancelled("g"),
+    Bounced("g", "upstream_error", body=7),
+    Progressed({"g": 7}),
+    WorkflowEnded("default", "w"),
+    PlanDeclared("default", "app", PLAN),
+    EntitlementsChanged(SHARES),
+    PolicyChosen("fcfs"),
+    InstanceJoined(build.instance("e9")),
+    Started(("g",), ("e0",)),
+)
+
+
+class Played:
+    """A pool of two processes that performs calls: what it writes is what is forged."""
+
+    def __init__(self):
+        self.world = World(seqs=(4, 4), max_waiting=100).__enter__()
+        self.names, self.written = 0, set()
+        self.deciding, self.other = self.world.process(), self.world.process()
+        self.world.assign(self.deciding)
+        self.world.flow()
+
+    def perform(self, count=2):
+        """Have calls answered, through each process and over the bus."""
+        world = self.world
+        clients = []
+        for process in world.live:
+            for _ in range(count):
+                self.names += 1
+                clients.append(world.call(process, f"c{self.names}", workflow_id=f"w{self.names}"))
+        self.names += 1
+        asked = f"b{self.names}"
+        world.ask(asked)
+        for _ in range(20):
+            world.flow()
+            for running in [*world.running]:
+                if not running.is_answered:
+                    running.end()
+            if all(each.has_ended for each in clients) and world.replies(asked):
+                break
+        assert [each.status for each in clients] == [200] * len(clients)
+        assert world.replies(asked) == [200]
+
+    def write(self, message):
+        at = self.world.append(message.topic, message.key, message.value, message.headers)
+        if message.topic == EVENTS:
+            self.written.add(at)
+
+    def take_over(self):
+        """Kill the process that decides; another reads back what was decided."""
+        self.world.kill(self.deciding)
+        self.deciding, self.other = self.other, self.world.process()
+        self.world.assign(self.deciding)
+        self.world.flow()
+
+    def check_alive(self):
+        assert self.world.problems == []
+        for process in self.world.live:
+            for task in (process.performing, process.deciding):
+                if task.done():
+                    task.result()
+                assert not task.done()
+        assert self.deciding.decides
+
+    def genuine(self):
+        """Return messages of each topic: what was written, and facts of each kind."""
+        found = {topic: [*self.world.logs[topic]] for topic in (REQUESTS, EVENTS, DISPATCHES)}
+        epoch = str(max(each.offset for each in found[EVENTS] if each.value is None))
+        headers = {POOL: NAME, EPOCH: epoch, CAUSE: "0", PERFORMER: "p1"}
+        for fact in FACTS:
+            told = msgspec.json.encode(Told("p1", fact))
+            record = msgspec.json.encode(Record(self.world.clock.now(), fact))
+            found[REQUESTS].append(ReceivedMessage(REQUESTS, 0, 0, 0, NAME, told, {TYPE: TOLD}))
+            found[EVENTS].append(ReceivedMessage(EVENTS, 0, 0, 0, "w", record, headers))
+        return found
+
+    def forged(self, seed, count):
+        draw = random.Random(seed)
+        found = self.genuine()
+        return [forge(draw, draw.choice(found[each])) for each in found for _ in range(count)]
+
+
+@pytest.fixture
+def pools():
+    """Make pools that have performed calls, and end them."""
+    made = []
+
+    def make():
+        made.append(Played())
+        made[-1].perform()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.world.__exit__()
+
+
+def _is_void(message):
+    """Return whether nobody can make anything of it."""
+    try:
+        if message.topic == DISPATCHES:
+            return read_orders(message)[0] > NEVER
+        if TAKEOVER in message.headers:
+            return False  # whoever may write can announce itself
+        if message.topic == EVENTS:
+            return read_record(message).epoch > NEVER
+        if message.headers.get(TYPE) == TOLD:
+            return isinstance(read_told(message.value or b"").event, InstanceJoined)
+    except WRONG:
+        return True
+    return False
+
+
+def check_calls_go_on(pools, seed, count):
+    """Write what is void in the middle and at the head, and have it read back."""
+    played = pools()
+    void = [each for each in played.forged(seed, count) if _is_void(each)]
+    random.Random(seed).shuffle(void)
+    part = len(void) // 3 + 1
+    for start in range(0, len(void), part):
+        for each in void[start : start + part]:
+            played.write(each)
+        played.perform()
+        played.take_over()
+        played.check_alive()
+        played.perform()
+    log = played.world.logs[EVENTS]
+    log[:] = [each for each in log if each.offset not in played.written]
+    lives, states, _ = life(played.world.records())
+    assert states == {}
+    assert all(each.count("Finished") == 1 for each in lives.values())
+    return Counter(each.topic for each in void)
+
+
+def check_no_process_ends(pools, seed, count):
+    """Write all of it: what somebody who may write can say, changes what is decided."""
+    played = pools()
+    for each in played.forged(seed, count):
+        played.write(each)
+    played.world.flow()
+    played.world.sleep(2)
+    if not played.deciding.decides:  # some announced themselves: it announces itself again
+        played.world.assign(played.deciding)
+        played.world.sleep(7)  # a cause that never comes is awaited for five seconds
+    played.check_alive()
+    played.take_over()
+    played.world.sleep(7)
+    played.check_alive()
+
+
+def check_follower(pools, seed, count):
+    """Have the one who learns read it all."""
+    played = pools()
+    events = [*played.world.logs[EVENTS]]
+    forged = [each for each in played.forged(seed, count) if each.topic == EVENTS]
+    followed, now = Following(ProfilesLearnt(), 0, None, idle_us=60_000_000), 0
+    for offset, each in enumerate([*events, *forged]):
+        now = played.world.clock.now()
+        followed.take(msgspec.structs.replace(each, offset=offset, at=now))
+    followed.caught_up()
+    assert followed.records >= sum(each.value is not None for each in events)
+    assert followed.progress() is not None
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_calls_are_performed_as_if_it_were_not_there(pools, seed):
+    found = check_calls_go_on(pools, seed, 150)
+    assert min(found.values()) > 20
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_process_ends(pools, seed):
+    check_no_process_ends(pools, seed, 150)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_who_learns_goes_on(pools, seed):
+    check_follower(pools, seed, 150)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("check", [check_calls_go_on, check_no_process_ends, check_follower])
+def test_ten_thousand_of_each_topic(pools, check):
+    for seed in range(100, 120):
+        check(pools, seed, 500)
