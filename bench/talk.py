@@ -36,7 +36,7 @@ class Client(Protocol):
 
 def http(method: bytes, path: bytes, body: bytes = b"", headers: bytes = b"") -> bytes:
     return (
-        b"%b %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n%b"
+        b"%b %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n%b"
         b"content-length: %d\r\n\r\n%b" % (method, path, headers, len(body), body)
     )
 

@@ -31,7 +31,6 @@ async def serve(engine_port: int, admin_port: int, workflows: int, waiting: int)
         admin_port=admin_port,
         max_waiting=2 * waiting,
         caller_share=1.0,
-        admin_hosts=("bench",),  # by which the bench's clients ask
     )
     async with running(settings) as service, aiohttp.ClientSession() as session:
         collect_less_often()

@@ -1,8 +1,11 @@
-"""Collections of tenants, each of whom may have so many, with so many passages."""
+"""Collections of tenants: bounds on their number and size, and turns for work on them."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from kairos.errors import InvalidRequest
+from kairos.execution.batching import BatchQueue, Query
 from kairos.live.processors.collections import Collections, collection_key, tenant_part
 from kairos.live.processors.vectors import Matrix
 
@@ -11,6 +14,41 @@ MOST_PASSAGES = 1_000_000  # of a collection, and what comes until they are coun
 MOST_SOUGHT = 100  # vectors, by one search in a collection
 _COUNT_EVERY = 64  # times that something is put there
 _MOST_KNOWN = 10_000
+_AT_ONCE = 4  # searches and ingestions; each may have all cores
+
+
+class CollectionTurns:
+    """Turns for searches and ingestions: by tenant, then by query, as at engines."""
+
+    def __init__(self, at_once: int = _AT_ONCE) -> None:
+        self._free, self._queue = at_once, BatchQueue()
+        self._coming: dict[int, asyncio.Future[None]] = {}
+
+    @asynccontextmanager
+    async def turn(self, tenant: str, query: Query, depth: int, items: int) -> AsyncIterator[None]:
+        """Wait for a turn, which lasts as long as the block. `items`: texts or vectors in it."""
+        number = self._queue.add(query, depth, 1, tenant)
+        coming = self._coming[number] = asyncio.get_running_loop().create_future()
+        self._go()
+        try:
+            await coming
+            self._queue.turns.charge(tenant, items - 1)
+            yield
+        finally:
+            self._coming.pop(number, None)
+            if coming.done() and not coming.cancelled():
+                self._free += 1
+            else:
+                self._queue.withdraw(number)
+            self._go()
+
+    def _go(self) -> None:
+        while self._free and self._queue:
+            (share,) = self._queue.take(1)
+            coming = self._coming[share.id]
+            if not coming.done():  # else its task was just cancelled
+                self._free -= 1
+                coming.set_result(None)
 
 
 class BoundedCollections:

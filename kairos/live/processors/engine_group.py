@@ -8,7 +8,7 @@ from typing import Generic
 from kairos.errors import InvalidRequest, KairosError, SetupError, Unavailable
 from kairos.execution.batching import Query
 from kairos.live.processors.asked_engine import AskedEngine
-from kairos.live.processors.engine_pool import EnginePool, Item, Result
+from kairos.live.processors.engine_pool import EnginePool, Item, Result, SharedEngines
 
 Ask = Callable[[AskedEngine, str | None, Sequence[Item]], Awaitable[Sequence[Result]]]
 
@@ -24,6 +24,7 @@ class EngineGroup(Generic[Item, Result]):
         self._engines = {engine.base_url: engine for engine in engines}
         self._ask = ask
         self._pools: dict[tuple[str | None, int], EnginePool[Item, Result]] = {}
+        self._shared = SharedEngines()
 
     async def look(self) -> None:
         """See which engines are there, and their models.
@@ -66,14 +67,20 @@ class EngineGroup(Generic[Item, Result]):
             if len(self._pools) == _MOST_POOLS:
                 self._forget_idle()
             ask = partial(self._ask_at, model)
-            self._pools[model, room] = EnginePool(serving, ask, room)
+            self._pools[model, room] = EnginePool(serving, ask, room, shared=self._shared)
         return self._pools[model, room]
 
     async def results(
-        self, model: str | None, room: int, query: Query, depth: int, items: Sequence[Item]
+        self,
+        model: str | None,
+        room: int,
+        query: Query,
+        depth: int,
+        items: Sequence[Item],
+        tenant: str = "",
     ) -> list[Result]:
         """As `EnginePool` gives them."""
-        return await self.pool(model or None, room).results(query, depth, items)
+        return await self.pool(model or None, room).results(query, depth, items, tenant)
 
     def _forget_idle(self) -> None:
         """Raises Unavailable: all have work."""
@@ -81,7 +88,7 @@ class EngineGroup(Generic[Item, Result]):
         if not idle:
             raise Unavailable(f"{_MOST_POOLS} models and sizes of batches are in use")
         for key in idle:
-            del self._pools[key]
+            self._pools.pop(key).leave()
 
     async def close(self) -> None:
         for pool in self._pools.values():

@@ -2,21 +2,23 @@
 
 What waits goes in batches (`execution/batching.py`), each to the engine that has the fewest items
 in hand, of equal ones to that which has had the fewest. An engine has two batches at once, so that
-it has the next one when it is done. One that fails is left alone for a while (`faults/circuits.py`)
-and what it had waits again: what others did meanwhile is kept. Work that an engine finds wrong is
-asked for once more, alone, so that nothing suffers by what else was in its batch.
+it has the next one when it is done: two of all pools that share it, so that nobody has more of it
+by naming other models or sizes of batches. One that fails is left alone for a while
+(`faults/circuits.py`) and what it had waits again: what others did meanwhile is kept. Work that an
+engine finds wrong is asked for once more, alone, so that nothing suffers by what else was in its
+batch.
 """
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from kairos.errors import InvalidRequest, KairosError, Unavailable, UpstreamFailed
-from kairos.execution.batching import BatchQueue, BatchShare, Query
+from kairos.execution.batching import BatchQueue, BatchShare, Query, TenantTurns
 from kairos.faults.circuits import Circuits
 from kairos.live.llm.http_llm import ConnectionLost
 from kairos.model import SECOND
@@ -32,8 +34,8 @@ Result = TypeVar("Result")
 class _Work(Generic[Item, Result]):
     """Items that somebody waits for."""
 
-    def __init__(self, query: Query, depth: int, items: Sequence[Item]) -> None:
-        self.query, self.depth, self.items = query, depth, items
+    def __init__(self, tenant: str, query: Query, depth: int, items: Sequence[Item]) -> None:
+        self.tenant, self.query, self.depth, self.items = tenant, query, depth, items
         self.results: list[Result | None] = [None] * len(items)
         self.left = len(items)
         self.since_s = time.monotonic()  # it began, or had the latest of its results
@@ -81,6 +83,35 @@ class EngineLoad(msgspec.Struct):
     sound: object = None  # an item that it has answered
 
 
+class SharedEngines:
+    """Engines that several pools use: what they have in hand, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self.turns, self.pools = TenantTurns(), set[EnginePool[Any, Any]]()
+        self._batches: dict[str, int] = {}  # that an engine has in hand, where it has any
+
+    def has_room(self, engine: str) -> bool:
+        """Return whether the engine may have one more batch."""
+        return self._batches.get(engine, 0) < _AT_ONCE
+
+    def begins(self, engine: str) -> None:
+        """Count a batch."""
+        self._batches[engine] = self._batches.get(engine, 0) + 1
+
+    def ends(self, engine: str) -> None:
+        """Count a batch no more."""
+        self._batches[engine] -= 1
+        if not self._batches[engine]:
+            del self._batches[engine]
+
+    def go(self) -> None:
+        """Start as many batches as engines take, of the tenant first that has had the fewest."""
+        while ready := [(pool.had, pool) for pool in self.pools if pool.is_ready]:
+            min(ready, key=lambda each: each[0])[1].start_next()
+        for pool in self.pools:
+            pool.wake_later()
+
+
 class EnginePool(Generic[Item, Result]):
     """Of engines that give the same results."""
 
@@ -91,6 +122,7 @@ class EnginePool(Generic[Item, Result]):
         room: int,
         *,
         patience_s: float = PATIENCE_S,
+        shared: SharedEngines | None = None,
     ) -> None:
         """
         Args:
@@ -98,17 +130,22 @@ class EnginePool(Generic[Item, Result]):
             ask: has that engine work on some items, and gives the result of each. It raises
                 KairosErrors.
             room: items of a batch, at most.
+            shared: the engines, if other pools use them too.
         """
         self.loads = {engine: EngineLoad() for engine in engines}
         self._ask, self._room, self._patience_s = ask, room, patience_s
-        self._queue = BatchQueue()
+        self._shared = shared or SharedEngines()
+        self._shared.pools.add(self)
+        self._queue = BatchQueue(turns=self._shared.turns)
         self._parts: dict[int, _Part[Item, Result]] = {}  # that wait, by id in the queue
         self._suspects: deque[list[_Part[Item, Result]]] = deque()  # wait, each for a batch alone
         self._circuits = Circuits()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake: asyncio.TimerHandle | None = None
 
-    async def results(self, query: Query, depth: int, items: Sequence[Item]) -> list[Result]:
+    async def results(
+        self, query: Query, depth: int, items: Sequence[Item], tenant: str = ""
+    ) -> list[Result]:
         """Of each item, in their order.
 
         Raises:
@@ -118,10 +155,10 @@ class EnginePool(Generic[Item, Result]):
         """
         if not items:
             return []
-        work: _Work[Item, Result] = _Work(query, depth, items)
+        work: _Work[Item, Result] = _Work(tenant, query, depth, items)
         self._wait(_Part(work, 0, len(items)))
         try:
-            self._go()
+            self._shared.go()
             await work.done
         finally:
             if work.left:
@@ -137,8 +174,13 @@ class EnginePool(Generic[Item, Result]):
     def _waits(self) -> bool:
         return bool(self._queue or self._suspects)
 
+    def leave(self) -> None:
+        """Let the other pools have the engines: it is idle."""
+        self._shared.pools.discard(self)
+
     async def close(self) -> None:
         """Leave what is in hand. Nobody waits for results any more."""
+        self.leave()
         if self._wake is not None:
             self._wake.cancel()
         for task in self._tasks:
@@ -146,25 +188,39 @@ class EnginePool(Generic[Item, Result]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _wait(self, part: _Part[Item, Result]) -> None:
-        self._parts[self._queue.add(part.work.query, part.work.depth, part.items)] = part
+        work = part.work
+        self._parts[self._queue.add(work.query, work.depth, part.items, work.tenant)] = part
 
     def _withdraw(self, work: _Work[Item, Result]) -> None:
         for number in [n for n, part in self._parts.items() if part.work is work]:
             self._queue.withdraw(number)
             del self._parts[number]
 
-    def _go(self) -> None:
-        """As many batches as there are engines for them."""
-        while self._waits and (engine := self._free_engine()) is not None:
-            if parts := self._next_batch():
-                self._start(engine, parts)
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch waits, and an engine is free for it."""
+        return self._waits and self._free_engine() is not None
+
+    @property
+    def had(self) -> int:
+        """Items that the tenant has had whose turn it is; none where a suspect waits."""
+        return -1 if self._suspects else self._shared.turns.had(self._queue.next_tenant)
+
+    def start_next(self) -> None:
+        """Start a batch at the engine that is free."""
+        engine = self._free_engine()
+        if engine is not None and (parts := self._next_batch()):
+            self._start(engine, parts)
+
+    def wake_later(self) -> None:
+        """Look again when an engine may be tried that is left alone now."""
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
         now = _now()
         if self._waits and (at := self._circuits.next_try_at(now)) is not None:
             loop = asyncio.get_running_loop()
-            self._wake = loop.call_later(max(0, at - now) / SECOND, self._go)
+            self._wake = loop.call_later(max(0, at - now) / SECOND, self._shared.go)
 
     def _next_batch(self) -> list[_Part[Item, Result]]:
         """None, if nobody waits for what was suspected any more."""
@@ -183,7 +239,7 @@ class EnginePool(Generic[Item, Result]):
         free = [
             engine
             for engine, load in self.loads.items()
-            if load.batches < _AT_ONCE and self._circuits.takes(engine, load.batches, now)
+            if self._shared.has_room(engine) and self._circuits.takes(engine, load.batches, now)
         ]
         return min(free, key=self._load, default=None)
 
@@ -194,6 +250,7 @@ class EnginePool(Generic[Item, Result]):
     def _start(self, engine: str, parts: list[_Part[Item, Result]]) -> None:
         task = asyncio.create_task(self._work_on(engine, parts))
         items, load = sum(part.items for part in parts), self.loads[engine]
+        self._shared.begins(engine)
         load.batches += 1
         load.items += items
         load.given += items
@@ -225,9 +282,10 @@ class EnginePool(Generic[Item, Result]):
                 part.work.take(part.first, results[begin : begin + part.items])
                 begin += part.items
         finally:
+            self._shared.ends(engine)
             self.loads[engine].batches -= 1
             self.loads[engine].items -= len(items)
-        self._go()
+        self._shared.go()
 
     async def _answered_wrongly(
         self, engine: str, parts: list[_Part[Item, Result]], error: KairosError

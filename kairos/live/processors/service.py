@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from kairos.execution.commands import DropHeld, RunProcessor
 from kairos.live.llm.http_llm import headers_with
 from kairos.live.processors import embedding, exact_search, ranking
 from kairos.live.processors.asked_engine import AskedEngine
-from kairos.live.processors.bounded_collections import BoundedCollections
+from kairos.live.processors.bounded_collections import BoundedCollections, CollectionTurns
 from kairos.live.processors.collections import DEFAULT_TENANT, Collections
 from kairos.live.processors.engine_group import Ask, EngineGroup
 from kairos.live.processors.engine_pool import Item, Result
@@ -44,7 +44,7 @@ class ProcessorService:
         note: Note,
     ) -> None:
         """`note`: is told of what collections did. Whoever asks engines tells of that."""
-        self.note = note
+        self.note, self.turns = note, CollectionTurns()
         self._embedders, self._rankers, self._collections = embedders, rankers, collections
         groups = {"embed": embedders, "rerank": rankers}
         # By kind of operator those that its engines offer, where there are engines for it.
@@ -109,9 +109,11 @@ class FlowProcessors:
             case "embed":
                 return await self._embed(command, asked)
             case "ingest":
-                return await self._ingest(asked)
+                async with self._turn(command, len(_listed(asked["texts"]))):
+                    return await self._ingest(asked)
             case "search":
-                return await self._search(asked)
+                async with self._turn(command, len(_listed(asked["vectors"]))):
+                    return await self._search(asked)
             case "rerank":
                 return await self._rank(command, asked)
 
@@ -133,13 +135,17 @@ class FlowProcessors:
                 except InvalidRequest as error:
                     raise SetupError(f"operator '{operator.name}': {error}") from None
 
+    def _turn(self, command: RunProcessor, items: int) -> AbstractAsyncContextManager[None]:
+        turns, query = self._service.turns, self._query(command)
+        return turns.turn(self._tenant, query, command.depth, items)
+
     def _query(self, command: RunProcessor) -> Query:
         return self._began_at, command.stage, command.row
 
     async def _embed(self, command: RunProcessor, asked: Mapping[str, Any]) -> str | list[str]:
         texts, query = asked["texts"], self._query(command)
         vectors = await self._service.embedders.results(
-            command.model, asked["batch"], query, command.depth, _listed(texts)
+            command.model, asked["batch"], query, command.depth, _listed(texts), self._tenant
         )
         return vectors[0] if isinstance(texts, str) else vectors
 
@@ -169,7 +175,7 @@ class FlowProcessors:
         texts = list(dict.fromkeys(passages))
         pairs, query = [(asked["query"], text) for text in texts], self._query(command)
         scores = await self._service.rankers.results(
-            command.model, ranking.BATCH, query, command.depth, pairs
+            command.model, ranking.BATCH, query, command.depth, pairs, self._tenant
         )
         return exact_search.best_of(zip(texts, scores, strict=True), asked["top_k"])
 

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.execution.batching import (
+    TURN_ITEMS,
     BatchOrder,
     BatchQueue,
     BatchShare,
+    TenantTurns,
     algorithm_2,
     blind,
     topology_aware,
@@ -65,6 +67,78 @@ def test_each_item_goes_once_and_in_order_and_no_batch_has_more_than_its_room(
             gone[share.id] += share.items
 
     assert gone == items
+
+
+# Tenants and items of operators that wait, of a query each; room of a batch; batches by which
+# the last one of the tenant "b" has gone, where "a" came first.
+SHARED = [
+    ([("a", 1000), ("b", 1)], 16, 1),
+    ([("a", 1000), ("a", 1000), ("b", 1)], 16, 1),
+    ([("a", 1000), ("b", 8)], 16, 1),
+    ([("a", 1000), ("b", 80)], 16, 10),
+    ([("a", 1000), ("b", 80)], 1, 160),
+    ([("a", 1000), ("c", 1000), ("b", 16)], 16, 3),
+    ([("a", 3), ("b", 100)], 16, 7),
+    ([("a", 1), ("c", 1), ("d", 1), ("b", 1)], 2, 2),
+    ([*[("a", 1)] * 1000, ("b", 1)], 16, 1),
+    ([("a", 1000), *[("b", 1)] * 8], 16, 1),
+]
+
+
+@pytest.mark.parametrize(("waiting", "room", "batches"), SHARED)
+def test_tenants_have_equal_parts_of_batches_whatever_they_ask_for(waiting, room, batches):
+    queue = BatchQueue()
+    tenant_of = {
+        queue.add((n,), 0, items, tenant): tenant for n, (tenant, items) in enumerate(waiting)
+    }
+    left = sum(items for tenant, items in waiting if tenant == "b")
+    took = 0
+    while left:
+        batch = queue.take(room)
+        left -= sum(share.items for share in batch if tenant_of[share.id] == "b")
+        took += 1
+    assert took == batches
+
+
+def test_a_query_with_many_items_lets_another_of_its_tenant_go_after_each_turn():
+    queue = BatchQueue()
+    queue.add((0,), 0, 1000)
+    second = queue.add((1,), 0, 2 * TURN_ITEMS)
+    gone = []
+    while sum(share.items for share in gone if share.id == second) < 2 * TURN_ITEMS:
+        gone += queue.take(16)
+    assert sum(share.items for share in gone) == 4 * TURN_ITEMS
+
+
+def test_a_tenant_that_asks_again_and_again_is_behind_those_that_wait():
+    queue = BatchQueue()
+    patient = queue.add((0,), 0, 1, "z")
+    queue.add((1,), 0, 1, "a")
+    gone = []
+    while patient not in gone:
+        gone += [share.id for share in queue.take(1)]
+        queue.add((2,), 0, 1, "a")
+    assert gone == [patient]
+    queue.add((3,), 0, 1, "z")
+    assert [share.id for _ in range(3) for share in queue.take(1)] == [1, 3, 2]
+
+
+def test_a_tenant_that_comes_back_makes_up_for_nothing_and_owes_nothing():
+    queue = BatchQueue()
+    big = queue.add((0,), 0, 1000, "a")
+    small = queue.add((1,), 0, 4, "b")
+    for _ in range(8):
+        queue.take(1)
+    assert len(queue) == 1
+    for _ in range(4):
+        assert {share.id for share in queue.take(1)} == {big}
+    small = queue.add((2,), 0, 100, "b")
+    gone = [share for _ in range(20) for share in queue.take(1)]
+    assert sum(share.items for share in gone if share.id == small) == 10
+    queue.withdraw(big)
+    queue.withdraw(small)
+    assert vars(queue.turns) == vars(TenantTurns())
+    assert not queue._queries
 
 
 class Node(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kairos.errors import InvalidRequest, UpstreamFailed
-from kairos.live.processors.engine_pool import EnginePool
+from kairos.live.processors.engine_pool import EnginePool, SharedEngines
 
 LIMIT_S = 60
 
@@ -70,6 +70,30 @@ async def test_of_each_query_that_waits_the_deepest_operators_go_first(closing):
         await asyncio.gather(*tasks)
 
     assert [items for _, items in engines.batches[2:]] == [[4, 2], [3]]
+
+
+async def test_a_tenant_has_no_more_of_an_engine_by_more_sizes_of_batches_or_models(closing):
+    engines, shared = Engines("a"), SharedEngines()
+    engines.gate.clear()
+    pools = [engines.pool(room=size, shared=shared) for size in (1, 2, 3, 4, 8)]
+    for each in pools:
+        closing(each)
+    async with asyncio.timeout(LIMIT_S):
+        greedy = [
+            asyncio.create_task(pool.results((n,), 0, [0] * 200, "greedy"))
+            for n, pool in enumerate(pools)
+        ]
+        while len(engines.batches) < 2:
+            await asyncio.sleep(0)
+        honest = asyncio.create_task(pools[3].results((9,), 0, [1], "honest"))
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert engines.most_at_once == 2
+        engines.gate.set()
+        await honest
+        assert any(1 in items for _, items in engines.batches[2:4])
+        await asyncio.gather(*greedy)
+    assert engines.most_at_once == 2
 
 
 async def test_a9_two_engines_have_the_same_work_within_a_tenth(closing):
