@@ -25,6 +25,7 @@ MOST_LOOP_STEPS = 100_000
 # Each is a part of a template that is looked at, or of a value: an item, or so many characters. As
 # many take seconds.
 MOST_WORK, _CHARACTERS = 20_000_000, 16
+_ONE_PART = frozenset({int, float, bool, type(None)})
 DEEPEST_NESTING, DEEPEST_LOOPS = 60, 3
 
 # The counter among the variables, and filters that count: no template can name them.
@@ -74,21 +75,27 @@ class TemplateWork:
             raise TemplateError("it computes too much: loop less, or over shorter values")
 
 
-def _size(value: object, most: int) -> int:
+def _size(value: object, most: int, known: dict[int, int] | None = None) -> int:
     """Return of how many parts a value consists, or a number above `most`, at once.
 
-    The same list may be a part of it many times, so it may have more parts than there is memory.
+    The same list may be a part of it many times, so it may have more parts than there is memory:
+    `known` has the sizes of lists and objects by id, and each is looked through once.
     """
     if isinstance(value, str):
         return len(value) // _CHARACTERS
     if not isinstance(value, list | tuple | Mapping):
         return 0
+    known = {} if known is None else known
+    if (size := known.get(id(value))) is not None:
+        return size
     size = len(value)
     parts = chain(value, value.values()) if isinstance(value, Mapping) else value
     for each in parts:
         if size > most:
             break
-        size += _size(each, most - size)
+        if type(each) not in _ONE_PART:
+            size += _size(each, most - size, known)
+    known[id(value)] = size
     return size
 
 

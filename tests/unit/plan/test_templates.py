@@ -1,7 +1,8 @@
 import pytest
+from jinja2.exceptions import TemplateError
 
 from kairos.plan.invalid import OperatorFailed
-from kairos.plan.template_language import TemplateWork
+from kairos.plan.template_language import TemplateWork, _size
 from kairos.plan.templates import BadTemplate, Expression, Opaque, Template
 
 
@@ -185,6 +186,25 @@ LONG, ITEMS = "x" * (1 << 20), list(range(100_000))
 def test_what_would_be_enormous_is_not_made(source, values):
     with pytest.raises(OperatorFailed):
         Template(source).render(values)
+
+
+class Looked(list):
+    """A list that counts how often it is gone through."""
+
+    looks = 0
+
+    def __iter__(self):
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_a_list_that_a_value_holds_many_times_is_gone_through_once():
+    held, work = Looked([1, "a", [2]]), TemplateWork()
+    work.go_through([[held] * 500, {"k": held}, held])
+    assert held.looks == 1
+    with pytest.raises(TemplateError):
+        work.go_through([list(range(100_000))] * 200)
+    assert _size([[held] * 500, held], 10_000) == 2 + 500 + 501 * 4
 
 
 def test_an_expression_nested_too_deeply_is_refused():
