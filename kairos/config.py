@@ -92,6 +92,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # Further headers that pass from clients' requests to engines, with the usual ones; `x-lab-*`
     # stands for all that begin so. Credentials, cookies, and what Kairos sets itself never pass.
     pass_headers: tuple[str, ...] = ()
+    # Engines keep the prompts of each tenant apart in their prefix caches (vLLM's and SGLang's
+    # `cache_salt`), so that no tenant finds out by a quicker answer, or by `cached_tokens`, what
+    # another has asked.
+    cache_salt: bool = False
     # For which a call waits at most that may have killed an engine, so that it has one alone.
     suspicion_s: int = SUSPICION_S
     workflow_idle_s: int = IDLE_S  # after so much silence a workflow has ended

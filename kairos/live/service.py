@@ -182,6 +182,7 @@ def _gateway(
         on_error=on_error,
         bodies=bodies,
         classes=ServiceClasses(classes(settings.service_class)),
+        salts_caches=settings.cache_salt,
         tracing=parts.tracing,
     )
 

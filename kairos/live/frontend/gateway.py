@@ -64,12 +64,15 @@ class Gateway:
         bodies: Bodies,
         classes: ServiceClasses,
         tracing: Tracing | None = None,
+        salts_caches: bool = False,
     ) -> None:
+        """Put it together. `salts_caches`: tenants share no prefix caches of engines."""
         self.served_models = served_models
         self.sink, self.engine, self.access, self.prompts = sink, engine, access, prompts
         self.aliases, self.inference, self.classes = aliases, inference, classes
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
         self.tracing, self.pace = tracing, engine.pace
+        self.salts_caches = salts_caches
         self.own_models: OwnModels | None = None  # beside those that engines serve
         threads = ThreadPoolExecutor(_READERS, thread_name_prefix="kairos-body")
         self.readers = TenantThreads(threads, most=1)
@@ -184,7 +187,8 @@ class GatewayCall:
         """See `BodyTaker`."""
         self._upload = None
         assert self._caller is not None
-        read = partial(body_of, self._rules, self._asked.headers, content)
+        salt = self._caller.tenant if self._gateway.salts_caches else None
+        read = partial(body_of, self._rules, self._asked.headers, content, salt)
         if len(content) > BESIDE_BYTES:
             beside = self._gateway.readers.run(self._caller.tenant, read)
             reading = self._coming = asyncio.create_task(beside)

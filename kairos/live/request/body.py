@@ -3,7 +3,8 @@
 import ctypes
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
@@ -66,9 +67,13 @@ _PAIR_BYTES = 1.75
 # By these a caller would go before others inside an engine, or have it connect to another host and
 # take, or give away, the KV blocks of others (vLLM's and SGLang's names). They never pass.
 _OWN_FIELDS = (
-    *("priority", "kv_transfer_params"),
+    *("priority", "kv_transfer_params", "ec_transfer_params"),
     *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
 )
+# vLLM puts members of this field where it puts those, with any value: a text ends the engine.
+_EXTRA, _EXTRA_BYTES = "vllm_xargs", 1 << 14
+_OWN_EXTRAS = {"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"}
+_SALT = "cache_salt"
 _TOLD_BYTES = 1 << 16  # of a field that may say who calls
 _OPTIONS_BYTES = 4_096  # of `stream_options` to which one is added
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
@@ -97,6 +102,8 @@ class _Body(Prompt, frozen=True):
     # Kairos's own to say: see `_OWN_FIELDS`.
     priority: msgspec.Raw = msgspec.Raw()
     kv_transfer_params: msgspec.Raw = msgspec.Raw()
+    ec_transfer_params: msgspec.Raw = msgspec.Raw()
+    vllm_xargs: msgspec.Raw = msgspec.Raw()
     bootstrap_host: msgspec.Raw = msgspec.Raw()
     bootstrap_port: msgspec.Raw = msgspec.Raw()
     bootstrap_room: msgspec.Raw = msgspec.Raw()
@@ -158,13 +165,21 @@ _stream_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: bool = True) -> Body:
+def read_body(
+    content: bytes,
+    *,
+    chat: bool,
+    streams_usage: bool,
+    generates: bool = True,
+    salt: str | None = None,
+) -> Body:
     """Read what routing needs, in one pass that skips everything else.
 
     Args:
         chat: `messages` must be there.
         streams_usage: the route tells usage at the end of a stream when `stream_options` asks.
         generates: an engine generates there, so that parameters are checked that no engine takes.
+        salt: by whom the engine's prefix cache is shared; None: by all.
 
     Raises:
         InvalidRequest: not JSON, or a field that cannot be right.
@@ -178,6 +193,9 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         if messages[:1] != b"[":
             raise wrong("messages", beginning(messages) if messages else "missing")
         check_messages(messages, compiled)
+    if body.vllm_xargs:
+        _check_extra(body.vllm_xargs)
+    salted = None if salt is None else _salted(salt, body)
     sequences = 1
     if isinstance(body, _Call):
         completes = streams_usage and not chat
@@ -195,7 +213,7 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         prompt_tokens=ids or max(1, text_bytes // BYTES_PER_TOKEN),
         prompt_is_counted=ids is not None,
         least_prompt_tokens=ids if is_whole and ids else 0,
-        prefix=hash_prefix(prompt, _apart(body)),
+        prefix=hash_prefix(prompt, _apart(body, salted)),
         prefix_units=len(prompt) // UNIT_BYTES,
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)) * sequences,
         sequences=sequences,
@@ -203,12 +221,15 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         told=_told_of_caller(body),
         prompt=body,
     )
-    if any(map(body.__getattribute__, _OWN_FIELDS)):
+    unwanted = _OWN_FIELDS if salted is None else (*_OWN_FIELDS, _SALT)
+    if any(map(body.__getattribute__, unwanted)):
         if large is None:
-            content = _without_own_fields(content)
+            content = _without(unwanted, content)
         else:
-            content = _FIELDS[decoder].without(_OWN_FIELDS, content, large)
+            content = _FIELDS[decoder].without(unwanted, content, large)
         read.content = content
+    if salted is not None:
+        content = read.content = _with_member(_SALT, salted, content)
     if streams_usage and body.stream:
         spliced = _ask_for_usage(content, bytes(body.stream_options))
         if spliced is not None:
@@ -216,8 +237,13 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
     return read
 
 
-def body_of(rules: RouteRules, headers: Mapping[bytes, bytes], content: bytes) -> Body:
-    """Read a call's body as its route has it.
+def body_of(
+    rules: RouteRules,
+    headers: Mapping[bytes, bytes],
+    content: bytes,
+    salt: str | None = None,
+) -> Body:
+    """Read a call's body as its route has it. `salt`: see `read_body`.
 
     Raises:
         InvalidRequest: no engine could serve it.
@@ -232,6 +258,7 @@ def body_of(rules: RouteRules, headers: Mapping[bytes, bytes], content: bytes) -
         chat=rules.has_messages,
         streams_usage=rules.tells_usage,
         generates=rules.generates,
+        salt=salt if rules.needs_memory else None,
     )
 
 
@@ -242,9 +269,11 @@ def _upload(content_type: bytes, content: bytes) -> Body:
     if content_type[:19].lower() == b"multipart/form-data":
         from kairos.live.request.multipart import fields_of  # which few processes need
 
-        fields = fields_of(content_type, content, ("model", "stream"))
+        fields = fields_of(content_type, content, ("model", "stream", _EXTRA))
         body.model = fields.get("model") or None
         body.stream = fields.get("stream", "").lower() in ("true", "1")
+        if _EXTRA in fields:
+            _check_extra(fields[_EXTRA].encode())
     return body
 
 
@@ -324,12 +353,40 @@ def _check(body: _Call, compiled: Reading | None, *, chat: bool, completes: bool
     return sequences
 
 
-def _without_own_fields(content: bytes) -> bytes:
-    """Return the body without `_OWN_FIELDS`, and with every other member as the client spelt it."""
+def _check_extra(extra: bytes) -> None:
+    """Raises InvalidRequest: it says what Kairos alone says to engines, or may do so."""
+    if len(extra) > _EXTRA_BYTES:
+        raise InvalidRequest(f"'{_EXTRA}' has more than {_EXTRA_BYTES} bytes", _EXTRA)
+    try:
+        names = _members.decode(extra)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return  # not an object: the engine says so
+    for name in names:
+        if name in _OWN_EXTRAS:
+            raise InvalidRequest(f"'{_EXTRA}.{name}' is not the client's to say", _EXTRA)
+
+
+def _without(names: Iterable[str], content: bytes) -> bytes:
+    """Return the body without these members, and with the others as the client spelt them."""
     members = _members.decode(content)
-    for name in _OWN_FIELDS:
+    for name in names:
         members.pop(name, None)
     return msgspec.json.encode(members)
+
+
+def _with_member(name: str, value: str, content: bytes) -> bytes:
+    """Return the body with one more member, which it does not have."""
+    start = _JSON_START.match(content)
+    assert start is not None, "decoded as an object"
+    at = start.end()
+    comma = b"" if content[at:].lstrip(_SPACE)[:1] == b"}" else b","
+    return b'%b"%b":"%b"%b%b' % (content[:at], name.encode(), value.encode(), comma, content[at:])
+
+
+def _salted(salt: str, body: _Body) -> str:
+    """Return a salt that nobody else can name, and that differs where the client's own does."""
+    own = bytes(body.cache_salt) if body.cache_salt else b""
+    return blake2b(own, key=blake2b(salt.encode()).digest(), digest_size=16).hexdigest()
 
 
 def _limit(body: _Body) -> float:
@@ -348,9 +405,11 @@ def _told_of_caller(body: _Body) -> dict[str, msgspec.Raw]:
     return {name: value for name, value in told.items() if 0 < len(value) <= _TOLD_BYTES}
 
 
-def _apart(body: _Body) -> bytes:
+def _apart(body: _Body, salted: str | None) -> bytes:
     """What tells apart prompts of the same words."""
     model = msgspec.json.encode(body.model)
+    if salted is not None:
+        return model + salted.encode()
     return model + _told(body.cache_salt) if body.cache_salt else model
 
 

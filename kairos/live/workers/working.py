@@ -78,6 +78,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 on_error=counting(sink.count_error, audit),
                 bodies=bodies,
                 classes=ServiceClasses(classes(settings.service_class)),
+                salts_caches=settings.cache_salt,
                 tracing=tracing,
             )
             batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
