@@ -119,6 +119,10 @@ COMMANDS = {
         *(_CARE, "agents", "app"),
         "Run multi-agent applications as processes of their own, over Kafka, and submit tasks.",
     ),
+    "bus": CommandPlace(
+        *(_CARE, "bus", "app"),
+        "Topics of Kafka: find records that make no sense, and pass over one.",
+    ),
     "keys": CommandPlace(
         *(_CARE, "keys", "app"),
         "API keys in a file of their own, which the setting keys_path names.",

@@ -13,13 +13,17 @@ import pytest
 
 from kairos.config import Settings
 from kairos.engine_settings import EngineSettings
+from kairos.errors import SetupError
+from kairos.live.bus.left_out import left_out
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import ReceivedMessage, Subscription
 from kairos.live.kafka.topic_setup import ensure
-from kairos.live.pool.messages import CALL, TYPE
+from kairos.live.pool.messages import CALL, EPOCH, PERFORMER, TURN, TYPE
+from kairos.live.pool.messages import POOL as IN_POOL
 from kairos.live.service import running
-from kairos.topics import DEAD_LETTERS, REQUESTS
+from kairos.tools.bus_check import CHECKED, check_bus, skip_record
+from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS, PROFILES, REQUESTS
 from tests.e2e.client import LIMIT_S
 from tests.support.buses import until_logged
 from tests.support.impatient import SESSION_S
@@ -190,6 +194,90 @@ async def test_the_room_of_a_killed_gateway_is_given_to_others(pool, engine, ses
     for _ in range(3):
         engine.turns.release()
     assert (await call)[0] == 200
+
+
+EPOCH_OF_NOBODY = str(10**17)
+TICK = b'{"at":1,"event":{"type":"Tick"}}'
+POLICY = b'{"at":1,"event":{"type":"PolicyChosen","policy":"os:system"}}'
+QUOTA = (
+    b'{"at":1,"event":{"type":"EntitlementsChanged","entitlements":'
+    b'{"quotas":[{"tenant":"t","calls_at_once":0}]}}}'
+)
+
+
+def forged(pool, epoch):
+    """Return records that once ended a process, made it deaf or kept it from starting."""
+    order = {EPOCH: epoch, PERFORMER: "p"}
+    record = {IN_POOL: pool, EPOCH: epoch}
+    learnt = b'{"type":"ProfilesLearnt","kendall_tau":1e300}'
+    return [
+        (DISPATCHES, pool, b'{"commands":[],"turns":[1]}', order),
+        (DISPATCHES, pool, b'{"commands":[],"turns":[]}', order | {EPOCH: EPOCH_OF_NOBODY}),
+        (EVENTS, "w", POLICY, record),
+        (EVENTS, "w", QUOTA, record),
+        (EVENTS, "w", TICK, record | {TURN: "abc"}),
+        (EVENTS, "w", TICK, record | {EPOCH: EPOCH_OF_NOBODY}),
+        (REQUESTS, pool, b'{"performer":"p","event":{"type":"Finished","request_id":7}}', {}),
+        (PROFILES, '["kendall_tau"]', learnt, {}),
+    ]
+
+
+@pytest.mark.smoke
+async def test_forged_records_stop_neither_those_that_run_nor_those_that_start(
+    pool, engine, session, stack
+):
+    balancer, service = await pool.balancer(), await pool.gateway()
+    assert (await ask(session, service, "before"))[0] == 200
+    producer = await stack.enter_async_context(Producer(pool.connection))
+    async with Subscription(pool.connection, [EVENTS]) as events:
+        epoch = None
+        while epoch is None:
+            for each in await events.batch():
+                if isinstance(each, ReceivedMessage) and each.headers.get(IN_POOL) == pool.name:
+                    epoch = each.headers.get(EPOCH, epoch)
+    for topic, key, value, headers in forged(pool.name, epoch):
+        await producer.send(topic, key, value, headers)
+    assert (await ask(session, service, "beside"))[0] == 200
+    late = await pool.gateway()
+    balancer.kill()
+    await until(lambda: service.brain.member.active or late.brain.member.active)
+    for name, each in (("after", service), ("there", late)):
+        assert (await ask(session, each, name))[0] == 200
+    lines = []
+    checked = await check_bus(pool.connection, CHECKED, None, lines.append)
+    assert checked.wrong == len(lines) >= 8
+    assert {EVENTS, DISPATCHES, REQUESTS, PROFILES} <= {each.split("/")[0] for each in lines}
+    found = left_out()
+    assert found[EVENTS] >= 4  # by whoever took over
+    assert found[DISPATCHES] >= 2
+
+
+async def test_a_group_is_brought_past_a_record_once_its_processes_have_stopped(
+    pool, session, stack
+):
+    service = await pool.gateway()
+    await decides(service)
+    group = f"kairos.balancer.{pool.name}"
+    at = f"{REQUESTS}/0@{10**9}"
+    with pytest.raises(SetupError, match="stop its processes"):
+        await until_committed(pool, session, service, group, at)
+    await stack.aclose()
+    said = await skip_record(pool.connection, at, group)
+    assert said.startswith(f"{group} goes on at {10**9 + 1} of {REQUESTS}/0")
+    with pytest.raises(SetupError, match="behind it already"):
+        await skip_record(pool.connection, f"{REQUESTS}/0@3", group)
+
+
+async def until_committed(pool, session, service, group, at):
+    """Skip, once the group has a place."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            await ask(session, service, "one")
+            try:
+                return await skip_record(pool.connection, at, group)
+            except SetupError as error:
+                if "has no place" not in str(error):
+                    raise
 
 
 class Caller:

@@ -29,7 +29,10 @@ from kairos.events import (
     Started,
     WorkflowEnded,
 )
+from kairos.learner import Learner
+from kairos.learnt import AgentRank
 from kairos.live.kafka.items import ReceivedMessage
+from kairos.live.kafka.profiles_topic import read_part
 from kairos.live.orchestrate.following import Following
 from kairos.live.pool.messages import (
     CAUSE,
@@ -44,8 +47,12 @@ from kairos.live.pool.messages import (
     read_record,
     read_told,
 )
-from kairos.topics import DISPATCHES, EVENTS, REQUESTS
-from tests.support import build
+from kairos.model import SECOND
+from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.tools.bus_check import RecordReader
+from kairos.topics import DISPATCHES, EVENTS, PROFILES, REQUESTS
+from tests.property.test_balancer_machine import remaining_model
+from tests.support import build, learnt
 from tests.support.forged import forge
 from tests.support.pool_world import POOL as NAME
 from tests.support.pool_world import World, life
@@ -240,9 +247,65 @@ def test_who_learns_goes_on(pools, seed):
     check_follower(pools, seed, 150)
 
 
+def test_what_is_void_is_named_by_the_check_and_what_is_genuine_is_not(pools):
+    played = pools()
+    played.take_over()
+    played.perform()
+    reader = RecordReader()
+    for topic in (REQUESTS, DISPATCHES, EVENTS):
+        for each in played.world.logs[topic]:
+            assert reader.complain(each) is None
+    assert not list(reader.complain_of_epochs())
+    for each in played.forged(3, 300):
+        if _is_void(each):
+            assert reader.complain(each) or list(reader.complain_of_epochs())
+
+
+def spoilt_parts(seed, count):
+    """Return parts of what was learnt, spoilt; with the genuine ones."""
+    draw = random.Random(seed)
+    profile = learnt.profile("x", [SECOND, 2 * SECOND], tenant="t")
+    parts = {
+        ("profile", "t", "app", "x"): ProfilesLearnt(profiles=(profile,)),
+        ("model", "t", "app"): ProfilesLearnt(models=(remaining_model("t", "app", "x", 3),)),
+        ("rank", "t", "app", "x"): ProfilesLearnt(ranks=(AgentRank("t", "app", "x", 2.0),)),
+        ("kendall_tau",): ProfilesLearnt(kendall_tau=0.5),
+    }
+    genuine = [
+        ReceivedMessage(PROFILES, 0, 0, 0, msgspec.json.encode(key).decode(), value, {})
+        for key, part in parts.items()
+        for value in (msgspec.json.encode(part), None)
+    ]
+    return genuine, [forge(draw, draw.choice(genuine)) for _ in range(count)]
+
+
+def check_learning(pools, seed, count):
+    """Learn all of them that can be read, and decide by it."""
+    genuine, spoilt = spoilt_parts(seed, count)
+    played, read = pools(), 0
+    for each in [*genuine, *spoilt]:
+        try:
+            part = read_part(each.key, each.value)
+        except WRONG:
+            continue
+        read += 1
+        played.deciding.active.feed(part)
+        Learner(Orchestrator()).restore(part.profiles, part.models)
+    played.perform()
+    played.check_alive()
+    assert read > len(genuine)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_learnt_from_spoilt_profiles_can_be_decided_by(pools, seed):
+    check_learning(pools, seed, 300)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("check", [check_calls_go_on, check_no_process_ends, check_follower])
+@pytest.mark.parametrize(
+    "check", [check_calls_go_on, check_no_process_ends, check_follower, check_learning]
+)
 def test_ten_thousand_of_each_topic(pools, check):
     for seed in range(100, 120):
         check(pools, seed, 500)

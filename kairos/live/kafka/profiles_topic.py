@@ -74,6 +74,25 @@ async def follow(
                 await asyncio.sleep(_GATHER_S)
 
 
+def read_part(name: str, value: bytes | None) -> ProfilesLearnt:
+    """Read a record of the topic, by its key and its value.
+
+    Raises:
+        ValueError, msgspec.MsgspecError, InvalidRequest: It has no part that this code knows.
+    """
+    key = _key.decode(name)
+    if value is None:
+        # What goes with the profile is forgotten with it: the tombstones of these say no more.
+        return ProfilesLearnt(forgotten=((key[1], key[2], key[3]),) if _is_profile(key) else ())
+    part = _part.decode(value)
+    if [each for each, _ in _parts(part)] != [key]:
+        raise ValueError("it is not the part that its key names")
+    if not have_known_shapes(part.profiles, part.models):
+        raise ValueError("it was written by a Kairos that learns other figures")
+    check_learnt(part.profiles, part.models, part.ranks, part.kendall_tau)
+    return part
+
+
 class _News:
     """The newest record of each part that has not been handed over yet."""
 
@@ -97,7 +116,7 @@ class _News:
         parts: list[ProfilesLearnt] = []
         for n, (name, value) in enumerate(values.items(), start=1):
             try:
-                parts.append(_read(name, value))
+                parts.append(read_part(name, value))
             except (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError) as error:
                 logger.warning("%s: the record of %.200r is left out: %s", PROFILES, name, error)
                 count_left_out(PROFILES)
@@ -128,21 +147,6 @@ def _parts(learnt: ProfilesLearnt) -> Iterator[tuple[Key, ProfilesLearnt | None]
         yield ("rank", *rank.key), ProfilesLearnt(ranks=(rank,))
     if learnt.kendall_tau is not None:
         yield _TAU, ProfilesLearnt(kendall_tau=learnt.kendall_tau)
-
-
-def _read(name: str, value: bytes | None) -> ProfilesLearnt:
-    """Raises ValueError, MsgspecError, InvalidRequest: it is no part that this code knows."""
-    key = _key.decode(name)
-    if value is None:
-        # What goes with the profile is forgotten with it: the tombstones of these say no more.
-        return ProfilesLearnt(forgotten=((key[1], key[2], key[3]),) if _is_profile(key) else ())
-    part = _part.decode(value)
-    if [each for each, _ in _parts(part)] != [key]:
-        raise ValueError("it is not the part that its key names")
-    if not have_known_shapes(part.profiles, part.models):
-        raise ValueError("it was written by a Kairos that learns other figures")
-    check_learnt(part.profiles, part.models, part.ranks, part.kendall_tau)
-    return part
 
 
 def _is_profile(key: Key) -> bool:

@@ -56,6 +56,9 @@ class Records:
         if record.at > message.at + _AHEAD_US:
             leave_out(message, "it is of the future")
             return None
+        if epochs.is_forged(decided.epoch):
+            leave_out(message, f"no balancer announced itself at {decided.epoch}")
+            return None
         if not epochs.count(decided.epoch):
             logger.info("%s:%d is of a balancer that had been replaced", EVENTS, message.offset)
             return None

@@ -157,17 +157,16 @@ class Epochs:
         self._first = first
         self._newest = newest if newest is not None and newest < first else None
 
-    @property
-    def newest(self) -> int | None:
-        """The epoch in force; None: it began before all that was read."""
-        return self._newest
-
     def announce(self, offset: int) -> None:
         self._newest = offset
 
     def count(self, epoch: int) -> bool:
         """Return whether a message of that epoch counts now."""
         return epoch < self._first if self._newest is None else epoch == self._newest
+
+    def is_forged(self, epoch: int) -> bool:
+        """Return whether no balancer can have announced itself there yet."""
+        return epoch >= self._first if self._newest is None else epoch > self._newest
 
 
 class CallHeaders(

@@ -52,6 +52,8 @@ class Recall:
             decided = read_record(message)
             if epochs.count(decided.epoch):
                 self._active.recall(decided)
+            elif epochs.is_forged(decided.epoch):
+                leave_out(message, f"no balancer announced itself at {decided.epoch}")
         except (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError) as error:
             leave_out(message, error)
         except Exception as error:  # a fault of ours: its record ends no process, and is named
