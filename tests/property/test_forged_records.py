@@ -54,8 +54,9 @@ from kairos.topics import DISPATCHES, EVENTS, PROFILES, REQUESTS
 from tests.property.test_balancer_machine import remaining_model
 from tests.support import build, learnt
 from tests.support.forged import forge
+from tests.support.played_pool import PlayedPool
 from tests.support.pool_world import POOL as NAME
-from tests.support.pool_world import World, life
+from tests.support.pool_world import life
 
 WRONG = (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError)
 NEVER = 10**6  # no epoch
@@ -79,57 +80,8 @@ FACTS = (
 )
 
 
-class Played:
-    """A pool of two processes that performs calls: what it writes is what is forged."""
-
-    def __init__(self):
-        self.world = World(seqs=(4, 4), max_waiting=100).__enter__()
-        self.names, self.written = 0, set()
-        self.deciding, self.other = self.world.process(), self.world.process()
-        self.world.assign(self.deciding)
-        self.world.flow()
-
-    def perform(self, count=2):
-        """Have calls answered, through each process and over the bus."""
-        world = self.world
-        clients = []
-        for process in world.live:
-            for _ in range(count):
-                self.names += 1
-                clients.append(world.call(process, f"c{self.names}", workflow_id=f"w{self.names}"))
-        self.names += 1
-        asked = f"b{self.names}"
-        world.ask(asked)
-        for _ in range(20):
-            world.flow()
-            for running in [*world.running]:
-                if not running.is_answered:
-                    running.end()
-            if all(each.has_ended for each in clients) and world.replies(asked):
-                break
-        assert [each.status for each in clients] == [200] * len(clients)
-        assert world.replies(asked) == [200]
-
-    def write(self, message):
-        at = self.world.append(message.topic, message.key, message.value, message.headers)
-        if message.topic == EVENTS:
-            self.written.add(at)
-
-    def take_over(self):
-        """Kill the process that decides; another reads back what was decided."""
-        self.world.kill(self.deciding)
-        self.deciding, self.other = self.other, self.world.process()
-        self.world.assign(self.deciding)
-        self.world.flow()
-
-    def check_alive(self):
-        assert self.world.problems == []
-        for process in self.world.live:
-            for task in (process.performing, process.deciding):
-                if task.done():
-                    task.result()
-                assert not task.done()
-        assert self.deciding.decides
+class Forgery(PlayedPool):
+    """A pool whose messages are spoilt."""
 
     def genuine(self):
         """Return messages of each topic: what was written, and facts of each kind."""
@@ -155,7 +107,7 @@ def pools():
     made = []
 
     def make():
-        made.append(Played())
+        made.append(Forgery())
         made[-1].perform()
         return made[-1]
 
