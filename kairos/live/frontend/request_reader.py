@@ -53,6 +53,11 @@ _NO_VERSION = NotSpoken(
     505, "http_version", "only HTTP/1.1 and HTTP/1.0 are spoken here: let the client use HTTP/1.1"
 )
 _TWO_HOSTS = NotSpoken(400, "two_hosts", "a request must have one header Host, not several")
+# A proxy in front may look at the first, and what is behind it at the last.
+_TWO_KEYS = NotSpoken(
+    400, "two_authorizations", "a request must have one header Authorization, not several"
+)
+_NOTED = frozenset((b"host", b"expect", b"authorization", b"connection"))
 _PREFACE = b"PRI"  # the method of what HTTP/2 begins with
 _TUNNEL = b"CONNECT"
 _VERSIONS = ("1.1", "1.0")
@@ -72,7 +77,7 @@ class RequestReader:
         self._url, self._head_bytes = b"", 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects_continue = False
-        self._hosts = 0  # headers of that name
+        self._hosts = self._authorizations = self._connections = 0  # headers of these names
         self._stood_still = False  # the request that comes, while what came was parsed
         self._stray_bytes = 0  # that came since it made a step
 
@@ -143,7 +148,8 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         self._url, self._head_bytes = b"", 0
-        self._headers, self._expects_continue, self._hosts = [], False, 0
+        self._headers, self._expects_continue = [], False
+        self._hosts = self._authorizations = self._connections = 0
         self.is_in_head = True
 
     def on_url(self, url: bytes) -> None:
@@ -158,9 +164,17 @@ class RequestReader:
             raise HeadTooLarge
         name = name.lower()
         self._headers.append((name, value))
+        if name in _NOTED:
+            self._note(name, value)
+
+    def _note(self, name: bytes, value: bytes) -> None:
         if name == b"host":
             self._hosts += 1
-        elif name == b"expect" and value.lower() == b"100-continue":
+        elif name == b"authorization":
+            self._authorizations += 1
+        elif name == b"connection":
+            self._connections += 1
+        elif value.lower() == b"100-continue":
             self._expects_continue = True
 
     def on_headers_complete(self) -> None:
@@ -171,6 +185,8 @@ class RequestReader:
         if parser.should_upgrade() and not is_tunnel:
             self._note_offer(method)
             return
+        if self._connections > 1:
+            self._headers = _with_one_connection(self._headers)
         exchange = Exchange(taker, method.decode("ascii"), self._headers, taker.caller)
         self._headers = []  # for trailers, of which nobody takes any
         if not is_tunnel:
@@ -182,7 +198,7 @@ class RequestReader:
                 exchange.expect_continue()
         else:  # it knows no chunks and no `100 Continue`
             exchange.http_version, exchange.is_kept = version, False
-        is_odd = version not in _VERSIONS or self._hosts > 1
+        is_odd = version not in _VERSIONS or self._hosts > 1 or self._authorizations > 1
         if is_odd or is_tunnel or self._offers_websocket:
             exchange.refused = self._refusal(is_tunnel=is_tunnel)
             exchange.is_kept = False
@@ -195,6 +211,8 @@ class RequestReader:
             return _NO_TUNNEL
         if offers:
             return _NO_WEBSOCKET
+        if self._authorizations > 1:
+            return _TWO_KEYS
         return _TWO_HOSTS if self._hosts > 1 else _NO_VERSION
 
     def _find(self, exchange: Exchange) -> None:
@@ -217,3 +235,10 @@ class RequestReader:
         exchange, self._coming = self._coming, None
         if exchange is not None:
             exchange.body_ended()
+
+
+def _with_one_connection(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Join the headers `Connection`, each of which may name others that end here."""
+    named = b", ".join(value for name, value in headers if name == b"connection")
+    others = [each for each in headers if each[0] != b"connection"]
+    return [*others, (b"connection", named)]

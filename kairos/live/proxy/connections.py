@@ -71,8 +71,9 @@ class Connections:
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()  # the latest: those that are too many grow old
-            if connection.is_open:
+            if connection.is_quiet:
                 return connection
+            connection.abort()  # what it brings, nobody has asked for
         return None
 
     async def _connect(self, origin: Origin) -> EngineLink:

@@ -1,10 +1,12 @@
 """One connection to an engine: a call at a time, and its answer."""
 
 import asyncio
+import select
 from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from kairos.header_names import RAW, REQUEST_ID
 from kairos.live.proxy.engine_answer import (
     MAX_HEADER_BYTES,
     ConnectionBroke,
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
 Origin = tuple[TlsFiles | None, str, int]  # with what of TLS, if any; host, port
 
 _JOINED_BYTES = 1 << 16  # a larger request body is not copied behind its headers
+_SENT_BYTES = 1 << 12  # a smaller body is sent with its headers, at once
 # In which the parser finds no end of anything: see `MAX_HEADER_BYTES`, of which a head of many
 # short headers has up to four times.
 _MAX_ENDLESS_BYTES = 4 * MAX_HEADER_BYTES
+_ID_LINE = b"\r\n" + REQUEST_ID.encode() + b": "
+_ID_BYTES = 512  # of an answer, in which vLLM says which request it is of
 
 
 class EngineLink(asyncio.Protocol):
@@ -44,6 +49,7 @@ class EngineLink(asyncio.Protocol):
         self._can_stay = True
         self.is_paused = False
         self._is_used = False  # by an earlier call
+        self._earlier_id = b""  # of that call, until an answer has begun that is of another
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = self.due_at = 0.0
         self.made_at, self.idle_since = pool.now(), 0.0
@@ -51,6 +57,16 @@ class EngineLink(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         return self._can_stay and not self._transport.is_closing()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is open and brings nothing, not even what the event loop has not read yet."""
+        sock = self._transport.get_extra_info("socket")
+        if not self.is_open or sock is None:
+            return False
+        readable = select.poll()
+        readable.register(sock.fileno(), select.POLLIN)
+        return not readable.poll(0)
 
     def send(self, answer: EngineAnswer) -> None:
         self._answer, answer.source = answer, self
@@ -81,12 +97,8 @@ class EngineLink(asyncio.Protocol):
         # What the parser found. Whoever takes it may have had enough after each.
         if self._is_new:
             self._begin(answer)
-        if pieces := self._pieces:
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            pieces.clear()
-            self._endless_bytes = 0
-            if answer.taker is not None and not answer.is_bodiless:
-                answer.taker.came(data)
+        if self._pieces and not self._hand_on(answer):
+            return
         if answer.has_progressed and answer.limit.whole_s is None:
             answer.has_progressed = False
             self.due_at = self._pool.now() + answer.limit.stall_s
@@ -94,6 +106,28 @@ class EngineLink(asyncio.Protocol):
             self._break(error)
         if answer.is_whole:
             self._end(answer)
+
+    def _hand_on(self, answer: EngineAnswer) -> bool:
+        """Hand on a part of the body. Return whether it is of this call."""
+        pieces, self._endless_bytes = self._pieces, 0
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        if self._earlier_id and self._is_of_earlier(answer, data):
+            self.abort()
+            answer.fail(ConnectionBroke("the engine answers an earlier call once more"))
+            return False
+        if answer.taker is not None and not answer.is_bodiless:
+            answer.taker.came(data)
+        return True
+
+    def _is_of_earlier(self, answer: EngineAnswer, data: bytes) -> bool:
+        """Return whether the answer says that it is of the call before, and not of this one."""
+        earlier, self._earlier_id = self._earlier_id, b""
+        said = data[:_ID_BYTES]
+        if earlier not in said and (RAW[REQUEST_ID], earlier) not in answer.headers:
+            return False
+        own = _id_of(answer)
+        return own != earlier and own not in said
 
     def _begin(self, answer: EngineAnswer) -> None:
         self._is_new = False
@@ -140,12 +174,21 @@ class EngineLink(asyncio.Protocol):
         """The connection is used again, if it can be."""
         if self._answer is answer:
             self._answer, self._is_used = None, True
-            if self.is_open:
+            self._earlier_id = _id_of(answer)
+            if self.is_open and not self._is_unsent(answer):
                 self._resume()
                 self._pool.keep(self, self._origin)
             else:
                 self.abort()
         answer.end()
+
+    def _is_unsent(self, answer: EngineAnswer) -> bool:
+        """Return whether a part of the request waits to be sent still.
+
+        An engine that answers before it has all of a request may take the rest for another one.
+        """
+        is_large = len(answer.body) > _SENT_BYTES
+        return is_large and self._transport.get_write_buffer_size() > 0
 
     def on_message_begin(self) -> None:
         if self._answer is None or self._answer.is_whole:
@@ -231,6 +274,11 @@ class EngineLink(asyncio.Protocol):
         """What it brings from here on is nobody's."""
         self._can_stay, self._answer = False, None
         self._transport.abort()
+
+
+def _id_of(answer: EngineAnswer) -> bytes:
+    """Return the id under which a call was sent."""
+    return answer.head.partition(_ID_LINE)[2].partition(b"\r\n")[0]
 
 
 def _cause(error: Exception) -> Exception:

@@ -24,6 +24,9 @@ _NEVER = re.compile(
     r"|x-kairos-.*|x-request-id|.*priority.*|forwarded|x-forwarded-.*"
     r"|strict-transport-security|content-security-policy.*|x-frame-options|clear-site-data|alt-svc"
 )
+_USUAL = b"keep-alive", b"close"  # what stands in `Connection`
+# By it a body is read here: an engine must not read it in another way.
+_END_TO_END = {b"content-type"}
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}\*?")
 
 
@@ -48,6 +51,10 @@ class PassedHeaders:
         passed = [(name, value) for name in _TO_ENGINE if (value := headers.get(name)) is not None]
         if self._more is not None:
             passed += [each for each in headers.items() if self._is_more(each[0])]
+        connection = headers.get(b"connection")
+        if connection is not None and connection.lower() not in _USUAL:
+            named = {name.strip().lower() for name in connection.split(b",")} - _END_TO_END
+            return [each for each in passed if each[0] not in named]
         return passed
 
     def to_client(self, headers: Headers) -> Headers:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import select
 import socket
 
 import pytest
@@ -38,14 +40,17 @@ class Engine:
         self.requests: list[bytes] = []
         self.connections = self.closed = 0
         self.tasks: list[asyncio.Task[None]] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self.reads_bodies = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.writers.append(writer)
         self.tasks.append(asyncio.current_task())
         try:
             while self.answers and (head := await reader.readuntil(b"\r\n\r\n")):
                 told = [each for each in head.split(b"\r\n") if each.startswith(LENGTH)]
-                length = int(told[0].removeprefix(LENGTH)) if told else 0
+                length = int(told[0].removeprefix(LENGTH)) if told and self.reads_bodies else 0
                 self.requests.append(head + await reader.readexactly(length))
                 for piece in self.answers.pop(0):
                     if piece is None:
@@ -132,12 +137,19 @@ async def before(*answers):
 
 
 async def send(
-    connections, upstream, body=b"{}", headers=None, limit=LIMIT, method="POST", taken=None
+    connections,
+    upstream,
+    body=b"{}",
+    headers=None,
+    limit=LIMIT,
+    method="POST",
+    taken=None,
+    request_id=b"r",
 ) -> Taken:
     taken = taken or Taken()
     asked = Asked(method, "/v1/chat", b"", headers or {})
     head = request_head(
-        upstream.head(method, "/v1/chat", b""), asked, b"r", None, len(body), PassedHeaders()
+        upstream.head(method, "/v1/chat", b""), asked, request_id, None, len(body), PassedHeaders()
     )
     taken.answer = EngineAnswer(taken, head, body, limit, method)
     connections.send(taken.answer, upstream.origin)
@@ -222,6 +234,90 @@ async def test_what_answers_twice_is_not_used_again():
     async with before([WHOLE + WHOLE], [WHOLE]) as (engine, connections, url):
         with contextlib.suppress(ConnectionBroke):
             assert await all_of(await send(connections, url)) == b"{}\r\n"
+        await all_of(await send(connections, url))
+        assert engine.connections == 2
+
+
+def answer_of(request_id: bytes, *, chunked: bool = False, header: bool = False) -> bytes:
+    """Build an answer that names its request, as vLLM's do."""
+    body = b'{"id":"%b","x":1}' % (b"none" if header else b"chatcmpl-" + request_id)
+    lines = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+    if header:
+        lines += b"x-request-id: %b\r\n" % request_id
+    if chunked:
+        return lines + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (
+            len(body),
+            body,
+        )
+    return lines + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+# What comes unasked, and when.
+UNASKED = {
+    "a whole answer": answer_of(b"first"),
+    "in chunks": answer_of(b"first", chunked=True),
+    "by a header": answer_of(b"first", header=True),
+    "a part of one": answer_of(b"first")[:30],
+    "an interim answer": b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n",
+    "blank lines": b"\r\n\r\n",
+    "what is no HTTP": b"first",
+    "the end": None,
+}
+
+
+@pytest.mark.parametrize("unasked", UNASKED)
+async def test_what_comes_unasked_before_the_next_call_is_never_its_answer(unasked):
+    async with before([answer_of(b"first")], [answer_of(b"second")]) as (engine, connections, url):
+        first = await send(connections, url, request_id=b"first")
+        await all_of(first)
+        (link,) = connections._idle[url.origin]
+        transport = link._transport
+        there = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        there.setblocking(False)
+        writer = engine.writers[0]
+        if UNASKED[unasked] is None:
+            writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        else:
+            os.write(writer.get_extra_info("socket").fileno(), UNASKED[unasked])
+        select.select([there], [], [], 60)
+        second = Taken()
+        await send(connections, url, request_id=b"second", taken=second)
+        assert await all_of(second) == answer_of(b"second").partition(b"\r\n\r\n")[2]
+        assert engine.connections == 2
+        there.close()
+
+
+@pytest.mark.parametrize("unasked", ["a whole answer", "in chunks", "by a header"])
+async def test_an_answer_to_the_call_before_is_not_taken_for_the_next_one(unasked):
+    async with before([answer_of(b"first")], [UNASKED[unasked], answer_of(b"second")]) as (
+        engine,
+        connections,
+        url,
+    ):
+        await all_of(await send(connections, url, request_id=b"first"))
+        with pytest.raises(ConnectionBroke, match="earlier call"):
+            await all_of(await send(connections, url, request_id=b"second"))
+        assert engine.connections == 1
+        engine.answers.append([answer_of(b"third")])
+        await all_of(await send(connections, url, request_id=b"third"))
+        assert engine.connections == 2
+
+
+async def test_a_call_may_be_tried_again_under_its_id_and_engines_may_say_none():
+    answers = [[answer_of(b"first")], [answer_of(b"first")], [WHOLE], [answer_of(b"fourth")]]
+    async with before(*answers) as (engine, connections, url):
+        for request_id in (b"first", b"first", b"third", b"fourth"):
+            await all_of(await send(connections, url, request_id=request_id))
+        assert engine.connections == 1
+
+
+async def test_a_connection_on_which_a_request_is_not_sent_whole_serves_no_other():
+    """The engine would read the rest of the body before the next call."""
+    async with before([WHOLE]) as (engine, connections, url):
+        engine.reads_bodies = False
+        await all_of(await send(connections, url, b"x" * (32 << 20)))
+        engine.reads_bodies = True
+        engine.answers.append([WHOLE])
         await all_of(await send(connections, url))
         assert engine.connections == 2
 

@@ -39,6 +39,27 @@ def test_what_the_connection_names_stays_there():
     assert PassedHeaders().to_client(said) == [(b"x-of-it", b"1")]
 
 
+# What a client says that its connection has, and what goes on of x-lab-a, x-lab-b and the rest.
+NOMINATED = [
+    (b"keep-alive", [b"content-type", b"accept", b"user-agent", b"x-lab-a", b"x-lab-b"]),
+    (b"close", [b"content-type", b"accept", b"user-agent", b"x-lab-a", b"x-lab-b"]),
+    (b"x-lab-a", [b"content-type", b"accept", b"user-agent", b"x-lab-b"]),
+    (b"X-Lab-A, keep-alive", [b"content-type", b"accept", b"user-agent", b"x-lab-b"]),
+    (b"close,x-lab-b ,\tX-LAB-A", [b"content-type", b"accept", b"user-agent"]),
+    (b"user-agent", [b"content-type", b"accept", b"x-lab-a", b"x-lab-b"]),
+    (b"accept, te", [b"content-type", b"user-agent", b"x-lab-a", b"x-lab-b"]),
+    (b"content-type", [b"content-type", b"accept", b"user-agent", b"x-lab-a", b"x-lab-b"]),
+    (b"x-lab-c, ,", [b"content-type", b"accept", b"user-agent", b"x-lab-a", b"x-lab-b"]),
+]
+
+
+@pytest.mark.parametrize(("connection", "expected"), NOMINATED)
+def test_what_a_clients_connection_names_ends_at_kairos(connection, expected):
+    values = (b"content-type", b"accept", b"user-agent", b"x-lab-a", b"x-lab-b", b"te", b"trailer")
+    asked = dict.fromkeys(values, b"v") | {b"connection": connection, b"keep-alive": b"9"}
+    assert names(PassedHeaders(["x-lab-*"]).to_engine(asked)) == expected
+
+
 def test_to_engines_go_the_usual_ones_and_those_that_an_operator_names():
     asked = {
         b"accept": b"*/*",
