@@ -74,6 +74,7 @@ class RequestReader:
         self._offers_websocket = False
         self.is_in_head = False
         self._coming: Exchange | None = None  # whose body comes
+        self._pieces: list[bytes] = []  # of it, not handed on yet: a client may send single bytes
         self._url, self._head_bytes = b"", 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects_continue = False
@@ -86,6 +87,7 @@ class RequestReader:
         self._stood_still = True
         try:
             self._parse(data)
+            self._hand_on()
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, HeadTooLarge):
                 raise HeadTooLarge from None
@@ -227,11 +229,19 @@ class RequestReader:
 
     def on_body(self, data: bytes) -> None:
         self._stood_still = False
-        if self._coming is not None:
-            self._coming.body_came(data)
+        self._pieces.append(data)
+
+    def _hand_on(self) -> None:
+        pieces = self._pieces
+        if pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            if self._coming is not None:
+                self._coming.body_came(data)
 
     def on_message_complete(self) -> None:
         self._stood_still = False
+        self._hand_on()
         exchange, self._coming = self._coming, None
         if exchange is not None:
             exchange.body_ended()

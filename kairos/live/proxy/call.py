@@ -166,6 +166,7 @@ class Call:
                 streams=body.stream,
                 patience_s=self._patience_s,
             )
+        self.answer.caller = self.response.caller
 
     def _decode(self, turn: Dispatch, content: bytes, problem: PrefillProblem | None) -> None:
         """The prompt is computed, or could not be: the other half."""

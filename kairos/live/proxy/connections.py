@@ -10,6 +10,7 @@ so is what is held of a body that nobody reads.
 import asyncio
 import socket
 
+from kairos.live.process.pace import LoopPace
 from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused
 from kairos.live.proxy.engine_link import EngineLink, Origin
 from kairos.live.proxy.engine_tls import EngineContexts
@@ -25,7 +26,11 @@ RENEW_S = 60.0
 class Connections:
     """To all engines; those that wait for their next call are closed after `KEEPALIVE_S`."""
 
-    def __init__(self, contexts: EngineContexts | None = None) -> None:
+    def __init__(
+        self, contexts: EngineContexts | None = None, pace: LoopPace | None = None
+    ) -> None:
+        """`pace`: at which answers are read that come quickly."""
+        self.pace = pace or LoopPace()
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self._idle: dict[Origin, list[EngineLink]] = {}

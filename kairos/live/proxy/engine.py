@@ -1,7 +1,6 @@
 """The engine adapter: what carries the calls of one process to engines."""
 
 from kairos.events import Event
-from kairos.live.process.pace import LoopPace
 from kairos.live.proxy.calls_at_once import CallsAtOnce
 from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.live.proxy.engine_client import EngineClient
@@ -23,7 +22,7 @@ class HttpEngine:
         self.client = client
         self.stall_watch = StallWatch(self.calls)
         self.at_once = CallsAtOnce(self.calls)
-        self.pace = LoopPace()
+        self.pace = client.pace
         self.failed_bodies = FailedBodies()
 
     def hear(self, event: Event) -> None:

@@ -1,6 +1,7 @@
 """An engine's answer while it comes, who takes it, and how it fails to."""
 
 import asyncio
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -104,6 +105,7 @@ class EngineAnswer:
 
     __slots__ = (
         "body",
+        "caller",
         "connecting",
         "has_begun",
         "has_progressed",
@@ -136,6 +138,7 @@ class EngineAnswer:
         an engine has it twice.
         """
         self.taker: AnswerTaker | None = taker  # None: nobody any more
+        self.caller: Hashable | None = None  # in whose turns a fast answer is read; None: its own
         self.head, self.body, self.limit = head, body, limit
         self.is_repeatable = is_repeatable or method in ("GET", "HEAD", "DELETE")
         self.was_dropped = False  # with a kept connection, and then sent once more

@@ -8,6 +8,7 @@ from yarl import URL
 
 from kairos.config import ANSWER_S, LONGEST_ANSWER_S, STALL_S
 from kairos.errors import UpstreamFailed
+from kairos.live.process.pace import LoopPace
 from kairos.live.proxy.asked import header_lines
 from kairos.live.proxy.connections import Connections
 from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
@@ -111,10 +112,11 @@ class EngineClient:
         self._streamed, self._whole = Limit(stall_s), Limit(answer_s, answer_s)
         self._longest_s = longest_answer_s
         self.passed_headers = PassedHeaders(pass_headers)
+        self.pace = LoopPace()
         self._connections: Connections | None = None
 
     async def __aenter__(self) -> Self:
-        self._connections = Connections(self._contexts)
+        self._connections = Connections(self._contexts, self.pace)
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
