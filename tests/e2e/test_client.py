@@ -1,7 +1,9 @@
 """`kairos_client` in programs of their own, in front of a whole Kairos."""
 
 import asyncio
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,20 +24,61 @@ def ask(client=openai.OpenAI(max_retries=2), **more):
     messages = [{"role": "user", "content": "x"}]
     client.chat.completions.create(model="tiny", messages=messages, **more)
 """
+# Importing openai takes longest of what a program does: it has been imported where forks begin.
+FORKING = """
+import kairos_client.auto
+import asyncio, threading, json, os, sys
+from concurrent.futures import ThreadPoolExecutor
+import openai, openai.resources.chat.completions
+for line in sys.stdin:
+    program, errors, environ = json.loads(line)
+    if os.fork() == 0:
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+        os.environ.clear()
+        os.environ.update(environ)
+        exec(program, {"__name__": "__main__"})
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
 
 
-async def run(served, program, *, auto="import kairos_client.auto\n", args=None, **environ):
-    """Returns what the program wrote to stderr."""
-    environ = {
+def environment(served, **more):
+    return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(CLIENT),
         "OPENAI_BASE_URL": f"{served.url}/v1",
         "OPENAI_API_KEY": "none",
-        **environ,
+        **more,
     }
-    command = args or [sys.executable, "-c", auto + PREAMBLE + program]
+
+
+@pytest.fixture(scope="module")
+def forking():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CLIENT)}
+    with subprocess.Popen([sys.executable, "-c", FORKING], env=environ, **pipes) as process:
+        yield process
+
+
+@pytest.fixture
+async def run(forking, tmp_path):
+    """Run a program that has imported the client, and return what it wrote to stderr."""
+
+    async def run(served, program, **environ):
+        errors = tmp_path / "errors"
+        request = PREAMBLE + program, str(errors), environment(served, **environ)
+        print(json.dumps(request), file=forking.stdin, flush=True)
+        status = int(await asyncio.to_thread(forking.stdout.readline))
+        assert status == 0, errors.read_text()
+        return errors.read_text()
+
+    return run
+
+
+async def run_alone(served, *command, **environ):
+    """Run a command, and return what it wrote to stderr."""
     process = await asyncio.create_subprocess_exec(
-        *command, env=environ, stderr=asyncio.subprocess.PIPE
+        *command, env=environment(served, **environ), stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(LIMIT_S):
         _, errors = await process.communicate()
@@ -51,7 +94,7 @@ def who(served):
     return [(each.workflow_id, each.app, each.agent, each.upstream) for each in asked(served)]
 
 
-async def test_a_program_says_who_calls_and_when_its_workflow_is_over(kairos, engine):
+async def test_a_program_says_who_calls_and_when_its_workflow_is_over(kairos, engine, run):
     served = await kairos(engine.url)
     program = """
 with kairos_client.workflow("w-1", app="qa"):
@@ -66,7 +109,7 @@ with kairos_client.workflow("w-1", app="qa"):
     assert (await served.facts.seen(WorkflowEnded)).workflow_id == "w-1"
 
 
-async def test_tasks_and_threads_inherit_who_calls_and_nobody_else_does(kairos, engine):
+async def test_tasks_and_threads_inherit_who_calls_and_nobody_else_does(kairos, engine, run):
     served = await kairos(engine.url)
     program = """
 pool = ThreadPoolExecutor(1)
@@ -218,7 +261,7 @@ OTHERS = {  # beside the two calls of workflow "w"
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-async def test_a_block_in_a_generator_names_its_own_calls_alone(kairos, engine, name):
+async def test_a_block_in_a_generator_names_its_own_calls_alone(kairos, engine, name, run):
     served = await kairos(engine.url)
     assert await run(served, GENERATORS[name]) == ""
 
@@ -263,7 +306,9 @@ POOLS = {
 
 
 @pytest.mark.parametrize("name", POOLS)
-async def test_a_pool_made_inside_a_workflow_calls_for_those_who_give_it_work(kairos, engine, name):
+async def test_a_pool_made_inside_a_workflow_calls_for_those_who_give_it_work(
+    kairos, engine, name, run
+):
     served = await kairos(engine.url)
     made = "\n".join(f"    {line}" for line in POOLS[name].splitlines())
     is_own = name.startswith("threads of its own")
@@ -285,7 +330,7 @@ give(ask)
         assert named[2] not in ("a", "b")
 
 
-async def test_retries_of_a_call_keep_its_name_and_are_counted(kairos, engine):
+async def test_retries_of_a_call_keep_its_name_and_are_counted(kairos, engine, run):
     served = await kairos(engine.url)
     answer, fails = engine.answer, iter([503, 500])
 
@@ -303,7 +348,7 @@ async def test_retries_of_a_call_keep_its_name_and_are_counted(kairos, engine):
     assert calls[4].id == "own"
 
 
-async def test_aiohttp_calls_are_named_too(kairos, engine):
+async def test_aiohttp_calls_are_named_too(kairos, engine, run):
     served = await kairos(engine.url)
     program = f"""
 import aiohttp
@@ -321,7 +366,7 @@ with kairos_client.workflow("w-1"), kairos_client.agent("planner"):
     assert who(served) == [("w-1", "own", "planner", None), ("w-1", "own", "own", None)]
 
 
-async def test_names_are_made_identifiers(kairos, engine):
+async def test_names_are_made_identifiers(kairos, engine, run):
     served = await kairos(engine.url)
     program = """
 role = "Senior Data\\nResearcher (é)" + 200 * "x"
@@ -338,7 +383,7 @@ with kairos_client.workflow("w"), kairos_client.agent("(é)"):
     assert (len(first[2]), second[2]) == (128, None)
 
 
-async def test_calls_to_others_are_left_as_they_are(kairos, engine):
+async def test_calls_to_others_are_left_as_they_are(kairos, engine, run):
     served = await kairos(engine.url)
     program = f"""
 with kairos_client.workflow("w-1"), kairos_client.agent("planner"):
@@ -350,7 +395,7 @@ with kairos_client.workflow("w-1"), kairos_client.agent("planner"):
     assert not [name for name in engine.calls[0].headers if name.startswith("x-kairos")]
 
 
-async def test_trouble_inside_is_logged_once_and_disturbs_no_call(kairos, engine):
+async def test_trouble_inside_is_logged_once_and_disturbs_no_call(kairos, engine, run):
     served = await kairos(engine.url)
     program = """
 import kairos_client.hooks
@@ -375,10 +420,9 @@ async def test_kairos_run_needs_no_change_of_the_program(kairos, engine, tmp_pat
     program.write_text(program.read_text() + "import os\nassert os.environ['OWN'] == 'ran'\n")
     command = [sys.executable, "-m", "kairos_client.run", "--base-url", f"{served.url}/v1"]
 
-    await run(
+    await run_alone(
         served,
-        "",
-        args=[*command, "--app", "qa", sys.executable, str(program)],
+        *(*command, "--app", "qa", sys.executable, str(program)),
         PYTHONPATH=f"{CLIENT}{os.pathsep}{tmp_path / 'site'}",
         OPENAI_BASE_URL="http://127.0.0.1:9/v1",
     )
@@ -402,7 +446,7 @@ async def test_kairos_run_says_what_is_wrong(arguments, said):
     assert said in errors.decode()
 
 
-async def test_a_service_that_is_not_there_does_not_hold_the_program_up(kairos, engine):
+async def test_a_service_that_is_not_there_does_not_hold_the_program_up(kairos, engine, run):
     served = await kairos(engine.url)
     program = 'with kairos_client.workflow("w-1"):\n    pass\n'
 
@@ -416,7 +460,7 @@ async def test_what_the_documentation_says_of_plain_openai_works(kairos, standin
     page = (CLIENT.parent / "docs" / "how-to" / "connect-agents.md").read_text()
     snippet = page.split("\n## Plain openai\n")[1].split("```python\n")[1].split("```")[0]
 
-    await run(served, "", args=[sys.executable, "-c", snippet])
+    await run_alone(served, sys.executable, "-c", snippet)
 
     [call] = asked(served)
     assert (call.app, call.agent) == ("colours", "writer")
@@ -432,7 +476,7 @@ async def test_what_the_documentation_says_of_plain_openai_works(kairos, standin
     ],
 )
 async def test_a_workflow_ends_with_the_key_of_the_call_that_began_it(
-    kairos, standin, environ, given
+    kairos, standin, environ, given, run
 ):
     served = await kairos(standin.url, key=(key("acme"),))
     await run(served, f'\nwith kairos_client.workflow("w-1"):\n    {given}\n', **environ)

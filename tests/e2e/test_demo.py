@@ -18,7 +18,7 @@ from kairos.standin.batch import INSTANT
 from kairos.standin.script import Script, load, load_lengths
 from kairos.standin.server import StandInSettings, serve
 from kairos.workload import read_workflows
-from tests.support import forked
+from tests.support import forked, impatient
 from tests.support.vllm import needs_vllm
 
 MARK = "KAIROS_TEST_MARK"
@@ -38,12 +38,12 @@ def processes_of(mark):
 
 
 @asynccontextmanager
-async def demo(*options, fresh=False, **environment):
+async def demo(*options, fresh=False, module="kairos.cli.main", **environment):
     """A running demo, and the mark of its processes, which a fork has not. None of them is left
     behind."""
     mark = secrets.token_hex(8)
     process = await forked.start(
-        *("kairos.cli.main", "demo", *options),
+        *(module, "demo", *options),
         fresh=fresh,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -176,7 +176,7 @@ async def test_both_policies_are_given_the_same_tasks_and_their_figures_are_comp
 async def test_each_run_has_engines_of_its_own_and_says_what_it_did_not_finish():
     options = ("--engine", "sim", "--apps", "qa", "--workflows", "2", "--rate", "9")
     policies = ("--policy", "fcfs", "--versus", "fcfs-app", "--time-limit", "1")
-    async with demo(*options, *policies) as (process, _):
+    async with demo(*options, *policies, module=impatient.__name__) as (process, _):
         printed, said = await process.communicate()
 
     assert process.returncode == 1
@@ -185,7 +185,7 @@ async def test_each_run_has_engines_of_its_own_and_says_what_it_did_not_finish()
     said_of = re.findall(r"(fcfs|fcfs-app): .* is ready at (\S+)", printed.decode())
     assert len({address for _, address in said_of}) == 4
     assert Counter(policy for policy, _ in said_of) == {"fcfs": 2, "fcfs-app": 2}
-    assert "in virtual time: 30 seeds" in printed.decode()
+    assert f"in virtual time: {impatient.SEEDS} seeds" in printed.decode()
     assert "are not compared" in printed.decode()
 
 

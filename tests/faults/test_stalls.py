@@ -88,7 +88,7 @@ async def test_slow_and_steady_engines_keep_their_calls(stream):
     async with pool(step_s=0.3) as (served, proxies):
         for proxy in proxies:
             proxy.hurt(Delay(2), times=None)
-        made = await play(served, calls=32, stream=stream)
+        made = await play(served, calls=16, stream=stream)
 
         assert set(made) == {200}
         assert served.facts.all(Bounced) == []

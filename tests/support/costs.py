@@ -4,8 +4,9 @@
 of the test process) and `started` (CPU seconds of processes that it started and waited for), set-up
 and teardown included. What a test leaves running until a later test ends it counts there.
 
-Files are run longest first, by the CPU seconds in `tests/durations.json` (`make durations` writes
-it): then no process works alone at the end. One without an entry is taken to be of middle length.
+Files are run longest first, by the seconds in `tests/durations.json` (`make durations` writes it):
+then no process works alone at the end, nor waits alone. One without an entry is taken to be of
+middle length.
 """
 
 import json
@@ -71,7 +72,7 @@ class Costs:
 
 
 def recorded_durations():
-    """Return CPU seconds by file of tests; empty where nothing is recorded."""
+    """Return seconds by file of tests; empty where nothing is recorded."""
     return json.loads(DURATIONS.read_bytes()) if DURATIONS.exists() else {}
 
 
@@ -94,12 +95,12 @@ def _seconds():
 
 
 def record_durations(costs=Path(".costs/test.jsonl")):
-    """Write the CPU seconds of each file of the last `make test`, for the order of the next."""
+    """Write the seconds of each file of the last `make test`, for the order of the next."""
     found = {}
     for line in costs.read_text().splitlines():
         cost = json.loads(line)
         name = file_of(cost["test"])
-        found[name] = found.get(name, 0) + cost["own"] + cost["started"]
+        found[name] = found.get(name, 0) + cost["wall"]
     rounded = {name: round(seconds, 1) for name, seconds in sorted(found.items())}
     DURATIONS.write_text(json.dumps(rounded, indent=0) + "\n")
 

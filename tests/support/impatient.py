@@ -1,7 +1,8 @@
 """Run `kairos` so that it waits less, for what is dead and between what it saves: `python -m
-tests.support.impatient`. For tests that would only wait longer."""
+tests.support.impatient`. For tests that would only wait longer: of `kairos demo` for its seeds."""
 
 import os
+import sys
 
 from kairos.cli.main import main
 from kairos.live.kafka.subscription import Subscription
@@ -11,10 +12,15 @@ from kairos.tools import run_bus
 SILENCE_S = 7.0  # of an executor of a run, which tells of itself every two seconds
 SESSION_S = 3.0  # of Kafka's groups
 SAVE_S = 1.0  # of `kairos orchestrate`
+SEEDS = 3  # of `kairos demo`, in virtual time
 
 if __name__ == "__main__":
     run_bus.SILENCE_S = SILENCE_S
     follower.SAVE_S = SAVE_S
     session_s = float(os.environ.get("KAIROS_TEST_SESSION_S", SESSION_S))
     Subscription.__init__.__kwdefaults__["session_s"] = session_s
+    if sys.argv[1] == "demo":
+        from kairos.demo import gain
+
+        gain.SEEDS = SEEDS
     main()
