@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from agents.evaluation import evaluate
+from agents.evaluation import check_layers, evaluate
 from kairos.agent import Application, Task
 from kairos.errors import InvalidRequest
 
@@ -95,7 +95,7 @@ async def engineer(task: Task) -> None:
     await task.send("qa_engineer", task.value | {"code": extract_code(said)[:CODE_LIMIT]})
 
 
-@app.agent("qa_engineer")
+@app.agent("qa_engineer", check=check_layers)
 async def qa_engineer(task: Task) -> None:
     work = _work(task)
     evaluation = await evaluate(work.code, work.tests)

@@ -1,7 +1,8 @@
 """Runs a model's code against tests, as code of an enemy.
 
 What `sandbox.py` gives up before the code runs: time, CPU, memory, file size, open files, new
-processes, root, the network, all sockets, and all files but Python's own and an empty directory.
+processes, root, the network, all system calls that Python does not need to compute, and all files
+but Python's own and an empty directory. `check_layers` refuses a system that cannot do that.
 What remains: code and tests share one interpreter, so code that looks for the proof of passing (the
 token in the runner's memory) or answers `True` to every comparison can cheat its own tests. It
 cannot pass by leaving early, and it gains nothing but a wrong verdict on itself.
@@ -23,7 +24,7 @@ from typing import IO
 import msgspec
 
 from agents.sandbox import TIME_UP
-from kairos.errors import InvalidRequest
+from kairos.errors import InvalidRequest, SetupError
 
 MIB = 1 << 20
 
@@ -49,6 +50,24 @@ class _Verdict(msgspec.Struct):
     missing_layers: tuple[str, ...] = ("unknown",)
     token: str | None = None
     error: str | None = None
+
+
+# What no system may lack. Without namespaces the others keep the code from all that is outside.
+NEEDED = ("resource limits", "no new privileges", "Landlock", "nobody", "seccomp")
+
+
+async def check_layers() -> None:
+    """Check that generated code can be held here.
+
+    Raises:
+        SetupError: A layer is missing without which it reaches files or processes outside.
+    """
+    missing = (await evaluate("", "", timeout_s=30)).missing_layers
+    if absent := [each for each in missing if each.startswith((*NEEDED, "unknown"))]:
+        raise SetupError(
+            f"generated code cannot be run safely here: {'; '.join(absent)}. Landlock needs Linux "
+            "5.13 or later, seccomp the library libseccomp2, and a container must not forbid either"
+        )
 
 
 async def evaluate(

@@ -10,13 +10,15 @@ the others.
 """
 
 import ctypes
+import errno
 import json
 import os
 import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -25,6 +27,7 @@ TIME_UP = 124  # exit status, as of timeout(1)
 
 _NOBODY = 65534
 _SCRATCH_FILES = 64
+_GLANCE_S = 0.02
 _OPEN_FILES = 64
 _REASON_LIMIT = 400  # characters
 _READABLE = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/urandom")
@@ -33,12 +36,47 @@ _READABLE = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/d
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER = 0x00020000, 0x08000000, 0x10000000
 _NEW_PROCESSES, _NEW_NETWORK = 0x20000000, 0x40000000
 _MOUNT_PRIVATE, _MOUNT_NOSUID_NODEV_NOEXEC = 0x44000, 0xE
-_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
+_PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITY_VERSION = 0x20080522
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_FILE, _MAKE_FILE, _TRUNCATE = 2, 4, 8, 32, 256, 1 << 14
-_IO_URING_SETUP = 425
-_ARCHITECTURES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}  # audit id, socket()
+_CLONE_THREAD = 0x00010000
+_ALLOW, _DENY, _EQUAL, _MASKED = 0x7FFF0000, 0x00050000, 4, 7  # of libseccomp
+_FILE_COMMANDS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    1030,
+)  # F_DUPFD to F_GETLK, F_DUPFD_CLOEXEC: no owner, no signals
+_DEVICE_REQUESTS = (
+    0x5401,
+    0x5413,
+    0x5421,
+    0x5450,
+    0x5451,
+    0x541B,
+)  # what a terminal is, non-blocking
+_PROCESS_OPTIONS = (3, 15, 16, 39, 0x53564D41)  # its name, what it lost, names of its memory
+# What Python computes, reads and writes with. Files are Landlock's to guard.
+_CALLS = """
+    read readv pread64 preadv preadv2 write writev pwrite64 pwritev pwritev2 lseek _llseek
+    open openat close close_range dup dup2 dup3 pipe pipe2 fsync fdatasync ftruncate ftruncate64
+    stat fstat lstat newfstatat fstatat64 statx access faccessat faccessat2 readlink readlinkat
+    getcwd getdents getdents64 statfs fstatfs unlink unlinkat rename renameat renameat2 flock
+    poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait
+    eventfd eventfd2 sendfile copy_file_range
+    mmap mmap2 munmap mprotect mremap madvise brk
+    rt_sigaction rt_sigprocmask rt_sigreturn rt_sigtimedwait rt_sigsuspend rt_sigpending
+    sigaltstack pause alarm setitimer getitimer restart_syscall
+    getpid getppid gettid getuid geteuid getgid getegid getgroups getresuid getresgid
+    getpgrp getpgid getsid uname sysinfo getrusage times getrlimit getcpu
+    clock_gettime clock_getres gettimeofday time nanosleep clock_nanosleep
+    futex futex_waitv set_robust_list set_tid_address rseq membarrier arch_prctl sched_yield
+    getrandom capget exit exit_group
+"""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -142,28 +180,75 @@ def _keep_library_readable() -> None:
             module.__path__ = list(map(reach, module.__path__))
 
 
-def forbid_sockets() -> None:
-    """seccomp: no socket() and no io_uring, which could make one.
+class _Comparison(ctypes.Structure):
+    """A condition on an argument of a system call: `struct scmp_arg_cmp`."""
 
-    Besides the network this closes what namespaces and Landlock leave open: sockets in the file
-    system, such as a container engine's.
-    """
-    architecture, socket_call = _ARCHITECTURES[os.uname().machine]
-    x32_calls = 0x40000000  # a second set of numbers on x86_64
-    program = [
-        (0x20, 0, 0, 4),  # load the architecture
-        (0x15, 0, 5, architecture),  # another: deny
-        (0x20, 0, 0, 0),  # load the call's number
-        (0x35, 3, 0, x32_calls),  # at least: deny
-        (0x15, 2, 0, socket_call),  # equal: deny
-        (0x15, 1, 0, _IO_URING_SETUP),
-        (0x06, 0, 0, 0x7FFF0000),  # allow
-        (0x06, 0, 0, 0x00050001),  # deny with EPERM
-    ]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
-    _call(
-        "prctl", _PR_SET_SECCOMP, 2, struct.pack("HP", len(program), ctypes.addressof(code)), 0, 0
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("operator", ctypes.c_int),
+        ("one", ctypes.c_uint64),
+        ("other", ctypes.c_uint64),
     )
+
+
+def _equals(argument: int, value: int) -> _Comparison:
+    return _Comparison(argument, _EQUAL, value, 0)
+
+
+_Rule = tuple[str, tuple[_Comparison, ...]]
+
+
+def _allowed(may_fork: bool) -> Iterator[_Rule]:
+    """Yield the system calls that are let through, and for which arguments."""
+    for name in _CALLS.split():
+        yield name, ()
+    for name, argument, values in (
+        ("fcntl", 1, _FILE_COMMANDS),
+        ("ioctl", 1, _DEVICE_REQUESTS),
+        ("prctl", 0, _PROCESS_OPTIONS),
+        ("kill", 0, (os.getpid(),)),
+        ("tgkill", 0, (os.getpid(),)),
+        ("sched_getaffinity", 0, (0,)),
+    ):
+        for value in values:
+            yield name, (_equals(argument, value),)
+    yield "prlimit64", (_equals(0, 0), _equals(2, 0))  # its own, to read
+    yield "clone", (_Comparison(0, _MASKED, _CLONE_THREAD, _CLONE_THREAD),)
+    if may_fork:
+        for name in ("fork", "vfork", "wait4", "waitid"):
+            yield name, ()
+        new = _NEW_MOUNTS | _NEW_IPC | _NEW_USER | _NEW_PROCESSES | _NEW_NETWORK
+        yield "clone", (_Comparison(0, _MASKED, new | _CLONE_THREAD, 0),)
+
+
+def limit_calls(may_fork: bool) -> None:
+    """Allow the system calls that Python needs to compute, and no others, by libseccomp.
+
+    Nothing reaches a process outside, also where that is the same user's: no signals, limits,
+    priorities or memory. Nothing is left when the code has ended: no System V memory, queue or
+    semaphore, no key, no file without a name. No socket can be made, nor a namespace.
+
+    Raises:
+        OSError: libseccomp or the kernel does not do it.
+    """
+    seccomp = ctypes.CDLL("libseccomp.so.2", use_errno=True)
+    seccomp.seccomp_init.restype = ctypes.c_void_p
+    rules = ctypes.c_void_p(seccomp.seccomp_init(_DENY | errno.EPERM))
+    if not rules:
+        raise OSError("libseccomp does not know this machine")
+
+    def add(action: int, name: str, comparisons: tuple[_Comparison, ...]) -> None:
+        number = seccomp.seccomp_syscall_resolve_name(name.encode())
+        array = (_Comparison * len(comparisons))(*comparisons)
+        failed = seccomp.seccomp_rule_add_array(rules, action, number, len(comparisons), array)
+        if failed and number >= 0:  # negative: this architecture has no such call
+            raise OSError(-failed, f"seccomp: {name}: {os.strerror(-failed)}")
+
+    for name, comparisons in _allowed(may_fork):
+        add(_ALLOW, name, comparisons)
+    add(_DENY | errno.ENOSYS, "clone3", ())  # its flags are out of sight: the C library uses clone
+    if failed := seccomp.seccomp_load(rules):
+        raise OSError(-failed, f"seccomp: {os.strerror(-failed)}")
 
 
 class _Layers:
@@ -188,8 +273,12 @@ def main(verdict_fd: int) -> NoReturn:
     layers = _Layers()
     if layers.add("namespaces", enter_namespaces):
         layers.add("scratch file system", mount_scratch, task["scratch_bytes"])
+        is_apart = "scratch" not in " ".join(layers.missing)
     else:
         layers.missing.append("scratch file system (it would be mounted for everyone)")
+        is_apart = False
+    if not is_apart:  # then no more can be open at once than may be written
+        task["limits"]["FSIZE"] = task["scratch_bytes"] // _OPEN_FILES
     watched = {signal.SIGCHLD, signal.SIGALRM, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     child = os.fork()
@@ -200,10 +289,38 @@ def main(verdict_fd: int) -> NoReturn:
         finally:
             os._exit(1)
     signal.setitimer(signal.ITIMER_REAL, task["timeout_s"])
-    time_up = signal.sigwait(watched) == signal.SIGALRM
+    why = _watch(watched, None if is_apart else task["scratch_bytes"])
     os.kill(child, signal.SIGKILL)  # where it has ended it is still a zombie, so the id is its own
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os._exit(TIME_UP if time_up else 128 - status if status < 0 else min(status, TIME_UP - 1))
+    if why in (signal.SIGALRM, signal.SIGXFSZ):
+        os._exit(TIME_UP if why == signal.SIGALRM else 128 + signal.SIGXFSZ)
+    os._exit(128 - status if status < 0 else min(status, TIME_UP - 1))
+
+
+def _watch(signals: set[signal.Signals], scratch_bytes: int | None) -> int:
+    """Wait for a signal, and return it: SIGXFSZ where the directory holds more than it may.
+
+    Args:
+        signals: What is waited for.
+        scratch_bytes: None: a file system of its own limits the directory.
+    """
+    if scratch_bytes is None:
+        return signal.sigwait(signals)
+    while (found := signal.sigtimedwait(signals, _GLANCE_S)) is None:
+        sizes = [*islice(_sizes(), _SCRATCH_FILES + 1)]
+        if len(sizes) > _SCRATCH_FILES or sum(sizes) > scratch_bytes:
+            return signal.SIGXFSZ
+    return found.si_signo
+
+
+def _sizes() -> Iterator[int]:
+    """Yield the sizes of the files in the working directory."""
+    with os.scandir(".") as files:
+        for each in files:
+            try:
+                yield each.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:  # it is gone again
+                continue
 
 
 def _run(task: dict[str, Any], layers: _Layers, verdict_fd: int) -> None:
@@ -211,7 +328,7 @@ def _run(task: dict[str, Any], layers: _Layers, verdict_fd: int) -> None:
     layers.add("no new privileges", forbid_new_privileges)
     layers.add("Landlock", restrict_files)
     layers.add("nobody", become_nobody)
-    layers.add("seccomp", forbid_sockets)
+    layers.add("seccomp", limit_calls, task["limits"]["NPROC"] > 0)
     # The code may replace whatever it can name, so what is needed after it is taken before.
     write, dumps, leave = os.write, json.dumps, os._exit
     write(verdict_fd, dumps({"missing_layers": layers.missing}).encode() + b"\n")

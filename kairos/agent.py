@@ -162,6 +162,7 @@ class Task:
 
 
 Action = Callable[[Task], Awaitable[None]]
+Check = Callable[[], Awaitable[None]]
 
 
 class Application:
@@ -171,14 +172,23 @@ class Application:
         self.name = _named(name)
         self.entry = _named(entry)
         self.agents: dict[str, Action] = {}
+        self.checks: dict[str, Check] = {}  # by agent
 
-    def agent(self, name: str) -> Callable[[Action], Action]:
-        """Register the function below as the agent of that name."""
+    def agent(self, name: str, *, check: Check | None = None) -> Callable[[Action], Action]:
+        """Register the function below as the agent of that name.
+
+        Args:
+            name: Its name.
+            check: What is awaited before the agent takes tasks in a process; raises SetupError
+                where it cannot run there.
+        """
 
         def register(action: Action) -> Action:
             if _named(name) in self.agents or name == USER:
                 raise SetupError(f"{self.name}: the agent name '{name}' is taken")
             self.agents[name] = action
+            if check is not None:
+                self.checks[name] = check
             return action
 
         return register
@@ -239,11 +249,17 @@ async def run(
 
     Args:
         only: the inboxes of the agents to run; None: all.
+
+    Raises:
+        SetupError: an application has no entry, or an agent cannot run here.
     """
     applications = list(applications)
     for app in applications:
         if app.entry not in app.agents:
             raise SetupError(f"{app.name}: there is no agent '{app.entry}' to begin with")
+        for agent, check in app.checks.items():
+            if only is None or app.inbox(agent) in only:
+                await check()
     async with asyncio.TaskGroup() as consumers:
         for app in applications:
             for agent in app.agents:

@@ -107,6 +107,12 @@ PARTS = {
         ("kairos/live/ui", "kairos/live/frontend", "tests/e2e/test_page.py"),
         5,
     ),
+    "containers": Part(
+        "generated code attacks its machine from a real container",
+        _make("acceptance-containers"),
+        ("agents", "deploy", "tests/attacks/found"),
+        1,
+    ),
     "experiments": Part(
         "every claim on a reduced grid, on simulated pools",
         _make("experiments"),
