@@ -16,7 +16,7 @@ from coverage import CoverageData
 
 from quality.copies import Copy
 from quality.operators import Mutant
-from quality.probe import digest, note
+from quality.plugin import digest, note
 
 FOLDER = ".mutants"
 _SHOWN = 4000  # characters of what pytest prints
@@ -53,7 +53,7 @@ class Reach:
         yield f"probing which lines {len(new)} files of tests reach; kept in {self._folder}"
         code, printed = self._copy.pytest(
             (
-                *("-p", "quality.probe", "-m", self._selection, "--hypothesis-seed=0"),
+                *("-p", "quality.plugin", "-m", self._selection, "--hypothesis-seed=0"),
                 *(("-n", str(self._processes), "--dist", "loadfile") if len(new) > 1 else ()),
                 *new,
             ),

@@ -1,8 +1,11 @@
-"""A plugin for pytest that writes down which lines of the product each test reaches.
+"""Plug into pytest for mutants: write down what each test reaches, or run tests in an order.
 
 For each file of tests there are two files below `$KAIROS_REACH`: coverage.py's data, with a
 context for each test, and the seconds and outcome of each test. Lines that are run when a module is
 imported belong to no test.
+
+The tests named in `$KAIROS_ORDER` are run in that order, and no others; the first that fails is
+written to `$KAIROS_FAILED`.
 """
 
 import hashlib
@@ -10,7 +13,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 import coverage
@@ -23,7 +26,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # A tree of another time may not know a marker of the selection.
     for name in set(re.findall(r"\w+", config.option.markexpr)) - {"not", "and", "or"}:
         config.addinivalue_line("markers", f"{name}: named by the selection")
-    config.pluginmanager.register(Probe(Path(os.environ["KAIROS_REACH"])))
+    if folder := os.environ.get("KAIROS_REACH"):
+        config.pluginmanager.register(Probe(Path(folder)))
+    if order := os.environ.get("KAIROS_ORDER"):
+        names = Path(order).read_text().splitlines()
+        config.pluginmanager.register(Order(names, Path(os.environ["KAIROS_FAILED"])))
 
 
 class Probe:
@@ -76,6 +83,30 @@ class Probe:
         self._coverage.save()
         self._coverage = None
         note(self._folder, self._file, Path(self._file), self._tests)
+
+
+class Order:
+    """Runs tests in an order, and notes the first that fails."""
+
+    def __init__(self, names: Sequence[str], failed: Path) -> None:
+        self._place = {name: number for number, name in enumerate(names)}
+        self._failed = failed
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
+        yield  # whatever else sorts them
+        place = self._place
+        left_out = [item for item in items if item.nodeid not in place]
+        items[:] = sorted(
+            (item for item in items if item.nodeid in place), key=lambda item: place[item.nodeid]
+        )
+        config.hook.pytest_deselected(items=left_out)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self._failed.exists():
+            self._failed.write_text(report.nodeid)
 
 
 def note(folder: Path, file: str, source: Path, tests: Mapping[str, tuple[float, bool]]) -> None:
