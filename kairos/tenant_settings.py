@@ -19,7 +19,7 @@ _MOST_CLASSES = 32
 _LABEL_DIGITS = 8
 _MOST_CHARACTERS = 128  # of a name that comes from elsewhere
 _LIMITS = range(1, 1 << 53)  # of quotas
-_MOST_BYTES = 512 << 10  # a message on the bus has twice that
+ENTITLEMENTS_BYTES = 512 << 10  # a message on the bus has twice that
 _LONGEST_S = 365 * 86_400
 
 
@@ -142,10 +142,10 @@ def check_size(
 ) -> None:
     """Raises SetupError: as one fact of the log they would not fit a bus."""
     size = len(msgspec.json.encode(entitlements(tenants, service_classes, quotas)))
-    if size > _MOST_BYTES:
+    if size > ENTITLEMENTS_BYTES:
         raise SetupError(
             f"tenants, service classes and quotas are {size} bytes in the log, at most "
-            f"{_MOST_BYTES} fit: leave out tenants of weight 1"
+            f"{ENTITLEMENTS_BYTES} fit: leave out tenants of weight 1"
         )
 
 
@@ -282,8 +282,11 @@ def check_entitlements(entitlements: Entitlements) -> None:
         InvalidRequest: No settings say so, and arithmetic may not survive it.
     """
     for tenant, share in (entitlements.weights or {}).items():
-        _check_names(tenant, *share.apps)
-        _check_weights(share.weight, *share.apps.values())
+        if not _LEAST_WEIGHT <= share.weight <= _MOST_WEIGHT or len(tenant) > _MOST_CHARACTERS:
+            raise InvalidRequest("a tenant's name is too long, or its weight out of range")
+        if share.apps:
+            _check_names(*share.apps)
+            _check_weights(*share.apps.values())
     classes = entitlements.classes
     if len(classes) > _MOST_CLASSES + len(CLASSES):
         raise InvalidRequest("there are too many classes of service")
@@ -300,12 +303,12 @@ def check_entitlements(entitlements: Entitlements) -> None:
 
 
 def _check_quota(quota: Quota) -> None:
-    counts = (
+    for limit in (
         *(quota.calls_per_minute, quota.tokens_per_minute, quota.tokens_per_day),
         *(quota.calls_at_once, quota.workflows_at_once),
-    )
-    if not all(each is None or each in _LIMITS for each in counts):
-        raise InvalidRequest("a limit of a quota is out of range")
+    ):
+        if limit is not None and limit not in _LIMITS:
+            raise InvalidRequest("a limit of a quota is out of range")
     if quota.kv_share is not None and not 0 < quota.kv_share <= 1:
         raise InvalidRequest("the share of memory of a quota is out of range")
 
@@ -316,5 +319,6 @@ def _check_weights(*weights: float) -> None:
 
 
 def _check_names(*names: str | None) -> None:
-    if not all(each is None or len(each) <= _MOST_CHARACTERS for each in names):
-        raise InvalidRequest("a name is too long")
+    for each in names:
+        if each is not None and len(each) > _MOST_CHARACTERS:
+            raise InvalidRequest("a name is too long")

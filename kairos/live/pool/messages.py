@@ -45,7 +45,7 @@ from kairos.live.kafka.items import ReceivedMessage
 from kairos.live.request.budgets import MAX_BUDGET
 from kairos.model import IDENTIFIER, PARENTS_LIMIT, PREFIX_MARKS, Budget, Request
 from kairos.rate_limits import RateLimits
-from kairos.tenant_settings import check_entitlements
+from kairos.tenant_settings import ENTITLEMENTS_BYTES, check_entitlements
 from kairos.topics import REPLIES
 
 TYPE, TOLD, ALIVE, CALL = "kairos-type", "told", "alive", "call"
@@ -224,13 +224,16 @@ def read_record(message: ReceivedMessage) -> RecalledRecord:
     epoch = _number(headers, EPOCH)
     if epoch is None:
         raise InvalidRequest(f"the header {EPOCH} is missing")
-    record = _record.decode(message.value or b"")
+    value = message.value or b""
+    record = _record.decode(value)
     if record.at not in _INSTANTS:
         raise InvalidRequest("the instant of the record is out of range")
     event = record.event
     if isinstance(event, InstanceJoined | InstanceLeft | InstanceStatus):
         # Each process sees the instances itself; but what was decided then was decided.
         record = msgspec.structs.replace(record, event=Tick())
+    elif isinstance(event, EntitlementsChanged) and len(value) > ENTITLEMENTS_BYTES + TOLD_BYTES:
+        raise InvalidRequest(f"entitlements have more than {ENTITLEMENTS_BYTES} bytes")
     else:
         check_event(event)
     if len(record.commands) > _COMMANDS:
