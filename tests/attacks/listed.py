@@ -248,19 +248,37 @@ _SOURCES = (
 )  # fmt: skip
 
 
+_FLOW_CHAT = b'{"model":"flow/put","messages":[{"role":"user","content":"a"'
+_CHATS = (
+    ("a chat with a flow: parts", _Made(_FLOW_CHAT + b',"content":[', b"{}", b"]" + _END)),
+    ("a chat with a flow: members", _Made(_FLOW_CHAT + b',"x":[', b"{}", b"]" + _END)),
+    ("a chat with a flow: inputs", _Made(_FLOW_CHAT + b'}],"inputs":{', _NUMBERED, b"}}")),
+)
+
+
 def _flows():
+    for what, made in _CHATS:
+        yield Attack(what, made.size, _sends_json(made), _puts_echo)
     for what, made in _INPUTS:
-        yield Attack(what, made.size, _invokes(made), lambda gateway: _put(gateway, _ECHO))
+        yield Attack(what, made.size, _invokes(made), _puts_echo)
     for what, template in _TEMPLATES:
         source = _HEAD + _ASK % template + _SAID
-        yield Attack(f"a template: {what}", len(source), _puts_and_invokes(source))
+        yield Attack(f"a template: {what}", len(source), _puts_and_invokes(source), _puts_echo)
     for what, source in _SOURCES:
-        yield Attack(f"a flow: {what}", len(source), _puts_and_invokes(source))
+        yield Attack(f"a flow: {what}", len(source), _puts_and_invokes(source), _puts_echo)
+
+
+def _sends_json(made):
+    return lambda gateway: gateway.post(CHAT, made.text())[0]
 
 
 def _put(gateway, source):
     path, body = "/v1/flows/put", source.encode()
     return gateway.post(path, body, method="PUT", kind="application/yaml")[0]
+
+
+def _puts_echo(gateway):
+    _put(gateway, _ECHO)
 
 
 def _invokes(made):

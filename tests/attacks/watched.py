@@ -1,7 +1,8 @@
 """Kairos's command with a timer in its event loop: `python -m tests.attacks.watched FILE serve`.
 
-The file holds two doubles, which another process may set to zero: how late the loop was at the
-worst, in seconds, and how often it has ticked.
+The file holds three doubles, which another process may set to zero: how late the loop was at the
+worst, in seconds; the same without the time in which its thread waited for a core; and how often
+it has ticked.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 TICK_S = 0.01
-_FIGURES = struct.Struct("dd")
+_FIGURES = struct.Struct("ddd")
 
 
 class LoopDelay:
@@ -25,22 +26,27 @@ class LoopDelay:
             self._shared = mmap.mmap(file.fileno(), _FIGURES.size)
 
     def forget(self):
-        _FIGURES.pack_into(self._shared, 0, 0.0, 0.0)
+        _FIGURES.pack_into(self._shared, 0, 0.0, 0.0, 0.0)
 
     def read(self):
-        """The longest delay in seconds, and the ticks so far."""
-        worst_s, ticks = _FIGURES.unpack_from(self._shared, 0)
-        return worst_s, int(ticks)
+        """Return the longest delay in seconds, the longest of its own, and the ticks so far."""
+        return _FIGURES.unpack_from(self._shared, 0)
 
     async def watch(self):
         """Tick until cancelled."""
         while True:
-            due_s = time.monotonic() + TICK_S
+            due_s, waited_s = time.monotonic() + TICK_S, _waited_s()
             await asyncio.sleep(TICK_S)
-            worst_s, ticks = self.read()
-            _FIGURES.pack_into(
-                self._shared, 0, max(worst_s, time.monotonic() - due_s), float(ticks + 1)
-            )
+            late_s = max(0.0, time.monotonic() - due_s)
+            own_s = max(0.0, late_s - (_waited_s() - waited_s))
+            worst_s, worst_own_s, ticks = self.read()
+            figures = max(worst_s, late_s), max(worst_own_s, own_s), ticks + 1
+            _FIGURES.pack_into(self._shared, 0, *figures)
+
+
+def _waited_s():
+    """Return how long the loop's thread has waited for a core, in seconds."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 class _WatchedRunner(asyncio.Runner):

@@ -7,8 +7,9 @@ import msgspec
 
 from kairos.errors import InvalidRequest
 from kairos.live.flows.invocation import FlowResult
-from kairos.live.flows.invoke_body import usage_view
+from kairos.live.flows.invoke_body import check_values, usage_view
 from kairos.live.flows.records import MODEL_PREFIX
+from kairos.plan.columns import Columns
 from kairos.plan.values import as_text
 
 MESSAGES, TEXT = "messages", "text"  # columns that a chat has of itself
@@ -44,6 +45,7 @@ class FlowChatAsked(msgspec.Struct, frozen=True):
 
 def read_flow_chat(body: bytes) -> FlowChatAsked:
     """Raises InvalidRequest."""
+    check_values(body, "messages")
     try:
         asked = msgspec.json.decode(body, type=FlowChatAsked)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -53,13 +55,14 @@ def read_flow_chat(body: bytes) -> FlowChatAsked:
     return asked
 
 
-def row_of(asked: FlowChatAsked, needed: tuple[str, ...]) -> Mapping[str, object]:
-    """The row that a chat is to a flow that needs these columns. `messages` has all of them, the
-    other column, or `text`, what the user said last. `inputs` goes before that.
+def row_of(asked: FlowChatAsked, table: Columns) -> Mapping[str, object]:
+    """Make the row that a chat is to a flow that needs these columns. `messages` has all of them,
+    the other column, or `text`, what the user said last. `inputs` goes before that.
 
     Raises:
         InvalidRequest: it needs several, or the user has said nothing.
     """
+    needed = table.required
     rest = [each for each in needed if each != MESSAGES and each not in asked.inputs]
     if len(rest) > 1:
         names = ", ".join(f"'{each[:64]}'" for each in rest[:20])

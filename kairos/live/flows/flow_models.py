@@ -99,7 +99,9 @@ class FlowChat:
         if self._asked.path != _CHAT:
             raise InvalidRequest(f"a flow is asked as a chat, by POST {_CHAT}", "model")
         read = partial(read_flow_chat, content)
-        chat = await asyncio.to_thread(read) if len(content) > THREAD_BYTES else read()
+        is_large = len(content) > THREAD_BYTES
+        beside = self._invoking.beside
+        chat = await beside(self._caller.tenant, read) if is_large else read()
         wanted = InvocationAsked(
             self._caller,
             chat.flow,
@@ -107,6 +109,7 @@ class FlowChat:
             partial(row_of, chat),
             chat.settings,
             bool(chat.stream),
+            is_large=is_large,
         )
         ready = await self._invoking.ready(wanted)
         now_s = self._now() // SECOND

@@ -14,7 +14,12 @@ from starlette.requests import ClientDisconnect
 
 from kairos.errors import InvalidRequest, KairosError
 from kairos.flow_settings import FlowSettings
-from kairos.live.flows.invoke_body import THREAD_BYTES, read_invoke, result_view
+from kairos.live.flows.invoke_body import (
+    THREAD_BYTES,
+    read_invoke,
+    result_view,
+    row_of_inputs,
+)
 from kairos.live.flows.invoke_response import InvocationAnswer, InvocationStream, LastingAnswer
 from kairos.live.flows.invoking import InvocationAsked, Invoking
 from kairos.live.flows.openapi import with_flows
@@ -119,11 +124,18 @@ class FlowRoutes:
         async for part in request.stream():
             self._bodies.hold(len(part), held)
             body += part
-        read = partial(read_invoke, bytes(body))
-        wanted = await asyncio.to_thread(read) if len(body) > THREAD_BYTES else read()
-        headers = dict(request.scope["headers"])
+        read, size = partial(read_invoke, bytes(body)), len(body)
+        body.clear()
+        beside = self._invoking.beside
+        wanted = await beside(caller.tenant, read) if size > THREAD_BYTES else read()
         asked = InvocationAsked(
-            caller, name, headers, lambda _: wanted.inputs, wanted.settings, wanted.stream
+            caller,
+            name,
+            dict(request.scope["headers"]),
+            partial(row_of_inputs, wanted.inputs),
+            wanted.settings_of(),
+            wanted.stream,
+            is_large=size > THREAD_BYTES,
         )
         ready = await self._invoking.ready(asked)
         run = partial(self._invoking.run, ready)

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from functools import partial
 
 import msgspec
 
@@ -28,7 +29,6 @@ from kairos.live.flows.declared_apps import DeclaredApps
 from kairos.live.flows.flow_llm import FlowLLM
 from kairos.live.flows.flow_store import FlowStore, InvocationCounts
 from kairos.live.flows.invocation import FUNCTIONS, FlowResult, Invocation, OperatorFinished
-from kairos.live.flows.invoke_body import check_inputs
 from kairos.live.flows.plans import FlowPlans, spoken_by
 from kairos.live.flows.records import FlowsBusy
 from kairos.live.frontend.gateway import Gateway
@@ -43,6 +43,7 @@ from kairos.live.request.identity.declared import declared
 from kairos.live.request.identity.identity import Headers
 from kairos.live.runs.calls import RunCalls
 from kairos.model import SECOND
+from kairos.plan.columns import Columns
 from kairos.plan.pipeline import Plan
 
 # Threads that a tenant has: together fewer than there are, so that another finds one. A flow of
@@ -62,9 +63,10 @@ class InvocationAsked(msgspec.Struct, frozen=True):
     caller: Caller
     flow: str
     headers: Headers
-    row: Callable[[tuple[str, ...]], Mapping[str, object]]  # for a flow that needs these columns
+    row: Callable[[Columns], Mapping[str, object]]  # for a flow that needs these
     settings: Mapping[str, object]
     streams: bool = False
+    is_large: bool = False  # so that its row is made in a thread
 
 
 class ReadyInvocation(msgspec.Struct, frozen=True):
@@ -103,6 +105,7 @@ class Invoking:
         planning = TenantThreads(threads, _PLANS_AT_ONCE)
         self.store, self.plans = store, FlowPlans(functions, of_any, planning)
         self._threads = TenantThreads(threads, _COMPUTING_AT_ONCE)
+        self.beside = gateway.readers.run  # what a large body says
         self._functions, self._most = functions, settings.max_running
         self._model = settings.model
         self._gateway, self._inner = gateway, InnerGateway(gateway)
@@ -120,8 +123,8 @@ class Invoking:
         self._check_room(caller.tenant)
         record = await asyncio.to_thread(self.store.find, caller.tenant, asked.flow)
         plan = await self.plans.plan(caller.tenant, record, asked.settings)
-        row = asked.row(plan.columns)
-        check_inputs(plan, row)
+        make = partial(asked.row, plan.table)
+        row = await self.beside(caller.tenant, make) if asked.is_large else make()
         own_id = f"flow-{secrets.token_hex(12)}"
         return ReadyInvocation(
             id=own_id,

@@ -318,11 +318,6 @@ def _decoded_large(content: bytes, decoder: msgspec.json.Decoder[Any], compiled:
     Raises:
         InvalidRequest: see `read_body`.
     """
-    if not compiled.is_utf8(content, len(content)):
-        try:
-            content.decode()
-        except UnicodeDecodeError as error:
-            raise not_utf8(error) from None
     found = _FIELDS[decoder].find(content, compiled)
     try:
         body: _Body = decoder.decode(found.small)

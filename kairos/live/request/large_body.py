@@ -14,13 +14,14 @@ import msgspec
 from kairos.errors import InvalidRequest
 from kairos.live.request.native import BESIDE, READING, Member, Reading
 from kairos.live.request.parameters import MOST_ITEMS, TOO_LONG, beginning, wrong
-from kairos.live.request.shape import too_deep
+from kairos.live.request.shape import not_utf8, too_deep
 
 LARGE_BYTES = 1 << 18  # a smaller body is decoded whole: takes up to 10 ms, whatever it holds
 BESIDE_BYTES = 1 << 20  # a larger body is read in a thread
 VALUE_BYTES = 1 << 20  # of a parameter that is no list
 _TOO_DEEP, _NO_OBJECT, _BROKEN_OFF = -1, -2, -3  # as `reading.c` has them
 _SPACE = b" \t\r\n"
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _COMMA = re.compile(rb"[ \t\r\n]*+,")
 
 
@@ -29,19 +30,52 @@ def reading_of(size_bytes: int) -> Reading | None:
     return BESIDE if size_bytes > BESIDE_BYTES else READING
 
 
+def count_values(json: bytes) -> int:
+    """Return how many values a JSON text has, at most: objects that decoding it would make."""
+    compiled = reading_of(len(json))
+    if compiled is not None:
+        return int(compiled.values(json, len(json)))
+    outside = _STRING.sub(b"", json)
+    return 1 + sum(map(outside.count, (b",", b"[", b"{")))
+
+
+class MemberNames:
+    """Names of members that are looked for in objects."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._spelt = b"".join(each.encode() + b"\0" for each in self._names)
+
+    def places(self, content: bytes, compiled: Reading) -> dict[str, Member]:
+        """Return those of an object's members, in its order. Raises InvalidRequest."""
+        return self.look(content, compiled)[0]
+
+    def look(self, content: bytes, compiled: Reading) -> tuple[dict[str, Member], int]:
+        """Return the same, and how many members there are at all. Raises InvalidRequest."""
+        if not compiled.is_utf8(content, len(content)):
+            raise not_utf8(_utf8_error(content))
+        found = (Member * (len(self._names) + 1))()
+        arguments = self._spelt, len(self._names), ctypes.addressof(found)
+        end = compiled.members(content, len(content), *arguments)
+        if end != len(content):
+            raise _malformed(content, end)
+        named = zip(self._names, found, strict=False)
+        there = [(name, place) for name, place in named if place.start >= 0]
+        return dict(sorted(there, key=lambda each: _key_of(each[1]))), found[-1].items
+
+
 class Fields:
     """The members of a body that a struct has fields for."""
 
     def __init__(self, struct: type[msgspec.Struct]) -> None:
         fields = msgspec.structs.fields(struct)
-        self._names = tuple(each.name for each in fields)
         self._raw = {each.name for each in fields if each.type is msgspec.Raw}
-        self._spelt = b"".join(each.name.encode() + b"\0" for each in fields)
+        self._names = MemberNames(each.name for each in fields)
 
     def find(self, content: bytes, compiled: Reading) -> "Found":
         """Raises InvalidRequest: the body is not well formed."""
         raw, small, beyond = {}, [], None
-        for name, place in self._places(content, compiled).items():
+        for name, place in self._names.places(content, compiled).items():
             if name in self._raw:
                 raw[name] = msgspec.Raw(content[place.start : place.end])
             elif beyond is None and (beyond := _beyond_bound(name, place)) is None:
@@ -55,26 +89,23 @@ class Fields:
         Raises:
             InvalidRequest: one of them is there more than once.
         """
-        places = self._places(content, compiled)
+        places = self._names.places(content, compiled)
         gone = {name: places[name] for name in names if name in places}
         for place in sorted(gone.values(), key=_key_of, reverse=True):
             content = _cut(content, place)
-        left = self._places(content, compiled)
+        left = self._names.places(content, compiled)
         for name in gone:
             if name in left:
                 raise InvalidRequest(f"'{name}' must not be there more than once", name)
         return content
 
-    def _places(self, content: bytes, compiled: Reading) -> dict[str, Member]:
-        """Return them in the body's order. Raises InvalidRequest."""
-        found = (Member * len(self._names))()
-        arguments = self._spelt, len(self._names), ctypes.addressof(found)
-        end = compiled.members(content, len(content), *arguments)
-        if end != len(content):
-            raise _malformed(content, end)
-        named = zip(self._names, found, strict=True)
-        there = [(name, place) for name, place in named if place.start >= 0]
-        return dict(sorted(there, key=lambda each: _key_of(each[1])))
+
+def _utf8_error(content: bytes) -> UnicodeDecodeError:
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        return error
+    raise AssertionError("it is UTF-8")
 
 
 class Found(NamedTuple):

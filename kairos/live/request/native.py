@@ -52,6 +52,7 @@ class Reading:
         found = (_BYTES, count)
         self.is_utf8 = function("kairos_is_utf8", _INT, *found)
         self.depth = function("kairos_depth", _INT, *found)
+        self.values = function("kairos_values", _INT, *found)
         self.judge_items = function("kairos_judge_items", _INT, *found, _INT, _ADDRESS)
         self.judge_prompts = function("kairos_judge_prompts", _INT, *found, _ADDRESS)
         self.without_media = function("kairos_without_media", _INT, *found, _ADDRESS)

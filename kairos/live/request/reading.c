@@ -55,6 +55,20 @@ int64_t kairos_depth(const uint8_t *text, int64_t size)
     return deepest;
 }
 
+/* How many values there are, at most: each list or object, and each of theirs. */
+int64_t kairos_values(const uint8_t *text, int64_t size)
+{
+    static const uint8_t STANDS_OUT[256] = {['"'] = 2, ['['] = 1, ['{'] = 1, [','] = 1};
+    int64_t count = 1;
+    for (int64_t at = 0; at < size;) {
+        const uint8_t kind = STANDS_OUT[text[at++]];
+        count += kind & 1;
+        if (kind == 2)
+            at = string_end(text, size, at);
+    }
+    return count;
+}
+
 /* Whether it is UTF-8: without surrogates, and no character is longer than it must be. */
 int64_t kairos_is_utf8(const uint8_t *text, int64_t size)
 {
@@ -107,33 +121,63 @@ static int digit_of(uint8_t each)
     return each <= '9' ? each - '0' : (each | 0x20) - 'a' + 10;
 }
 
-/* Whether a key is this name, of ASCII, which may be spelt with escapes. */
+static uint32_t unit_at(const uint8_t *digits)
+{
+    uint32_t read = 0;
+    for (int digit = 0; digit < 4; digit++)
+        read = read << 4 | (uint32_t)digit_of(digits[digit]);
+    return read;
+}
+
+/* The character of an escape that begins at `at`, in UTF-8; returns how many bytes it is spelt by,
+   0: it has no end. */
+static int64_t unescaped(const uint8_t *text, int64_t size, int64_t at, uint8_t *utf8, int64_t *length)
+{
+    static const char SPELT[] = "bfnrt", MEANT[] = "\b\f\n\r\t";
+    enum { SHORT = 2, UNIT = 6 };
+    if (size - at < SHORT)
+        return 0;
+    if (text[at + 1] != 'u') {
+        const char *found = strchr(SPELT, text[at + 1]);
+        utf8[0] = found && *found ? (uint8_t)MEANT[found - SPELT] : text[at + 1];
+        *length = 1;
+        return SHORT;
+    }
+    if (size - at < UNIT)
+        return 0;
+    uint32_t point = unit_at(text + at + 2);
+    int64_t spelt = UNIT;
+    if (point >= 0xD800 && point <= 0xDBFF && size - at >= 2 * UNIT) {
+        const uint32_t low = unit_at(text + at + UNIT + 2);
+        point = 0x10000 + ((point - 0xD800) << 10) + ((low - 0xDC00) & 0x3FF);
+        spelt = 2 * UNIT;
+    }
+    const int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
+    static const uint8_t FIRST[] = {0, 0xC0, 0xE0, 0xF0};
+    for (int each = more; each > 0; each--, point >>= 6)
+        utf8[each] = (uint8_t)(0x80 | (point & 0x3F));
+    utf8[0] = (uint8_t)(FIRST[more] | point);
+    *length = more + 1;
+    return spelt;
+}
+
+/* Whether a key is this name, however it is spelt. */
 static int is_key(const uint8_t *key, int64_t size, const char *name, int64_t length)
 {
-    int64_t at = 0;
+    int64_t at = 0, same = 0;
     if (size == length && memcmp(key, name, (size_t)size) == 0)
         return 1;
     if (size <= length || !memchr(key, '\\', (size_t)size))
         return 0;
-    for (int64_t each = 0; each < length; each++) {
-        if (at == size)
+    while (at < size) {
+        uint8_t utf8[4] = {key[at]};
+        int64_t bytes = 1;
+        const int64_t spelt = key[at] == '\\' ? unescaped(key, size, at, utf8, &bytes) : 1;
+        if (!spelt || length - same < bytes || memcmp(name + same, utf8, (size_t)bytes) != 0)
             return 0;
-        if (key[at] != '\\') {
-            if (key[at++] != (uint8_t)name[each])
-                return 0;
-            continue;
-        }
-        /* Of what is escaped, a name has only letters and underscores: by number. */
-        if (size - at < 6 || key[at + 1] != 'u')
-            return 0;
-        int read = 0;
-        for (int digit = 2; digit < 6; digit++)
-            read = read << 4 | digit_of(key[at + digit]);
-        if (read != name[each])
-            return 0;
-        at += 6;
+        at += spelt, same += bytes;
     }
-    return at == size;
+    return same == length;
 }
 
 #define IS_KEY(key, size, name) is_key(key, size, name, (int64_t)sizeof name - 1)
@@ -399,9 +443,9 @@ static int64_t named(const uint8_t *key, int64_t size, const char *names, int64_
 enum { DEEPEST = 128 };
 static const int64_t TOO_DEEP = -1, NO_OBJECT = -2, BROKEN_OFF = -3;
 
-/* The members of an object that have these names, the last of each; that all of it is well formed
-   was seen then. Returns its size. Less: the byte at which it is not; TOO_DEEP, NO_OBJECT,
-   BROKEN_OFF. The text is UTF-8. */
+/* The members of an object that have these names, the last of each; `items` of one more are all
+   members that there are. That all of it is well formed was seen then. Returns its size. Less: the
+   byte at which it is not; TOO_DEEP, NO_OBJECT, BROKEN_OFF. The text is UTF-8. */
 int64_t kairos_members(const uint8_t *text, int64_t size, const char *names, int64_t count,
                        Member *members)
 {
@@ -411,6 +455,7 @@ int64_t kairos_members(const uint8_t *text, int64_t size, const char *names, int
     Member *member = NULL;
     for (int64_t each = 0; each < count; each++)
         members[each].start = -1;
+    members[count].items = 0;
     for (;;) {
         while (at < size && is_json_space(text[at]))
             at++;
@@ -430,6 +475,7 @@ int64_t kairos_members(const uint8_t *text, int64_t size, const char *names, int
                 return at < size ? at : BROKEN_OFF;
             at++;
             if (depth == 1) {
+                members[count].items++;
                 const int64_t number =
                     named(text + start + 1, key_end - start - 1, names, count);
                 member = number < 0 ? NULL : members + number;
