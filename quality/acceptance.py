@@ -201,6 +201,12 @@ PARTS = {
         (*HTTP, "kairos/faults", "tests/acceptance", "tests/faults"),
         30,
     ),
+    "rows": Part(
+        "example flows over 10,000 rows with bad ones of every kind, against the good ones alone",
+        _make("acceptance-rows"),
+        (*FLOWS, "examples", "tests/acceptance/bad_rows.py", "tests/acceptance/test_bad_rows.py"),
+        25,
+    ),
     "soak": Part(
         "two minutes, then twenty, of load before engines that crash, hang and answer wrongly",
         _make("test-soak", "soak SECONDS=1200"),

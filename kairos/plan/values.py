@@ -1,8 +1,7 @@
 """Values of operators: JSON, and its text in prompts."""
 
 import gc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
@@ -25,10 +24,16 @@ class NotJson(ValueError):
 def copied(value: _Value) -> _Value:
     """Copy the lists and objects of a JSON value, for code that may change them in place.
 
-    Texts and numbers are shared.
+    Texts and numbers are shared. Python does not search for cycles meanwhile, since JSON has none:
+    in a copy of 75,000 objects the search takes three quarters of the time.
     """
-    with _uncollected():
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
         made: _Value = msgspec.to_builtins(value, str_keys=True)
+    finally:
+        if was_on:
+            gc.enable()
     return made
 
 
@@ -41,10 +46,14 @@ def plain(value: object) -> object:
     Raises:
         NotJson: the value has no like in JSON; the message says why.
     """
+    kind = type(value)
+    if kind in _OWN or (kind is str and value.isascii()):  # type: ignore[attr-defined]
+        return value
+    was_on = gc.isenabled()
     try:
         encoded = _encoder.encode(value)
-        with _uncollected():
-            return msgspec.json.decode(encoded)
+        gc.disable()
+        return msgspec.json.decode(encoded)
     except UnicodeEncodeError as error:
         half = ascii(error.object[error.start])
         raise NotJson(f"a text has half of a surrogate pair, {half}") from None
@@ -52,18 +61,6 @@ def plain(value: object) -> object:
         raise NotJson("a value contains itself, or is nested too deep") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise NotJson(str(error)) from None
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Pause Python's search for reference cycles, since JSON has no cycles.
-
-    In a copy of 75,000 objects the search takes three quarters of the time.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
     finally:
         if was_on:
             gc.enable()
@@ -81,6 +78,7 @@ def _listed(value: object) -> object:
     return as_list()
 
 
+_OWN = (bool, int, type(None))
 _encoder = msgspec.json.Encoder(enc_hook=_listed)
 
 

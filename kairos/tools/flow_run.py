@@ -151,7 +151,7 @@ async def run_task(
         )
         now = job.digest.hex()
         if directory is not None and record.plan_digest not in ("", now):
-            on_note(_changed(plan))
+            on_note(_changed(plan, record))
             figures = {k: v for k, v in record.figures.items() if k not in ("skipped", "defaulted")}
             record = msgspec.structs.replace(record, figures=figures, fallbacks={})
         record = msgspec.structs.replace(record, plan_digest=now)
@@ -166,7 +166,7 @@ async def run_task(
             return record
 
 
-def _changed(plan: Plan) -> str:
+def _changed(plan: Plan, record: RunRecord) -> str:
     """Return what a resumed run whose flow was edited says before it goes on."""
     calls = (each.params for each in every(plan.declaration.operators))
     effects = sorted(
@@ -178,8 +178,9 @@ def _changed(plan: Plan) -> str:
     )
     again = f"; what happens by {', '.join(effects)} happens again for them" if effects else ""
     return (
-        "the flow or its functions have changed since this run began: all rows, also those that "
-        f"ended, are computed by what they are now; equal calls are not made again{again}"
+        "the flow or its functions have changed since this run began: all rows, and so the "
+        f"{record.figures.get('written', 0):,} that are done, are computed by what they are now; "
+        f"equal calls are not made again{again}"
     )
 
 

@@ -99,8 +99,9 @@ def show_end(console: Console, record: RunRecord) -> None:
                 soft_wrap=True,
             )
     else:
+        why = f" ({escape(record.detail)})" if record.detail else ""
         console.print(
-            f"stopped ({escape(record.detail)}): kairos runs resume {record.id} goes on from here",
+            f"stopped{why}: kairos runs resume {record.id} goes on from here",
             soft_wrap=True,
         )
     said = [calls_text(figures), tokens(figures)]

@@ -17,6 +17,7 @@ from kairos.live.llm.streamed_chat import Listen, read_stream
 _RETRY_AFTER_MAX_S = 30
 _CONNECT_S = 10
 ANSWER_BYTES = 8 << 20
+_SHOWN = 200  # bytes of an answer that cannot be read
 _MESSAGE_LIMIT = 300  # characters of a server's error message that are passed on
 
 
@@ -195,6 +196,11 @@ def cause(error: Exception) -> str:
     return ": ".join(filter(None, (type(error).__name__, str(error))))
 
 
+def beginning(raw: bytes) -> str:
+    """Return how an answer begins, as a text for an error."""
+    return raw[:_SHOWN].decode(errors="replace").strip() or "(nothing)"
+
+
 async def _read(response: aiohttp.ClientResponse) -> bytes:
     raw = bytearray()
     async for chunk in response.content.iter_any():
@@ -223,11 +229,15 @@ def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
         try:
             return msgspec.json.decode(raw, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise UpstreamFailed(f"the answer is no JSON object: {error}") from error
+            raise UpstreamFailed(
+                f"the answer is no JSON object: {error}; it begins: {beginning(raw)}"
+            ) from error
     said = read_error(raw)
     message = f"the model's server answered {status}: {said.message[:_MESSAGE_LIMIT] or 'nothing'}"
     if status in (429, 503) and said.code != INSUFFICIENT_QUOTA:
         refusal = Unavailable(message)
+        if isinstance(said.code, str):
+            refusal.code = said.code
         if retry_after.isascii() and retry_after.isdigit():
             refusal.retry_after_s = min(int(retry_after[:9]), _RETRY_AFTER_MAX_S)
         raise refusal

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from kairos.errors import Unavailable
+from kairos.errors import Unavailable, UpstreamUnreachable
 from kairos.header_names import ATTEMPT, DEADLINE
 from kairos.model import SECOND
 
 _TRIES = 5
+_BROKEN_TRIES = 5  # of a call at which engines that are well break the connection
 _BACKOFF_MAX_S = 5
 _ATTEMPT_MAX = 999  # that a header may say
 
@@ -36,7 +37,8 @@ class Patience:
 
     Without `limit_s` up to 4 times, each after the Retry-After it was told. With it, for as long
     as that from the first refusal: after 1 s, 2 s, 4 s, then every 5 s, or after the Retry-After
-    where that is longer.
+    where that is longer. A call at which engines break the connection, one time after the other, is
+    tried 5 times: engines that are away are not asked, so the call is what they break at.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Patience:
             KairosError: whatever else `ask` raises.
         """
         first, since_s, until_s = int(headers.get(ATTEMPT, "1")), 0.0, None
+        broken = 0
         for refused in count():
             attempt = min(first + refused, _ATTEMPT_MAX)
             try:
@@ -82,7 +85,9 @@ class Patience:
                 if until_s is None:
                     since_s, until_s = now_s, min(now_s + self._limit_s, _deadline_s(headers))
                 wait_s = max(error.retry_after_s or 0, min(2**refused, self._backoff_max_s))
+                broken = broken + 1 if error.code == UpstreamUnreachable.code else 0
                 is_last = refused + 1 == self._tries or now_s + wait_s > until_s
+                is_last = is_last or broken == _BROKEN_TRIES
                 if is_last or not await self._slept(
                     wait_s, Wait(str(error), since_s, now_s + wait_s, until_s)
                 ):

@@ -53,7 +53,10 @@ def read_chat(response: dict[str, Any]) -> ChatAnswer:
     try:
         answer = msgspec.convert(response, _Answer)
     except msgspec.ValidationError as error:
-        raise UpstreamFailed(f"the model's answer is no chat completion: {error}") from error
+        said = msgspec.json.encode(response)[:_SHOWN].decode(errors="replace")
+        raise UpstreamFailed(
+            f"the model's answer is no chat completion: {error}; it begins: {said}"
+        ) from error
     choice, usage = answer.choices[0], answer.usage or _Usage()
     details = usage.prompt_tokens_details or _Details()
     return ChatAnswer(

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from kairos.errors import Unavailable
+from kairos.errors import Unavailable, UpstreamUnreachable
 from kairos.live.llm.patience import Patience, Wait
 
 
@@ -87,6 +87,21 @@ async def test_a_call_that_is_cancelled_while_it_waits_ends():
     with pytest.raises(asyncio.CancelledError):
         await task
     assert trial.patience.waits == []
+
+
+async def test_a_call_at_which_engines_break_fails_after_five_times_in_a_row():
+    trial, errors = Trial(0, limit_s=600), []
+
+    async def ask(headers):
+        refusal = Unavailable("broke")
+        if len(errors) != 3:
+            refusal.code = UpstreamUnreachable.code
+        errors.append(refusal)
+        raise refusal
+
+    with pytest.raises(Unavailable):
+        await trial.patience.until_answered(ask, {})
+    assert len(errors) == 4 + 5
 
 
 async def test_it_never_waits_past_the_deadline():
