@@ -195,6 +195,28 @@ async def test_h11_a_run_that_waits_says_for_what_and_until_when(runs, case):
     assert (record.figures["written"], record.figures["failed"]) == (4, 0)
 
 
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_run_that_waits_for_an_embedder_says_so_until_it_answers(runs, engines, status):
+    embedder, began = await engines(), []
+    embedder.answer = answer_of(refuses(status, '{"error": {"message": "too many texts"}}'))
+    flow = flow_of("a: {kind: embed, inputs: {texts: row.text}%s}", "")
+    retrieval = RetrievalSettings(embedders=(embedder.url,))
+    running = asyncio.create_task(
+        runs.run(flow, ROWS, watch=began.append, retrieval=retrieval, engines=())
+    )
+    await until(lambda: began and "asked again" in began[0].progress().waits_for)
+    said = began[0].progress().waits_for
+    assert f"answered {status}: too many texts" in said
+    assert "fails after 300 s" in said
+
+    def vectors(request):
+        return web.json_response({"data": [{"index": n, "embedding": [1.0]} for n in range(4)]})
+
+    embedder.answer = answer_of(vectors)
+    record = await running
+    assert (record.figures["written"], began[0].progress().waits_for) == (4, "")
+
+
 async def test_a_quota_that_no_waiting_ends_fails_its_row_at_once(runs):
     quota = '{"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}'
     answering(

@@ -82,6 +82,11 @@ class EngineGroup(Generic[Item, Result]):
         """As `EnginePool` gives them."""
         return await self.pool(model or None, room).results(query, depth, items, tenant)
 
+    @property
+    def waits_for(self) -> list[str]:
+        """Return why pools wait: their engines take nothing now."""
+        return [said for each in self._pools.values() if (said := each.waits_for)]
+
     def _forget_idle(self) -> None:
         """Raises Unavailable: all have work."""
         idle = [key for key, pool in self._pools.items() if pool.is_idle]

@@ -140,6 +140,7 @@ class EnginePool(Generic[Item, Result]):
         self._parts: dict[int, _Part[Item, Result]] = {}  # that wait, by id in the queue
         self._suspects: deque[list[_Part[Item, Result]]] = deque()  # wait, each for a batch alone
         self._circuits = Circuits()
+        self._refused: dict[str, tuple[float, str]] = {}  # since when, and why, by engine
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake: asyncio.TimerHandle | None = None
 
@@ -164,6 +165,15 @@ class EnginePool(Generic[Item, Result]):
             if work.left:
                 self._withdraw(work)
         return [each for each in work.results if each is not None]
+
+    @property
+    def waits_for(self) -> str:
+        """Return why all engines refuse items that wait; empty where one takes them."""
+        if self.is_idle or len(self._refused) < len(self.loads):
+            return ""
+        since_s, why = min(self._refused.values())
+        ago_s = time.monotonic() - since_s
+        return f"{why} (since {ago_s:.0f} s; fails after {self._patience_s:,.0f} s)"
 
     @property
     def is_idle(self) -> bool:
@@ -264,6 +274,7 @@ class EnginePool(Generic[Item, Result]):
             assert len(results) == len(items), (len(results), len(items))
         except Unavailable as error:
             if isinstance(error, ConnectionLost):
+                self._refused.pop(engine, None)
                 await self._answered_wrongly(engine, parts, error)
             else:
                 self._wait_again(engine, parts, error)
@@ -275,6 +286,7 @@ class EnginePool(Generic[Item, Result]):
             said = f"{engine}: {type(error).__name__}: {error}"
             await self._answered_wrongly(engine, parts, UpstreamFailed(said))
         else:
+            self._refused.pop(engine, None)
             self._circuits.answered(engine, _now(), _AT_ONCE)
             self.loads[engine].sound = items[0]
             begin = 0
@@ -360,6 +372,8 @@ class EnginePool(Generic[Item, Result]):
     ) -> None:
         """Nothing was asked. Each part waits, but for work that has waited for too long."""
         self._circuits.open(engine, _now())
+        since_s, _ = self._refused.get(engine, (time.monotonic(), ""))
+        self._refused[engine] = since_s, str(error)
         for work in {id(part.work): part.work for part in parts}.values():
             if time.monotonic() - work.since_s > self._patience_s:
                 work.fail(error)

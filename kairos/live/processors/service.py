@@ -54,6 +54,12 @@ class ProcessorService:
     def keeps_collections(self) -> bool:
         return self._collections is not None
 
+    @property
+    def waits_for(self) -> list[str]:
+        """Return why engines do nothing for items that wait."""
+        groups = (self._embedders, self._rankers)
+        return [said for each in groups if each is not None for said in each.waits_for]
+
     def of(
         self,
         *,
@@ -96,6 +102,10 @@ class FlowProcessors:
     @property
     def keeps_collections(self) -> bool:
         return self._service.keeps_collections
+
+    @property
+    def waits_for(self) -> Sequence[str]:
+        return self._service.waits_for
 
     async def run(self, command: RunProcessor) -> object:
         """What it gives (`plan/retrieval.py`).

@@ -186,6 +186,7 @@ class RemoteFlow:
     """For one flow, or one run of it: as `FlowProcessors`, but what is made stays where it is."""
 
     keeps_values = True
+    waits_for: Sequence[str] = ()  # hosts do not tell
 
     def __init__(self, service: RemoteProcessors, began_at: int, tenant: str, run: str) -> None:
         self._service, self._began_at, self._tenant, self._run = service, began_at, tenant, run

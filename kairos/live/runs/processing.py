@@ -41,6 +41,10 @@ class Processors(Protocol):
     @property
     def keeps_values(self) -> bool: ...
 
+    @property
+    def waits_for(self) -> Sequence[str]:
+        """Return why processors do nothing for items that wait, as far as they say."""
+
     def check_models(self, plan: Plan) -> None:
         """Raises SetupError: an operator names a model that no engine serves."""
 

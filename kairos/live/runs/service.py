@@ -249,6 +249,10 @@ def waits_for(pool: RunPool, now_s: float) -> str:
     """Return why calls of a run are not answered for now; empty: they are."""
     waits, problems = pool.llm.patience.waits, pool.problems()
     said = [] if not problems else [f"no engine takes calls: {'; '.join(problems)[:_SAID]}"]
+    if pool.processors is not None:
+        said += [
+            f"processors are asked again: {each[:_SAID]}" for each in pool.processors.waits_for
+        ]
     if waits:
         first, again_s = waits[0], min(each.again_s for each in waits)
         many = "1 call is" if len(waits) == 1 else f"{len(waits):,} calls are"
