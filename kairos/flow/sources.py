@@ -2,9 +2,10 @@
 
 A digest has the function's code as Python compiles it, so that comments and blanks do not count,
 and what the code refers to within its module: functions, classes and constants, and what they
-refer to in turn. It is of the code that runs, even where the file has been edited since it was
-loaded, or there is no file, as in a notebook. Code of other modules is not followed: a `version`
-says that it changed. Nothing of the user's is called to find this out.
+refer to in turn. Modules in the folder of the module, or below, are followed as well; of others a
+`version` says that they changed. The digest is of the code that runs, even where the file has been
+edited since it was loaded, or there is no file, as in a notebook. Nothing of the user's is called
+to find this out.
 """
 
 import ast
@@ -21,7 +22,8 @@ from enum import Enum
 from fractions import Fraction
 from functools import partial
 from hashlib import blake2b
-from pathlib import PurePath
+from importlib.machinery import ModuleSpec
+from pathlib import Path, PurePath
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -66,6 +68,7 @@ class _Walk:
 
     def __init__(self, function: object) -> None:
         self._root, self._homes = function, _homes(function)
+        self._folders = tuple(filter(None, map(_folder, self._homes.values())))
         self._digest = blake2b(digest_size=_BYTES)
         self._pending: deque[FunctionType | type] = deque()
         self._numbers: dict[int, int] = {}  # of functions and classes, by id
@@ -91,11 +94,26 @@ class _Walk:
         yield self._text(function.__kwdefaults__, 0)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             yield f"{name} {self._text(cell, 0)}"
-        if id(known) in self._homes:
-            for name in sorted(set(_names(code)) & known.keys()):
-                yield f"{name} {self._text(known[name], 0)}"
+        if self._is_home(known):
+            yield from self._members(known, set(_names(code)), 0)
         elif "__wrapped__" in vars(function):  # this is elsewhere, and what it wraps is here
             yield self._text(vars(function)["__wrapped__"], 0)
+
+    def _members(self, known: Mapping[str, Any], named: set[str], depth: int) -> Iterator[str]:
+        """Yield what a module has of these names, and what modules near it have of them."""
+        for name in sorted(named & known.keys()):
+            value = known[name]
+            yield f"{name} {self._text(value, 0)}"
+            if type(value) is ModuleType and self._is_home(vars(value)) and depth < _MOST_DEEP:
+                yield from self._members(vars(value), named, depth + 1)
+
+    def _is_home(self, known: dict[str, object] | None) -> bool:
+        """Return whether globals are of a module that is followed."""
+        if known is None:
+            return False
+        if id(known) not in self._homes and _folder(known).startswith(self._folders or (" ",)):
+            self._homes[id(known)] = {} if _is_library(known) else known
+        return bool(self._homes.get(id(known)))
 
     def _of_class(self, each: type) -> Iterator[str]:
         with suppress(OSError, TypeError, SyntaxError, ValueError, RecursionError):
@@ -131,8 +149,8 @@ class _Walk:
         if value is self._root:
             return True
         if type(value) is FunctionType:
-            return id(value.__globals__) in self._homes or "__wrapped__" in vars(value)
-        return id(_globals_of(value)) in self._homes
+            return self._is_home(value.__globals__) or "__wrapped__" in vars(value)
+        return self._is_home(_globals_of(value))
 
     def _inside(self, value: Any, kind: type, depth: int) -> str:
         """Return a value's parts as a text; nothing for one that is not known to be data."""
@@ -176,7 +194,7 @@ class _Walk:
                 with suppress(ValueError):  # nothing was put into the cell yet
                     return [getattr(value, name) for name in names]
                 return None
-        if id(_globals_of(kind)) in self._homes:
+        if self._is_home(_globals_of(kind)):
             return [kind, _attributes(value, kind)]
         return _inner(value) or None
 
@@ -259,6 +277,15 @@ def _is_library(known: Mapping[str, object]) -> bool:
     is_installed = type(file) is str and bool(_INSTALLED & set(PurePath(file).parts))
     is_ours = root == "kairos" or (root in sys.stdlib_module_names and root != "__main__")
     return is_installed or is_ours
+
+
+def _folder(known: Mapping[str, object]) -> str:
+    """Return the folder of a module's file, with a slash at its end; empty: it has none."""
+    file, spec = known.get("__file__"), known.get("__spec__")
+    if file is None and type(spec) is ModuleSpec:  # of a package without a file
+        places = spec.submodule_search_locations
+        return f"{next(iter(places))}/" if places else ""
+    return f"{Path(file).absolute().parent}/" if type(file) is str else ""
 
 
 def _globals_of(kind: type) -> dict[str, object] | None:

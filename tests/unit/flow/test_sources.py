@@ -1,9 +1,11 @@
 """Tell an edited function from the same one by its digest."""
 
 import asyncio
+import importlib
 import linecache
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -346,6 +348,47 @@ def f(x):
     finally:
         sys.path.remove(str(place))
         sys.modules.pop("wrapping", None)
+
+
+NEAR = {
+    "a function of its own name": ("from near import rate\n", "rate()"),
+    "a function of a module": ("import near\n", "near.rate()"),
+    "a function of a package": ("import inside.near\n", "inside.near.rate()"),
+    "a constant": ("from near import RATE\n", "RATE"),
+    "a constant of a module": ("import near as far\n", "far.RATE"),
+    "a class": ("from near import Rate\n", "Rate().of()"),
+    "an object": ("from near import one\n", "one.of()"),
+    "what a function near it calls": ("from near import twice\n", "twice()"),
+}
+RATES = """
+RATE = 3
+def rate(): return 3
+def twice(): return 2 * rate()
+class Rate:
+    def of(self): return 3
+one = Rate()
+"""
+
+
+@pytest.mark.parametrize("case", NEAR)
+def test_a_module_in_the_folder_is_followed(tmp_path, monkeypatch, case):
+    taken, used = NEAR[case]
+    text = f"from kairos.flow import Functions\n{taken}functions = Functions()\n"
+    text += f"@functions.pure\ndef f(x):\n    return x + {used}\n"
+    (tmp_path / "inside").mkdir()
+    found = []
+    for near in (RATES, RATES + "OTHER = 1\n", RATES.replace("3", "4")):
+        for name in ("near.py", "inside/near.py"):
+            (tmp_path / name).write_text(near)
+        for name in ("near", "inside", "inside.near"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        for cache in tmp_path.rglob("__pycache__"):
+            shutil.rmtree(cache)
+        found.append(digests(tmp_path / "fn.py", text))
+
+    assert found[0] == found[1]
+    assert found[0] != found[2]
 
 
 def test_a_file_that_is_edited_after_it_was_loaded_changes_nothing(tmp_path):
