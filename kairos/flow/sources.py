@@ -43,8 +43,8 @@ _BYTES = 8
 _EXACT = (float, complex, bool, type(None), type(Ellipsis))
 _WRITTEN = (date, datetime, time, timedelta, Decimal, Fraction, UUID, range, slice)
 _MOST_DEEP = 40  # values within each other
-_MOST_VALUES = 200_000  # of the constants of a function together
-_MOST_BYTES = 64_000_000  # of them
+_MOST_VALUES = 100_000  # of the constants of a function together
+_MOST_BYTES = 16_000_000  # of them
 _MOST_WRAPPED = 100  # functions about each other
 _NOT_OF_A_CLASS = frozenset(
     (

@@ -1,5 +1,6 @@
 """E9 over real sockets: static beginnings of prompts are asked before slow rows are there."""
 
+import asyncio
 import json
 import threading
 import time
@@ -8,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from kairos.flow.yaml_file import read_yaml
-from tests.e2e.flow_runs import Runs, answer_to, answering
+from tests.e2e.flow_runs import Runs, answer_to, answering, completion
 from tests.support.naive import Naive
 
 ROLES = tuple(f"You are the {name}. " + f"The {name} is strict. " * 60 for name in ("one", "two"))
@@ -77,6 +78,26 @@ async def test_where_a_touch_fails_nothing_comes_of_it(tmp_path, engine):
     record = await runs.run(flow(), SlowRows([{"q": "why?"}]), passes=ALONE)
     assert (record.state, record.figures["touched"]) == ("done", 2)
     assert runs.out() == naive([{"q": "why?"}])
+
+
+@pytest.mark.parametrize("most", [1, 2])
+async def test_touches_are_among_the_calls_that_may_run_at_once(tmp_path, engine, most):
+    at_once, most_seen = 0, 0
+
+    async def answer(request):
+        nonlocal at_once, most_seen
+        at_once += 1
+        most_seen = max(most_seen, at_once)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        at_once -= 1
+        return completion(answer_to(json.loads(await request.read())))
+
+    engine.answer = answer
+    runs = Runs(tmp_path, engine)
+    rows = SlowRows([{"q": "why?"}, {"q": "how?"}])
+    record = await runs.run(flow(), rows, passes=ALONE, concurrency=most)
+    assert (record.figures["touched"], most_seen) == (2, most)
 
 
 # Of a row one operator alone is asked: the choice is of its column `who`.

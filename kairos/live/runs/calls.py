@@ -10,6 +10,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -82,8 +83,16 @@ class RunCalls:
         service_class: str,
         ahead_class: str | None,
         threads: int,
+        at_once: int | None = None,
     ) -> None:
-        """`ahead_class`: of calls that only compute beginnings of prompts; None: none is made."""
+        """Begin nothing yet.
+
+        Args:
+            ahead_class: of calls that only compute beginnings of prompts; None: none is made.
+            threads: in which functions run.
+            at_once: calls that models have at most, beginnings of prompts included; None: the
+                caller says how many.
+        """
         self._run_id, self._llm, self._functions, self._tell = run_id, llm, functions, tell
         self._processors = processors
         self._of_all = {APP: app, CLASS: service_class}
@@ -91,6 +100,8 @@ class RunCalls:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="function")
         self._tasks: set[asyncio.Task[None]] = set()
         self._touches = 0
+        limit = None if at_once is None else asyncio.Semaphore(at_once)
+        self._has_room: AbstractAsyncContextManager[object] = limit or nullcontext()
         self._begun: set[tuple[int, int]] = set()  # rows that have made a call
 
     def begin(self, command: CallCommand) -> None:
@@ -164,7 +175,8 @@ class RunCalls:
         }
         named = {} if command.model is None else {"model": command.model}
         try:
-            await self._llm.complete({**named, **command.body}, headers)
+            async with self._has_room:
+                await self._llm.complete({**named, **command.body}, headers)
         except KairosError as error:  # nobody needs it
             logger.debug("a static beginning of %s was not computed: %s", command.operator, error)
 
@@ -176,7 +188,9 @@ class RunCalls:
             ATTEMPT: str(command.attempt),
         }
         named = {} if command.model is None else {"model": command.model}
-        answer = read_chat(await self._completed(command, {**named, **command.body}, headers))
+        async with self._has_room:
+            completion = await self._completed(command, {**named, **command.body}, headers)
+        answer = read_chat(completion)
         return CallAnswered(
             command.call,
             answer.text,

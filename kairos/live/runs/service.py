@@ -176,6 +176,7 @@ class FlowRun:
             service_class=self.record.service_class,
             ahead_class=self.record.service_class,
             threads=FUNCTIONS,
+            at_once=self.record.concurrency,
         )
         beside = [
             _tell_capacity(driver, pool.capacity),
