@@ -102,7 +102,7 @@ class CallWindow:
         self.gate = OperatorGate()
         self.capacity = 0
         self._at_once = limits.at_once
-        functions = min(limits.functions, limits.at_once or limits.functions)
+        functions = limits.at_once or limits.functions
         self._calls, self._functions = Lane(0, order), Lane(functions, order)
         self._processors = Lane(limits.processors, order)
         self._lanes = (self._calls, self._functions, self._processors)

@@ -41,6 +41,8 @@ def progress_line(run_id: str, progress: RunProgress) -> Text:
         parts.append(f"saved {saved}")
     if failed := figures.get("failed", 0):
         parts.append(f"{failed:,} failed")
+    if instead := figures.get("skipped", 0) + figures.get("defaulted", 0):
+        parts.append(f"{instead:,} went on by on_error")
     if progress.waits_for:
         parts.append(progress.waits_for)
     return Text("  ".join(parts))

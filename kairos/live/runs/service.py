@@ -175,7 +175,7 @@ class FlowRun:
             driver.tell,
             service_class=self.record.service_class,
             ahead_class=self.record.service_class,
-            threads=FUNCTIONS,
+            threads=self.record.concurrency or FUNCTIONS,
             at_once=self.record.concurrency,
         )
         beside = [
