@@ -187,7 +187,7 @@ async def test_g12_where_the_first_half_fails_the_decode_instance_serves_the_who
 ):
     prefill, (_, decode) = await engines(), await pair_of()
     prefill.answer = wrong
-    served = await before(kairos, prefill, decode, stall_s=1)
+    served = await before(kairos, prefill, decode, stall_s=1 if wrong is silent else 60)
     async with client_of(served) as client:
         answer = await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=4)
 
