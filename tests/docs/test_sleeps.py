@@ -14,18 +14,24 @@ PATIENCE_S = 30  # a limit below it is reached by what is well, on a busy machin
 
 # By file: how many, and why they stay.
 LASTING = {
+    "acceptance/batch_deployments.py": (1, "a process stays away"),
+    "attacks/gateway.py": (2, "memory before and after an attack"),
     "contract/test_bus.py": (1, "a handler that is slow"),
+    "contract/test_kafka_bus.py": (2, "a broker is away for longer than; a handler that is slow"),
     "contract/test_run_topic.py": (4, "a broker's silence is counted in real time, in a C library"),
     "e2e/test_flow_backends.py": (1, "an engine that answers late"),
     "e2e/test_flow_equality.py": (1, "answers come in any order"),
+    "e2e/test_kafka_runs.py": (2, "silence of others, and sessions, are counted in real time"),
     "e2e/test_page.py": (1, "something to draw, in a picture for the documentation"),
     "e2e/test_replay.py": (2, "wording that is slow; parts that come apart"),
     "e2e/test_tokens.py": (2, "an issuer that is slow, and one that is silent"),
     "e2e/test_vllm_flows.py": (1, "a tool that takes its time"),
     "faults/pace.py": (1, "a client that reads slowly"),
     "faults/test_crowd.py": (1, "work that holds up the loop"),
+    "faults/villain.py": (1, "an engine that dies a moment after it began"),
+    "kinds/test_08_one_engine_after_another_fails.py": (1, "calls at a steady rate"),
     "soak/chaos.py": (1, "a pause between blows"),
-    "support/hanging_transactions.py": (1, "between two tries"),
+    "support/hanging_transactions.py": (2, "between two tries; nobody says that it has ended"),
     "unit/cli/test_agents.py": (1, "a task that is cancelled"),
     "unit/live/remote/test_remote_processors.py": (1, "a server that takes a moment"),
 }
@@ -46,23 +52,28 @@ _SIGNS = {
 }
 
 
+_parsed = functools.cache(ast.parse)
+
+
 def fixed_sleeps(source):
-    """Return the lines of sleeps of a literal length outside any `while` loop."""
-    return [node.lineno for node in _calls_outside_loops(ast.parse(source)) if _is_sleep(node)]
+    """Return the lines of sleeps of a literal or named length outside any `while` loop."""
+    return [node.lineno for node in _calls_outside_loops(source) if _is_sleep(node)]
 
 
-def _calls_outside_loops(tree):
-    def visit(node, *, looks):
+@functools.cache
+def _calls_outside_loops(source):
+    """List the calls that are made outside any `while` loop, which looks for a fact again."""
+    found, left = [], [(_parsed(source), False)]
+    while left:
+        node, looks = left.pop()
         if isinstance(node, ast.While):
-            looks = True  # between two looks for a fact
+            looks = True
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             looks = False
         elif isinstance(node, ast.Call) and not looks:
-            yield node
-        for child in ast.iter_child_nodes(node):
-            yield from visit(child, looks=looks)
-
-    return visit(tree, looks=False)
+            found.append(node)
+        left += [(each, looks) for each in ast.iter_child_nodes(node)]
+    return found[::-1]
 
 
 def _is_sleep(call):
@@ -70,7 +81,14 @@ def _is_sleep(call):
     if _name(call) != "sleep" or module not in ("asyncio", "time") or not call.args:
         return False
     given = call.args[0]
-    return isinstance(given, ast.Constant) and 0 < given.value < 1_000  # longer: for ever
+    if isinstance(given, ast.Constant):
+        return 0 < given.value < 1_000  # longer: for ever
+    names = [each for each in ast.walk(given) if isinstance(each, ast.Name | ast.Attribute)]
+    parts = ast.Name | ast.Attribute | ast.BinOp | ast.operator | ast.Constant | ast.expr_context
+    return all(isinstance(each, parts) for each in ast.walk(given)) and any(
+        (each.attr if isinstance(each, ast.Attribute) else each.id).strip("_").isupper()
+        for each in names
+    )
 
 
 def _name(call):
@@ -80,13 +98,13 @@ def _name(call):
 
 def short_limits(source):
     """Return the lines of limits below `PATIENCE_S` outside any `while` loop."""
-    tree = ast.parse(source)
+    tree = _parsed(source)
     constants = _constants(tree)
     found = []
     for made in ast.walk(tree):
         if isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef):
             found += [line for line, each in _limits_of(made, constants) if _is_short(each)]
-    for call in _calls_outside_loops(tree):
+    for call in _calls_outside_loops(source):
         given = [each.value for each in call.keywords if each.arg in _LIMITS]
         at = _AT.get(_name(call), len(call.args))
         seconds = [_value(each, constants) for each in (*given, *call.args[at : at + 1])]
@@ -113,7 +131,7 @@ def _is_short(seconds):
 
 def quick_claims(source):
     """Return the lines that assert of a real duration that it is below `PATIENCE_S`."""
-    tree = ast.parse(source)
+    tree = _parsed(source)
     constants, durations = _constants(tree), _durations(tree)
     return [
         each.lineno
@@ -174,8 +192,10 @@ def _constants(tree):
     """Find the numbers that names stand for: the module's own, and those from other modules."""
     found = {}
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (known := _constants_of(node.module or "")):
-            found |= {name.asname or name.name: known.get(name.name) for name in node.names}
+        if isinstance(node, ast.ImportFrom):
+            named = [each for each in node.names if each.name.isupper()]
+            known = _constants_of(node.module or "") if named else {}
+            found |= {each.asname or each.name: known.get(each.name) for each in named}
         elif isinstance(node, ast.Assign):
             pairs = [(node.targets[0], node.value)]
             if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
@@ -187,7 +207,7 @@ def _constants(tree):
 @functools.cache
 def _constants_of(module):
     path = TESTS.parent / (module.replace(".", "/") + ".py")
-    return _constants(ast.parse(path.read_text())) if path.is_file() else {}
+    return _constants(_parsed(path.read_text())) if path.is_file() else {}
 
 
 def _value(node, constants):
@@ -209,6 +229,9 @@ RULES = [
     (fixed_sleeps, "while not x:\n  time.sleep(0.1)", []),
     (fixed_sleeps, "while x:\n  def f():\n    time.sleep(2)", [3]),
     (fixed_sleeps, "asyncio.sleep(0)\nasyncio.sleep(3600)\nasyncio.sleep(some)", []),
+    (fixed_sleeps, "time.sleep(SETTLED_S)\nawait asyncio.sleep(3 * fleet.LOOK_S)", [1, 2]),
+    (fixed_sleeps, "time.sleep(2 * _SETTLED_S)\ntime.sleep(self.pause_s)", [1]),
+    (fixed_sleeps, "time.sleep(random.uniform(0, SAVE_S))\ntime.sleep(min(A_S, b_s))", []),
     (short_limits, "asyncio.timeout(5)", [1]),
     (short_limits, "asyncio.timeout(60)\nasyncio.timeout(0)\nasyncio.timeout(limit_s)", []),
     (short_limits, "asyncio.wait_for(x, 0.5)\nasyncio.wait_for(x, 60)", [1]),

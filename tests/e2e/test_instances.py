@@ -44,6 +44,26 @@ async def gone(served, engine):
             await asyncio.sleep(0.02)
 
 
+@pytest.fixture
+def looked(monkeypatch):
+    """Wait until it was looked at what drains, again and again."""
+    looks, draining = asyncio.Semaphore(0), fleet.Fleet.draining
+
+    def counted(each):
+        looks.release()
+        return draining(each)
+
+    async def again():
+        while not looks.locked():
+            await looks.acquire()
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(3):
+                await looks.acquire()
+
+    monkeypatch.setattr(fleet.Fleet, "draining", counted)
+    return again
+
+
 async def asking(served, number=1, **fields):
     """Calls under way, begun one after the other."""
     calls = []
@@ -105,7 +125,7 @@ async def test_what_waits_goes_to_an_instance_that_is_added(kairos, engines):
     assert (await runs).status == 200
 
 
-async def test_one_that_is_removed_ends_its_calls_and_gets_no_more(kairos, engines):
+async def test_one_that_is_removed_ends_its_calls_and_gets_no_more(kairos, engines, looked):
     first, second = await engines(), await engines()
     served = await kairos(first.url, second.url, max_num_seqs=1)
     for engine in (first, second):
@@ -123,7 +143,7 @@ async def test_one_that_is_removed_ends_its_calls_and_gets_no_more(kairos, engin
     await second.called(2)
     assert (await served.operate("GET", "status")).json()["draining"] == {name(first): 1}
     assert (await instances(served))[name(first)]["state"] == "draining"
-    await asyncio.sleep(3 * fleet.LOOK_S)  # it is looked at again and again, and stays
+    await looked()
     assert (await instances(served))[name(first)]["running"] == 1
     again = await remove(served, first)
     assert (again.status, again.json()["running"]) == (202, 1)
@@ -158,7 +178,7 @@ async def test_a_stream_goes_on_while_its_instance_drains(kairos, engines):
     assert first.lost == 0
 
 
-async def test_one_that_is_added_again_while_it_drains_is_kept(kairos, engine):
+async def test_one_that_is_added_again_while_it_drains_is_kept(kairos, engine, looked):
     served = await kairos(engine.url, max_num_seqs=1)
     engine.answer = engine.when_released
     [call] = await asking(served)
@@ -173,7 +193,7 @@ async def test_one_that_is_added_again_while_it_drains_is_kept(kairos, engine):
     await engine.called(2)
     engine.release(2)
     assert [(await each).status for each in (call, second)] == [200, 200]
-    await asyncio.sleep(3 * fleet.LOOK_S)
+    await looked()
     assert (await instances(served))[name(engine)]["state"] == "in_use"
 
 

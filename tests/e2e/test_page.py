@@ -15,6 +15,7 @@ from kairos.live.ui import agent_history
 from kairos.standin import server as standins
 from kairos.standin.batch import Timing
 from kairos.standin.routes import StandInSettings
+from tests.e2e.client import LIMIT_S
 from tests.e2e.served import serving
 from tests.e2e.test_roles import keys
 from tests.support.browser import browsing
@@ -284,7 +285,13 @@ async def test_what_was_learnt_of_agents_is_shown_and_how_it_changed(
             return 0 if profile is None else profile.samples
 
         await served.facts.until(lambda: samples() >= 16)
-        await asyncio.sleep(2 * agent_history.EVERY_S)  # then it is in the history, too
+        path = "/ui/data/agents/history?tenant=default&app=report&agent=writer"
+        async with asyncio.timeout(LIMIT_S):
+            noted = []
+            while not noted or noted[-1]["samples"] < 16:
+                answer = await served._ask("GET", served.service.admin_url + path)
+                noted = answer.json()["points"]
+                await asyncio.sleep(0.05)
         page = (await visit(url, viewport={"width": 1280, "height": 700})).page
         table = page.get_by_role("table", name="What was learnt of agents")
         await expect(table.get_by_role("row")).to_have_count(4)

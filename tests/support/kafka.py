@@ -18,7 +18,6 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "kafka.sh"
 MISSING = 69  # the script's exit status where there is no Kafka, or no Java
 READY_S = 60
 STOP_S = 20
-SETTLED_S = 3  # from its first answer: until it leads all that it holds
 
 
 class Broker:
@@ -74,7 +73,7 @@ class Broker:
             self.kill()
             raise
         if HAPPENED in self._said()[said_before:]:
-            time.sleep(SETTLED_S)
+            self._await_leaders()
             end_hanging_transactions(self.servers)
         return self
 
@@ -102,14 +101,29 @@ class Broker:
         self._watchdog.wait()
         self._process = self._watchdog = None
 
-    def _await_answer(self, log):
-        client = AdminClient(
+    def _await_leaders(self):
+        """Return once it leads all that it holds, some time after its first answer."""
+        client, until = self._client(), time.monotonic() + READY_S
+        while True:
+            assert time.monotonic() < until
+            with suppress(KafkaException):
+                topics = client.list_topics(timeout=READY_S).topics.values()
+                partitions = [one for topic in topics for one in topic.partitions.values()]
+                if all(one.error is None and one.leader >= 0 for one in partitions):
+                    return
+            time.sleep(0.1)
+
+    def _client(self):
+        return AdminClient(
             {
                 "bootstrap.servers": self.servers,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,
             }
         )
+
+    def _await_answer(self, log):
+        client = self._client()
         until = time.monotonic() + READY_S
         while time.monotonic() < until:
             if (status := self._process.poll()) is not None:
