@@ -23,6 +23,7 @@ KairosError
  │   ├─ NoInstance 503
  │   ├─ WaitedTooLong 503
  │   ├─ RequestInFlight 503
+ │   │   └─ RequestIdTaken 503
  │   └─ UpstreamUnreachable 503
  ├─ MessageTooLarge           a message is over the bus's limit
  ├─ TopicMissing              the bus has no such topic
@@ -292,6 +293,12 @@ class RequestInFlight(Unavailable):
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"a request with the id {request_id} is in flight already")
+
+
+class RequestIdTaken(RequestInFlight):
+    """A call of another tenant with the same id is in flight: this one needs another id."""
+
+    code = "request_id_taken"
 
 
 class UpstreamUnreachable(Unavailable):

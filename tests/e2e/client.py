@@ -41,6 +41,10 @@ class Wire:
     def __init__(self, reader, writer):
         self.reader, self._writer = reader, writer
 
+    @property
+    def descriptor(self):
+        return self._writer.get_extra_info("socket").fileno()
+
     async def send(self, data):
         self._writer.write(data)
         await self._writer.drain()

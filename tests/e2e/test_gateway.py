@@ -226,7 +226,8 @@ CLOSED = [
     "/v1/../pause", "/v1/./../pause", "/v1/%2e%2e/pause", "/v1/..%2fpause", "/v1/a/../../pause",
     "/%70ause", "//pause", "/v1//pause", "/v1/;/../pause", "/tokenize/../pause", "/tokenize/",
     "/v1/load%5flora_adapter", "/v1/..;/pause", "/v1/.../pause", "/v1/\\..\\pause",
-    "http://kairos/pause", "http://kairos/v1/../pause", "/v1/models/load", "/v1/models/unload",
+    "http://localhost/pause", "http://localhost/v1/../pause",
+    "/v1/models/load", "/v1/models/unload",
     "/v1/%252e%252e/pause", "/v1/a%00b", "/v1/a%2f..%2f..%2fpause", "/admin/status",
     "/v1/fil%65s", "/token%69ze",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from kairos.errors import KairosError, RequestInFlight
+from kairos.errors import KairosError, RequestIdTaken, RequestInFlight
 from kairos.header_names import ATTEMPT, RAW, REQUEST_ID
 from kairos.live.frontend.exchange import Asking
 from kairos.live.frontend.new_request import request_of
@@ -29,6 +29,7 @@ from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.live.request.identity.resolve import identity_of
+from kairos.live.request.kept_responses import check_response_path
 from kairos.live.request.large_body import BESIDE_BYTES
 from kairos.live.request.routes import HOT_ROUTES, check_passes, rules_of
 from kairos.live.request.service_class import ServiceClasses
@@ -122,6 +123,7 @@ class GatewayCall:
     wants_answer: bool
 
     __slots__ = (
+        "_arrived",
         "_asked",
         "_by_inference",
         "_caller",
@@ -152,6 +154,7 @@ class GatewayCall:
         self._raw_path, self._names = raw_path, names
         self._on_end = on_end
         self._is_over = False
+        self._arrived: tuple[Body, Identity] | None = None  # under the id that its client named
         self._coming: asyncio.Task[Body] | asyncio.Task[Estimate] | None = None
         request_id = identifier(asked.headers.get(_REQUEST_ID)) or new_id()
         self._response = ClientResponse(request_id, exchange, exchange.caller)
@@ -174,6 +177,8 @@ class GatewayCall:
             if not gateway.access.is_open:
                 exchange.caller = self._response.caller = caller.tenant
             check_passes(asked.method, asked.path, self._raw_path)
+            if not gateway.access.is_open:
+                check_response_path(asked.path, caller.tenant)
             self._upload = gateway.bodies.read(asked.headers, exchange, self._response, self)
         except KeysComing as awaited:  # who calls is known then
             awaited.coming.add_done_callback(self._begin_again)
@@ -187,8 +192,10 @@ class GatewayCall:
         """See `BodyTaker`."""
         self._upload = None
         assert self._caller is not None
-        salt = self._caller.tenant if self._gateway.salts_caches else None
-        read = partial(body_of, self._rules, self._asked.headers, content, salt)
+        tenant = self._caller.tenant
+        salt = tenant if self._gateway.salts_caches else None
+        keeper = None if self._gateway.access.is_open else tenant
+        read = partial(body_of, self._rules, self._asked.headers, content, salt, keeper)
         if len(content) > BESIDE_BYTES:
             beside = self._gateway.readers.run(self._caller.tenant, read)
             reading = self._coming = asyncio.create_task(beside)
@@ -249,6 +256,8 @@ class GatewayCall:
             if taken_by == self._caller.tenant and _ATTEMPT in asked.headers:
                 raise RequestInFlight(response.request_id)  # that very call, as it is counted
             response.request_id = new_id()
+        named = self._asked.headers.get(_REQUEST_ID) == response.request_id.encode()
+        self._arrived = (body, identity) if named else None
         rules = self._rules
         request = request_of(
             response.request_id,
@@ -279,6 +288,24 @@ class GatewayCall:
             patience_s=patience_of(asked.headers, gateway.sink.now()),
         )
         call.begin(request.deadline_at)
+
+    def _is_id_taken(self, error: Exception) -> bool:
+        """Return whether another call has the id, in another process: see `_arrive`."""
+        if not isinstance(error, KairosError):
+            return False
+        is_attempt = _ATTEMPT in self._asked.headers
+        return error.code == RequestIdTaken.code or (
+            error.code == RequestInFlight.code and not is_attempt
+        )
+
+    def _arrive_anew(self, body: Body, identity: Identity) -> None:
+        """Arrive under an id that nobody else can have."""
+        self._response.request_id = new_id()
+        assert self._prompt is not None
+        try:
+            self._arrive(body, identity, self._prompt)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.ended(error)
 
     def _follow(self, request: Request, *, streams: bool) -> tuple[Request, FactSink]:
         """Record the call, where its trace is recorded."""
@@ -312,6 +339,9 @@ class GatewayCall:
     def ended(self, error: Exception | None) -> None:
         """See `Owner`."""
         if self._is_over:
+            return
+        if self._arrived is not None and error is not None and self._is_id_taken(error):
+            self._arrive_anew(*self._arrived)
             return
         self._is_over = True
         response = self._response

@@ -224,8 +224,19 @@ class RequestReader:
             return
         url = httptools.parse_url(self._url)
         exchange.raw_path, exchange.query = url.path, url.query or b""
+        if url.host is not None:
+            self._check_authority(exchange)
         path = url.path.decode("ascii")
         exchange.path = urllib.parse.unquote(path) if "%" in path else path
+
+    def _check_authority(self, exchange: Exchange) -> None:
+        """Refuse a target with a whole URL whose host is another than that of the header Host."""
+        authority = self._url.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
+        hosts = [value for name, value in exchange.headers if name == b"host"]
+        if not hosts:
+            exchange.headers.append((b"host", authority))
+        elif hosts[0].strip().lower() != authority.lower():
+            self._hosts = 2
 
     def on_body(self, data: bytes) -> None:
         self._stood_still = False

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from kairos.errors import KairosError, RequestInFlight
+from kairos.errors import KairosError, RequestIdTaken, RequestInFlight
 from kairos.events import (
     Arrived,
 )
@@ -53,8 +53,10 @@ class Admitting:
     ) -> None:
         """Raises KairosError: the balancer refuses the request."""
         request = arrived.request
-        if request.id in self._pool_calls:
-            raise RequestInFlight(request.id)
+        other = self._pool_calls.get(request.id)
+        if other is not None:
+            is_own = other.request.tenant == request.tenant
+            raise (RequestInFlight if is_own else RequestIdTaken)(request.id)
         now = self._clock.now()
         request = msgspec.structs.replace(
             request,

@@ -1,6 +1,7 @@
 """The HTTP request of a call, and what of its headers goes on to the engine."""
 
 from collections.abc import Sequence
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -11,6 +12,8 @@ from kairos.live.request.routes import RouteRules, rules_of
 from kairos.live.tracing.call_trace import CallTrace
 
 _REQUEST_ID = REQUEST_ID.encode() + b": "
+# Some clients show their key in the URL, too (Google's). It is Kairos's, and engines log URLs.
+_KEYS = {b"key", b"api_key", b"api-key", b"apikey", b"x-api-key", b"access_token", b"token"}
 _BODILESS = ("GET", "DELETE")  # unless they bring a body
 
 
@@ -28,10 +31,22 @@ class Asked(msgspec.Struct):
         """Look up the rules of its route."""
         return rules_of(self.method, self.path)
 
+    @property
+    def passed_query(self) -> bytes:
+        """The query without a caller's key."""
+        if not self.query:
+            return b""
+        parts = self.query.split(b"&")
+        return b"&".join(each for each in parts if _name_of(each) not in _KEYS)
+
     def sent(self, dispatch: Dispatch) -> None:
         """It goes to an instance. Where it is recorded, the headers then name this attempt."""
         if self.trace is not None:
             self.trace.sent(dispatch, self.headers)
+
+
+def _name_of(part: bytes) -> bytes:
+    return unquote_to_bytes(part.partition(b"=")[0].replace(b"+", b" ")).strip().lower()
 
 
 def request_head(

@@ -3,7 +3,17 @@
 import asyncio
 
 from kairos.errors import DeadlinePassed, KairosError, NoInstance
-from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
+from kairos.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Dispatch,
+    Event,
+    Failed,
+    Finished,
+    Progressed,
+    WorkflowEnded,
+)
 from kairos.live.proxy import wait_comments
 from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.engine import HttpEngine
@@ -320,6 +330,8 @@ class Call:
         if self._is_over:
             return
         self._is_over, self._failure = True, None
+        if not isinstance(outcome, Finished):
+            self._tell_progress()
         self._drop_answer()
         for timer in (self._deadline, self._comments):
             if timer is not None:
@@ -333,6 +345,12 @@ class Call:
                 self._sink.feed(WorkflowEnded(request.tenant, request.workflow_id))
         finally:
             self._owner.ended(error)
+
+    def _tell_progress(self) -> None:
+        """Report how far a stream came that breaks off: else its tokens count against no quota."""
+        stream = self._engine.calls.streams.get(self.request.id)
+        if stream is not None and (tokens := stream.completion_tokens):
+            self._sink.feed(Progressed({self.request.id: tokens}))
 
     def _tell(self, event: Event) -> None:
         bodies, content = self._engine.failed_bodies, self.body.content

@@ -29,7 +29,7 @@ def send(
     if upstream is None:
         raise InstanceNotKnown(instance_id)
     asked.sent(dispatch)
-    beginning = upstream.head(asked.method, asked.path, asked.query)
+    beginning = upstream.head(asked.method, asked.path, asked.passed_query)
     place = upstream.priority_line(dispatch.priority)
     request_id = dispatch.request_id.encode()
     head = request_head(beginning, asked, request_id, place, len(body), client.passed_headers)

@@ -13,6 +13,7 @@ import msgspec
 from kairos.errors import InvalidRequest
 from kairos.live.request.identity.aliases import BODY_FIELDS
 from kairos.live.request.identity.conversation import Prompt, without_marks
+from kairos.live.request.kept_responses import check_response_id, new_response_id
 from kairos.live.request.large_body import LARGE_BYTES, Fields, reading_of
 from kairos.live.request.native import Reading
 from kairos.live.request.parameters import (
@@ -73,7 +74,7 @@ _OWN_FIELDS = (
 # vLLM puts members of this field where it puts those, with any value: a text ends the engine.
 _EXTRA, _EXTRA_BYTES = "vllm_xargs", 1 << 14
 _OWN_EXTRAS = {"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"}
-_SALT = "cache_salt"
+_SALT, _ID = "cache_salt", "request_id"
 _TOLD_BYTES = 1 << 16  # of a field that may say who calls
 _OPTIONS_BYTES = 4_096  # of `stream_options` to which one is added
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
@@ -103,6 +104,7 @@ class _Body(Prompt, frozen=True):
     priority: msgspec.Raw = msgspec.Raw()
     kv_transfer_params: msgspec.Raw = msgspec.Raw()
     ec_transfer_params: msgspec.Raw = msgspec.Raw()
+    request_id: msgspec.Raw = msgspec.Raw()
     vllm_xargs: msgspec.Raw = msgspec.Raw()
     bootstrap_host: msgspec.Raw = msgspec.Raw()
     bootstrap_port: msgspec.Raw = msgspec.Raw()
@@ -162,6 +164,7 @@ _FIELDS: dict[msgspec.json.Decoder[Any], Fields] = {
     _call: Fields(_Call),
 }
 _stream_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+_text = msgspec.json.Decoder(str)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -172,6 +175,7 @@ def read_body(
     streams_usage: bool,
     generates: bool = True,
     salt: str | None = None,
+    keeper: str | None = None,
 ) -> Body:
     """Read what routing needs, in one pass that skips everything else.
 
@@ -180,9 +184,11 @@ def read_body(
         streams_usage: the route tells usage at the end of a stream when `stream_options` asks.
         generates: an engine generates there, so that parameters are checked that no engine takes.
         salt: by whom the engine's prefix cache is shared; None: by all.
+        keeper: tenant for whom the engine keeps the answer; None: tenants are not told apart.
 
     Raises:
         InvalidRequest: not JSON, or a field that cannot be right.
+        NoSuchResponse: it goes on from a response of another tenant.
     """
     decoder = _call if generates else _any_route
     compiled = reading_of(len(content))
@@ -193,9 +199,7 @@ def read_body(
         if messages[:1] != b"[":
             raise wrong("messages", beginning(messages) if messages else "missing")
         check_messages(messages, compiled)
-    if body.vllm_xargs:
-        _check_extra(body.vllm_xargs)
-    salted = None if salt is None else _salted(salt, body)
+    own = _own_members(body, salt, keeper)
     sequences = 1
     if isinstance(body, _Call):
         completes = streams_usage and not chat
@@ -213,7 +217,7 @@ def read_body(
         prompt_tokens=ids or max(1, text_bytes // BYTES_PER_TOKEN),
         prompt_is_counted=ids is not None,
         least_prompt_tokens=ids if is_whole and ids else 0,
-        prefix=hash_prefix(prompt, _apart(body, salted)),
+        prefix=hash_prefix(prompt, _apart(body, own.get(_SALT))),
         prefix_units=len(prompt) // UNIT_BYTES,
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)) * sequences,
         sequences=sequences,
@@ -221,15 +225,15 @@ def read_body(
         told=_told_of_caller(body),
         prompt=body,
     )
-    unwanted = _OWN_FIELDS if salted is None else (*_OWN_FIELDS, _SALT)
+    unwanted = (*_OWN_FIELDS, *own)
     if any(map(body.__getattribute__, unwanted)):
         if large is None:
             content = _without(unwanted, content)
         else:
             content = _FIELDS[decoder].without(unwanted, content, large)
-        read.content = content
-    if salted is not None:
-        content = read.content = _with_member(_SALT, salted, content)
+    for name, value in own.items():
+        content = _with_member(name, value, content)
+    read.content = content
     if streams_usage and body.stream:
         spliced = _ask_for_usage(content, bytes(body.stream_options))
         if spliced is not None:
@@ -242,8 +246,9 @@ def body_of(
     headers: Mapping[bytes, bytes],
     content: bytes,
     salt: str | None = None,
+    keeper: str | None = None,
 ) -> Body:
-    """Read a call's body as its route has it. `salt`: see `read_body`.
+    """Read a call's body as its route has it. `salt`, `keeper`: see `read_body`.
 
     Raises:
         InvalidRequest: no engine could serve it.
@@ -259,6 +264,7 @@ def body_of(
         streams_usage=rules.tells_usage,
         generates=rules.generates,
         salt=salt if rules.needs_memory else None,
+        keeper=keeper if rules.is_kept else None,
     )
 
 
@@ -346,6 +352,31 @@ def _check(body: _Call, compiled: Reading | None, *, chat: bool, completes: bool
     if not chat and not completes and (given := _told(body.input)):
         check_input(given, compiled)
     return sequences
+
+
+def _own_members(body: _Body, salt: str | None, keeper: str | None) -> dict[str, str]:
+    """Return what Kairos says in the client's place.
+
+    Raises:
+        InvalidRequest, NoSuchResponse: see `read_body`.
+    """
+    if body.vllm_xargs:
+        _check_extra(body.vllm_xargs)
+    own = {} if salt is None else {_SALT: _salted(salt, body)}
+    if keeper is not None:
+        if previous := _told(body.previous_response_id):
+            _check_previous(previous, keeper)
+        own[_ID] = new_response_id(keeper)
+    return own
+
+
+def _check_previous(previous: bytes, tenant: str) -> None:
+    """Raises NoSuchResponse."""
+    try:
+        named = _text.decode(previous)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return  # not a text: the engine says so
+    check_response_id(named, tenant)
 
 
 def _check_extra(extra: bytes) -> None:

@@ -23,6 +23,7 @@ class RouteRules(msgspec.Struct, frozen=True, kw_only=True):
     has_messages: bool = False  # must be in its body
     tells_usage: bool = False  # at the end of a stream, when `stream_options` asks
     reads_stream: bool = False  # where a stream ends, and what it says, is known
+    is_kept: bool = False  # the answer, which later calls name by its id
     infers: bool = False  # its prompt says who calls, where nothing else does
     is_hot: bool = False  # its calls pass by the application's other routes
     is_retried: bool = True  # an engine keeps nothing of a call that fails: another makes it again
@@ -41,7 +42,7 @@ _UNKNOWN = RouteRules(is_retried=False)
 ROUTES: dict[str, RouteRules] = {
     "/v1/chat/completions": _CHAT,
     "/v1/completions": msgspec.structs.replace(_TEXT, tells_usage=True),
-    "/v1/responses": _TEXT,
+    "/v1/responses": msgspec.structs.replace(_TEXT, is_kept=True),
     "/v1/messages": _MESSAGES,
     "/v1/embeddings": _VECTORS,
     **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), _ONE_ANSWER),

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from kairos.errors import KairosError, RequestInFlight, Unavailable, UpstreamUnreachable
+from kairos.errors import (
+    KairosError,
+    RequestIdTaken,
+    RequestInFlight,
+    Unavailable,
+    UpstreamUnreachable,
+)
 from kairos.events import (
     Arrived,
     Bounced,
@@ -251,8 +257,10 @@ class Decider:
             workflow_started_at=min(request.workflow_started_at, now),
         )
         try:
-            if request.id in self.worker_calls:
-                raise RequestInFlight(request.id)
+            other = self.worker_calls.get(request.id)
+            if other is not None:
+                is_own = other.tenant == request.tenant
+                raise (RequestInFlight if is_own else RequestIdTaken)(request.id)
             self._feed(Arrived(request, arrived.body))
         except KairosError as error:
             self._order(worker, Declined.of(request.id, error), turn)

@@ -38,6 +38,7 @@ class OpenCall(msgspec.Struct):
     turn: int
     dispatch: Dispatch | None = None  # None: it waits
     entries: list[Entry] = msgspec.field(default_factory=list)  # enough to replay its course
+    tenant: str = ""
 
 
 class WorkerCalls:
@@ -93,7 +94,7 @@ class WorkerCalls:
         event = record.event
         match event:
             case Arrived():
-                call = OpenCall(entry.worker, entry.turn)
+                call = OpenCall(entry.worker, entry.turn, tenant=event.request.tenant)
                 self._calls.setdefault(event.request.id, call).entries.append(_alone(entry))
             case FirstToken() | PrefillFailed() | Bounced():
                 if (open_call := self._calls.get(event.request_id)) is not None:
