@@ -116,7 +116,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 def _dispatched(calls: Mapping[str, ScheduledCall], choose: Choice) -> list[str]:
-    """One after the other of what is ready; where nothing is, what will be first."""
+    """Choose one after the other of what is ready, or of what will be first."""
     order: list[str] = []
     ended: dict[str, float] = {}
     while len(order) < len(calls):

@@ -14,7 +14,7 @@ from kairos.plan.costs.token_steps import ScheduledCall, delay, ends, usage
 
 
 class Optimum(msgspec.Struct, frozen=True):
-    """In token steps. `bound`: no order takes less; equal to `steps` where that is proven."""
+    """An order, and its token steps. No order takes less than `bound`, by proof."""
 
     order: tuple[str, ...]
     steps: float
@@ -66,6 +66,37 @@ def optimum(
     return Optimum(
         order, solver.objective_value / kv_tokens, solver.best_objective_bound / kv_tokens
     )
+
+
+def least_steps(calls: Mapping[str, ScheduledCall], kv_tokens: int, known: float) -> float:
+    """Return the token steps of the best order, by trying all that may be better than one known.
+
+    For up to nine calls: a second and quicker reference than CP-SAT.
+    """
+    takes = {
+        (before, name): usage(calls[before] if before else None, call, kv_tokens)
+        for name, call in calls.items()
+        for before in (None, *calls)
+    }
+    best = known + 1e-9
+    ended: dict[str, float] = {}
+
+    def go_on(last: str | None, now: float) -> None:
+        nonlocal best
+        if now >= best:
+            return
+        if len(ended) == len(calls):
+            best = now
+            return
+        for name, call in calls.items():
+            if name not in ended and all(each in ended for each in call.after):
+                may = [ended[each] + delay(calls[each]) for each in call.after]
+                ended[name] = max(now, *may, 0.0) + takes[last, name]
+                go_on(name, ended[name])
+                del ended[name]
+
+    go_on(None, 0.0)
+    return min(best, known)
 
 
 def _scaled(steps: float, kv_tokens: int) -> int:

@@ -1,6 +1,9 @@
 """Small batches of Helium's five primitives, of the sizes of its comparison with the optimum: two
 to four agents, two to four queries. Lengths in tokens are ours."""
 
+from collections.abc import Sequence
+from random import Random
+
 import msgspec
 
 from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall
@@ -106,3 +109,27 @@ SEVEN = (
     iterate(3, 3),
     parallel(2, 2, 2),
 )
+
+
+def drawn_tree(
+    draw: Random, calls: int, answers: Sequence[int], *, needs: bool
+) -> dict[str, ScheduledCall]:
+    """Draw calls with prompts that are a random tree.
+
+    Args:
+        draw: What decides.
+        calls: How many.
+        answers: The lengths that there are, in tokens; each call has one.
+        needs: Whether calls need up to two of those before them.
+    """
+    paths: list[tuple[PromptSegment, ...]] = [()]
+    made: dict[str, ScheduledCall] = {}
+    for number in range(calls):
+        path = draw.choice(paths)
+        for depth in range(draw.randint(1, 3)):
+            tokens = draw.choice((20, 100, 400, 1_500))
+            path = (*path, PromptSegment(f"{number}.{depth}", tokens))
+            paths.append(path)
+        after = draw.sample([*made], min(len(made), draw.choice((0, 1, 1, 2)))) if needs else ()
+        made[f"c{number}"] = ScheduledCall(path, draw.choice(answers), tuple(after))
+    return made

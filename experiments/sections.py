@@ -51,6 +51,7 @@ _MODULES = (
     "e48_declared_order",
     "e51_untuned",
     "e52_guard_constants",
+    "e53_drawn_orders",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

@@ -1,8 +1,14 @@
 """Invariant 5 of the design: orders are permutations that respect what calls need."""
 
+from random import Random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.helium_order import helium_order
+from experiments.order_optimum import least_steps
+from experiments.order_problems import KV_TOKENS, drawn_tree
 from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, token_steps
 from kairos.plan.nesting import expanded, nestings, of_rows
 from kairos.plan.order import best_effort, cache_aware_order
@@ -47,3 +53,50 @@ def test_whatever_is_asked_for_is_carried_out_with_each_call_once_after_what_it_
         carried_out = best_effort(asked, of_all, kv_tokens)
         assert sorted(carried_out) == sorted(of_all)
         token_steps([carried_out], of_all, [kv_tokens])
+
+
+ANSWERS = st.sampled_from([(20,), (5, 20, 60), (1, 300), (100, 101), (3, 30, 300)])
+
+
+@given(st.integers(0, 10**9), st.integers(1, 7), ANSWERS, st.booleans(), KV)
+def test_no_order_of_a_few_calls_takes_less(seed, count, answers, needs, kv_tokens):
+    calls = drawn_tree(Random(seed), count, answers, needs=needs)
+    planned = token_steps([cache_aware_order(calls, kv_tokens)], calls, [kv_tokens])
+
+    assert planned == pytest.approx(least_steps(calls, kv_tokens, planned))
+
+
+@given(problems(), KV)
+def test_nor_of_prompts_that_say_the_same_again(calls, kv_tokens):
+    few = {name: calls[name] for name in [*calls][:6]}
+    planned = token_steps([cache_aware_order(few, kv_tokens)], few, [kv_tokens])
+
+    assert planned == pytest.approx(least_steps(few, kv_tokens, planned))
+
+
+@given(st.integers(0, 10**9), st.integers(2, 60), ANSWERS)
+def test_without_needs_each_node_is_computed_once_by_the_least_answer_below_it(
+    seed, count, answers
+):
+    """Any number of calls: nothing takes less than that."""
+    calls = drawn_tree(Random(seed), count, answers, needs=False)
+    below: dict[tuple[PromptSegment, ...], list[int]] = {}
+    for call in calls.values():
+        for depth in range(1, len(call.prompt) + 1):
+            below.setdefault(call.prompt[:depth], []).append(call.completion_tokens)
+    least = sum(path[-1].tokens * min(of) for path, of in below.items())
+    least += sum(c.completion_tokens * (c.completion_tokens + 1) / 2 for c in calls.values())
+
+    planned = token_steps([cache_aware_order(calls, KV_TOKENS)], calls, [KV_TOKENS])
+    assert planned * KV_TOKENS == pytest.approx(least)
+
+
+@pytest.mark.parametrize("count", [200, 450])
+def test_many_calls_take_no_longer_than_by_the_published_algorithm(count):
+    ratios = []
+    for seed in range(3):
+        calls = drawn_tree(Random(seed), count, (5, 20, 60), needs=True)
+        orders = cache_aware_order(calls, KV_TOKENS), helium_order(calls, KV_TOKENS)
+        ours, theirs = (token_steps([each], calls, [KV_TOKENS]) for each in orders)
+        ratios.append(ours / theirs)
+    assert max(ratios) < 1

@@ -13,11 +13,12 @@ from kairos.plan.call_shapes import CallShapes, call_shapes
 from kairos.plan.costs.token_steps import token_steps
 from kairos.plan.nesting import Sequences, expanded, nestings, of_rows
 from kairos.plan.operators import Operator
-from kairos.plan.order import MOST_ORDERED, best_effort, cache_aware_order
+from kairos.plan.order import best_effort, cache_aware_order
 
 # What an instance holds, about. Only how long delays are beside usage depends on it.
 KV_TOKENS = 65_536
 _ROWS = 3  # that are reckoned with
+_RECKONED = 400  # calls, beyond which rows follow each other: the time grows with the square
 
 
 class CallTurn(msgspec.Struct, frozen=True, gc=False):
@@ -42,10 +43,10 @@ AS_DECLARED = CallOrder("row-major", {})
 
 
 def call_order(operators: Sequence[Operator]) -> CallOrder:
-    """Of operators as `in_order` gives them. Beyond MOST_ORDERED calls rows follow each other."""
+    """Return the order of calls of operators as `in_order` gives them."""
     shapes = call_shapes(operators)
     ways = nestings(cache_aware_order(shapes.calls, KV_TOKENS), shapes.static)
-    rows = min(_ROWS, MOST_ORDERED // max(1, len(shapes.calls)))
+    rows = min(_ROWS, _RECKONED // max(1, len(shapes.calls)))
     if len(ways) == 1 or rows < 2:
         return of_sequences("row-major", ways["row-major"])
     steps = {name: _steps(shapes, sequences, rows) for name, sequences in ways.items()}

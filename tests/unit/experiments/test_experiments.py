@@ -34,6 +34,7 @@ QUICKEST = (
     "e34_hardware_pairs",
     "e51_untuned",
     "e52_guard_constants",
+    "e53_drawn_orders",
 )
 
 
