@@ -82,7 +82,8 @@ class ModelNotFound(InvalidRequest):
     def __init__(self, model: str, served: list[str]) -> None:
         # The name may be as long as a body.
         what = f"the model '{model[:100]}'"
-        super().__init__(f"{what} does not exist here; served: {', '.join(served)}")
+        named = f"; served: {', '.join(served)}" if served else ""
+        super().__init__(f"{what} does not exist here{named}")
 
 
 class WorkflowNotFound(InvalidRequest):

@@ -12,12 +12,12 @@ from kairos.workflow_tracker import WorkflowKey
 
 
 class KeptWorkflows:
-    """At most so many, with at most so many calls together."""
+    """A bounded number of workflows, with a bound on the bytes of their calls together."""
 
-    def __init__(self, most: int, most_calls: int) -> None:
-        self._most_calls = most_calls
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._workflows: SharedLru[WorkflowKey, OpenedWorkflow] = SharedLru(most)
-        self._calls = Holdings()
+        self._calls, self._bytes = Holdings(), Holdings()
         self.get, self.touch = self._workflows.get, self._workflows.touch
 
     def __len__(self) -> int:
@@ -36,20 +36,25 @@ class KeptWorkflows:
         self.remove(workflow.key)
         tenant, _ = workflow.key
         gone = self._workflows.put(tenant, workflow.key, workflow)
-        for key, each in gone:
-            self._calls.add(key[0], -len(each.calls))
-        return len(gone) + self.called(workflow, len(workflow.calls))
+        for _, each in gone:
+            self._forget(each)
+        return len(gone) + self.called(workflow, len(workflow.calls), workflow.held_bytes)
 
-    def called(self, workflow: OpenedWorkflow, calls: int = 1) -> int:
-        """It has so many calls more. Returns how many gave way; it may be one of them."""
+    def called(self, workflow: OpenedWorkflow, calls: int, size_bytes: int) -> int:
+        """Note that it has more calls. Return how many were evicted; it may be one of them."""
         tenant, gone = workflow.key[0], 0
         self._calls.add(tenant, calls)
-        while self._calls.total > self._most_calls:
-            giver = self._calls.gives_way(tenant)
-            _, oldest = self._workflows.pop_oldest(giver)
-            self._calls.add(giver, -len(oldest.calls))
+        self._bytes.add(tenant, size_bytes)
+        while self._bytes.total > self._most_bytes:
+            _, oldest = self._workflows.pop_oldest(self._bytes.gives_way(tenant))
+            self._forget(oldest)
             gone += 1
         return gone
+
+    def _forget(self, workflow: OpenedWorkflow) -> None:
+        tenant = workflow.key[0]
+        self._calls.add(tenant, -len(workflow.calls))
+        self._bytes.add(tenant, -workflow.held_bytes)
 
     def some(self, most_calls: int) -> Iterator[OpenedWorkflow]:
         """Of those that are known whole each tenant's, or of one that has more than its part of so
@@ -70,15 +75,18 @@ class KeptWorkflows:
         """If it is here."""
         workflow = self._workflows.remove(key[0], key)
         if workflow is not None:
-            self._calls.add(key[0], -len(workflow.calls))
+            self._forget(workflow)
 
 
 class LearningQueue:
-    """Workflows that have ended and wait to be learnt from, in this order. Of too many the newest
-    are dropped: of the tenant that has most, and where nobody has more, the one that comes."""
+    """Workflows that have ended and wait to be learnt from, in this order.
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    Of too many, or too large ones, the newest are dropped: of the tenant that has most, and where
+    nobody has more, the one that comes.
+    """
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes, self._held_bytes = most, most_bytes, 0
         self._workflows: dict[int, OpenedWorkflow] = {}
         self._of: dict[str, list[int]] = {}  # by tenant, alike
         self._holdings = Holdings()
@@ -90,21 +98,27 @@ class LearningQueue:
     def add(self, workflow: OpenedWorkflow) -> bool:
         """Returns whether there was room for it and all others."""
         tenant = workflow.key[0]
-        has_room = len(self._workflows) < self._most
-        if not has_room:
-            giver = self._holdings.gives_way(tenant)
+        has_room = self._has_room(workflow)
+        while not self._has_room(workflow):
+            giver = self._holdings.gives_way(tenant) if self._workflows else tenant
             if giver == tenant:
                 return False
-            del self._workflows[self._of[giver].pop()]
-            self._holdings.add(giver, -1)
+            dropped = self._workflows.pop(self._of[giver].pop())
+            self._held_bytes -= dropped.held_bytes
+            self._holdings.add(giver, -1 - dropped.held_bytes)
+        self._held_bytes += workflow.held_bytes
         number = next(self._numbers)
         self._workflows[number] = workflow
         self._of.setdefault(tenant, []).append(number)
-        self._holdings.add(tenant, 1)
+        self._holdings.add(tenant, 1 + workflow.held_bytes)
         return has_room
+
+    def _has_room(self, workflow: OpenedWorkflow) -> bool:
+        held_bytes = self._held_bytes + workflow.held_bytes
+        return len(self._workflows) < self._most and held_bytes <= self._most_bytes
 
     def take(self) -> list[OpenedWorkflow]:
         """All; none waits any more."""
-        taken = [*self._workflows.values()]
+        taken, self._held_bytes = [*self._workflows.values()], 0
         self._workflows, self._of, self._holdings = {}, {}, Holdings()
         return taken

@@ -26,10 +26,12 @@ from kairos.workflow_tracker import (
     workflow_key,
 )
 
-MAX_OPEN_CALLS = 1_000_000  # of all open workflows
+# What the calls of all tenants' open workflows take: 100,000 to 350,000 calls.
+MAX_OPEN_BYTES = 512 << 20
 MAX_TO_LEARN = 10_000  # workflows that have ended and were not learnt from yet
+MAX_TO_LEARN_BYTES = 128 << 20  # of all those together
 MAX_ENDED = 1_000  # workflows kept to look at after they ended
-MAX_ENDED_CALLS = 50_000  # of all those together
+MAX_ENDED_BYTES = 64 << 20  # of all those together
 # Facts of instances, progress and time say nothing of who called whom, and of when.
 _OF_WORKFLOWS = OF_CALLS | {WorkflowEnded}
 
@@ -61,10 +63,10 @@ class Orchestrator:
         self._idle_us = idle_us
         self._tracker = CallTracker()
         self._positions = WorkflowTracker(max_workflows=max_workflows, idle_us=idle_us)
-        self._open = KeptWorkflows(max_workflows, MAX_OPEN_CALLS)
-        self._ended = KeptWorkflows(MAX_ENDED, MAX_ENDED_CALLS)  # as they ended
+        self._open = KeptWorkflows(max_workflows, MAX_OPEN_BYTES)
+        self._ended = KeptWorkflows(MAX_ENDED, MAX_ENDED_BYTES)  # as they ended
         self.began_at = began_at
-        self._to_learn = LearningQueue(MAX_TO_LEARN)
+        self._to_learn = LearningQueue(MAX_TO_LEARN, MAX_TO_LEARN_BYTES)
         self._none_idle_before = 0
 
     def __len__(self) -> int:
@@ -168,8 +170,8 @@ class Orchestrator:
         workflow.in_flight.add(request.id)
         position = self._positions.arrived(request, at)
         if len(workflow.calls) < MAX_CALLS:
-            workflow.calls.append(WorkflowCall(row, position))
-            self.evicted += self._open.called(workflow)
+            size_bytes = workflow.add(WorkflowCall(row, position))
+            self.evicted += self._open.called(workflow, 1, size_bytes)
         else:
             workflow.left_out += 1
 

@@ -7,6 +7,7 @@ import msgspec
 
 from kairos.agent_key import AgentKey, agent_key
 from kairos.call_row import CallRow
+from kairos.model import Request
 from kairos.orchestrator.graph import CallGraph
 from kairos.orchestrator.open_workflows import OpenWorkflow, WorkflowCall
 from kairos.orchestrator.profiles import CallSample
@@ -15,6 +16,15 @@ from kairos.orchestrator.spans import Span
 from kairos.workflow_tracker import WorkflowKey
 
 MAX_CALLS = 10_000  # of one workflow
+# What a remembered call takes, as measured: by itself, and for each hash and each name.
+_CALL_BYTES, _HASH_BYTES, _NAME_BYTES = 1_500, 44, 60
+
+
+def bytes_of(request: Request) -> int:
+    """Return how much memory a call takes that is remembered."""
+    parents = request.parent_ids
+    names = _NAME_BYTES * len(parents) + sum(map(len, parents)) + len(request.model or "")
+    return _CALL_BYTES + _HASH_BYTES * len(request.prefix) + names
 
 
 class OpenedWorkflow:
@@ -24,6 +34,7 @@ class OpenedWorkflow:
         "calls",
         "cancelled",
         "ended_at",
+        "held_bytes",
         "idle",
         "in_flight",
         "is_whole",
@@ -35,6 +46,7 @@ class OpenedWorkflow:
     def __init__(self, key: WorkflowKey, at: int) -> None:
         self.key = key
         self.calls: list[WorkflowCall] = []  # in order of arrival
+        self.held_bytes = 0  # that its calls take
         self.left_out = 0  # calls beyond `MAX_CALLS`
         self.in_flight: set[str] = set()  # ids of its calls
         self.seen_at = at
@@ -42,6 +54,13 @@ class OpenedWorkflow:
         self.cancelled = False  # what would have come is not known
         self.idle = False  # it ended because nothing more was heard of it
         self.is_whole = True  # seen from its start
+
+    def add(self, call: WorkflowCall) -> int:
+        """Add a call, and return how many bytes it takes."""
+        self.calls.append(call)
+        size_bytes = bytes_of(call.row.request)
+        self.held_bytes += size_bytes
+        return size_bytes
 
     def graph(self, skew_us: int = 0) -> CallGraph:
         """The call graph of the calls that have ended; O(n log n), built when it is asked for.

@@ -16,7 +16,7 @@ from kairos.scheduler.output_lengths import OutputLengths
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import WorkflowTracker, workflow_key
 from tests.support import build, learnt
-from tests.unit.orchestrator.test_orchestrator import Facts
+from tests.unit.orchestrator.test_orchestrator import CALL_BYTES, Facts
 
 
 def agents(profiles, tenant):
@@ -54,7 +54,7 @@ def test_an_open_workflow_stays_beside_a_tenant_with_very_many():
 
 
 def test_an_open_workflow_stays_beside_a_tenant_with_very_many_calls(monkeypatch):
-    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_OPEN_CALLS", 10)
+    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_OPEN_BYTES", 10 * CALL_BYTES)
     facts = Facts()
     facts.call(0, 1, "mine", tenant="honest", workflow_id="mine")
     for n in range(20):

@@ -14,6 +14,7 @@ from kairos.plan.columns import Columns
 THREAD_BYTES = 64 << 10  # of a body that is read beside the event loop
 SETTINGS_BYTES = 64 << 10
 MOST_VALUES = 250_000  # that are made of a body: takes 20 ms
+_LONG_NAME = 1_000  # characters of a column's name
 _MEMBERS = MemberNames(("inputs", "settings", "stream"))
 
 _T = TypeVar("_T")
@@ -76,7 +77,8 @@ def row_of_inputs(inputs: msgspec.Raw, table: Columns) -> Mapping[str, object]:
 
 def _columns(inputs: msgspec.Raw, wanted: tuple[str, ...]) -> dict[str, bytes]:
     compiled = reading_of(len(inputs))
-    if compiled is not None and len(inputs) > THREAD_BYTES and not any("\0" in x for x in wanted):
+    are_short = all(len(each) < _LONG_NAME for each in wanted)
+    if compiled is not None and len(inputs) > THREAD_BYTES and are_short:
         json = bytes(inputs)
         places = MemberNames(wanted).places(json, compiled)
         return {name: json[place.start : place.end] for name, place in places.items()}

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPT, _REQUEST_ID = RAW[ATTEMPT], RAW[REQUEST_ID]
 _NO_NAMES: Route = {}  # in a path
-_READERS = 2  # threads that read large bodies; one body of a tenant at once
+READERS = 2  # threads that read large bodies; one body of a tenant at once
 
 
 class Gateway:
@@ -75,7 +75,7 @@ class Gateway:
         self.tracing, self.pace = tracing, engine.pace
         self.salts_caches = salts_caches
         self.own_models: OwnModels | None = None  # beside those that engines serve
-        threads = ThreadPoolExecutor(_READERS, thread_name_prefix="kairos-body")
+        threads = ThreadPoolExecutor(READERS, thread_name_prefix="kairos-body")
         self.readers = TenantThreads(threads, most=1)
 
     def takes(self, exchange: Asking) -> bool:

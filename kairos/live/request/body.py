@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.errors import InvalidRequest
+from kairos.errors import InvalidRequest, ModelNotFound
 from kairos.live.request.identity.aliases import BODY_FIELDS
 from kairos.live.request.identity.conversation import Prompt, without_marks
 from kairos.live.request.kept_responses import check_response_id, new_response_id
@@ -75,6 +75,7 @@ _OWN_FIELDS = (
 _EXTRA, _EXTRA_BYTES = "vllm_xargs", 1 << 14
 _OWN_EXTRAS = {"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"}
 _SALT, _ID = "cache_salt", "request_id"
+_MODEL_LENGTH = 4_096  # of a name: calls are remembered with it, and a path may have as many
 _TOLD_BYTES = 1 << 16  # of a field that may say who calls
 _OPTIONS_BYTES = 4_096  # of `stream_options` to which one is added
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
@@ -193,7 +194,7 @@ def read_body(
     decoder = _call if generates else _any_route
     compiled = reading_of(len(content))
     large = compiled if len(content) > LARGE_BYTES else None
-    body = _decoded(content, decoder) if large is None else _decoded_large(content, decoder, large)
+    body = _body(content, decoder, large)
     messages = bytes(body.messages)
     if chat:
         if messages[:1] != b"[":
@@ -280,6 +281,14 @@ def _upload(content_type: bytes, content: bytes) -> Body:
         body.stream = fields.get("stream", "").lower() in ("true", "1")
         if _EXTRA in fields:
             _check_extra(fields[_EXTRA].encode())
+    return body
+
+
+def _body(content: bytes, decoder: msgspec.json.Decoder[Any], large: Reading | None) -> _Body:
+    """Raises InvalidRequest."""
+    body = _decoded(content, decoder) if large is None else _decoded_large(content, decoder, large)
+    if body.model is not None and len(body.model) > _MODEL_LENGTH:
+        raise ModelNotFound(body.model, [])
     return body
 
 

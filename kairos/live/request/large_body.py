@@ -44,7 +44,8 @@ class MemberNames:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
-        self._spelt = b"".join(each.encode() + b"\0" for each in self._names)
+        spelt = (each.encode() for each in self._names)
+        self._spelt = b"".join(len(each).to_bytes(2, "little") + each for each in spelt)
 
     def places(self, content: bytes, compiled: Reading) -> dict[str, Member]:
         """Return those of an object's members, in its order. Raises InvalidRequest."""

@@ -428,14 +428,17 @@ static int64_t checked_scalar_end(const uint8_t *text, int64_t size, int64_t at)
     return at;
 }
 
-/* The number of the name that a key is; -1: it is none. `names`: each ends with a zero byte. */
-static int64_t named(const uint8_t *key, int64_t size, const char *names, int64_t count)
+/* The number of the name that a key is; -1: it is none. `names`: before each its size, in two
+   bytes, the lower first. */
+static int64_t named(const uint8_t *key, int64_t size, const uint8_t *names, int64_t count)
 {
+    const int is_escaped = memchr(key, '\\', (size_t)size) != NULL;
     for (int64_t each = 0; each < count; each++) {
-        const int64_t length = (int64_t)strlen(names);
-        if (is_key(key, size, names, length))
+        const int64_t length = names[0] | names[1] << 8;
+        names += 2;
+        if ((is_escaped || length == size) && is_key(key, size, (const char *)names, length))
             return each;
-        names += length + 1;
+        names += length;
     }
     return -1;
 }
@@ -446,7 +449,7 @@ static const int64_t TOO_DEEP = -1, NO_OBJECT = -2, BROKEN_OFF = -3;
 /* The members of an object that have these names, the last of each; `items` of one more are all
    members that there are. That all of it is well formed was seen then. Returns its size. Less: the
    byte at which it is not; TOO_DEEP, NO_OBJECT, BROKEN_OFF. The text is UTF-8. */
-int64_t kairos_members(const uint8_t *text, int64_t size, const char *names, int64_t count,
+int64_t kairos_members(const uint8_t *text, int64_t size, const uint8_t *names, int64_t count,
                        Member *members)
 {
     enum { VALUE, FIRST_VALUE, KEY, FIRST_KEY, AFTER, END } expects = VALUE;

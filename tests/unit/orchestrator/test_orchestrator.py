@@ -18,9 +18,11 @@ from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import MAX_ENDED, Orchestrator
 from kairos.orchestrator.profiles import CallSample
 from kairos.orchestrator.remaining import remaining
-from kairos.orchestrator.workflow import MAX_CALLS
+from kairos.orchestrator.workflow import MAX_CALLS, bytes_of
 from tests.support import build
 from tests.support.learnt import profile
+
+CALL_BYTES = bytes_of(build.request("r"))
 
 
 class Facts:
@@ -126,7 +128,7 @@ def kept(facts, *names):
 
 
 def test_workflows_that_ended_are_kept_up_to_so_many_calls_of_all(monkeypatch):
-    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_ENDED_CALLS", 10)
+    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_ENDED_BYTES", 10 * CALL_BYTES)
     facts = Facts()
     for n in range(6):
         ended(facts, n, f"w{n}", calls=3)
@@ -134,7 +136,7 @@ def test_workflows_that_ended_are_kept_up_to_so_many_calls_of_all(monkeypatch):
 
 
 def test_a_workflow_that_ends_again_takes_the_place_of_its_first_end(monkeypatch):
-    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_ENDED_CALLS", 10)
+    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_ENDED_BYTES", 10 * CALL_BYTES)
     monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_ENDED", 2)
     facts = Facts()
     ended(facts, 0, "v")
@@ -211,7 +213,7 @@ def test_the_longest_idle_workflow_makes_room_and_is_counted_and_not_learnt():
 
 
 def test_open_workflows_make_room_when_they_have_too_many_calls_together(monkeypatch):
-    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_OPEN_CALLS", 5)
+    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_OPEN_BYTES", 5 * CALL_BYTES)
     facts = Facts()
     for n in range(4):
         facts.call(n, n + 0.4, f"r{n}", workflow_id="long")
