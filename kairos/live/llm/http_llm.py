@@ -126,6 +126,10 @@ class ConnectionLost(Unavailable):
     """A server had the request, and ended the connection before it answered."""
 
 
+class RefusedForNow(Unavailable):
+    """A server that is there answered that it takes the request later (429, 503)."""
+
+
 async def ask_json(
     session: aiohttp.ClientSession,
     method: str,
@@ -235,7 +239,7 @@ def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
     said = read_error(raw)
     message = f"the model's server answered {status}: {said.message[:_MESSAGE_LIMIT] or 'nothing'}"
     if status in (429, 503) and said.code != INSUFFICIENT_QUOTA:
-        refusal = Unavailable(message)
+        refusal = RefusedForNow(message)
         if isinstance(said.code, str):
             refusal.code = said.code
         if retry_after.isascii() and retry_after.isdigit():

@@ -20,11 +20,12 @@ import msgspec
 from kairos.errors import InvalidRequest, KairosError, Unavailable, UpstreamFailed
 from kairos.execution.batching import BatchQueue, BatchShare, Query, TenantTurns
 from kairos.faults.circuits import Circuits
-from kairos.live.llm.http_llm import ConnectionLost
+from kairos.live.llm.http_llm import ConnectionLost, RefusedForNow
 from kairos.model import SECOND
 
 _AT_ONCE = 2  # batches of an engine
 _WRONG_ANSWERS = 3  # to one item, of engines that are not well; then its work is given up
+_PUT_OFFS = 6  # of an item, by engines that take others: a minute
 PATIENCE_S = 300.0  # with engines of which none can be reached
 
 Item = TypeVar("Item")
@@ -62,6 +63,7 @@ class _Part(msgspec.Struct, Generic[Item, Result], frozen=True):
     items: int
     was_refused: bool = False  # alone
     blamed: frozenset[str] = frozenset()  # engines that are left alone because of it
+    put_off: int = 0  # times that it was, alone
 
     @property
     def content(self) -> Sequence[Item]:
@@ -139,6 +141,7 @@ class EnginePool(Generic[Item, Result]):
         self._queue = BatchQueue(turns=self._shared.turns)
         self._parts: dict[int, _Part[Item, Result]] = {}  # that wait, by id in the queue
         self._suspects: deque[list[_Part[Item, Result]]] = deque()  # wait, each for a batch alone
+        self._later: dict[int, tuple[asyncio.TimerHandle, str]] = {}  # single ones, and why; by id
         self._circuits = Circuits()
         self._refused: dict[str, tuple[float, str]] = {}  # since when, and why, by engine
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,8 +172,11 @@ class EnginePool(Generic[Item, Result]):
     @property
     def waits_for(self) -> str:
         """Return why all engines refuse items that wait; empty where one takes them."""
-        if self.is_idle or len(self._refused) < len(self.loads):
+        if self.is_idle:
             return ""
+        if len(self._refused) < len(self.loads):
+            put_off = next((why for _, why in self._later.values()), "")
+            return put_off and f"{put_off} ({len(self._later):,} items)"
         since_s, why = min(self._refused.values())
         ago_s = time.monotonic() - since_s
         return f"{why} (since {ago_s:.0f} s; fails after {self._patience_s:,.0f} s)"
@@ -178,7 +184,8 @@ class EnginePool(Generic[Item, Result]):
     @property
     def is_idle(self) -> bool:
         """Nobody waits, and no engine has anything of it in hand."""
-        return not self._waits and not any(load.batches for load in self.loads.values())
+        has_work = any(load.batches for load in self.loads.values())
+        return not (self._waits or self._later or has_work)
 
     @property
     def _waits(self) -> bool:
@@ -193,6 +200,8 @@ class EnginePool(Generic[Item, Result]):
         self.leave()
         if self._wake is not None:
             self._wake.cancel()
+        for timer, _ in self._later.values():
+            timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -276,6 +285,8 @@ class EnginePool(Generic[Item, Result]):
             if isinstance(error, ConnectionLost):
                 self._refused.pop(engine, None)
                 await self._answered_wrongly(engine, parts, error)
+            elif isinstance(error, RefusedForNow) and await self._is_well(engine):
+                self._put_off(parts, error)
             else:
                 self._wait_again(engine, parts, error)
         except InvalidRequest as error:
@@ -358,6 +369,35 @@ class EnginePool(Generic[Item, Result]):
         else:
             self._suspects.append(parts)
 
+    def _put_off(self, parts: list[_Part[Item, Result]], error: KairosError) -> None:
+        """Have an engine that takes other items asked later, for each half alone.
+
+        A single item is asked for again after 1 s, 2 s, 4 s and so on, 6 times.
+        """
+        if _is_many(parts):
+            self._suspects += _halves(parts)
+            return
+        part = msgspec.structs.replace(parts[0], put_off=parts[0].put_off + 1)
+        if self._has_waited(part.work, error):
+            return
+        if part.put_off > _PUT_OFFS:
+            part.work.fail(error)
+            return
+
+        def again() -> None:
+            del self._later[id(part)]
+            self._suspects.append([part])
+            self._shared.go()
+
+        timer = asyncio.get_running_loop().call_later(2 ** (part.put_off - 1), again)
+        self._later[id(part)] = timer, str(error)
+
+    def _has_waited(self, work: _Work[Item, Result], error: KairosError) -> bool:
+        """Return whether work has waited for too long; then it has failed."""
+        if time.monotonic() - work.since_s > self._patience_s:
+            work.fail(error)
+        return work.done.done()
+
     def _others(self, engine: str) -> list[str]:
         """Return the other engines that are trusted with one more batch."""
         now = _now()
@@ -374,12 +414,13 @@ class EnginePool(Generic[Item, Result]):
         self._circuits.open(engine, _now())
         since_s, _ = self._refused.get(engine, (time.monotonic(), ""))
         self._refused[engine] = since_s, str(error)
-        for work in {id(part.work): part.work for part in parts}.values():
-            if time.monotonic() - work.since_s > self._patience_s:
-                work.fail(error)
-        for part in parts:
-            if not part.work.done.done():
-                self._wait(part)
+        left = [part for part in parts if not self._has_waited(part.work, error)]
+        if left and isinstance(error, RefusedForNow) and self.loads[engine].sound is None:
+            # Nothing is known that it takes: perhaps it refuses one of these alone.
+            self._suspects += _halves(left) if _is_many(left) else []
+            left = [] if _is_many(left) else left
+        for part in left:
+            self._wait(part)
 
 
 def _is_many(parts: Sequence[_Part[Item, Result]]) -> bool:
