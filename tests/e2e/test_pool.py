@@ -426,7 +426,9 @@ async def test_engines_come_and_go_before_a_pool_where_decisions_are_made_last_a
 
     async def all_answered(names):
         asking = (ask(session, gateways[n % 2], each) for n, each in enumerate(names))
-        return {status for status, _ in await asyncio.gather(*asking)} == {200}
+        answers = await asyncio.gather(*asking)
+        assert {status for status, _ in answers} == {200}, answers
+        return True
 
     for each in gateways:
         assert (await operate(session, each, "POST", json={"url": extra.url}))[0] == 201
@@ -443,7 +445,8 @@ async def test_engines_come_and_go_before_a_pool_where_decisions_are_made_last_a
         async with asyncio.timeout(LIMIT_S):
             while name in str(await operate(session, each, "GET")):
                 await asyncio.sleep(0.02)
-    assert [(await call)[0] for call in held] == [200] * len(held)
+    answers = [await call for call in held]
+    assert [status for status, _ in answers] == [200] * len(held), answers
     called = len(extra.calls)
     assert await all_answered("lmno")
     assert len(extra.calls) == called

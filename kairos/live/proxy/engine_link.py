@@ -1,6 +1,7 @@
 """One connection to an engine: a call at a time, and its answer."""
 
 import asyncio
+import re
 import select
 from typing import TYPE_CHECKING, cast
 
@@ -28,6 +29,7 @@ _SENT_BYTES = 1 << 12  # a smaller body is sent with its headers, at once
 _MAX_ENDLESS_BYTES = 4 * MAX_HEADER_BYTES
 _ID_LINE = b"\r\n" + REQUEST_ID.encode() + b": "
 _ID_BYTES = 512  # of an answer, in which vLLM says which request it is of
+_SAID_ID = re.compile(rb'"id"\s*:\s*"([^"\\]+)"')
 # Of what has come, so much is read at once: of many events of a few bytes it takes 6 ms. The rest
 # waits for a turn, and the engine for its end.
 TURN_BYTES = 1 << 12
@@ -54,7 +56,8 @@ class EngineLink(asyncio.Protocol):
         self._can_stay = True
         self.is_paused = False
         self._is_used = False  # by an earlier call
-        self._earlier_id = b""  # of that call, until an answer has begun that is of another
+        self._own_id = self._earlier_id = b""  # of this call, and of that one, as answers say them
+        self._has_said = False  # the answer, whose it is
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = self.due_at = 0.0
         self.made_at, self.idle_since = pool.now(), 0.0
@@ -75,7 +78,7 @@ class EngineLink(asyncio.Protocol):
 
     def send(self, answer: EngineAnswer) -> None:
         self._answer, answer.source = answer, self
-        self._has_headers = self._is_framed = False
+        self._has_headers = self._is_framed = self._has_said = False
         self._endless_bytes = 0
         self._expect(answer.limit.whole_s or answer.limit.stall_s)
         if len(answer.body) <= _JOINED_BYTES:
@@ -154,7 +157,7 @@ class EngineLink(asyncio.Protocol):
         pieces, self._endless_bytes = self._pieces, 0
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
-        if self._earlier_id and self._is_of_earlier(answer, data):
+        if not self._has_said and self._is_of_earlier(answer, data):
             self.abort()
             answer.fail(ConnectionBroke("the engine answers an earlier call once more"))
             return False
@@ -163,13 +166,18 @@ class EngineLink(asyncio.Protocol):
         return True
 
     def _is_of_earlier(self, answer: EngineAnswer, data: bytes) -> bool:
-        """Return whether the answer says that it is of the call before, and not of this one."""
-        earlier, self._earlier_id = self._earlier_id, b""
-        said = data[:_ID_BYTES]
-        if earlier not in said and (RAW[REQUEST_ID], earlier) not in answer.headers:
+        """Return whether the answer says that it is of the call before, and not of this one.
+
+        Only that of an engine that named the call before: the ids of others mean something else.
+        """
+        self._has_said, self._own_id = True, b""
+        found = _SAID_ID.search(data, 0, _ID_BYTES)
+        said = b"" if found is None else found[1]
+        own, earlier = _id_of(answer), self._earlier_id
+        if _is_said(own, said, answer):
+            self._own_id = own
             return False
-        own = _id_of(answer)
-        return own != earlier and own not in said
+        return bool(earlier) and _is_said(earlier, said, answer)
 
     def _begin(self, answer: EngineAnswer) -> None:
         self._is_new = False
@@ -218,7 +226,7 @@ class EngineLink(asyncio.Protocol):
         """The connection is used again, if it can be."""
         if self._answer is answer:
             self._answer, self._is_used = None, True
-            self._earlier_id = _id_of(answer)
+            self._earlier_id = self._own_id
             if self.is_open and not self._unread and not self._is_unsent(answer):
                 self._resume()
                 self._pool.keep(self, self._origin)
@@ -324,6 +332,12 @@ class EngineLink(asyncio.Protocol):
 def _id_of(answer: EngineAnswer) -> bytes:
     """Return the id under which a call was sent."""
     return answer.head.partition(_ID_LINE)[2].partition(b"\r\n")[0]
+
+
+def _is_said(request_id: bytes, said: bytes, answer: EngineAnswer) -> bool:
+    """Return whether an answer names this call: in a header, or as vLLM does in its id."""
+    is_named = said == request_id or said.endswith((b"-" + request_id, b"_" + request_id))
+    return is_named or (RAW[REQUEST_ID], request_id) in answer.headers
 
 
 def _cause(error: Exception) -> Exception:

@@ -303,6 +303,36 @@ async def test_an_answer_to_the_call_before_is_not_taken_for_the_next_one(unaske
         assert engine.connections == 2
 
 
+# Ids of two calls, and what an engine says that does not name calls, or means something else.
+ALIKE = {
+    "a letter of the answer": (b"a", b"b", [b'{"object":"made up"}'] * 2),
+    "a number of the answer": (b"1", b"7", [b'{"created":1}'] * 2),
+    "the model's name": (b"tiny", b"mine", [b'{"model":"tiny"}'] * 2),
+    "what the answer says": (b"hello", b"there", [b'{"content":"hello"}'] * 2),
+    "the beginning of an id": (b"chat", b"mine", [b'{"id":"chatcmpl-1"}'] * 2),
+    "numbers of its own, one behind": (b"2", b"3", [b'{"id":"cmpl-1"}', b'{"id":"cmpl-2"}']),
+    "numbers of its own, by a line": (b"2", b"3", [b'{"id":"cmpl_1"}', b'{"id":"cmpl_2"}']),
+    "an id of its own that is the same": (b"c", b"d", [b'{"id":"x"}', b'{"id":"c"}']),
+    "its end, and this one's": (b"a", b"b-a", [b'{"id":"cmpl-a"}', b'{"id":"cmpl-b-a"}']),
+    "an earlier one in its text": (b"a", b"b", [b'{"id":"r-a"}', b'{"id":"r-b","n":"r-a"}']),
+    "an id further behind": (
+        b"a",
+        b"b",
+        [b'{"id":"r-a"}', b'{"t":"%b","id":"r-a"}' % (b"x" * 600)],
+    ),
+}
+
+
+@pytest.mark.parametrize("alike", ALIKE)
+async def test_an_answer_that_only_holds_the_id_of_the_call_before_is_taken(alike):
+    one, other, said = ALIKE[alike]
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+    async with before(*([head % len(each) + each] for each in said)) as (engine, connections, url):
+        for request_id, body in zip((one, other), said, strict=True):
+            assert await all_of(await send(connections, url, request_id=request_id)) == body
+        assert engine.connections == 1
+
+
 async def test_a_call_may_be_tried_again_under_its_id_and_engines_may_say_none():
     answers = [[answer_of(b"first")], [answer_of(b"first")], [WHOLE], [answer_of(b"fourth")]]
     async with before(*answers) as (engine, connections, url):
