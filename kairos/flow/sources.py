@@ -37,8 +37,6 @@ from types import (
 from typing import Any
 from uuid import UUID
 
-import numpy as np
-
 _BYTES = 8
 _EXACT = (float, complex, bool, type(None), type(Ellipsis))
 _WRITTEN = (date, datetime, time, timedelta, Decimal, Fraction, UUID, range, slice)
@@ -116,7 +114,7 @@ class _Walk:
         return bool(self._homes.get(id(known)))
 
     def _of_class(self, each: type) -> Iterator[str]:
-        with suppress(OSError, TypeError, SyntaxError, ValueError, RecursionError):
+        with suppress(Exception):  # there is no source, or the class forbids to look
             yield ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(each))))
         yield self._text(type.__dict__["__bases__"].__get__(each), 0)
         for name, member in sorted(type.__dict__["__dict__"].__get__(each).items()):
@@ -129,11 +127,14 @@ class _Walk:
         kind = type(value)
         if kind in _EXACT:
             return repr(value)
-        if issubclass(kind, type) or kind is FunctionType:
-            return self._of_code(value)
-        if depth > _MOST_DEEP or self._values < 0:
-            return _named(value)
-        return f"{_named(value)} {self._inside(value, kind, depth + 1)}"
+        try:
+            if issubclass(kind, type) or kind is FunctionType:
+                return self._of_code(value)
+            if depth > _MOST_DEEP or self._values < 0:
+                return _named(value)
+            return f"{_named(value)} {self._inside(value, kind, depth + 1)}"
+        except Exception:  # noqa: BLE001 - a class of the user's may forbid anything
+            return f"something that cannot be read, {depth}"
 
     def _of_code(self, value: FunctionType | type) -> str:
         """Return a name, and for what is of the module its number: its code follows once."""
@@ -162,7 +163,7 @@ class _Walk:
         for many in _MANY:
             if issubclass(kind, many):
                 return self._contained(value, many, depth)
-        if kind is np.ndarray:
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return self._array(value)
         if issubclass(kind, Enum):
             return str(vars(value).get("_name_"))
@@ -211,7 +212,7 @@ class _Walk:
         self._size -= len(said)
         return said if self._size >= 0 else str(len(said))
 
-    def _array(self, value: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> str:
+    def _array(self, value: Any) -> str:
         self._size -= value.nbytes
         if self._size < 0 or value.dtype.hasobject:
             return f"{value.shape}{value.dtype}"

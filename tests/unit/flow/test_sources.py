@@ -135,6 +135,17 @@ class Odd:
     __repr__ = __len__ = __iter__ = __bool__ = __eq__
 
 
+class OddKind(type):
+    def __getattribute__(cls, name):
+        if name in ("__dict__", "__mro__"):
+            return super().__getattribute__(name)
+        raise RuntimeError(name)
+
+
+class Forbidding(metaclass=OddKind):
+    pass
+
+
 class OddList(list):
     __iter__ = __len__ = __repr__ = Odd.__eq__
 
@@ -186,6 +197,8 @@ def test_a_constant_changes_the_digest(case):
 
 NO_DATA = {
     "odd": Odd(),
+    "one of a class that forbids all": Forbidding(),
+    "a class that forbids all": Forbidding,
     "deep": nested(50_000, 1),
     "object": object(),
     "class": Odd,
