@@ -44,6 +44,7 @@ _MOST_DEEP = 40  # values within each other
 _MOST_VALUES = 100_000  # of the constants of a function together
 _MOST_BYTES = 16_000_000  # of them
 _MOST_WRAPPED = 100  # functions about each other
+_OF_A_MODULE = frozenset(("__file__", "__spec__", "__loader__", "__cached__", "__path__"))
 _NOT_OF_A_CLASS = frozenset(
     (
         *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "_abc_impl"),
@@ -99,7 +100,7 @@ class _Walk:
 
     def _members(self, known: Mapping[str, Any], named: set[str], depth: int) -> Iterator[str]:
         """Yield what a module has of these names, and what modules near it have of them."""
-        for name in sorted(named & known.keys()):
+        for name in sorted(named & known.keys() - _OF_A_MODULE):
             value = known[name]
             yield f"{name} {self._text(value, 0)}"
             if type(value) is ModuleType and self._is_home(vars(value)) and depth < _MOST_DEEP:
@@ -167,7 +168,9 @@ class _Walk:
             return self._array(value)
         if issubclass(kind, Enum):
             return str(vars(value).get("_name_"))
-        if kind in _WRITTEN or (issubclass(kind, PurePath) and kind.__module__ in _OF_PATHS):
+        if issubclass(kind, PurePath) and kind.__module__ in _OF_PATHS:
+            return self._placed(str(value))
+        if kind in _WRITTEN:
             return repr(value)
         held = self._held(value, kind)
         return "" if held is None else self._text(held, depth)
@@ -210,7 +213,18 @@ class _Walk:
     def _plain(self, value: object, written: Callable[[object], str]) -> str:
         said = written(value)
         self._size -= len(said)
-        return said if self._size >= 0 else str(len(said))
+        if self._size < 0:
+            return str(len(said))
+        return self._placed(said) if isinstance(value, str) else said
+
+    def _placed(self, text: str) -> str:
+        """Return a path from the module's folder, so that it is the same on another host."""
+        for folder in self._folders:
+            if text.startswith(folder):
+                return f"here/{text[len(folder) :]}"
+            if folder.startswith(f"{text}/") and text:
+                return f"above here by {folder.count('/') - text.count('/') - 1}"
+        return text
 
     def _array(self, value: Any) -> str:
         self._size -= value.nbytes

@@ -443,6 +443,31 @@ def test_a_digest_is_the_same_in_another_process(tmp_path):
     assert said.stdout.strip() == str(sorted(here.items()))
 
 
+def test_a_file_has_the_same_digests_in_another_folder(tmp_path):
+    text = """
+from pathlib import Path
+from kairos.flow import Functions
+functions = Functions()
+HERE, ABOVE = Path(__file__).parent, Path(__file__).parents[2]
+DATA, NAME = HERE / "data", str(HERE / "data.csv")
+
+class Known:
+    at = HERE / "known"
+
+@functions.pure
+def f(x):
+    return [HERE, ABOVE, DATA, NAME, Known.at, Path(__file__).read_text()]
+"""
+    found = []
+    for place in ("a/b/c", "d/e/f/g", "d"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        found.append(digests(tmp_path / place / "fn.py", text))
+    other = digests(tmp_path / "d" / "fn.py", text.replace("data.csv", "other.csv"))
+
+    assert found[0] == found[1] == found[2]
+    assert other != found[0]
+
+
 def test_a_chain_of_functions_has_no_limit():
     text = "def f0(x): return 1\n" + "\n".join(
         f"def f{n}(x): return f{n - 1}(x)" for n in range(1, 1000)
