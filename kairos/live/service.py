@@ -140,8 +140,9 @@ async def running(
             models = Models(access, monitor.model_cards, None if own is None else own.names, audit)
             app = clients_front(gateway, (probes, models), access, rooms, audit)
             limits = limits_of(settings, telemetry.count_error)
+            pages = pages_of(settings, access, on_error)
             servers = {
-                sock: server_of(app, gateway, limits, tls.callers, pages_of(settings, access)),
+                sock: server_of(app, gateway, limits, tls.callers, pages),
                 admin_sock: server_of(
                     operators_front(
                         *(brain, monitor, parts.fleet, telemetry.families_for_operators, access),

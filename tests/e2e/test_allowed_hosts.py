@@ -1,5 +1,7 @@
 """Calls of web pages while no key is asked for: refused by the host's name, and by the origin."""
 
+import asyncio
+import json
 import socket
 from hashlib import sha256
 from urllib.parse import urlsplit
@@ -7,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from kairos.tenant_settings import KeySettings
+from tests.e2e.client import LIMIT_S
 
 OWN = socket.gethostname()
 KEY = KeySettings(sha256=sha256(b"right").hexdigest(), tenant="acme")
@@ -110,3 +113,24 @@ async def test_a_load_balancer_may_ask_for_health_by_any_name(kairos, engine):
     for path, status in (("/health", 200), ("/health/", 421), ("/metrics", 421)):
         answer = await served.ask("GET", path, headers={"Host": "lb.example"})
         assert answer.status == status, path
+
+
+async def test_refusals_are_counted_and_in_the_audit_log(kairos, engine, tmp_path):
+    path = tmp_path / "audit.jsonl"
+    served = await kairos(engine.url, audit_log=str(path))
+    for _ in range(3):
+        await served.ask("GET", "/v1/models", headers={"Host": "evil.example"})
+        await served.ask("GET", "/v1/models", headers={"Origin": "https://evil.example"})
+    await served.operate("GET", "status", headers={"Host": "evil.example"})
+    figures = (await served.ask("GET", "/metrics")).body.decode()
+    assert 'kairos_errors_total{code="unknown_host"} 3.0' in figures
+    assert 'kairos_errors_total{code="foreign_origin"} 3.0' in figures
+    async with asyncio.timeout(LIMIT_S):
+        while len(written := path.read_text().splitlines()) < 3:
+            await asyncio.sleep(0.01)
+    lines = [json.loads(line) for line in written]
+    assert [(each["port"], each["status"], each["code"], each["address"]) for each in lines] == [
+        ("callers", 421, "unknown_host", "127.0.0.1"),
+        ("callers", 403, "foreign_origin", "127.0.0.1"),
+        ("operators", 421, "unknown_host", "127.0.0.1"),
+    ]

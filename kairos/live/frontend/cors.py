@@ -8,6 +8,7 @@ from kairos.errors import KairosError
 from kairos.header_names import RAW, REASON, REQUEST_ID
 from kairos.live.frontend.exchange import Exchange
 from kairos.live.frontend.hosts import ANY_HOST, HostNames, UnknownHost
+from kairos.live.observers.audit_log import OnError
 from kairos.live.request.access import Callers
 
 _CALLS, _OTHERS = b"POST, OPTIONS", b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
@@ -51,22 +52,27 @@ class WebPages:
         *,
         hosts: Iterable[str] = (ANY_HOST,),
         is_open: Callable[[], bool] = lambda: False,
+        on_refused: OnError | None = None,
     ) -> None:
         """Name the origins, as browsers send them; `*` stands for all.
 
         Args:
             hosts: names by which the port may be asked while it is open, in addition to addresses.
             is_open: whether anybody may ask now, without a key.
+            on_refused: receives each refusal.
         """
         self._origins = {each.lower().encode() for each in origins}
         self._has_any = ANY_ORIGIN in origins
         self._hosts, self._is_open = HostNames(hosts), is_open
+        self._on_refused = on_refused
         self._known_hosts: set[bytes] = set()
 
     def admit(self, exchange: Exchange) -> None:
         """Let the page that asks read the answer, or refuse its request, by its origin."""
         if exchange.refused is None and self._is_open() and exchange.path != _PROBED:
             exchange.refused = self._refusal(exchange)
+            if exchange.refused is not None and self._on_refused is not None:
+                self._on_refused(exchange.refused, None, exchange.caller)
         if not self._origins:
             return
         origin = next((value for name, value in exchange.headers if name == b"origin"), None)
@@ -133,10 +139,11 @@ class WebPages:
         exchange.write(b"", more=False)
 
 
-def pages_of(settings: Settings, access: Callers) -> WebPages:
+def pages_of(settings: Settings, access: Callers, on_refused: OnError | None = None) -> WebPages:
     """Return what the settings let web pages do at the callers' port."""
     return WebPages(
         settings.cors_origins,
         hosts=(*settings.allowed_hosts, settings.host),
         is_open=lambda: access.is_open,
+        on_refused=on_refused,
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from kairos.errors import InvalidRequest
 from kairos.live.frontend.openai_errors import send_error
+from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.client_response import ASGIApp, Receive, Scope, Send
 
 ANY_HOST = "*"
@@ -67,8 +68,9 @@ class KnownHosts:
     A request without a name is from no browser.
     """
 
-    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, names: Iterable[str], audit: AuditLog | None = None) -> None:
+        """Let requests by these names pass. `audit`: receives the refusals."""
+        self._app, self._audit = app, audit
         self._names = HostNames(name for name in names if name != ANY_HOST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,9 +79,11 @@ class KnownHosts:
                 continue
             host = value.decode("latin-1")
             if not self._names.has(host):
-                await send_error(
-                    UnknownHost(host, setting="admin_hosts", what="the operators' routes"), send
-                )
+                error = UnknownHost(host, setting="admin_hosts", what="the operators' routes")
+                if self._audit is not None:
+                    client = scope["client"]
+                    self._audit.refused(error, None, client and client[0], "operators")
+                await send_error(error, send)
                 return
         await self._app(scope, receive, send)
 

@@ -63,4 +63,4 @@ def operators_front(
         )
 
     front = PortFront((probes,), LateApp(build))
-    return RequestIds(KnownHosts(Operators(front, access, audit), names))
+    return RequestIds(KnownHosts(Operators(front, access, audit), names, audit))

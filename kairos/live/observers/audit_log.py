@@ -32,7 +32,7 @@ WINDOW_US = 60 * SECOND
 MOST_CALLERS = 50  # in a window, of tenants' keys and of addresses, that have lines of their own
 ADDRESS = "at "  # before the address by which a caller is known that has no tenant yet
 _OTHERS = "others"
-_STATUSES = {401, 403, 429}
+_STATUSES = {401, 403, 421, 429}
 _PENDING_BYTES = 1 << 20  # that are kept while the disk takes nothing
 _SHOWN = 200  # characters of what a client chose
 

@@ -65,7 +65,7 @@ def add_follower_pages(
         return json_response(WorkflowGain(others=[], times=None))
 
     def guard(inner: ASGIApp) -> ASGIApp:
-        return KnownHosts(Operators(inner, access=access, audit=audit), names)
+        return KnownHosts(Operators(inner, access=access, audit=audit), names, audit)
 
     app.add_middleware(PageGuard, guard=guard)
     return history

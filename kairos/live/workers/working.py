@@ -66,6 +66,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             sink = RemoteFactSink(
                 setup.path(FACTS), name, engine, WallClock(), max_wait_s=settings.max_wait_s
             )
+            on_error = counting(sink.count_error, audit)
             gateway = Gateway(
                 sink,
                 engine,
@@ -75,7 +76,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 Inference() if settings.infer else None,
                 served_models=list,
                 on_trouble=sink.hear_of,
-                on_error=counting(sink.count_error, audit),
+                on_error=on_error,
                 bodies=bodies,
                 classes=ServiceClasses(classes(settings.service_class)),
                 salts_caches=settings.cache_salt,
@@ -96,7 +97,9 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     *batches.background(),
                 ]
                 limits = limits_of(settings, sink.count_error)
-                server = server_of(app, gateway, limits, tls.callers, pages_of(settings, access))
+                server = server_of(
+                    app, gateway, limits, tls.callers, pages_of(settings, access, on_error)
+                )
                 async with serving({sock: server}, beside):
                     yield partial(_change, access, gateway, bodies, tls)
                 await sink.finish()
