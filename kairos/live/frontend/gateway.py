@@ -210,6 +210,10 @@ class GatewayCall:
         self._coming = None
         if self._is_over or reading.cancelled():
             return
+        failed = reading.exception()
+        if isinstance(failed, Exception):  # not raised here, where a frame has its task
+            self.ended(failed)
+            return
         try:
             self._take(content, reading.result())
         except Exception as error:  # noqa: BLE001 - as above
@@ -240,6 +244,10 @@ class GatewayCall:
     def _estimated(self, body: Body, identity: Identity, counting: asyncio.Task[Estimate]) -> None:
         self._coming = None
         if self._is_over or counting.cancelled():
+            return
+        failed = counting.exception()
+        if isinstance(failed, Exception):
+            self.ended(failed)
             return
         try:
             self._arrive(body, identity, counting.result())

@@ -43,3 +43,4 @@ class TenantThreads:
                 turns.release()
             else:
                 asked.add_done_callback(give_back)
+            asked = None  # an error has this frame, and its future has the error

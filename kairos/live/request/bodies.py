@@ -186,8 +186,12 @@ class Upload:
     def _unpacked(self, unpacking: asyncio.Future[bytes]) -> None:
         if self._is_over or unpacking.cancelled():
             return
+        failed = unpacking.exception()
+        if isinstance(failed, KairosError):  # not raised here, where a frame has its future
+            self._refuse(failed)
+            return
+        content = unpacking.result()
         try:
-            content = unpacking.result()
             self._bodies.hold_unpacked(len(content), self._response)
         except KairosError as error:
             self._refuse(error)

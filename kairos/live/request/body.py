@@ -339,7 +339,7 @@ def _decoded_large(content: bytes, decoder: msgspec.json.Decoder[Any], compiled:
     except msgspec.ValidationError as error:
         body = _decoded_lax(found.small, _LAX[decoder], error)
     if found.beyond is not None:
-        raise found.beyond
+        raise InvalidRequest(str(found.beyond), found.beyond.param)  # has no frame that has it
     return msgspec.structs.replace(body, **found.raw)
 
 
