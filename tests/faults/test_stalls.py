@@ -17,6 +17,7 @@ from tests.faults.faults import Delay, Stall
 from tests.faults.proxy import Proxy
 
 TOKENS = 10
+CALLERS = 16  # at a time: as many as both engines together have room for, so each has its half
 KNOWN = 200  # calls, after which it is known how long silences are
 NEVER_S = 3_600  # the limit that is set: only what is known of silences ends one in this time
 
@@ -37,7 +38,7 @@ async def pool(number=2, step_s=0.005):
     """A Kairos before so many engines, and the proxies before these."""
     async with (
         engines(number, step_s) as proxies,
-        serving(*(each.url for each in proxies), max_num_seqs=16, stall_s=NEVER_S) as served,
+        serving(*(each.url for each in proxies), max_num_seqs=CALLERS // 2, stall_s=NEVER_S) as served,
     ):
         yield served, proxies
 
@@ -47,7 +48,7 @@ async def call(served, *, stream):
     return (await served.chat(**body)).status
 
 
-async def play(served, *, calls, stream, callers=16):
+async def play(served, *, calls, stream, callers=CALLERS):
     """What became of so many calls, each of which follows another's end."""
     left = iter(range(calls))
 
@@ -88,7 +89,7 @@ async def test_slow_and_steady_engines_keep_their_calls(stream):
     async with pool(step_s=0.3) as (served, proxies):
         for proxy in proxies:
             proxy.hurt(Delay(2), times=None)
-        made = await play(served, calls=16, stream=stream)
+        made = await play(served, calls=CALLERS, stream=stream)
 
         assert set(made) == {200}
         assert served.facts.all(Bounced) == []
@@ -122,7 +123,7 @@ class Workers:
 
 async def test_a_process_that_only_performs_calls_notices_it_too():
     async with engines() as proxies, AsyncExitStack() as stack:
-        names = [f"--engine={each.url},max_num_seqs=16" for each in proxies]
+        names = [f"--engine={each.url},max_num_seqs={CALLERS // 2}" for each in proxies]
         ports = "--port", "0", "--admin-port", "0"
         process = await spawn(*ports, "--workers", "2", *names, KAIROS_STALL_S=str(NEVER_S))
         stack.push_async_callback(process.communicate)
