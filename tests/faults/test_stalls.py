@@ -17,7 +17,7 @@ from tests.faults.faults import Delay, Stall
 from tests.faults.proxy import Proxy
 
 TOKENS = 10
-CALLERS = 16  # at a time: as many as both engines together have room for, so each has its half
+CALLERS = 16  # at a time: both engines together have room for as many, so each has its half
 KNOWN = 200  # calls, after which it is known how long silences are
 NEVER_S = 3_600  # the limit that is set: only what is known of silences ends one in this time
 
@@ -38,7 +38,9 @@ async def pool(number=2, step_s=0.005):
     """A Kairos before so many engines, and the proxies before these."""
     async with (
         engines(number, step_s) as proxies,
-        serving(*(each.url for each in proxies), max_num_seqs=CALLERS // 2, stall_s=NEVER_S) as served,
+        serving(
+            *(each.url for each in proxies), max_num_seqs=CALLERS // 2, stall_s=NEVER_S
+        ) as served,
     ):
         yield served, proxies
 
