@@ -402,12 +402,15 @@ def test_a_request_that_is_refused_is_declined_and_done(world, process, gateway)
     assert is_done(world, process)
 
 
-def test_a_name_that_is_in_flight_elsewhere_is_declined(world, process, gateway):
-    world.call(process, "c")
+@pytest.mark.parametrize(
+    ("tenant", "code"), [("acme", "request_in_flight"), ("other", "request_id_taken")]
+)
+def test_a_name_that_is_in_flight_elsewhere_is_declined(world, process, gateway, tenant, code):
+    world.call(process, "c", tenant="acme")
     world.flow()
-    twin = world.call(gateway, "c")
+    twin = world.call(gateway, "c", tenant=tenant)
     world.flow()
-    assert twin.error.code == "request_in_flight"
+    assert twin.error.code == code
     world.run("c").end()
     world.flow()
     assert process.clients[0].status == 200
