@@ -76,7 +76,8 @@ def run(
         typer.Option(
             min=1,
             max=5000,
-            help=r"Calls, and functions, at once \[what the engines say; with --url 64].",
+            help=r"Calls, and functions, and requests of embedding or ranking, at once "
+            r"\[what the engines say; with --url 64].",
         ),
     ] = None,
     max_calls: Annotated[

@@ -190,7 +190,8 @@ async def _processors(record: RunRecord) -> AsyncIterator[Processors | None]:
     if record.retrieval is None:
         yield None
         return
-    async with opened_processors(record.retrieval, os.environ) as service:
+    at_once = record.concurrency
+    async with opened_processors(record.retrieval, os.environ, at_once=at_once) as service:
         yield service.of(run=record.id)
 
 

@@ -4,8 +4,10 @@ import asyncio
 import threading
 
 import pytest
+from aiohttp import web
 
 from kairos.flow.functions import Functions
+from kairos.retrieval_settings import RetrievalSettings
 from tests.e2e.flow_runs import Runs, answering, completion
 
 FLOW = """
@@ -119,6 +121,45 @@ async def test_h08_no_more_calls_are_at_an_engine_than_are_allowed(runs, most):
     runs.engine.answer = answer
     await runs.run(SAYS, [{"x": n} for n in range(6 * most)], concurrency=most)
     assert most_seen == most
+
+
+ASKED = {
+    "embed": "embed, inputs: {texts: row.x}",
+    "rerank": "rerank, top_k: 1, inputs: {query: row.x, passages: row.of}",
+}
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("kind", ASKED)
+async def test_no_more_requests_are_at_processors_than_are_allowed(runs, engines, kind, most):
+    at_once, most_seen = 0, 0
+
+    async def answer(request):
+        nonlocal at_once, most_seen
+        asked = await request.json()
+        texts = asked.get("input") or [asked["query"]]
+        at_once += 1
+        most_seen = max(most_seen, at_once)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        at_once -= 1
+        if "7" in texts:
+            return web.json_response({"error": {"message": "no"}}, status=400)
+        if "query" in asked:
+            return web.json_response({"results": [{"index": 0, "relevance_score": 1.0}]})
+        data = [{"index": at, "embedding": [1.0]} for at in range(len(texts))]
+        return web.json_response({"data": data})
+
+    embedders = [await engines() for _ in range(2)]
+    for each in embedders:
+        each.answer = answer
+    urls = tuple(each.url for each in embedders)
+    retrieval = RetrievalSettings(embedders=urls, rerankers=urls)
+    flow = FLOW.replace("call, function: f, purity: pure, inputs: {x: row.x}", ASKED[kind])
+    rows = [{"x": str(n), "of": [str(n)]} for n in range(200)]
+    record = await runs.run(flow, rows, concurrency=most, retrieval=retrieval, engines=())
+    assert (record.figures["written"], record.figures["failed"]) == (199, 1)
+    assert most_seen <= most
 
 
 @pytest.mark.parametrize("most", [1, 2, 4, 7, 40])

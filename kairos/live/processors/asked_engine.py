@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import aiohttp
@@ -17,10 +18,22 @@ class AskedEngine:
     """`models`: those that it offers; None: it does not tell."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, base_url: str, headers: Mapping[str, str]
+        self,
+        session: aiohttp.ClientSession,
+        base_url: str,
+        headers: Mapping[str, str],
+        room: asyncio.Semaphore | None = None,
     ) -> None:
-        """`base_url`: with `/v1`. `headers`: of every call."""
+        """Ask nothing yet.
+
+        Args:
+            session: of all requests.
+            base_url: with `/v1`.
+            headers: of every call.
+            room: for as many requests as it and others may have at once; None: no limit.
+        """
         self._session, self._headers = session, headers
+        self._room: AbstractAsyncContextManager[object] = room or nullcontext()
         self.base_url = base_url
         self.models: list[str] | None = None
 
@@ -48,4 +61,5 @@ class AskedEngine:
         """Raises Unavailable where trying again makes sense, another KairosError where not."""
         named = body if model is None else {**body, "model": model}
         data = msgspec.json.encode(named)
-        return await ask_json(self._session, "POST", self.base_url + path, data, self._headers)
+        async with self._room:
+            return await ask_json(self._session, "POST", self.base_url + path, data, self._headers)

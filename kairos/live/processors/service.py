@@ -192,9 +192,18 @@ class FlowProcessors:
 
 @asynccontextmanager
 async def processors(
-    settings: RetrievalSettings, environ: Mapping[str, str], note: Note = lambda _: None
+    settings: RetrievalSettings,
+    environ: Mapping[str, str],
+    note: Note = lambda _: None,
+    at_once: int | None = None,
 ) -> AsyncIterator[ProcessorService]:
-    """Ready to be asked, while the block runs. `note`: is told of each batch.
+    """Yield a service that is ready to be asked.
+
+    Args:
+        settings: which engines there are, and where collections stay.
+        environ: has their keys.
+        note: is told of each batch.
+        at_once: requests to embedders, and to rankers, at most; None: as many as they take.
 
     Raises:
         SetupError: no engine of a sort can be reached, a key is missing, or collections cannot be
@@ -208,7 +217,10 @@ async def processors(
         await stack.enter_async_context(session)
 
         def engines(of: Sequence[ProcessorEngine]) -> list[AskedEngine]:
-            return [AskedEngine(session, each.base_url, _headers(each, environ)) for each in of]
+            room = None if at_once is None else asyncio.Semaphore(at_once)
+            return [
+                AskedEngine(session, each.base_url, _headers(each, environ), room) for each in of
+            ]
 
         embedders = rankers = None
         if settings.embedders:

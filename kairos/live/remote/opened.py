@@ -13,9 +13,14 @@ AnyProcessors = ProcessorService | RemoteProcessors
 
 @asynccontextmanager
 async def opened_processors(
-    settings: RetrievalSettings, environ: Mapping[str, str], note: Note = lambda _: None
+    settings: RetrievalSettings,
+    environ: Mapping[str, str],
+    note: Note = lambda _: None,
+    at_once: int | None = None,
 ) -> AsyncIterator[AnyProcessors]:
-    """`note`: see `processors`; those that are services of their own count for themselves.
+    """Yield processors. Services of their own count for themselves, and have their own limits.
+
+    `note`, `at_once`: see `processors`.
 
     Raises:
         SetupError: they cannot be used.
@@ -24,5 +29,5 @@ async def opened_processors(
         async with remote_processors(settings, environ) as remote:
             yield remote
         return
-    async with processors(settings, environ, note) as here:
+    async with processors(settings, environ, note, at_once) as here:
         yield here
