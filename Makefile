@@ -22,7 +22,7 @@ VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance acceptance-agents acceptance-attacks acceptance-batches acceptance-containers acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts acceptance-rows bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-floors test-frameworks test-http test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
+.PHONY: acceptance acceptance-agents acceptance-attacks acceptance-batches acceptance-containers acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts acceptance-rows acceptance-sanitizers bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-floors test-frameworks test-http test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -151,6 +151,9 @@ acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acce
 
 acceptance-attacks: $(INSTALLED)
 	@$(BIN)/python -m tests.acceptance.attacks
+
+acceptance-sanitizers: $(INSTALLED)
+	@$(BIN)/python -m tests.fuzz.sanitized 1800
 
 acceptance-containers: $(INSTALLED)
 	@$(PYTEST) -m acceptance -s tests/acceptance/test_containers.py

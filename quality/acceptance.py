@@ -207,6 +207,12 @@ PARTS = {
         (*FLOWS, "examples", "tests/acceptance/bad_rows.py", "tests/acceptance/test_bad_rows.py"),
         25,
     ),
+    "sanitizers": Part(
+        "random input to both C sources under AddressSanitizer and UBSan, half an hour",
+        _make("acceptance-sanitizers"),
+        ("kairos/live/request/reading.c", "kairos/dispatcher/forecast.c", "tests/fuzz"),
+        35,
+    ),
     "soak": Part(
         "two minutes, then twenty, of load before engines that crash, hang and answer wrongly",
         _make("test-soak", "soak SECONDS=1200"),
