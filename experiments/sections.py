@@ -52,6 +52,7 @@ _MODULES = (
     "e51_untuned",
     "e52_guard_constants",
     "e53_drawn_orders",
+    "e54_drawn_placements",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

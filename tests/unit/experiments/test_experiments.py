@@ -35,6 +35,7 @@ QUICKEST = (
     "e51_untuned",
     "e52_guard_constants",
     "e53_drawn_orders",
+    "e54_drawn_placements",
 )
 
 
