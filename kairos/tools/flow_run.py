@@ -178,7 +178,7 @@ def _changed(plan: Plan, record: RunRecord) -> str:
     )
     again = f"; what happens by {', '.join(effects)} happens again for them" if effects else ""
     return (
-        "the flow or its functions have changed since this run began: all rows, and so the "
+        "the flow, its functions or models have changed since this run began: all rows, and so the "
         f"{record.figures.get('written', 0):,} that are done, are computed by what they are now; "
         f"equal calls are not made again{again}"
     )
