@@ -88,6 +88,7 @@ class Patience:
                 broken = broken + 1 if error.code == UpstreamUnreachable.code else 0
                 is_last = refused + 1 == self._tries or now_s + wait_s > until_s
                 is_last = is_last or broken == _BROKEN_TRIES
+                error.is_final = is_last and self._tries == inf
                 if is_last or not await self._slept(
                     wait_s, Wait(str(error), since_s, now_s + wait_s, until_s)
                 ):

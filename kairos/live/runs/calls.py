@@ -153,7 +153,7 @@ class RunCalls:
                 await asyncio.sleep(delay_us / SECOND)
             fact: CallAnswered | CallBroke = await work
         except KairosError as error:
-            is_final = isinstance(error, InvalidRequest)
+            is_final = isinstance(error, InvalidRequest) or error.is_final
             lost = error.ids if isinstance(error, ValuesLost) else ()
             fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=not is_final, lost=lost)
         except FunctionFailed as error:

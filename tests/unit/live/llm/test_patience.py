@@ -67,8 +67,9 @@ async def test_what_is_left_fails_at_once_and_is_not_asked_again():
 
     trial.patience._sleep = sleep
     for _ in range(2):
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable) as raised:
             await trial.run()
+        assert not raised.value.is_final, "a resumed run asks again"
     assert len(trial.attempts) == 2
     assert trial.patience.waits == []
 
@@ -99,9 +100,10 @@ async def test_a_call_at_which_engines_break_fails_after_five_times_in_a_row():
         errors.append(refusal)
         raise refusal
 
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable) as raised:
         await trial.patience.until_answered(ask, {})
     assert len(errors) == 4 + 5
+    assert raised.value.is_final
 
 
 async def test_it_never_waits_past_the_deadline():
