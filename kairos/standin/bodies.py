@@ -109,7 +109,6 @@ class StandInBody(msgspec.Struct):
     n: Annotated[int, msgspec.Meta(ge=1, le=1)] | None = None
     seed: int | None = None
     kv_transfer_params: KvTransferParams | None = None
-    request_id: str | None = None  # of a response, as vLLM takes it
     fail: Failure | None = None  # the stand-in's own: how this call is to go wrong
 
     @property

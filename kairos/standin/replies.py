@@ -109,10 +109,6 @@ class ResponsesReply:
             "model": model, "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
         }  # fmt: skip
 
-    def name(self, response_id: str) -> None:
-        """Take the id that the request chose."""
-        self._head["id"] = response_id
-
     def whole(self, text: str, finish: FinishReason, usage: StandInUsage) -> Json:
         cut = finish == "length"
         return self._head | {

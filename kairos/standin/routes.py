@@ -168,8 +168,6 @@ class StandIn:
         prompt_tokens, text, said = self._draw(body, read_prompt)
         request_id = request.headers.get(REQUEST_ID) or uuid.uuid4().hex
         reply = reply_type(request_id, body.model, said.tool)
-        if isinstance(reply, ResponsesReply) and body.request_id is not None:
-            reply.name(body.request_id)
         if isinstance(reply, MessagesReply):
             reply.prompt_tokens = prompt_tokens
         with self._counting_aborts():
