@@ -21,8 +21,8 @@ from kairos.events import InstanceJoined, Record
 from kairos.live.kafka.cluster import MESSAGE_BYTES
 from kairos.live.kafka.producer import message_bytes
 from kairos.live.kafka.subscription import Assigned, CaughtUp, ReceivedMessage, Revoked
+from kairos.live.pool import epoch_fence as fence_module
 from kairos.live.pool import member as member_module
-from kairos.live.pool import orders as orders_module
 from kairos.live.pool import performer as performer_module
 from kairos.live.pool.bus_calls import BusCalls
 from kairos.live.pool.member import PoolMember
@@ -444,7 +444,7 @@ class World:
             log = self.logs[topic]
             return log[offset] if offset < len(log) else None
 
-        self._stack.enter_context(mock.patch.object(orders_module, "read_at", read_at))
+        self._stack.enter_context(mock.patch.object(fence_module, "read_at", read_at))
         for module in (member_module, performer_module):
             self._stack.enter_context(mock.patch.object(module, "Subscription", Reading))
         self._stack.enter_context(mock.patch.object(member_module, "follow", follow))

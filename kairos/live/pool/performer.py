@@ -32,6 +32,7 @@ from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
 from kairos.live.kafka.topic_setup import partition_of
+from kairos.live.pool.epoch_fence import EpochFence
 from kairos.live.pool.messages import (
     ALIVE,
     PERFORMER,
@@ -45,7 +46,7 @@ from kairos.live.pool.messages import (
     Told,
     read_orders,
 )
-from kairos.live.pool.orders import EpochFence, obey
+from kairos.live.pool.orders import obey
 from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.ports import Clock
 from kairos.topics import DISPATCHES, REQUESTS

@@ -17,7 +17,7 @@ from kairos.events import (
 from kairos.live.bus.left_out import left_out
 from kairos.live.kafka.subscription import ReceivedMessage
 from kairos.live.kafka.tail import NotKept
-from kairos.live.pool import orders as orders_module
+from kairos.live.pool import epoch_fence as fence_module
 from kairos.live.pool import performer as performer_module
 from kairos.live.pool.messages import (
     EPOCH,
@@ -144,7 +144,7 @@ def test_orders_wait_in_their_order_for_their_epoch_to_be_found(world, process, 
         asked.append((topic, offset))
         return await answer
 
-    monkeypatch.setattr(orders_module, "read_at", read_at)
+    monkeypatch.setattr(fence_module, "read_at", read_at)
     for name in ("c", "d"):
         world.call(process, name)
     world.settle()
@@ -164,7 +164,7 @@ def test_where_the_topic_has_not_kept_announcements_the_number_has_to_do(
     async def read_at(*_):
         raise NotKept
 
-    monkeypatch.setattr(orders_module, "read_at", read_at)
+    monkeypatch.setattr(fence_module, "read_at", read_at)
     for name in ("c", "d"):
         world.call(process, name)
     world.settle()
@@ -185,7 +185,7 @@ def test_while_the_bus_does_not_say_whether_an_epoch_is_one_it_is_asked_again(
             raise Unavailable("away")
         return world.logs[EVENTS][7]
 
-    monkeypatch.setattr(orders_module, "read_at", read_at)
+    monkeypatch.setattr(fence_module, "read_at", read_at)
     world.call(process, "c")
     world.settle()
     order(process, Dispatch("c", "e0"), epoch=7)
