@@ -82,7 +82,7 @@ def test_e9_95_percent_of_static_prefixes_are_found_in_the_second_batch():
     ran, other = TwoBatches(WITH, **pool), TwoBatches(WITHOUT, **pool)
     assert len(PREFIXES) == 20
     assert ran.share(1) >= 0.95
-    assert other.share(1) < 0.8  # what else was computed meanwhile took their place
+    assert other.share(1) < 0.9  # what else was computed meanwhile took their place
     # Before the first batch all, before the second those that may be gone.
     assert len(PREFIXES) < ran.figures.touched <= 2 * len(PREFIXES)
     assert ran.figures.written == other.figures.written == 8

@@ -69,9 +69,9 @@ def test_a_call_takes_no_more_memory_than_is_reckoned(fields):
             }
             request = build.request(f"r{n:030d}", workflow_id=f"w{n // 10:030d}", **own)
             reckoned += bytes_of(request)
-            orchestrator.observe(Record(at=n, event=Arrived(request), commands=[]))
+            orchestrator.observe(Record(at=n, event=Arrived(request), commands=()))
             orchestrator.observe(
-                Record(at=n, event=Finished(request.id, 1_000 + n, 2_000 + n), commands=[])
+                Record(at=n, event=Finished(request.id, 1_000 + n, 2_000 + n), commands=())
             )
         after, _ = tracemalloc.get_traced_memory()
     finally:
