@@ -145,7 +145,7 @@ class EnginePool(Generic[Item, Result]):
         self._circuits = Circuits()
         self._refused: dict[str, tuple[float, str]] = {}  # since when, and why, by engine
         self._tasks: set[asyncio.Task[None]] = set()
-        self._wake: asyncio.TimerHandle | None = None
+        self._wake: asyncio.Handle | None = None
 
     async def results(
         self, query: Query, depth: int, items: Sequence[Item], tenant: str = ""
@@ -236,9 +236,13 @@ class EnginePool(Generic[Item, Result]):
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
-        now = _now()
-        if self._waits and (at := self._circuits.next_try_at(now)) is not None:
-            loop = asyncio.get_running_loop()
+        if not self._waits:
+            return
+        loop, now = asyncio.get_running_loop(), _now()
+        at = self._circuits.next_try_at(now)
+        if self.is_ready:  # its time came after `go` had looked
+            self._wake = loop.call_soon(self._shared.go)
+        elif at is not None:
             self._wake = loop.call_later(max(0, at - now) / SECOND, self._shared.go)
 
     def _next_batch(self) -> list[_Part[Item, Result]]:

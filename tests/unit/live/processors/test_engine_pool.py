@@ -1,10 +1,11 @@
 """Work over several engines: who gets what, and what becomes of it where one fails."""
 
 import asyncio
+from itertools import count
 
 import pytest
 
-from kairos.errors import InvalidRequest, UpstreamFailed
+from kairos.errors import InvalidRequest, Unavailable, UpstreamFailed
 from kairos.live.llm.http_llm import RefusedForNow
 from kairos.live.processors import engine_pool
 from kairos.live.processors.engine_pool import EnginePool, SharedEngines
@@ -202,6 +203,25 @@ async def test_an_engine_that_refuses_all_for_now_has_what_it_refused_later(clos
         await clock.passes(1)
     assert [each.result() for each in tasks] == [[2 * n] for n in range(20)]
     assert pool.waits_for == ""
+
+
+@pytest.mark.parametrize("step_us", [100_000, 300_000, 340_000, 600_000, 900_000, 999_999])
+async def test_an_engine_whose_time_comes_while_it_is_looked_for_is_tried(
+    closing, monkeypatch, step_us
+):
+    """Let time pass between two looks at the clock, as on a busy machine."""
+    looks = count(1, step_us)
+    monkeypatch.setattr(engine_pool, "_now", lambda: next(looks))
+    engines = Engines("a")
+    engines.broken["a"] = Unavailable("away")
+    closing(pool := engines.pool())
+    task = asyncio.create_task(pool.results((1,), 0, [1]))
+    async with asyncio.timeout(LIMIT_S):
+        while not engines.batches:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        engines.broken.clear()
+        assert await task == [2]
 
 
 async def test_what_nobody_waits_for_any_more_is_not_begun(closing):
