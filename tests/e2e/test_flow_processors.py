@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from examples.minilm import ALIAS, write_minilm
+from examples.minilm import ALIAS, FOR_VLLM, unpack_minilm, write_minilm
 from kairos.retrieval_settings import RetrievalSettings
 from tests.e2e.embedder import done_by
 from tests.e2e.flow_runs import (
@@ -281,7 +281,9 @@ async def test_a7_a_real_model_that_embeds_is_killed_and_another_of_it_goes_on(r
 @pytest.mark.timeout(2 * READY_S)
 async def test_a7_a_real_vllm_that_embeds_is_killed_and_another_goes_on(runs, tmp_path, scratch):
     needs_vllm()
-    options, given = ("--model", ALIAS), {"environ": {"TMPDIR": scratch}}
+    unpack_minilm(tmp_path / ALIAS)
+    options = ("--model", tmp_path / ALIAS, *FOR_VLLM)
+    given = {"environ": {"TMPDIR": scratch}}
     module = "kairos.live.engines.vllm"
     with (
         Process(tmp_path, "dies", *options, "--number", 1, module=module, **given) as dies,
