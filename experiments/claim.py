@@ -56,6 +56,16 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     figures: Callable[[Sequence[Any]], list[Figure]] = lambda _: []
 
 
+def gap_figures(
+    name: str, gaps: Sequence[float], unit: str, *, mean: float, worst: float
+) -> list[Figure]:
+    """Return the mean and the worst of gaps, in %, with their targets."""
+    return [
+        Figure(name=f"{name}, {which}", value=round(gap, 2), unit=unit, target=target)
+        for which, gap, target in (("mean", fmean(gaps), mean), ("worst", max(gaps), worst))
+    ]
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """In Markdown; the first column is text, the others are figures."""
     lines = [header, ["-", *["-:"] * (len(header) - 1)], *rows]

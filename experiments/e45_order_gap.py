@@ -14,7 +14,7 @@ from statistics import fmean
 import msgspec
 
 from bench.report import Figure
-from experiments.claim import Study, table
+from experiments.claim import Study, gap_figures, table
 from experiments.order_optimum import optimum
 from experiments.order_problems import KV_TOKENS, SEVEN, OrderProblem
 from experiments.report import commit
@@ -104,15 +104,8 @@ def section(rows: Sequence[Row]) -> str:
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     gaps = [100 * row.gap(PLANNED) for row in rows]
-    return [
-        Figure(
-            name=f"order of a flow's calls behind the best, {which}",
-            value=round(gap, 2),
-            unit="% of token steps, seven small batches",
-            target=target,
-        )
-        for which, gap, target in (("mean", fmean(gaps), 0.9), ("worst", max(gaps), 3.6))
-    ]
+    name, unit = "order of a flow's calls behind the best", "% of token steps, seven small batches"
+    return gap_figures(name, gaps, unit, mean=0.9, worst=3.6)
 
 
 def _dispatched(calls: Mapping[str, ScheduledCall], choose: Choice) -> list[str]:

@@ -14,7 +14,7 @@ from statistics import fmean
 import msgspec
 
 from bench.report import Figure
-from experiments.claim import Study, table
+from experiments.claim import Study, gap_figures, table
 from experiments.helium_order import helium_order
 from experiments.order_optimum import least_steps
 from experiments.order_problems import KV_TOKENS, drawn_tree
@@ -74,15 +74,8 @@ def section(rows: Sequence[Row]) -> str:
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     gaps = [100 * gap for row in rows for gap in row.gaps["planned"]]
-    return [
-        Figure(
-            name=f"order of drawn calls behind the best, {which}",
-            value=round(gap, 2),
-            unit=f"% of token steps, {len(gaps)} trees",
-            target=target,
-        )
-        for which, gap, target in (("mean", fmean(gaps), 1.0), ("worst", max(gaps), 4.0))
-    ]
+    name, unit = "order of drawn calls behind the best", f"% of token steps, {len(gaps)} trees"
+    return gap_figures(name, gaps, unit, mean=1.0, worst=4.0)
 
 
 STUDY = Study(

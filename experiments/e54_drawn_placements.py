@@ -13,10 +13,10 @@ from time import process_time
 import msgspec
 
 from bench.report import Figure
-from experiments.claim import Study, table
+from experiments.claim import Study, gap_figures, table
 from experiments.placement_problems import drawn_flow
 from experiments.report import commit
-from kairos.plan.device_work import DeviceChoice, DevicePlan, schedule
+from kairos.plan.device_work import schedule
 from kairos.plan.placement import place
 from kairos.plan.placement_baselines import co_located, data_parallel, one_by_one, round_robin
 from kairos.plan.placement_moves import PlanMoves
@@ -55,7 +55,7 @@ def measure(quick: bool) -> Iterator[Row]:
             name: rule(works, loads, devices) for name, rule in RULES.items()
         }
         moves = PlanMoves(works, loads, devices)
-        longer = moves.shake(_choices(planned), _SHORT if quick else _LONG, replicas=True)
+        longer = moves.shake(planned.choices, _SHORT if quick else _LONG, replicas=True)
         took = {name: plan.makespan_us for name, plan in plans.items()}
         yield Row(
             commit=at_commit,
@@ -66,13 +66,6 @@ def measure(quick: bool) -> Iterator[Row]:
             took=took,
             cpu_s=round(cpu_s, 2),
         )
-
-
-def _choices(plan: DevicePlan) -> list[DeviceChoice]:
-    devices: dict[str, list[int]] = {}
-    for phase in plan.phases:
-        devices.setdefault(phase.operator, []).append(phase.device)
-    return [DeviceChoice(name, tuple(of)) for name, of in devices.items()]
 
 
 def section(rows: Sequence[Row]) -> str:
@@ -88,15 +81,8 @@ def section(rows: Sequence[Row]) -> str:
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     gaps = [100 * (row.took[PLANNED] / row.best - 1) for row in rows]
-    return [
-        Figure(
-            name=f"placement of drawn flows behind the best known, {which}",
-            value=round(gap, 2),
-            unit=f"% of its time, {len(gaps)} flows",
-            target=target,
-        )
-        for which, gap, target in (("mean", fmean(gaps), 2.0), ("worst", max(gaps), 5.0))
-    ]
+    name = "placement of drawn flows behind the best known"
+    return gap_figures(name, gaps, f"% of its time, {len(gaps)} flows", mean=2.0, worst=5.0)
 
 
 STUDY = Study(

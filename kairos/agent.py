@@ -53,7 +53,7 @@ class LLM(Protocol):
     """Answers chat completions."""
 
     async def complete(self, body: Value, headers: Mapping[str, str]) -> Value:
-        """The OpenAI response to an OpenAI chat-completions body.
+        """Return the OpenAI response to an OpenAI chat-completions body.
 
         `headers` say who calls (`X-Kairos-*`) and name the call (`X-Request-Id`): a call that is
         tried again keeps its name and counts `X-Kairos-Attempt` up. After `X-Kairos-Deadline`
@@ -91,7 +91,7 @@ class Task:
         return self.envelope.deadline
 
     def text(self, field: str) -> str:
-        """A field of the value.
+        """Return a field of the value.
 
         Raises:
             InvalidRequest: there is no such field, or it is no text.
@@ -104,7 +104,7 @@ class Task:
     async def complete(
         self, system: str, user: str, *, max_tokens: int, temperature: float = 0.0, seed: int = 1
     ) -> str:
-        """What the model says to the user's text under the system prompt."""
+        """Ask the model under a system prompt, and return its text."""
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
         body = {
             "messages": messages,
@@ -166,7 +166,7 @@ Check = Callable[[], Awaitable[None]]
 
 
 class Application:
-    """Agents that work together, of which `entry` gets the user's task."""
+    """Agents that work together. `entry` is the agent that gets the user's task."""
 
     def __init__(self, name: str, *, entry: str) -> None:
         self.name = _named(name)
@@ -272,7 +272,7 @@ async def run(
 
 
 def read_result(message: Message) -> Result:
-    """Raises InvalidRequest: the message is no result."""
+    """Read a result. Raises InvalidRequest: the message has another form."""
     envelope = read_envelope(message)
     value = read_value(message)
     return Result(workflow_id=envelope.workflow_id, app=envelope.app, value=value)
@@ -304,7 +304,7 @@ async def _report_failure(app: Application, letter: Message) -> Sequence[Outgoin
 
 
 def _failure(message: Message, envelope: Envelope, error: str) -> Outgoing:
-    """The workflow's result: that there is none, and why."""
+    """Return a result that says why the workflow failed."""
     value = {"error": error}
     return RESULTS, forward(message, envelope, agent=USER, value=value, parent=envelope.parent)
 

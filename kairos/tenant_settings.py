@@ -270,8 +270,12 @@ def _check_app(name: str, where: str = "") -> None:
         raise SetupError(f"{where}'{name}' is no name of an app")
 
 
+def _is_weight(weight: float) -> bool:
+    return _LEAST_WEIGHT <= weight <= _MOST_WEIGHT
+
+
 def _check_weight(whose: str, weight: float) -> None:
-    if not _LEAST_WEIGHT <= weight <= _MOST_WEIGHT:
+    if not _is_weight(weight):
         raise SetupError(f"{whose}: weight {weight:g} is out of range (0.001 to 1000)")
 
 
@@ -282,7 +286,7 @@ def check_entitlements(entitlements: Entitlements) -> None:
         InvalidRequest: No settings say so, and arithmetic may not survive it.
     """
     for tenant, share in (entitlements.weights or {}).items():
-        if not _LEAST_WEIGHT <= share.weight <= _MOST_WEIGHT or len(tenant) > _MOST_CHARACTERS:
+        if not _is_weight(share.weight) or len(tenant) > _MOST_CHARACTERS:
             raise InvalidRequest("a tenant's name is too long, or its weight out of range")
         if share.apps:
             _check_names(*share.apps)
@@ -314,7 +318,7 @@ def _check_quota(quota: Quota) -> None:
 
 
 def _check_weights(*weights: float) -> None:
-    if not all(_LEAST_WEIGHT <= each <= _MOST_WEIGHT for each in weights):
+    if not all(map(_is_weight, weights)):
         raise InvalidRequest("a weight is out of range")
 
 

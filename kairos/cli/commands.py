@@ -1,4 +1,4 @@
-"""All commands of `kairos`, each of which is imported only when it is asked for.
+"""The commands of `kairos`. Each is imported when it is asked for.
 
 `kairos --help` lists them by the lines below; a test compares these with the commands' own.
 """
@@ -147,7 +147,7 @@ class Commands(TyperGroup):
         self.commands = {name: _listed(name, place) for name, place in COMMANDS.items()}
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the options of the group itself, with those that typer adds."""
+        """Return the options of the group itself, and the options that typer adds."""
         found = super().get_params(ctx)
         for each in found:
             take_plain_value(each)

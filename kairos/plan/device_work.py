@@ -73,6 +73,14 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
     def loads(self) -> int:
         return sum(each.load_us > 0 for each in self.phases)
 
+    @property
+    def choices(self) -> "list[DeviceChoice]":
+        """The operators in the order in which they were placed, each with its devices."""
+        devices: dict[str, list[int]] = {}
+        for phase in self.phases:
+            devices.setdefault(phase.operator, []).append(phase.device)
+        return [DeviceChoice(name, tuple(of)) for name, of in devices.items()]
+
     def models(self, device: int) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """What is resident on it, one after the other, each with the operators that it runs."""
         found: list[tuple[str, list[str]]] = []

@@ -86,7 +86,7 @@ def place(
     check_work(works, loads, devices)
     if replicas and len({each.model for each in works}) <= 1:
         return data_parallel(works, loads, devices)
-    plans = [_choices_of(plan) for plan in _rules(works, loads, devices, replicas)]
+    plans = [plan.choices for plan in _rules(works, loads, devices, replicas)]
     plans.append(_beam(works, loads, devices, min(width, _width(len(works), devices)), replicas))
     moves = PlanMoves(works, loads, devices)
     steps = min(_STEPS, _STEPS_EACH * len(works) ** 2 * devices)
@@ -135,13 +135,6 @@ def _beam(
                 found[key] = scored
         beam = [partial for _, partial in nsmallest(width, found.values(), lambda each: each[0])]
     return _choices(beam[0])
-
-
-def _choices_of(plan: DevicePlan) -> list[DeviceChoice]:
-    devices: dict[str, list[int]] = {}
-    for phase in plan.phases:
-        devices.setdefault(phase.operator, []).append(phase.device)
-    return [DeviceChoice(name, tuple(of)) for name, of in devices.items()]
 
 
 def _choices(partial: _Partial) -> list[DeviceChoice]:

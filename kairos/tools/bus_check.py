@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,10 +10,13 @@ import msgspec
 from confluent_kafka.admin import AdminClient
 
 from kairos.envelope import read_envelope
-from kairos.errors import InvalidRequest, SetupError
+from kairos.errors import InvalidRequest, SetupError, Unavailable
+from kairos.events import Arrived
+from kairos.live.bus.left_out import UNREADABLE
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.items import ReceivedMessage, received
 from kairos.live.kafka.profiles_topic import read_part
+from kairos.live.kafka.tail import PlaceReader, place_reader
 from kairos.live.pool.bus_call import read_call
 from kairos.live.pool.messages import (
     ALIVE,
@@ -37,9 +39,7 @@ from kairos.topics import DISPATCHES, EVENTS, PROFILES, REQUESTS, RESULTS
 CHECKED = (REQUESTS, DISPATCHES, EVENTS, PROFILES, RESULTS)  # orders before announcements
 _MOST_EPOCHS = 100_000
 _ANSWER_S = 10.0
-_POLL_S = 0.5
 _WHERE = re.compile(r"([A-Za-z0-9._-]{1,249})/([0-9]{1,9})@([0-9]{1,18})")
-_WRONG = (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError)
 _REASON = 200  # characters
 _alive = msgspec.json.Decoder(Alive)
 
@@ -63,26 +63,31 @@ class RecordReader:
         self._announced: set[tuple[str, int]] = set()  # pools and epochs
         self._ordered: dict[tuple[str, int], str] = {}  # of orders, and where the first is
 
+    def complain_of(self, found: Any) -> str | None:
+        """Return what is wrong with one of librdkafka's messages; None: nothing is."""
+        message = received(found)
+        return "a header's name is no text" if message is None else self.complain(message)
+
     def complain(self, message: ReceivedMessage) -> str | None:
         """Return what is wrong with a record; None: nothing is."""
         try:
             return self._read(message)
-        except _WRONG as error:
+        except UNREADABLE as error:
             return f"{type(error).__name__}: {error}"[:_REASON]
 
     def _read(self, message: ReceivedMessage) -> str | None:
-        match message.topic:
-            case topic if topic == REQUESTS:
-                _read_request(message)
-            case topic if topic == DISPATCHES:
-                self._read_orders(message)
-            case topic if topic == EVENTS:
-                return self._read_event(message)
-            case topic if topic == PROFILES:
-                read_part(message.key, message.value)
-            case topic if topic == RESULTS:
-                value, headers = message.value or b"", message.headers
-                read_envelope(Message(key=message.key, value=value, headers=headers))
+        topic = message.topic
+        if topic == EVENTS:
+            return self._read_event(message)
+        if topic == REQUESTS:
+            _read_request(message)
+        elif topic == DISPATCHES:
+            self._read_orders(message)
+        elif topic == PROFILES:
+            read_part(message.key, message.value)
+        elif topic == RESULTS:
+            value, headers = message.value or b"", message.headers
+            read_envelope(Message(key=message.key, value=value, headers=headers))
         return None
 
     def complain_of_epochs(self) -> Iterator[str]:
@@ -118,7 +123,9 @@ def _read_request(message: ReceivedMessage) -> None:
     if kind == ALIVE:
         _alive.decode(value)
     elif kind == TOLD:
-        check_event(read_told(value).event)
+        told = read_told(value)
+        if isinstance(told.event, Arrived):  # of which `read_told` leaves the check to others
+            check_event(told.event)
     elif kind == CALL:
         read_call(message, WallClock().now())
     else:
@@ -145,74 +152,37 @@ async def check_bus(
 def _check_bus(
     cluster: KafkaCluster, topics: Sequence[str], last: int | None, say: Callable[[str], None]
 ) -> CheckedBus:
-    settings = cluster.client(
-        group_id="kairos.readers",  # unused: nothing is committed
-        enable_auto_commit=False,
-        enable_partition_eof=True,
-        isolation_level="read_committed",
-        log_level=0,
-    )
-    consumer: Any = kafka.Consumer(settings)
-    checked, reader = CheckedBus(), RecordReader()
+    checked, complaints = CheckedBus(), RecordReader()
+
+    def complain(line: str) -> None:
+        checked.wrong += 1
+        say(line)
+
     try:
-        for topic in topics:
-            for partition in _partitions(consumer, topic):
-                _check_partition(consumer, topic, partition, last, reader, say, checked)
-        for line in reader.complain_of_epochs():
-            checked.wrong += 1
-            say(line)
+        with place_reader(cluster) as reader:
+            for found in _records(reader, topics, last):
+                checked.records += 1
+                if (why := complaints.complain_of(found)) is not None:
+                    complain(f"{found.topic()}/{found.partition()}@{found.offset()}: {why}")
     except kafka.KafkaException as error:
         raise SetupError(f"{cluster.servers}: {error.args[0].str()}") from None
-    finally:
-        consumer.close()
+    except Unavailable as error:
+        raise SetupError(str(error)) from None
+    for line in complaints.complain_of_epochs():
+        complain(line)
     return checked
 
 
-def _partitions(consumer: Any, topic: str) -> list[int]:
-    found = consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic]
-    if found.error is not None:
-        if found.error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART and topic in CHECKED:
-            return []  # what nobody has written to yet
-        raise SetupError(f"{topic}: {found.error.str()}")
-    return sorted(found.partitions)
-
-
-def _check_partition(
-    consumer: Any,
-    topic: str,
-    partition: int,
-    last: int | None,
-    reader: RecordReader,
-    say: Callable[[str], None],
-    checked: CheckedBus,
-) -> None:
-    first, end = consumer.get_watermark_offsets(
-        kafka.TopicPartition(topic, partition), timeout=_ANSWER_S
-    )
-    start = first if last is None else max(first, end - last)
-    if start >= end:
-        return
-    consumer.assign([kafka.TopicPartition(topic, partition, start)])
-    heard_at = time.monotonic()
-    while True:
-        found = consumer.poll(_POLL_S)
-        if found is None:
-            if time.monotonic() > heard_at + _ANSWER_S:
-                raise SetupError(f"{topic}/{partition}: the cluster does not answer")
-            continue
-        heard_at = time.monotonic()
-        if (error := found.error()) is not None:
-            if error.code() == kafka.KafkaError._PARTITION_EOF:
-                return
-            raise kafka.KafkaException(error)
-        checked.records += 1
-        message = received(found)
-        why = "a header's name is no text" if message is None else reader.complain(message)
-        if why is not None:
-            checked.wrong += 1
-            say(f"{topic}/{partition}@{found.offset()}: {why}")
-        if found.offset() >= end - 1:
-            return
+def _records(reader: PlaceReader, topics: Sequence[str], last: int | None) -> Iterator[Any]:
+    for topic in topics:
+        partitions = reader.partitions(topic)
+        if not partitions and topic not in CHECKED:  # of ours, nobody has written to it yet
+            raise SetupError(f"{topic}: there is no such topic")
+        for partition in partitions:
+            first, end = reader.bounds(topic, partition)
+            start = first if last is None else max(first, end - last)
+            if start < end:
+                yield from reader.read(topic, partition, start, end)
 
 
 async def skip_record(cluster: KafkaCluster, where: str, group: str) -> str:

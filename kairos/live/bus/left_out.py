@@ -8,12 +8,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, Metric
 
+from kairos.errors import InvalidRequest
 from kairos.topics import AGENTS, REPLIES
 
 logger = logging.getLogger(__name__)
 
+# What reading a message raises that makes no sense.
+UNREADABLE = (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError)
 _REASON = 300  # characters in the log
 _left_out: Counter[str] = Counter()
 _buried: Counter[str] = Counter()
@@ -37,10 +41,16 @@ def count_left_out(topic: str) -> None:
 
 
 def leave_out(message: BusRecord, reason: object) -> None:
-    """Count a message that does nothing, and say where it is and why."""
+    """Count a message that does nothing, and say where it is and why.
+
+    An exception that is not among UNREADABLE is a fault of ours: its trace is logged.
+    """
     where = (message.topic, message.partition, message.offset)
-    kind = f"{type(reason).__name__}: " if isinstance(reason, Exception) else ""
-    logger.warning("%s/%d at %d is left out: %s%s", *where, kind, str(reason)[:_REASON])
+    error = reason if isinstance(reason, Exception) else None
+    said = str(reason) if error is None else f"{type(error).__name__}: {error}"
+    ours = None if isinstance(error, UNREADABLE) else error
+    level = logging.WARNING if ours is None else logging.ERROR
+    logger.log(level, "%s/%d at %d is left out: %s", *where, said[:_REASON], exc_info=ours)
     count_left_out(message.topic)
 
 

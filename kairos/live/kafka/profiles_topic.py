@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 
 import msgspec
 
-from kairos.errors import InvalidRequest, MessageTooLarge
+from kairos.errors import MessageTooLarge
 from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED
-from kairos.live.bus.left_out import count_left_out
+from kairos.live.bus.left_out import UNREADABLE, count_left_out
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.items import CaughtUp, ReceivedMessage
 from kairos.live.kafka.producer import Producer
@@ -117,7 +117,7 @@ class _News:
         for n, (name, value) in enumerate(values.items(), start=1):
             try:
                 parts.append(read_part(name, value))
-            except (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError) as error:
+            except UNREADABLE as error:
                 logger.warning("%s: the record of %.200r is left out: %s", PROFILES, name, error)
                 count_left_out(PROFILES)
             if n % _DECODED_AT_ONCE == 0:

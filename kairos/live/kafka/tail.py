@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Self
 
 import confluent_kafka as kafka
@@ -83,30 +83,75 @@ async def read_at(cluster: KafkaCluster, topic: str, offset: int) -> ReceivedMes
 
 
 def _read_at(cluster: KafkaCluster, topic: str, offset: int) -> ReceivedMessage | None:
+    with place_reader(cluster) as reader:
+        first, end = reader.bounds(topic, 0)
+        if offset < first:
+            raise NotKept
+        if offset >= end:
+            return None
+        found = next(reader.read(topic, 0, offset, offset + 1), None)
+        return None if found is None else received(found)
+
+
+class PlaceReader:
+    """Reads parts of partitions as they are now, and commits nothing. It blocks."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def partitions(self, topic: str) -> list[int]:
+        """Return the numbers of a topic's partitions; none, where it does not exist."""
+        found = self._consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic]
+        if found.error is None:
+            return sorted(found.partitions)
+        if found.error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return []
+        raise kafka.KafkaException(found.error)
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the offset of the first message that is kept, and of the next to come."""
+        place = kafka.TopicPartition(topic, partition)
+        first, end = self._consumer.get_watermark_offsets(place, timeout=_ANSWER_S)
+        return first, end
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Any]:
+        """Yield librdkafka's messages from one offset on, and before another.
+
+        Raises:
+            Unavailable: The cluster has said nothing for ten seconds.
+            kafka.KafkaException: The partition cannot be read.
+        """
+        self._consumer.assign([kafka.TopicPartition(topic, partition, start)])
+        heard_at = time.monotonic()
+        while True:
+            found = self._consumer.poll(_POLL_S)
+            if found is None:
+                if time.monotonic() > heard_at + _ANSWER_S:
+                    raise Unavailable(f"{topic}/{partition}: the cluster does not answer")
+                continue
+            heard_at = time.monotonic()
+            if (error := found.error()) is not None:
+                if error.code() == kafka.KafkaError._PARTITION_EOF:
+                    return
+                raise kafka.KafkaException(error)
+            if found.offset() < end:
+                yield found
+            if found.offset() >= end - 1:
+                return
+
+
+@contextmanager
+def place_reader(cluster: KafkaCluster) -> Iterator[PlaceReader]:
+    """Yield a reader, and close it."""
     settings = cluster.client(
         group_id="kairos.readers",  # unused: nothing is committed
         enable_auto_commit=False,
         enable_partition_eof=True,
         isolation_level="read_committed",
+        log_level=0,
     )
     consumer: Any = kafka.Consumer(settings)
     try:
-        place = kafka.TopicPartition(topic, 0, offset)
-        first, end = consumer.get_watermark_offsets(place, timeout=_ANSWER_S)
-        if offset < first:
-            raise NotKept
-        if offset >= end:
-            return None
-        consumer.assign([place])
-        gives_up_at = time.monotonic() + _ANSWER_S
-        while time.monotonic() < gives_up_at:
-            found = consumer.poll(_POLL_S)
-            if found is None:
-                continue
-            if (error := found.error()) is None:
-                return received(found) if found.offset() == offset else None
-            if error.code() == kafka.KafkaError._PARTITION_EOF:
-                return None
-        raise Unavailable(f"{topic} cannot be read at {offset}")
+        yield PlaceReader(consumer)
     finally:
         consumer.close()

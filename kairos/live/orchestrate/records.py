@@ -2,11 +2,8 @@
 
 import logging
 
-import msgspec
-
-from kairos.errors import InvalidRequest
 from kairos.events import Record
-from kairos.live.bus.left_out import leave_out
+from kairos.live.bus.left_out import UNREADABLE, leave_out
 from kairos.live.kafka.items import ReceivedMessage
 from kairos.live.pool.messages import POOL, TAKEOVER, Epochs, read_record
 from kairos.model import SECOND
@@ -49,7 +46,7 @@ class Records:
             return None
         try:
             decided = read_record(message)
-        except (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        except UNREADABLE as error:
             leave_out(message, error)
             return None
         record = decided.record

@@ -12,7 +12,7 @@ from kairos.live.pool.decisions import Decisions
 from kairos.live.pool.messages import (
     Declined,
     Told,
-    check_request,
+    check_event,
 )
 from kairos.live.pool.pool_calls import Open, PoolCalls
 from kairos.ports import Clock
@@ -36,7 +36,7 @@ class Admitting:
     def arrive(self, arrived: Arrived, told: Told, offset: int) -> None:
         request = arrived.request
         try:
-            check_request(request)
+            check_event(arrived)
             self.admit(arrived, told.performer, offset, turn=told.turn)
         except KairosError as error:
             declined = Declined.of(request.id, error)

@@ -23,16 +23,23 @@ from kairos.live.bus.left_out import count_buried
 from kairos.live.kafka.cluster import MESSAGE_BYTES
 from kairos.live.kafka.producer import Producer, message_bytes
 from kairos.live.kafka.subscription import ReceivedMessage
-from kairos.live.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, REDO, TURN, Declined, Orders
+from kairos.live.pool.messages import (
+    CAUSE,
+    EPOCH,
+    MOST_COMMANDS,
+    PERFORMER,
+    POOL,
+    REDO,
+    TURN,
+    Declined,
+    Orders,
+)
 from kairos.live.pool.offsets import Offsets
 from kairos.live.pool.performer import Performer
 from kairos.live.pool.pool_calls import PoolCalls
 from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS
 
 logger = logging.getLogger(__name__)
-
-# Of one record, and of one message to a performer: more of them would be over the bus's limit.
-_COMMANDS = 1_000
 
 # Of interest for a second at most: whoever takes over is told anew. What was decided on them stays.
 _PASSING = Tick | InstanceStatus | Progressed
@@ -76,11 +83,11 @@ class DecisionPublisher:
             if context.cause is not None:
                 self.offsets.done(context.cause)
             return
-        first = msgspec.structs.replace(record, commands=record.commands[:_COMMANDS])
+        first = msgspec.structs.replace(record, commands=record.commands[:MOST_COMMANDS])
         self._say(first, context)
         rest = FactContext(workflow_id=context.workflow_id)
-        for start in range(_COMMANDS, len(record.commands), _COMMANDS):
-            more = record.commands[start : start + _COMMANDS]
+        for start in range(MOST_COMMANDS, len(record.commands), MOST_COMMANDS):
+            more = record.commands[start : start + MOST_COMMANDS]
             self._say(Record(record.at, Tick(), more), rest)
 
     def fence(self) -> None:

@@ -70,7 +70,8 @@ _HASHES = range(-(1 << 63), 1 << 64)
 
 _PRIORITIES = range(-(1 << 31), 1 << 31)
 _NAMES = 256  # characters of what names a tenant, a model, an instance, an error
-_COMMANDS = 1_000  # of one record: see `decision_publisher.py`
+# Of one record, and of one message to a performer: more of them would be over the bus's limit.
+MOST_COMMANDS = 1_000
 
 Identifier = Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
 ReplyTopic = Annotated[
@@ -236,8 +237,8 @@ def read_record(message: ReceivedMessage) -> RecalledRecord:
         raise InvalidRequest(f"entitlements have more than {ENTITLEMENTS_BYTES} bytes")
     else:
         check_event(event)
-    if len(record.commands) > _COMMANDS:
-        raise InvalidRequest(f"a record has at most {_COMMANDS} commands")
+    if len(record.commands) > MOST_COMMANDS:
+        raise InvalidRequest(f"a record has at most {MOST_COMMANDS} commands")
     for command in record.commands:
         check_command(command)
     performer = headers.get(PERFORMER, "")
@@ -264,7 +265,7 @@ def read_orders(message: ReceivedMessage) -> tuple[int, Orders]:
     orders = _orders.decode(message.value or b"")
     if len(orders.commands) != len(orders.turns):
         raise InvalidRequest("there are not as many turns as commands")
-    if len(orders.commands) > _COMMANDS or any(each not in _COUNTED for each in orders.turns):
+    if len(orders.commands) > MOST_COMMANDS or any(each not in _COUNTED for each in orders.turns):
         raise InvalidRequest("the orders are too many, or a turn is out of range")
     for command in orders.commands:
         check_command(command)

@@ -27,7 +27,7 @@ from kairos.events import (
     Refuse,
     WorkflowEnded,
 )
-from kairos.live.bus.left_out import leave_out
+from kairos.live.bus.left_out import UNREADABLE, leave_out
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
@@ -238,7 +238,7 @@ class Performer:
             return
         try:
             epoch, orders = read_orders(item)
-        except (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        except UNREADABLE as error:
             leave_out(item, error)
             return
         self._fence.take(epoch, item, orders)
@@ -247,8 +247,7 @@ class Performer:
         if item.headers.get(PERFORMER) == self.id:
             try:
                 self.take(zip(orders.commands, orders.turns, strict=True))
-            except Exception as error:  # a fault of ours: the orders end no process
-                logger.exception("orders are not understood")
+            except Exception as error:  # noqa: BLE001 - orders end no process, and are named
                 leave_out(item, error)
 
     def _after_asking(self, request_id: str, told: asyncio.Future[int]) -> None:

@@ -1,17 +1,11 @@
 """Reads back from `kairos.events` what was decided for a pool before."""
 
 import asyncio
-import logging
 
-import msgspec
-
-from kairos.errors import InvalidRequest
 from kairos.live.bus.left_out import leave_out
 from kairos.live.kafka.subscription import ReceivedMessage, Subscription
 from kairos.live.pool.active import ActiveBalancer
 from kairos.live.pool.messages import POOL, TAKEOVER, Epochs, read_record
-
-logger = logging.getLogger(__name__)
 
 
 class Recall:
@@ -54,10 +48,7 @@ class Recall:
                 self._active.recall(decided)
             elif epochs.is_forged(decided.epoch):
                 leave_out(message, f"no balancer announced itself at {decided.epoch}")
-        except (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError) as error:
-            leave_out(message, error)
-        except Exception as error:  # a fault of ours: its record ends no process, and is named
-            logger.exception("a record is not understood")
+        except Exception as error:  # noqa: BLE001 - a record ends no process, and is named
             leave_out(message, error)
         return True
 

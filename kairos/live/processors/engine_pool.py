@@ -419,10 +419,10 @@ class EnginePool(Generic[Item, Result]):
         since_s, _ = self._refused.get(engine, (time.monotonic(), ""))
         self._refused[engine] = since_s, str(error)
         left = [part for part in parts if not self._has_waited(part.work, error)]
-        if left and isinstance(error, RefusedForNow) and self.loads[engine].sound is None:
-            # Nothing is known that it takes: perhaps it refuses one of these alone.
-            self._suspects += _halves(left) if _is_many(left) else []
-            left = [] if _is_many(left) else left
+        knows_nothing = self.loads[engine].sound is None  # that it takes
+        if isinstance(error, RefusedForNow) and knows_nothing and _is_many(left):
+            self._suspects += _halves(left)  # perhaps it refuses one of these alone
+            return
         for part in left:
             self._wait(part)
 

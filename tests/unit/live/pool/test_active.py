@@ -313,7 +313,7 @@ def test_a_plan_that_a_performer_declares_is_recorded_and_done(world, process):
 
 
 def test_many_commands_are_said_in_several_records(world, monkeypatch):
-    monkeypatch.setattr(publisher_module, "_COMMANDS", 2)
+    monkeypatch.setattr(publisher_module, "MOST_COMMANDS", 2)
     process = world.process()
     world.assign(process)
     gateway = world.process()
