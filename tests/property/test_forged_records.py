@@ -3,15 +3,19 @@
 Calls are performed as if the records were not there.
 """
 
+import asyncio
 import random
 from collections import Counter
 
 import msgspec
 import pytest
 
+from kairos.agent import Application, read_result
+from kairos.agent import run as run_agents
 from kairos.declared_plan import PlannedOperator, PlannedWork
 from kairos.entitlements import CLASSES, Entitlements, Quota, TenantWeight
-from kairos.errors import InvalidRequest
+from kairos.envelope import Envelope, write_message
+from kairos.errors import InvalidRequest, KairosError
 from kairos.events import (
     Arrived,
     Bounced,
@@ -31,8 +35,11 @@ from kairos.events import (
 )
 from kairos.learner import Learner
 from kairos.learnt import AgentRank
+from kairos.live.bus.memory_bus import MemoryBus
 from kairos.live.kafka.items import ReceivedMessage
 from kairos.live.kafka.profiles_topic import read_part
+from kairos.live.llm.bus_llm import read_reply
+from kairos.live.orchestrate.ends import Ends
 from kairos.live.orchestrate.following import Following
 from kairos.live.pool.messages import (
     CAUSE,
@@ -49,8 +56,9 @@ from kairos.live.pool.messages import (
 )
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.ports import Message
 from kairos.tools.bus_check import RecordReader
-from kairos.topics import DISPATCHES, EVENTS, PROFILES, REQUESTS
+from kairos.topics import DISPATCHES, EVENTS, PROFILES, REQUESTS, RESULTS
 from tests.property.test_balancer_machine import remaining_model
 from tests.support import build, learnt
 from tests.support.forged import forge
@@ -59,6 +67,7 @@ from tests.support.pool_world import POOL as NAME
 from tests.support.pool_world import life
 
 WRONG = (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError)
+LIMIT_S = 60
 NEVER = 10**6  # no epoch
 PLAN = PlannedWork((PlannedOperator("a", calls=2.0),))
 QUOTAS = (Quota("t", calls_at_once=5),)
@@ -248,6 +257,85 @@ def check_learning(pools, seed, count):
     assert read > len(genuine)
 
 
+ENVELOPE = Envelope(
+    workflow_id="w", app="app", agent="x", upstream="user", started_at=1, parent="r",
+    traceparent=f"00-{'a' * 32}-{'b' * 16}-01",
+)  # fmt: skip
+
+
+async def _publish_spoilt(bus, topic, draw, count):
+    genuine = write_message(ENVELOPE, {"text": "do", "n": [1, {"a": "b"}]})
+    for _ in range(count):
+        spoilt = forge(draw, genuine)
+        content = spoilt.value or b""  # as a tombstone is handed on
+        if len(content) < 1 << 20:
+            await bus.publish(topic, msgspec.structs.replace(spoilt, value=content))
+
+
+async def _exchange(draw, count):
+    """Run an application of one agent, and who tells of ends, among spoilt messages."""
+    bus, app, done, told = MemoryBus(), Application("app", entry="x"), [], []
+
+    @app.agent("x")
+    async def x(task):
+        await task.finish({"text": "done"})
+
+    async def note_result(message):
+        if message.key == "genuine":
+            done.append(read_result(message).value)
+
+    async def note_end(message):
+        event = read_told(message.value).event
+        if event.workflow_id == "genuine":
+            told.append(event)
+
+    inbox = app.inbox("x")
+    for topic in (inbox, RESULTS):
+        await _publish_spoilt(bus, topic, draw, count)
+    asked = msgspec.structs.replace(ENVELOPE, workflow_id="genuine")
+    await bus.publish(inbox, write_message(asked, {"text": "do"}))
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
+        running = [
+            tasks.create_task(each)
+            for each in (
+                run_agents([app], bus, None),
+                Ends(bus, NAME).run(),
+                bus.consume(RESULTS, "test", note_result),
+                bus.consume(REQUESTS, "test", note_end),
+            )
+        ]
+        while not (done and told):
+            assert not any(each.done() for each in running)
+            await asyncio.sleep(0.001)
+        for each in running:
+            each.cancel()
+    assert done == [{"text": "done"}]
+    assert len(told) == 1
+
+
+def check_messages(pools, seed, count):
+    asyncio.run(_exchange(random.Random(seed), count))
+
+
+def check_replies(pools, seed, count):
+    """Read spoilt replies: each is an answer, or fails its call alone."""
+    draw, read = random.Random(seed), 0
+    value = b'{"status":200,"body":{"choices":[{"message":{"content":"x"}}]},"retry_after":"1"}'
+    reply = Message(key="r", value=value, headers={"kairos-request-id": "r"})
+    for _ in range(count):
+        try:
+            read_reply(forge(draw, reply).value or b"").answer()
+        except KairosError:
+            continue
+        read += 1
+    assert read
+
+
+@pytest.mark.parametrize("check", [check_messages, check_replies])
+def test_what_agents_read_is_read_among_spoilt_messages(pools, check):
+    check(pools, 0, 150)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_learnt_from_spoilt_profiles_can_be_decided_by(pools, seed):
     check_learning(pools, seed, 300)
@@ -256,7 +344,15 @@ def test_what_is_learnt_from_spoilt_profiles_can_be_decided_by(pools, seed):
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "check", [check_calls_go_on, check_no_process_ends, check_follower, check_learning]
+    "check",
+    [
+        check_calls_go_on,
+        check_no_process_ends,
+        check_follower,
+        check_learning,
+        check_messages,
+        check_replies,
+    ],
 )
 def test_ten_thousand_of_each_topic(pools, check):
     for seed in range(100, 120):

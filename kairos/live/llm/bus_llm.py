@@ -190,12 +190,12 @@ class BusLLM:
             return  # another process's, or said again
         self._is_doubted = False
         try:
-            expected.set_result(_read_reply(reply.value))
+            expected.set_result(read_reply(reply.value))
         except UpstreamFailed as error:
             expected.set_exception(error)
 
 
-def _read_reply(value: bytes) -> BusReply:
+def read_reply(value: bytes) -> BusReply:
     if len(value) > ANSWER_BYTES:
         raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
     try:
