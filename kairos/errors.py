@@ -51,6 +51,7 @@ class KairosError(Exception):
     param: str | None = None
     retry_after_s: int | None = None
     retries = True
+    allowed: str | None = None  # methods of the route, where another one is refused (405)
     is_final = False  # it was asked for again for as long as that makes sense
     limits: RateLimits | None = None  # of who asked, where they are known
 

@@ -330,8 +330,9 @@ class StandIn:
 def _as_before(sample: str) -> str:
     """Return a figure's name and labels as the oldest vLLM has them."""
     name, brace, labels = sample.partition("{")
-    before = _BEFORE.get(name, name)
-    return before + brace + _NEW_LABELS.sub("", labels)
+    if name == "cache_config_info":
+        labels = _NEW_LABELS.sub("", labels)
+    return _BEFORE.get(name, name) + brace + labels
 
 
 _BEFORE = {

@@ -116,6 +116,26 @@ async def test_every_answer_carries_a_request_id(kairos, engine):
     assert len(ids) == len(ANSWERS)
 
 
+ALLOWED = {
+    CHAT: "POST, OPTIONS",
+    "/v1/embeddings": "POST, OPTIONS",
+    "/v1/models": "GET, HEAD, OPTIONS",
+    "/v1/rerank": "DELETE, GET, HEAD, OPTIONS, POST",
+    "/v1/workflows/one": "DELETE, GET, HEAD, OPTIONS",
+    "/v1/plans/one": "OPTIONS, PUT",
+    "/health": "GET, HEAD, OPTIONS",
+}
+
+
+@pytest.mark.parametrize("path", ALLOWED)
+async def test_a_method_that_is_not_allowed_is_told_which_are(kairos, engine, path):
+    served = await kairos(engine.url)
+    wire = await served.connect()
+    await wire.post(path, b"", method="PATCH")
+    answer = await wire.answer()
+    assert (answer.status, answer.headers["allow"]) == (405, ALLOWED[path])
+
+
 async def test_a_clients_own_request_id_is_kept_and_passed_on(kairos, engine):
     served = await kairos(engine.url)
     answer = await served.chat(headers={"X-Request-Id": "mine-1"})

@@ -78,7 +78,10 @@ async def test_figures_are_read_by_the_names_of_either_version():
         assert (now in new_text, before in new_text) == (True, False)
         assert (now in old_text, before in old_text) == (False, True)
     assert b"kv_cache_size_tokens" not in old_text
-    assert b'engine="0"' not in old_text
+    for text, has_label in ((old_text, False), (new_text, True)):
+        [cache] = [line for line in text.splitlines() if b"cache_config_info" in line]
+        [running] = [line for line in text.splitlines() if b"requests_running" in line]
+        assert (b'engine="0"' in cache, b'engine="0"' in running) == (has_label, True)
     assert old.kind is new.kind
     assert old.cache == new.cache
     assert old.cache.kv_tokens == standins.StandInSettings().kv_tokens

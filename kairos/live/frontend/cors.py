@@ -10,8 +10,9 @@ from kairos.live.frontend.exchange import Exchange
 from kairos.live.frontend.hosts import ANY_HOST, HostNames, UnknownHost
 from kairos.live.observers.audit_log import OnError
 from kairos.live.request.access import Callers
+from kairos.live.request.routes import CALL_METHODS, OTHER_METHODS
 
-_CALLS, _OTHERS = b"POST, OPTIONS", b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
+_CALLS, _OTHERS = CALL_METHODS.encode(), OTHER_METHODS.encode()
 _KEPT_S = b"600"  # a browser asks again only after that time
 _EXPOSED = b"%b, %b, retry-after, " % (RAW[REQUEST_ID], RAW[REASON]) + b", ".join(
     b"x-ratelimit-%b-%b" % (figure, of)

@@ -3,14 +3,16 @@
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from kairos.errors import KairosError
 from kairos.header_names import REQUEST_ID
 from kairos.live.frontend.openai_errors import INTERNAL, RequestIds, new_id
 from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.client_response import error_body, error_headers
-from kairos.live.request.routes import RouteRefused
+from kairos.live.request.routes import RouteRefused, is_passed_on
 
 
 def error_response(error: KairosError) -> JSONResponse:
@@ -34,13 +36,30 @@ def answer_errors_as_openai_does(app: FastAPI, audit: AuditLog | None = None) ->
     async def no_route(request: HttpRequest, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         what = f"{request.method} {request.url.path[:100]!r}"
-        refused = RouteRefused(error.status_code, f"there is no {what} here")
+        allowed = _methods_of(request) if error.status_code == 405 else None
+        refused = RouteRefused(error.status_code, f"there is no {what} here", allowed)
         return await answer(request, refused)
 
     app.add_exception_handler(KairosError, answer)
     app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(Exception, answer)
     app.add_middleware(RequestIds)
+
+
+def _methods_of(request: HttpRequest) -> str:
+    """Return the methods of all routes that have the path: the application stops at the first."""
+    routes = [
+        each
+        for each in request.app.routes
+        if isinstance(each, Route) and each.matches(request.scope)[0] is not Match.NONE
+    ]
+    own = [each for each in routes if isinstance(each, APIRoute)]
+    # What is left matches all of `/v1`: calls that are passed on, and models.
+    passes = is_passed_on("POST", request.url.path)
+    methods = {method for each in own or routes * passes for method in each.methods or ()}
+    methods = methods or {"GET"}
+    more = {"HEAD", "OPTIONS"} if "GET" in methods else {"OPTIONS"}
+    return ", ".join(sorted(methods | more))
 
 
 def client_host(request: HttpRequest) -> str | None:

@@ -8,6 +8,7 @@ import httptools
 
 from kairos.errors import InvalidRequest
 from kairos.live.frontend.exchange import Exchange
+from kairos.live.request.routes import OTHER_METHODS
 
 if TYPE_CHECKING:
     from kairos.live.frontend.connection import Connection
@@ -32,9 +33,9 @@ class OtherVersion(NoHttp):
 class NotSpoken(InvalidRequest):
     """A request for a protocol or a version of HTTP that Kairos does not speak."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, allowed: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.code = status, code
+        self.status, self.code, self.allowed = status, code, allowed
 
 
 _NO_WEBSOCKET = NotSpoken(
@@ -48,6 +49,7 @@ _NO_TUNNEL = NotSpoken(
     "method_not_allowed",
     "this is no proxy for other hosts: take it out of the client's proxy settings (HTTP_PROXY, "
     "HTTPS_PROXY), and ask it by its own URL",
+    OTHER_METHODS,
 )
 _NO_VERSION = NotSpoken(
     505, "http_version", "only HTTP/1.1 and HTTP/1.0 are spoken here: let the client use HTTP/1.1"

@@ -172,6 +172,8 @@ def error_headers(error: KairosError) -> list[tuple[bytes, bytes]]:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     if not error.retries or (error.retry_after_s or 0) > _SHORT_S:
         headers.append((b"x-should-retry", b"false"))
+    if error.allowed is not None:
+        headers.append((b"allow", error.allowed.encode()))
     return headers
 
 

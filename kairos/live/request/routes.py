@@ -57,6 +57,7 @@ ROUTES: dict[str, RouteRules] = {
     "/v1/messages/count_tokens": RouteRules(needs_memory=False, protocol="anthropic"),
     "/v1/responses/input_tokens": _COUNTS,
 }
+CALL_METHODS, OTHER_METHODS = "POST, OPTIONS", "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 HOT_ROUTES = {path for path, rules in ROUTES.items() if rules.is_hot}
 PASSED = {path for path in ROUTES if not path.startswith("/v1/")}
 
@@ -72,9 +73,9 @@ _METHODS = {"GET", "POST", "DELETE"}
 class RouteRefused(InvalidRequest):
     """A path or method that is not served."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, allowed: str | None = None) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.allowed = status, allowed
         self.code = "method_not_allowed" if status == 405 else "not_found"
 
 
@@ -103,7 +104,7 @@ def check_passes(method: str, path: str, raw_path: bytes) -> None:
     """
     if path in HOT_ROUTES:
         if method != "POST":
-            raise RouteRefused(405, f"{path} takes POST, not {method}")
+            raise RouteRefused(405, f"{path} takes POST, not {method}", CALL_METHODS)
         passes = True
     else:
         passes = path in PASSED or (
