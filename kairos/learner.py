@@ -14,8 +14,7 @@ from kairos.events import ProfilesLearnt, Record
 from kairos.learnt import POOLED, AgentProfile, AgentRank, RemainingModel
 from kairos.orchestrator.learning_data import AppKey, Learning
 from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.orchestrator.profiles import CallSample
-from kairos.orchestrator.workflow import OpenedWorkflow
+from kairos.orchestrator.workflow import Lesson, OpenedWorkflow
 from kairos.scheduler.ranking import Ranking
 
 # All agents are embedded anew, and all ranks published, when more than this share of them has
@@ -49,10 +48,10 @@ class Learner:
         learning = self.begin()
         return None if learning is None else self.compute(learning)
 
-    def study(self, ended: Iterable[OpenedWorkflow]) -> list[CallSample | AgentKey]:
-        """What these workflows teach. Pure."""
-        skew_us = self.orchestrator.skew_us
-        return [lesson for workflow in ended for lesson in workflow.lessons(skew_us)]
+    def study(self, ended: Iterable[OpenedWorkflow]) -> list[Lesson]:
+        """What these workflows teach. Changes nothing."""
+        skew_us, joins = self.orchestrator.skew_us, self.orchestrator.joins
+        return [lesson for workflow in ended for lesson in workflow.lessons(skew_us, joins)]
 
     def begin(self, *, whole: bool = False) -> Learning | None:
         """A copy of what has changed enough, or, the `whole` of it, at all; None: nothing has."""

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from kairos.orchestrator.joins import branch_ends, place
+from kairos.orchestrator.joins import KnownJoins, branch_ends, place
+from kairos.orchestrator.learnt_joins import Sighting
 from kairos.orchestrator.parents import link
 from kairos.orchestrator.spans import Span, parallel_groups
 
@@ -20,8 +21,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     caller: str | None
     parents: tuple[str, ...]
     named: str | None  # the parent that the upstream's name led to, where no ids travelled
-    ambiguous: bool  # by its name it could have had other parents
+    ambiguous: bool  # by its name it could have had other parents, or more
     missing: tuple[str, ...]  # parents' ids, or the upstream's name, of which no call is known
+    staged_at: int  # when it begins among the calls of its caller; see `joins.Place`
     branch_finished_at: int  # when the last of the calls that sit under it, or itself, ended
 
 
@@ -33,11 +35,17 @@ class CallGraph:
     O(log n).
     """
 
-    __slots__ = ("_attempts", "_recovered", "_skew_us", "_spans")
+    __slots__ = ("_attempts", "_known", "_recovered", "_skew_us", "_spans")
 
-    def __init__(self, *, skew_us: int = 0) -> None:
-        """`skew_us` is by how much the clocks of two hosts that tell of spans may disagree."""
+    def __init__(self, *, skew_us: int = 0, known: KnownJoins | None = None) -> None:
+        """Begin without spans.
+
+        Args:
+            skew_us: by how much the clocks of two hosts that report spans may disagree.
+            known: the joins of the workflow's app; None: none is known.
+        """
         self._skew_us = skew_us
+        self._known = known
         self._spans: dict[str, Span] = {}
         self._attempts: dict[str, set[int]] = {}  # of calls that were told more than once
         self._recovered: _Recovered | None = None
@@ -59,6 +67,10 @@ class CallGraph:
         """All calls by id, parents first."""
         return self._graph().nodes
 
+    def sightings(self) -> list[Sighting]:
+        """Return the sightings of calls that may be joins, for learning."""
+        return self._graph().sightings
+
     def children(self, call: str | None) -> tuple[str, ...]:
         """The calls that sit under a call, or, for None, under no call.
 
@@ -76,7 +88,7 @@ class CallGraph:
         """
         nodes = self.nodes
         branches = [
-            _Branch(child, nodes[child].span.started_at, nodes[child].branch_finished_at)
+            _Branch(child, nodes[child].staged_at, nodes[child].branch_finished_at)
             for child in self.children(call)
         ]
         groups = parallel_groups(branches, self._skew_us)
@@ -84,7 +96,9 @@ class CallGraph:
 
     def _graph(self) -> "_Recovered":
         if self._recovered is None:
-            self._recovered = _recover(self._spans.values(), self._attempts, self._skew_us)
+            self._recovered = _recover(
+                self._spans.values(), self._attempts, self._skew_us, self._known
+            )
         return self._recovered
 
 
@@ -97,14 +111,20 @@ class _Branch(NamedTuple):
 class _Recovered(NamedTuple):
     nodes: dict[str, Node]
     children: dict[str | None, list[str]]
+    sightings: list[Sighting]
 
 
-def _recover(spans: Collection[Span], attempts: Mapping[str, set[int]], skew_us: int) -> _Recovered:
-    places = place(list(link(spans, skew_us)), skew_us)
+def _recover(
+    spans: Collection[Span],
+    attempts: Mapping[str, set[int]],
+    skew_us: int,
+    known: KnownJoins | None,
+) -> _Recovered:
+    places, sightings = place(list(link(spans, skew_us)), skew_us, known)
     ends = branch_ends((x.link.span.id, x.link.span.finished_at, (x.caller,)) for x in places)
     nodes: dict[str, Node] = {}
     children: dict[str | None, list[str]] = {None: []}
-    for found, caller, parents, ambiguous in places:
+    for found, caller, parents, ambiguous, staged_at in places:
         call = found.span.id
         children[call] = []
         children[caller].append(call)
@@ -116,6 +136,7 @@ def _recover(spans: Collection[Span], attempts: Mapping[str, set[int]], skew_us:
             named=found.named,
             ambiguous=ambiguous,
             missing=found.missing,
+            staged_at=staged_at,
             branch_finished_at=ends[call],
         )
-    return _Recovered(nodes, children)
+    return _Recovered(nodes, children, sightings)

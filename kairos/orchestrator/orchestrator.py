@@ -9,15 +9,15 @@ the graph says what remained after each call (`remaining.py`), and that is what 
 
 from collections.abc import Iterable
 
-from kairos.agent_key import AgentKey
 from kairos.call_row import CallRow
 from kairos.call_tracker import OF_CALLS, CallTracker
 from kairos.events import Arrived, Bounced, Dispatch, Record, WorkflowEnded
 from kairos.model import Request
 from kairos.orchestrator.kept_workflows import KeptWorkflows, LearningQueue
+from kairos.orchestrator.learnt_joins import LearntJoins, SeenJoin
 from kairos.orchestrator.open_workflows import OPEN_CALLS, OpenWorkflow, WorkflowCall
 from kairos.orchestrator.profiles import CallSample, Profiles
-from kairos.orchestrator.workflow import MAX_CALLS, OpenedWorkflow
+from kairos.orchestrator.workflow import MAX_CALLS, Lesson, OpenedWorkflow
 from kairos.workflow_tracker import (
     IDLE_US,
     MAX_WORKFLOWS,
@@ -60,6 +60,7 @@ class Orchestrator:
         self.expired = 0  # workflows that ended by falling silent
         self.unlearnt = 0  # workflows that ended while too many waited to be learnt from
         self.skew_us = skew_us
+        self.joins = LearntJoins(skew_us=skew_us)
         self._idle_us = idle_us
         self._tracker = CallTracker()
         self._positions = WorkflowTracker(max_workflows=max_workflows, idle_us=idle_us)
@@ -124,11 +125,13 @@ class Orchestrator:
         """The workflows that have ended since it was last asked, to be learnt from."""
         return self._to_learn.take()
 
-    def learn(self, lessons: Iterable[CallSample | AgentKey]) -> None:
+    def learn(self, lessons: Iterable[Lesson]) -> None:
         """Take in what they teach (`OpenedWorkflow.lessons`). 10 µs a call."""
         for lesson in lessons:
             if isinstance(lesson, CallSample):
                 self.profiles.add(lesson)
+            elif isinstance(lesson, SeenJoin):
+                self.joins.add(lesson)
             else:
                 self.profiles.censor(lesson)
 

@@ -26,8 +26,7 @@ def remaining(graph: CallGraph) -> dict[str, Remaining]:
     A call precedes those that it led to, and a stage, with all that sits under it, precedes the
     next stage of the same caller. Calls of one stage do not precede each other: parallel siblings
     do not count into each other. Of all that follows, what takes most work is the path. A join
-    counts into the parents that are sure: a guessed one into that which was named, and into the
-    others as far as it is in a later stage.
+    counts into all of its parents.
 
     Queueing is neither work nor gap, as far as spans tell it. What passed from the end of what
     came before to the last attempt at a call is gap, its earlier attempts included.
@@ -115,8 +114,7 @@ def _in_order(graph: CallGraph) -> Iterator[_Step]:
         child = to_do.pop()
         node = nodes[child.call]
         span = node.span
-        sure = node.parents if node.named is None else (node.named,)
-        joined = [parent for parent in sure if parent != node.caller]
+        joined = [parent for parent in node.parents if parent != node.caller]
         ready_at = max([child.ready_at, *(nodes[parent].span.finished_at for parent in joined)])
         under = _children(graph, child.call, child.then, span.finished_at)
         yield _Step(

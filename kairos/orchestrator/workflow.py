@@ -9,12 +9,16 @@ from kairos.agent_key import AgentKey, agent_key
 from kairos.call_row import CallRow
 from kairos.model import Request
 from kairos.orchestrator.graph import CallGraph
+from kairos.orchestrator.learning_data import AppKey
+from kairos.orchestrator.learnt_joins import LearntJoins, SeenJoin
 from kairos.orchestrator.open_workflows import OpenWorkflow, WorkflowCall
 from kairos.orchestrator.profiles import CallSample
 from kairos.orchestrator.remaining import Remaining, remaining, remaining_of_chain
 from kairos.orchestrator.spans import Span
 from kairos.workflow_tracker import WorkflowKey
 
+# An agent's key: a call of it was not learnt from.
+Lesson = CallSample | SeenJoin | AgentKey
 MAX_CALLS = 10_000  # of one workflow
 # What a remembered call takes, as measured: by itself, and for each hash and each name.
 _CALL_BYTES, _HASH_BYTES, _NAME_BYTES = 1_500, 44, 60
@@ -62,13 +66,20 @@ class OpenedWorkflow:
         self.held_bytes += size_bytes
         return size_bytes
 
-    def graph(self, skew_us: int = 0) -> CallGraph:
+    @property
+    def app(self) -> AppKey:
+        """The app of its first call."""
+        request = self.calls[0].row.request
+        return agent_key(request)[:2]
+
+    def graph(self, skew_us: int = 0, joins: LearntJoins | None = None) -> CallGraph:
         """The call graph of the calls that have ended; O(n log n), built when it is asked for.
 
         What arrived again under an id is the next attempt at that call, also where the client did
         not count: clients that try again by themselves send the same headers.
         """
-        graph = CallGraph(skew_us=skew_us)
+        known = joins.of(self.app) if joins is not None and self.calls else None
+        graph = CallGraph(skew_us=skew_us, known=known)
         attempts: Counter[str] = Counter()
         for call in self.calls:
             attempts[call.row.request.id] += 1
@@ -77,13 +88,21 @@ class OpenedWorkflow:
                 graph.add(msgspec.structs.replace(span_of(call.row), attempt=attempt))
         return graph
 
-    def _remaining(self, ids: Collection[str], skew_us: int) -> Mapping[str, Remaining]:
-        """From each call on; `ids`: all of theirs. Most workflows need no graph for that."""
+    def _remaining(
+        self, ids: Collection[str], skew_us: int, joins: LearntJoins | None
+    ) -> tuple[Mapping[str, Remaining], list[SeenJoin]]:
+        """Return the remainders from each call on, and the sightings of calls that may be joins.
+
+        Most workflows need no graph for that. `ids`: of all calls.
+        """
         if len(ids) == len(self.calls):  # each was tried once
             found = remaining_of_chain([span_of(call.row) for call in self.calls])
             if found is not None:
-                return found
-        return remaining(self.graph(skew_us))
+                return found, []
+        graph = self.graph(skew_us, joins)
+        if self.cancelled or self.left_out:
+            return remaining(graph), []
+        return remaining(graph), [SeenJoin(self.app, each) for each in graph.sightings()]
 
     def standing(self, served_us: int) -> OpenWorkflow:
         """As it is now, not ended. `served_us`: the execution latency of the calls that ended."""
@@ -98,9 +117,10 @@ class OpenedWorkflow:
             [call for call in calls if call.row.ended_at is None],
         )
 
-    def lessons(self, skew_us: int = 0) -> list[CallSample | AgentKey]:
-        """What the workflow, which has ended, teaches. Pure; O(n log n), 25 µs a call,
-        or 6 where each call followed the one before.
+    def lessons(self, skew_us: int = 0, joins: LearntJoins | None = None) -> list[Lesson]:
+        """Return the lessons of the workflow, which has ended, with the joins that are known.
+
+        Pure; O(n log n), 25 µs a call, or 6 where each call followed the one before.
 
         Of a call that failed or was cancelled, and of those before it whose rest is therefore not
         known, only whose they were: they are counted, and never learnt as short. So of all calls of
@@ -111,8 +131,8 @@ class OpenedWorkflow:
         if not self.is_whole:
             return []
         last_attempts = {call.row.request.id: call for call in self.calls}
-        rest = self._remaining(last_attempts.keys(), skew_us)
-        lessons: list[CallSample | AgentKey] = []
+        rest, seen = self._remaining(last_attempts.keys(), skew_us, joins)
+        lessons: list[Lesson] = [*seen]
         for request_id, call in last_attempts.items():
             row, left = call.row, rest[request_id]
             if left.censored or self.cancelled or self.left_out or row.dispatched_at is None:

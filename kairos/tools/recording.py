@@ -6,8 +6,11 @@ from collections.abc import Generator, Iterable, Iterator
 
 from msgspec.structs import replace
 
+from kairos.agent_key import agent_key
 from kairos.call_row import CallRow
 from kairos.orchestrator.graph import CallGraph
+from kairos.orchestrator.learning_data import AppKey
+from kairos.orchestrator.learnt_joins import LearntJoins, SeenJoin
 from kairos.orchestrator.workflow import span_of
 from kairos.workflow_tracker import WorkflowKey, workflow_key
 from kairos.workload import FileCall
@@ -26,25 +29,39 @@ def workflow_calls(rows: Iterable[CallRow]) -> Iterator[FileCall]:
     several calls run side by side, their second calls wait for all of the first. The format knows
     no other branches; ours. A call's gap is the time since the last call before it ended: what
     agents and tools took, queueing excluded. Workflows of several tenants are named after them. An
-    upstream of which no call goes before, since it made none or was left out, is not written.
+    upstream of which no call goes before, since it made none or was left out, is not written. Joins
+    that only names tell of are learnt from all of these workflows first.
     """
     workflows: dict[WorkflowKey, dict[str, CallRow]] = defaultdict(dict)
     for row in rows:
         if row.outcome == "finished":
             workflows[workflow_key(row.request)][row.request.id] = row  # a repeated one: the last
     several = len({tenant for tenant, _ in workflows}) > 1
+    joins = LearntJoins()
+    for calls in workflows.values():
+        for seen in _graph(calls, joins).sightings():
+            joins.add(SeenJoin(_app(calls), seen))
     for (tenant, workflow_id), calls in workflows.items():
-        yield from _calls(f"{tenant}/{workflow_id}" if several else workflow_id, calls)
+        name = f"{tenant}/{workflow_id}" if several else workflow_id
+        yield from _calls(name, calls, _graph(calls, joins))
 
 
-def _calls(workflow_id: str, rows: dict[str, CallRow]) -> Iterator[FileCall]:
+def _app(rows: dict[str, CallRow]) -> AppKey:
+    return agent_key(next(iter(rows.values())).request)[:2]
+
+
+def _graph(rows: dict[str, CallRow], joins: LearntJoins) -> CallGraph:
+    graph = CallGraph(known=joins.of(_app(rows)))
+    for row in rows.values():
+        graph.add(span_of(row))
+    return graph
+
+
+def _calls(workflow_id: str, rows: dict[str, CallRow], graph: CallGraph) -> Iterator[FileCall]:
     began_at = min(row.request.workflow_started_at for row in rows.values())
     ends: list[int] = []  # of the calls of levels before, ascending
     upstreams: set[str | None] = {None, *OUTSIDE}
     index = 0
-    graph = CallGraph()
-    for row in rows.values():
-        graph.add(span_of(row))
     for level, ids in enumerate(levels(graph)):
         of_level = sorted((rows[each] for each in ids), key=lambda row: row.request.arrived_at)
         with_length = [row for row in of_level if has_length(row)]

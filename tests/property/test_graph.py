@@ -119,32 +119,31 @@ def test_ids_of_parents_recover_every_workflow_in_any_order_of_arrival(roots, da
 
 
 @given(workflows(), st.randoms(use_true_random=False))
-def test_names_alone_recover_every_workflow_but_for_what_may_be_a_join(roots, random):
+def test_names_alone_recover_every_workflow_without_joins(roots, random):
     by_name = {call.name: call for call in all_calls(roots)}
     spans = [named(call) for call in by_name.values()]
     random.shuffle(spans)
     graph = graph_of(spans)
 
+    assert recovered(graph) == truth(roots)
     for call in by_name.values():
         node = graph.nodes[call.name]
-        assert node.named == call.caller
+        assert node.named == node.caller == call.caller
         assert not node.missing
         if node.ambiguous:
-            doubtful_caller = graph.nodes[call.caller].ambiguous  # a join, among others' siblings?
-            assert doubtful_caller or may_be_a_join(call, by_name, roots)
-        else:
-            assert node.caller == call.caller
-    if not any(node.ambiguous for node in graph.nodes.values()):
-        assert recovered(graph) == truth(roots)
+            assert may_be_a_join(call, by_name, roots)
 
 
 def may_be_a_join(call, by_name, roots):
-    """It began after the branches beside its caller had ended."""
-    caller = by_name[call.caller]
-    above = by_name[caller.caller].stages if caller.caller else [[root] for root in roots]
-    beside = next(stage for stage in above if caller in stage)
-    ended = [branch.ended_at <= call.started_at for branch in beside if branch is not caller]
-    return any(ended)
+    """Return whether it began after the end of other branches of its caller's, or of one above."""
+    caller = by_name[call.caller] if call.caller else None
+    while caller is not None:
+        above = by_name[caller.caller].stages if caller.caller else [[root] for root in roots]
+        beside = next(stage for stage in above if caller in stage)
+        if any(each.finished_at <= call.started_at for each in beside if each is not caller):
+            return True
+        caller = by_name[caller.caller] if caller.caller else None
+    return False
 
 
 @given(workflows(), st.integers(0, UNIT // 2 - 1), st.data())

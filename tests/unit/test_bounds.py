@@ -19,6 +19,7 @@ from kairos.learner import Learner
 from kairos.learnt import POOLED
 from kairos.live.frontend.views import MAX_PARENTS, snapshot, workflow_view
 from kairos.model import SECOND
+from kairos.orchestrator.learnt_joins import SeenJoin
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import Profiles
 from kairos.scheduler.policies import LeastWorkLeft
@@ -51,7 +52,8 @@ class Told:
 
     def view(self, at_s):
         workflow = self.learner.orchestrator.workflow("default", "w")
-        return workflow_view(snapshot(workflow, at_s * SECOND), 0, 10_000)
+        joins = self.learner.orchestrator.joins
+        return workflow_view(snapshot(workflow, at_s * SECOND, joins), 0, 10_000)
 
 
 @pytest.mark.parametrize("end", [Cancelled("r"), Failed("r", "gone")], ids=["cancelled", "failed"])
@@ -78,13 +80,19 @@ def test_a_client_that_tries_again_by_itself_teaches_its_last_attempt():
     assert node.attempts == 2
 
 
-def test_of_a_guessed_join_of_very_many_calls_some_are_told_and_all_are_counted():
+def test_of_a_learnt_join_of_very_many_calls_some_are_told_and_all_are_counted():
     told = Told()
     for n in range(MAX_PARENTS + 20):
         told.arrives(0, f"branch-{n}", agent="branch", upstream="user")
     for n in range(MAX_PARENTS + 20):
         told.tell(5, Finished(f"branch-{n}", 1, 1))
     told.arrives(6, "join", agent="join", upstream="branch")
+    told.tell(7, Finished("join", 1, 1))
+
+    orchestrator = told.learner.orchestrator
+    workflow = orchestrator.workflow("default", "w")
+    for seen in 8 * workflow.graph().sightings():
+        orchestrator.joins.add(SeenJoin(workflow.app, seen))
 
     join = told.view(7).calls[-1]
     assert join.id == "join"

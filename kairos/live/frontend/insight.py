@@ -104,7 +104,8 @@ async def _workflow(
     source: Source, tenant: str, workflow_id: str, request: HttpRequest
 ) -> Response:
     offset, limit = _page(request, CALLS, MAX_CALLS)
-    seen = snapshot(_find(source, tenant, workflow_id), source.now())
+    found, joins = _find(source, tenant, workflow_id), source.orchestrator.joins
+    seen = snapshot(found, source.now(), joins)
     # In a thread: the graph of 10,000 calls takes 0.1 s and more.
     return await asyncio.to_thread(lambda: _json(workflow_view(seen, offset, limit)))
 

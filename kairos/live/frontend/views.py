@@ -15,6 +15,8 @@ from kairos.metrics import percentile
 from kairos.model import SECOND, Source
 from kairos.orchestrator.agent_status import AgentStatus
 from kairos.orchestrator.graph import CallGraph
+from kairos.orchestrator.joins import KnownJoins
+from kairos.orchestrator.learnt_joins import LearntJoins
 from kairos.orchestrator.remaining import Remaining, remaining
 from kairos.orchestrator.workflow import OpenedWorkflow, span_of
 
@@ -122,9 +124,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     ended_at: int | None
     idle: bool
+    known: KnownJoins | None = None  # the joins of its app; None: of none it is known
 
 
-def snapshot(workflow: OpenedWorkflow, at: int) -> Snapshot:
+def snapshot(workflow: OpenedWorkflow, at: int, joins: LearntJoins | None = None) -> Snapshot:
     last = {call.row.request.id: call.row for call in workflow.calls}
     return Snapshot(
         key=workflow.key,
@@ -133,6 +136,7 @@ def snapshot(workflow: OpenedWorkflow, at: int) -> Snapshot:
         at=at,
         ended_at=workflow.ended_at,
         idle=workflow.idle,
+        known=joins.of(workflow.app) if joins is not None and workflow.calls else None,
     )
 
 
@@ -144,7 +148,7 @@ def _copied(row: CallRow) -> CallRow:
 def workflow_view(seen: Snapshot, offset: int, limit: int) -> WorkflowView:
     """O(n log n) in the workflow's calls, whatever the page. A call in flight counts as a span up
     to the instant of the snapshot, so that it has a place in the graph."""
-    graph = CallGraph()
+    graph = CallGraph(known=seen.known)
     for row in seen.rows:
         ended_at = row.ended_at if row.ended_at is not None else seen.at
         graph.add(span_of(msgspec.structs.replace(row, ended_at=ended_at)))

@@ -184,7 +184,8 @@ class Workflows:
 
     def snapshot(self, tenant: str, workflow_id: str) -> Snapshot:
         """Raises WorkflowNotFound."""
-        workflow = self._followed().workflow(tenant, workflow_id)
+        followed = self._followed()
+        workflow = followed.workflow(tenant, workflow_id)
         if workflow is None or not workflow.calls:
             raise WorkflowNotFound(workflow_id)
-        return snapshot(workflow, self._clock.now())
+        return snapshot(workflow, self._clock.now(), followed.joins)

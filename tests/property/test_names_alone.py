@@ -1,0 +1,32 @@
+"""Programs that tell names alone: the learnt graphs are those of the programs themselves."""
+
+import pytest
+
+from experiments.e59_names_alone import look
+
+FEW, MANY = 40, 2_000
+NUMBERS = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
+
+
+def counted(programs, **kind):
+    counts = {}
+    for seed in range(programs):
+        look(seed, counts, **kind)
+    return counts
+
+
+@pytest.mark.parametrize("programs", NUMBERS)
+def test_no_remainder_is_too_large_where_there_are_no_joins(programs):
+    counts = counted(programs, joins=False)
+
+    assert counts["learnt"].wrong_callers == counts["learnt"].programs_too_large == 0
+    assert counts["guessed"].programs_too_large > programs / 2  # so there was something to learn
+
+
+@pytest.mark.parametrize("programs", NUMBERS)
+def test_joins_are_found_where_another_branch_than_the_named_one_may_end_last(programs):
+    counts = counted(programs, joins=True)
+
+    assert counts["learnt"].shown_found >= 0.95 * counts["learnt"].shown
+    assert counts["named alone"].shown_found == 0
+    assert counts["learnt"].too_small < counts["named alone"].too_small / 3
