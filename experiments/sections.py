@@ -53,6 +53,7 @@ _MODULES = (
     "e52_guard_constants",
     "e53_drawn_orders",
     "e54_drawn_placements",
+    "e57_planned_rows",
     "e59_names_alone",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}

@@ -90,7 +90,8 @@ def plan(
         prediction = predict(made, readable)
     if engine_profile is not None:
         readable = (row.values for row in table.rows() if row.values is not None)
-        expected = forecast(made, known, readable, engine(engine_profile), instances)
+        pool, count = engine(engine_profile), prediction.rows if prediction else None
+        expected = forecast(made, known, readable, pool, instances, count)
     placement = flow_placement(made, prediction, host, devices) if host is not None else None
     explained = explain(made, prediction, placement, expected)
     if as_json:

@@ -2,9 +2,10 @@
 
 Each row goes through the plan with what is known of it: columns as they are, answers as texts of a
 learnt length that nobody knows. So prompts have lengths, begin alike where they will, and equal
-calls are one. Whether a row passes a filter or takes a branch, how many rounds a loop has, and how
-long an answer is, follow from shares and deciles that were learnt, and from a hash: in the mean as
-learnt, for one row by chance. What follows from a group is not reckoned with.
+calls are one. Whether a row passes a filter or takes a branch and how many rounds a loop has follow
+from shares that were learnt, and from a hash: in the mean as learnt, for one row by chance. Answers
+have all lengths between the deciles that were learnt, in turn. What follows from a group is not
+reckoned with.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from kairos.digest import digest
 from kairos.model import EXPECTED_COMPLETION_TOKENS
+from kairos.plan.check import every
 from kairos.plan.flow_profile import OperatorProfile
 from kairos.plan.fluid_engine import Beginning, FluidCall
 from kairos.plan.gates import gates
@@ -32,7 +34,7 @@ from kairos.plan.operators import (
     Operator,
 )
 from kairos.plan.pipeline import Plan
-from kairos.plan.prompt_marks import PromptMarks, alike, prompt_marks
+from kairos.plan.prompt_marks import PromptMarker, PromptMarks, alike
 from kairos.plan.references import needs, own_arguments, referred
 from kairos.plan.retrieval import chunked
 from kairos.plan.unknown_values import (
@@ -45,23 +47,46 @@ from kairos.plan.unknown_values import (
 )
 
 _NOTHING = object()
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples lie evenly between whole numbers, however many there are
 
 
 class ExpectedCalls(msgspec.Struct):
-    """`operators`: the operator of each call."""
+    """The calls in the order of their rows.
+
+    `operators`: the operator of each call. `ends`: by row, how many calls there are with it, and
+    how many were merged.
+    """
 
     calls: list[FluidCall] = []
     operators: list[str] = []
     merged: int = 0
+    ends: list[tuple[int, int]] = []
+
+    def before(self, row: int) -> "ExpectedCalls":
+        """Return the calls of all rows before one."""
+        calls, merged = self.ends[row - 1] if row else (0, 0)
+        return ExpectedCalls(self.calls[:calls], self.operators[:calls], merged, self.ends[:row])
 
 
 def expected_calls(
-    plan: Plan, learnt: Mapping[str, OperatorProfile], rows: Iterable[Mapping[str, object]]
+    plan: Plan,
+    learnt: Mapping[str, OperatorProfile],
+    rows: Iterable[Mapping[str, object]],
+    most: int | None = None,
 ) -> ExpectedCalls:
-    """`learnt`: by operator; of one that is missing answers are as long as they may be."""
+    """Reckon the calls of rows, one after the other.
+
+    Args:
+        plan: what is run.
+        learnt: by operator; of one that is missing answers are as long as they may be.
+        rows: of a table, in their order.
+        most: calls, with which it ends, at the end of a row; None: it goes through all rows.
+    """
     walk = _Walk(plan, learnt)
     for number, row in enumerate(rows):
         walk.row(number, row)
+        if most is not None and len(walk.found.calls) >= most:
+            break
     return walk.found
 
 
@@ -69,8 +94,11 @@ class _Walk:
     def __init__(self, plan: Plan, learnt: Mapping[str, OperatorProfile]) -> None:
         self._plan, self._learnt = plan, learnt
         self._gates = gates(plan.declaration)
+        self._needs = {each.name: needs(each) for each in every(plan.declaration.operators)}
+        self._marker = PromptMarker()
         self._parts = {each.operator: each for each in plan.prefills}
         self._made: dict[tuple[str, int], int] = {}
+        self._drawn: dict[str, int] = {}  # lengths of answers, by operator
         self._asked: dict[str, list[int]] = {}  # calls of a row, by operator
         self.found = ExpectedCalls()
 
@@ -79,10 +107,13 @@ class _Walk:
         self._number, self._row, self._asked = number, row, {}
         self._chance = digest(f"row {number}") / 2**64
         self._scope(self._plan.declaration.operators, values, str(number))
+        self.found.ends.append((len(self.found.calls), self.found.merged))
 
     def _scope(self, operators: Sequence[Operator], values: dict[str, object], place: str) -> None:
         for each in operators:
-            if isinstance(each.params, Group) or any(name not in values for name in needs(each)):
+            if isinstance(each.params, Group):
+                continue
+            if any(name not in values for name in self._needs[each.name]):
                 continue
             value = self._value(each, values, f"{place}.{each.name}")
             if value is not _NOTHING:
@@ -95,7 +126,7 @@ class _Walk:
         if isinstance(params, Data):
             return params.value
         inputs = {name: given(arg, values) for name, arg in operator.inputs.items()}
-        waits = frozenset().union(*(after_of(values[name]) for name in needs(operator)))
+        waits = frozenset().union(*(after_of(values[name]) for name in self._needs[operator.name]))
         try:
             if isinstance(params, Format):
                 pieces = filled(params.template, inputs)
@@ -172,7 +203,7 @@ class _Walk:
         if learnt is not None and self._chance >= learnt.rows.mean:
             return Unknown((), waits)
         texts = [(each.role, filled(each.template, inputs)) for each in params.messages]
-        marks = prompt_marks(texts)
+        marks = self._marker.marks(texts)
         number = self._number_of(operator, marks)
         if number is None:
             begins = self._begins(operator, params, inputs, values, marks)
@@ -208,7 +239,7 @@ class _Walk:
         needed = [each.operator for argument in part.inputs.values() for each in referred(argument)]
         after = frozenset().union(*(after_of(values.get(name)) for name in needed))
         return Beginning(
-            tokens=alike(prompt_marks(known), marks),
+            tokens=alike(self._marker.marks(known), marks),
             after=tuple(sorted(after)),
             beside=tuple(sorted(beside)),
         )
@@ -229,6 +260,11 @@ class _Walk:
         begins: Beginning | None,
     ) -> int:
         number = len(self.found.calls)
+        equal = self._made.get((operator.name, marks.name))
+        if equal is None:
+            answer_tokens = self._answer_tokens(operator.name, params)
+        else:
+            answer_tokens = self.found.calls[equal].completion_tokens
         learnt = self._learnt.get(operator.name)
         factor = 1.0
         if learnt is not None and learnt.text_tokens and learnt.prompt_tokens is not None:
@@ -238,7 +274,7 @@ class _Walk:
             FluidCall(
                 row=self._number,
                 prompt_tokens=max(1.0, factor * marks.tokens),
-                completion_tokens=_answer_tokens(params, learnt, f"{operator.name} {marks.name}"),
+                completion_tokens=answer_tokens,
                 prefixes=tuple((name, factor * tokens) for name, tokens in marks.prefixes),
                 answered=marks.answered,
                 after=tuple(sorted(waits)),
@@ -248,11 +284,16 @@ class _Walk:
         self._made[(operator.name, marks.name)] = number
         return number
 
+    def _answer_tokens(self, name: str, params: Generation) -> float:
+        """Return the length of the operator's next answer.
 
-def _answer_tokens(params: Generation, learnt: OperatorProfile | None, name: str) -> float:
-    if learnt is None or not learnt.completion_deciles:
-        return float(params.max_tokens or EXPECTED_COMPLETION_TOKENS)
-    deciles = learnt.completion_deciles
-    at = digest(name) / 2**64 * (len(deciles) - 1)
-    low = int(at)
-    return max(1.0, deciles[low] + (at - low) * (deciles[low + 1] - deciles[low]))
+        Lengths of a few answers, too, lie as far apart as learnt.
+        """
+        learnt = self._learnt.get(name)
+        if learnt is None or not learnt.completion_deciles:
+            return float(params.max_tokens or EXPECTED_COMPLETION_TOKENS)
+        deciles, drawn = learnt.completion_deciles, self._drawn.get(name, 0)
+        self._drawn[name] = drawn + 1
+        at = (digest(name) / 2**64 + _GOLDEN * drawn) % 1 * (len(deciles) - 1)
+        low = int(at)
+        return max(1.0, deciles[low] + (at - low) * (deciles[low + 1] - deciles[low]))

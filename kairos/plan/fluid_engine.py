@@ -61,6 +61,7 @@ class FluidInstance:
         self.coming = 0.0  # tokens of prompts that are on their way
         self.calls = 0  # those included
         self.pending: deque[Running] = deque()  # prompts
+        self._to_compute = 0.0  # tokens of these
         self.decoding: list[tuple[int, int]] = []  # a heap: step in which it ends, call
         self.step = 0
         self.held = 0.0  # tokens that its calls will have
@@ -74,7 +75,7 @@ class FluidInstance:
     @property
     def taken(self) -> float:
         """Of its memory, and of a step by prompts under way, as shares."""
-        prompts = self.coming + sum(running.left for running in self.pending)
+        prompts = self.coming + self._to_compute
         return self.held / self._profile.kv_tokens + prompts / self._profile.max_num_batched_tokens
 
     @property
@@ -111,6 +112,12 @@ class FluidInstance:
         while self._known_tokens > room:
             _, gone = self._known.popitem(last=False)
             self._known_tokens -= gone
+
+    def add(self, running: Running) -> None:
+        """A prompt that was on its way has come."""
+        self.coming -= running.left
+        self.pending.append(running)
+        self._to_compute += running.left
 
     def begin(self, now: float) -> float:
         """The next step, or stretch of steps; returns when it ends. It has something to do."""
@@ -150,6 +157,7 @@ class FluidInstance:
         self._steps = 0
         for running, chunk in self._chunks:
             running.left -= chunk
+            self._to_compute -= chunk
             if running.left <= 0:
                 self.pending.popleft()
                 more = max(0, round(calls[running.index].completion_tokens) - 1)

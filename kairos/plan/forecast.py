@@ -3,7 +3,8 @@
 The calls that are expected (`expected_calls`) go through the pool as a fluid (`makespan`). The
 intervals are from how sure the learnt lengths are: all answers and prompts at the lower ends of
 their intervals, and at the upper ones. Of a long table the first rows are reckoned, and the rest
-takes as long as the second half of these does. What follows from a group is not in it.
+takes as long as the second half of these does; by the first half it is reckoned how much the ends
+differ from the means. What follows from a group is not in it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,9 @@ from kairos.plan.fluid_engine import Beginning, FluidCall
 from kairos.plan.makespan import makespan
 from kairos.plan.pipeline import Plan
 
+# What is reckoned of a table: as many rows as make so many calls, or fill the pool so often.
 ROWS_RECKONED = 1_000
+CALLS_RECKONED, _FILLED = 20_000, 10
 
 Rows = Iterable[Mapping[str, object]]
 
@@ -57,22 +60,35 @@ def forecast(
     rows: Rows,
     engine: EngineProfile,
     instances: int,
+    count: int | None = None,
 ) -> FlowForecast:
-    """Reads all rows, and reckons with the first `ROWS_RECKONED` of them: half a millisecond a call
-    of theirs."""
-    left = iter(rows)
-    first = list(islice(left, ROWS_RECKONED))
-    count = len(first) + sum(1 for _ in left)
-    learnt = holding(profile, plan)
-    calls = expected_calls(plan, learnt, first)
-    before = expected_calls(plan, learnt, first[: len(first) // 2])
-    means, lows, highs = (
-        _reckoned(
-            _scaled(calls, learnt, end), _scaled(before, learnt, end), (len(first), count),
-            (calls.merged, before.merged), (engine, instances),
-        )
-        for end in ("mean", "low", "high")
-    )  # fmt: skip
+    """Reckon with the first rows of a table.
+
+    Args:
+        plan: what is run.
+        profile: what was learnt of its operators.
+        rows: of the table, in their order.
+        engine: of which the pool has `instances`.
+        instances: of the engine.
+        count: how many rows the table has; None: all are read to find out.
+    """
+    left, learnt = iter(rows), holding(profile, plan)
+    most = max(CALLS_RECKONED, _FILLED * instances * engine.max_num_seqs)
+    calls = expected_calls(plan, learnt, islice(left, ROWS_RECKONED), most)
+    reckoned = len(calls.ends)
+    if count is None:
+        count = reckoned + sum(1 for _ in left)
+    pool = engine, instances
+    sample, means = calls, _of(calls, calls.calls, *pool)
+    part = means
+    if count > reckoned > 1:
+        sample = calls.before(reckoned // 2)
+        part = _of(sample, sample.calls, *pool)
+    means = _drawn_on(means, part, (reckoned, len(sample.ends)), count)
+    lows, highs = (
+        _at_end(means, part, _of(sample, _scaled(sample, learnt, end), *pool))
+        for end in ("low", "high")
+    )
     named = dict.fromkeys(calls.operators)
     return FlowForecast(
         rows=count,
@@ -120,35 +136,36 @@ def with_text_tokens(profile: FlowProfile, plan: Plan, rows: Rows) -> FlowProfil
     return msgspec.structs.replace(profile, operators=operators)
 
 
-def _reckoned(
-    calls: Sequence[FluidCall],
-    before: Sequence[FluidCall],
-    rows: tuple[int, int],
-    merged: tuple[int, int],
-    pool: tuple[EngineProfile, int],
-) -> _Reckoned:
-    """`before`: of half of the rows; `rows`: those reckoned with, and all."""
-    whole = _of(calls, merged[0], *pool)
-    if rows[1] <= rows[0]:
-        return whole
-    half = _of(before, merged[1], *pool)
-    more = (rows[1] - rows[0]) / (rows[0] - rows[0] // 2)
-    ends = (msgspec.structs.astuple(each) for each in (whole, half))
-    return _Reckoned(*(all_ + more * (all_ - part) for all_, part in zip(*ends, strict=True)))
-
-
 def _of(
-    calls: Sequence[FluidCall], merged: int, engine: EngineProfile, instances: int
+    found: ExpectedCalls, calls: Sequence[FluidCall], engine: EngineProfile, instances: int
 ) -> _Reckoned:
+    """`calls`: those found, or as long as they are at one end."""
     took = makespan(calls, engine, instances)
     return _Reckoned(
         time_s=took.time_us / SECOND,
         calls=len(calls),
-        merged=merged,
+        merged=found.merged,
         prompt_tokens=sum(each.prompt_tokens for each in calls),
         completion_tokens=sum(each.completion_tokens for each in calls),
         cached_tokens=took.cached_tokens,
     )
+
+
+def _drawn_on(whole: _Reckoned, part: _Reckoned, rows: tuple[int, int], count: int) -> _Reckoned:
+    """Return what a whole table takes, by some rows of it and a part of these. `rows`: of both."""
+    if count <= rows[0]:
+        return whole
+    if rows[0] == rows[1]:
+        return _Reckoned(*(count / rows[0] * each for each in msgspec.structs.astuple(whole)))
+    more = (count - rows[0]) / (rows[0] - rows[1])
+    ends = (msgspec.structs.astuple(each) for each in (whole, part))
+    return _Reckoned(*(all_ + more * (all_ - some) for all_, some in zip(*ends, strict=True)))
+
+
+def _at_end(means: _Reckoned, part: _Reckoned, end: _Reckoned) -> _Reckoned:
+    """As much more or less than the means as a part of the rows has at one end."""
+    each = (msgspec.structs.astuple(one) for one in (means, part, end))
+    return _Reckoned(*(all_ * at / of if of else all_ for all_, of, at in zip(*each, strict=True)))
 
 
 def _scaled(

@@ -126,8 +126,7 @@ class _Pool:
     def _comes(self, number: int, now: float) -> None:
         instance = self._instances[number]
         running = self._sent[number].popleft()
-        instance.coming -= running.left
-        instance.pending.append(running)
+        instance.add(running)
         if instance.is_idle:
             instance.version += 1
             self._wake(number, now, _BEGINS)

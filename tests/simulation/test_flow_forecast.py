@@ -76,10 +76,12 @@ def test_h8_expected_cached_tokens_are_within_15_percent_where_memory_is_enough(
         assert expected.cached_share == pytest.approx(share, rel=0.15)
 
 
-def test_a_long_table_takes_as_much_longer_as_it_has_rows(monkeypatch):
+@pytest.mark.parametrize("most", [{"ROWS_RECKONED": 100}, {"CALLS_RECKONED": 300, "_FILLED": 0}])
+def test_a_long_table_takes_as_much_longer_as_it_has_rows(monkeypatch, most):
     loaded, table = SIX["summarise_and_judge.yaml"], rows(200)
     whole, _ = compared(loaded, table)
-    monkeypatch.setattr("kairos.plan.forecast.ROWS_RECKONED", 100)
+    for name, number in most.items():
+        monkeypatch.setattr(f"kairos.plan.forecast.{name}", number)
     part, _ = compared(loaded, table)
     assert part.rows == whole.rows == 200
     assert part.calls == pytest.approx(whole.calls, rel=0.02)

@@ -36,6 +36,7 @@ QUICKEST = (
     "e52_guard_constants",
     "e53_drawn_orders",
     "e54_drawn_placements",
+    "e57_planned_rows",
     "e59_names_alone",
 )
 

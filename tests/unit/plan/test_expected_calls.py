@@ -8,6 +8,7 @@ from kairos.plan.expected_calls import expected_calls
 from kairos.plan.flow_profile import OperatorProfile
 from kairos.plan.gates import gates
 from kairos.plan.pipeline import Passes, compile_plan
+from kairos.plan.prompt_marks import PromptMarker, alike
 
 FLOW = """
 flow: triage
@@ -120,6 +121,33 @@ outputs: {second: second}
     first, second = expected([{"text": "x" * 400}], flow=flow).calls
     names = [name for name, _ in second.prefixes]
     assert names[: len(first.prefixes) + 1] == [*(n for n, _ in first.prefixes), first.answered]
+
+
+def test_two_prompts_are_marked_alike_as_far_as_they_are_and_long_texts_further_apart():
+    marker = PromptMarker()
+    text = "".join(f"word {n} " for n in range(4_000))
+    whole = marker.marks([("system", ("Be brief.",)), ("user", (text,))])
+    assert marker.marks([("system", ("Be brief.",)), ("user", (text,))]) == whole
+    assert len(whole.prefixes) < 50
+    for size in (1, 70, 500, 3_000, 20_000):
+        other = marker.marks([("system", ("Be brief.",)), ("user", (text[:size] + "?" * 9_000,))])
+        common = 3 + 9 / 4 + 1 + 3 + size / 4
+        least = common - 16 if size < 1_024 else 0.75 * common
+        assert least <= alike(other, whole) <= common
+
+
+def test_reckoning_ends_with_the_row_that_makes_enough_calls():
+    rows = [{"text": f"text {n}", "parts": ["a"]} for n in range(9)]
+    plan = compile_plan(read_yaml(FLOW), Passes())
+    whole, some = expected_calls(plan, {}, rows), expected_calls(plan, {}, rows, 8)
+    assert len(some.ends) == 3
+    before = whole.before(3)
+    assert (before.calls, before.operators, before.merged) == (
+        some.calls,
+        some.operators,
+        some.merged,
+    )
+    assert whole.before(0).calls == []
 
 
 AHEAD = """
