@@ -17,11 +17,16 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_flows: int = 200  # that are kept at once
     max_flow_bytes: int = 256 << 10  # of a flow's text
     max_running: int = 256  # invocations that one process has under way
+    # Seconds for which a result of a deterministic operator is given to other invocations of its
+    # tenant, in one process. They share a call that is under way, too. 0: each makes all its calls.
+    share_s: float = 300.0
 
     def __post_init__(self) -> None:
         for name in ("max_flows", "max_flow_bytes", "max_running"):
             if getattr(self, name) < 1:
                 raise ValueError(f"flows.{name} must be at least 1")
+        if not 0 <= self.share_s <= 86_400:
+            raise ValueError("flows.share_s must be from 0 to 86400")
         if self.max_flow_bytes > MOST_FLOW_BYTES:
             raise ValueError(f"flows.max_flow_bytes must be at most {MOST_FLOW_BYTES}")
         if not self.directory:

@@ -94,6 +94,13 @@ class FetchCached(msgspec.Struct, frozen=True, gc=False):
 
     call: int
     signature: str
+    operator: str = ""
+
+
+class DropCall(msgspec.Struct, frozen=True, gc=False):
+    """A call that the cache did not have is not made: nobody wants it any more."""
+
+    call: int
 
 
 class KeepResult(msgspec.Struct, frozen=True, gc=False):
@@ -165,6 +172,7 @@ FlowCommand = (
     | DropHeld
     | TouchPrefix
     | FetchCached
+    | DropCall
     | KeepResult
     | KeepAnswer
     | WriteRow

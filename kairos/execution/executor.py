@@ -100,6 +100,10 @@ class Executor:
         """Rows were asked for and have not come."""
         return any(each.asked for each in self._intakes)
 
+    def is_in_flight(self, call: int) -> bool:
+        """Return whether a call has no result yet: it is made, or is to be."""
+        return self._flights[call] is not None
+
     def begin(self) -> list[FlowCommand]:
         return self._go_on()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from kairos.execution.behaviours import WantsCall
-from kairos.execution.commands import FetchCached, FlowCommand, KeepAnswer, KeepResult
+from kairos.execution.commands import DropCall, FetchCached, FlowCommand, KeepAnswer, KeepResult
 from kairos.execution.evaluation import UNUSUAL, Evaluation
 from kairos.execution.facts import CacheAnswered, CallAnswered, Stays
 from kairos.execution.flight import Flight, key_of
@@ -85,7 +85,7 @@ class Flights:
             self._by_signature[flight.key] = flight
         if compiled.fetched:
             self._fetching.add(flight.number)
-            self._out.append(FetchCached(flight.number, wants.signature))
+            self._out.append(FetchCached(flight.number, wants.signature, compiled.name))
         else:
             self._ready(flight)
 
@@ -161,7 +161,7 @@ class Flights:
         elif _is_lenient(flight.operator):
             self._texts.add(fact.call)
             self._fetching.add(fact.call)
-            self._out.append(FetchCached(fact.call, _of_text(flight)))
+            self._out.append(FetchCached(fact.call, _of_text(flight), flight.operator.name))
         else:
             self._ready(flight)
 
@@ -220,6 +220,7 @@ class Flights:
     def not_wanted(self, flight: Flight) -> None:
         """By any row any more; nor are those that wait for it, and those that wait for them."""
         self.forget(flight)
+        self._out.append(DropCall(flight.number))
         for each in flight.then:
             self.not_wanted(each)
 

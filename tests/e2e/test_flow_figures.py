@@ -36,13 +36,13 @@ async def test_invocations_are_counted_by_how_they_ended(kairos, engine, tmp_pat
     for _ in range(2):
         assert (await invoke(served, {"text": "x"}, headers=ACME)).status == 200
     spent = ACME | {"X-Kairos-Budget-Calls": "1"}
-    assert (await invoke(served, {"text": "x"}, headers=spent)).status == 403
+    assert (await invoke(served, {"text": "y"}, headers=spent)).status == 403
     engine.answer = engine.when_released
     late = ACME | {"X-Kairos-Deadline-Ms": "100"}
-    assert (await invoke(served, {"text": "x"}, headers=late)).status == 504
+    assert (await invoke(served, {"text": "z"}, headers=late)).status == 504
     wire = await served.connect()
     calls = len(engine.calls)
-    body = {"inputs": {"text": "x"}}
+    body = {"inputs": {"text": "left"}}
     await wire.post("/v1/flows/reports/invoke", body, "Authorization: Bearer acme")
     await engine.called(calls + 1)
     await wire.close()

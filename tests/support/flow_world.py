@@ -7,6 +7,7 @@ from itertools import pairwise
 import msgspec
 
 from kairos.execution.commands import (
+    DropCall,
     DropHeld,
     DropRow,
     EndRun,
@@ -184,6 +185,7 @@ class FlowWorld:
         """A result, or the end of a row."""
         if isinstance(command, KeepAnswer):
             self.journal.cache[command.signature] = command.text
+        if isinstance(command, KeepAnswer | DropCall):
             return
         key = (getattr(command, "stage", 0), command.row)
         assert key not in self.ended, "nothing comes after the end of a row"

@@ -16,6 +16,7 @@ from kairos.errors import KairosError
 from kairos.execution.commands import (
     EndRun,
     FailRow,
+    FetchCached,
     FlowCommand,
     GatherRow,
     KeepResult,
@@ -33,6 +34,7 @@ from kairos.execution.facts import (
 )
 from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.live.flows.records import OperatorBroke
+from kairos.live.flows.shared_results import InvocationSharing
 from kairos.live.process.tenant_threads import TenantThreads
 from kairos.live.runs.calls import CallCommand, RunCalls
 from kairos.plan.pipeline import Plan
@@ -112,9 +114,10 @@ class Invocation:
         on_finished: Callable[[OperatorFinished], None],
         threads: TenantThreads,
         tenant: str,
+        share: Callable[[Callable[[FlowFact], None]], InvocationSharing] | None = None,
     ) -> None:
         """`why_failed`: by node and error, what the client is told, if not that it failed.
-        `threads`: where it computes."""
+        `threads`: where it computes. `share`: for a plan that fetches results."""
         self._plan, self._row, self._threads, self._tenant = plan, row, threads, tenant
         self._make_calls, self._why_failed, self._on_finished = make_calls, why_failed, on_finished
         self._facts: asyncio.Queue[FlowFact] = asyncio.Queue()
@@ -123,6 +126,7 @@ class Invocation:
         self._is_over = False
         self._finish_reason = "stop"
         self._time = ComputeTime()
+        self._sharing = None if share is None else share(self._facts.put_nowait)
 
     async def run(self) -> FlowResult:
         """Cancelled, its calls are left.
@@ -143,10 +147,14 @@ class Invocation:
                 for fact, commands in await self._handled(executor):
                     if isinstance(fact, CallAnswered) and fact.finish_reason is not None:
                         self._finish_reason = fact.finish_reason
+                    if self._sharing is not None:
+                        self._sharing.handled(fact, commands, executor.is_in_flight)
                     for command in commands:
                         self._perform(command, fact, calls, began_s)
         finally:
             self._time.end()
+            if self._sharing is not None:
+                self._sharing.leave()
             await calls.abandon()
         took_s = time.monotonic() - began_s
         return FlowResult(self._outputs, executor.figures, took_s, self._finish_reason)
@@ -171,6 +179,9 @@ class Invocation:
         match command:
             case KeepResult():
                 self._on_finished(_finished(command, fact, time.monotonic() - began_s))
+            case FetchCached():
+                assert self._sharing is not None
+                self._sharing.fetch(command)
             case WriteRow(values=values):
                 self._outputs = values
             case FailRow(node=node, error=error):

@@ -31,6 +31,7 @@ from kairos.live.flows.flow_store import FlowStore, InvocationCounts
 from kairos.live.flows.invocation import FUNCTIONS, FlowResult, Invocation, OperatorFinished
 from kairos.live.flows.plans import FlowPlans, spoken_by
 from kairos.live.flows.records import FlowsBusy
+from kairos.live.flows.shared_results import InvocationSharing, SharedResults
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.inner_call import InnerGateway
 from kairos.live.llm.streamed_chat import Hear
@@ -103,7 +104,9 @@ class Invoking:
         self._processors, self._counts = processors, counts
         of_any = None if processors is None else processors.of()
         planning = TenantThreads(threads, _PLANS_AT_ONCE)
-        self.store, self.plans = store, FlowPlans(functions, of_any, planning)
+        shares = settings.share_s > 0
+        self.store, self.plans = store, FlowPlans(functions, of_any, planning, shares=shares)
+        self._shared = SharedResults(settings.share_s) if shares else None
         self._threads = TenantThreads(threads, _COMPUTING_AT_ONCE)
         self.beside = gateway.readers.run  # what a large body says
         self._functions, self._most = functions, settings.max_running
@@ -170,6 +173,10 @@ class Invoking:
             speaker = None if hear is None else spoken_by(ready.plan)
             heard = {} if hear is None or speaker is None else {speaker: hear}
             model = self._usual_model()
+            share = None
+            if self._shared is not None:
+                of = caller.tenant, model, ready.service_class
+                share = partial(InvocationSharing, self._shared, of, heard=speaker)
             llm = FlowLLM(self._inner, ready.id, ready.workflow_id, said, model, heard)
 
             def make_calls(tell: Callable[[FlowFact], None]) -> RunCalls:
@@ -193,6 +200,7 @@ class Invoking:
                 on_finished,
                 self._threads,
                 caller.tenant,
+                share,
             )
             try:
                 return await self._in_time(invocation, ready.deadline_at)

@@ -17,18 +17,22 @@ from kairos.plan.pipeline import Passes, Plan, compile_plan
 from kairos.plan.plan_cache import PlanCache
 from kairos.plan.query_settings import with_settings
 
-# Results of earlier queries are not fetched: whoever asks again is answered anew. A single row has
-# no batch to come whose beginnings would be kept.
-_PASSES = Passes(cached=False, touch=False)
-
 
 class FlowPlans:
     """Each is made once for a flow and the settings that a query names, whatever their values."""
 
     def __init__(
-        self, functions: Functions, processors: Processors | None, threads: TenantThreads
+        self,
+        functions: Functions,
+        processors: Processors | None,
+        threads: TenantThreads,
+        *,
+        shares: bool = False,
     ) -> None:
-        """`functions`, `processors`: what flows may use. `threads`: where plans are made."""
+        """`functions`, `processors`: what flows may use. `threads`: where plans are made.
+        `shares`: invocations fetch results of others."""
+        # A single row has no batch to come whose beginnings would be kept.
+        self._passes = Passes(cached=shares, touch=False)
         self._functions, self._processors, self._threads = functions, processors, threads
         self._plans = PlanCache()
 
@@ -40,7 +44,7 @@ class FlowPlans:
     async def plan(self, tenant: str, record: FlowRecord, settings: Mapping[str, object]) -> Plan:
         """Raises FlowRefused: it cannot be run with these settings."""
         try:
-            held = self._plans.find(record.digest, _PASSES, settings)
+            held = self._plans.find(record.digest, self._passes, settings)
         except SetupError as error:
             raise FlowRefused(str(error), "settings") from None
         if held is not None:
@@ -48,7 +52,7 @@ class FlowPlans:
         told = record.name, record.source, record.is_json, settings
         plan = await self._threads.run(tenant, partial(self._compiled, *told))
         size = len(record.source) + len(msgspec.json.encode(settings))
-        self._plans.keep(record.digest, _PASSES, settings, plan, size)
+        self._plans.keep(record.digest, self._passes, settings, plan, size)
         return plan
 
     def _compiled(
@@ -58,7 +62,7 @@ class FlowPlans:
             declaration = _declaration(name, source, is_json=is_json)
             asked = with_models(with_settings(declaration, settings), self._processors)
             stay = self._processors is not None and self._processors.keeps_values
-            plan = compile_plan(asked, _PASSES, values_stay=stay)
+            plan = compile_plan(asked, self._passes, values_stay=stay)
             self._functions.check(plan)
             check_processors(plan, self._processors)
         except SetupError as error:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from kairos.execution.commands import (
+    DropCall,
     DropHeld,
     DropRow,
     EndRun,
@@ -114,7 +115,7 @@ class RunDriver:
                     calls.begin(command)
                 case FetchCached():
                     self._fetch(command)
-                case KeepResult() | KeepAnswer():
+                case KeepResult() | KeepAnswer() | DropCall():
                     self._keep(command)
                 case ReadRows(count):
                     intake.want(0, count)
@@ -132,7 +133,9 @@ class RunDriver:
         else:
             self.tell(CacheAnswered(command.call, True, found.value))
 
-    def _keep(self, command: KeepResult | KeepAnswer) -> None:
+    def _keep(self, command: KeepResult | KeepAnswer | DropCall) -> None:
+        if isinstance(command, DropCall):  # nothing waits for it here
+            return
         if isinstance(command, KeepAnswer):
             if self._cache is not None:
                 self._cache.store(command.signature, command.text)
