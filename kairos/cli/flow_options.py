@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from kairos.retrieval_settings import RetrievalSettings
 
 PASS_NAMES = (
-    "prune", "dependencies", "cse", "stages", "prefill", "cached", "order", "decoding", "touch",
+    "identities", "prune", "dependencies", "cse", "stages", "prefill", "cached", "order",
+    "decoding", "touch",
 )  # fmt: skip
 
 FlowFile = Annotated[

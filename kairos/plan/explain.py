@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from kairos.plan.forecast import FlowForecast, forecast_lines
-from kairos.plan.operators import Asking, Loop, MapOver, Operator
+from kairos.plan.operators import Asking, Loop, MapOver, Operator, Reference
 from kairos.plan.passes.decoding import PartialDecode
 from kairos.plan.passes.static_prefixes import StaticPrefix
 from kairos.plan.pipeline import Plan
@@ -32,6 +32,7 @@ class ExplainedPlan(msgspec.Struct, frozen=True):
     passes: tuple[str, ...]  # those that are on
     columns: tuple[str, ...]
     outputs: tuple[str, ...]
+    collapsed: dict[str, str]  # operators that give this unchanged
     pruned: tuple[str, ...]
     freed: dict[str, tuple[str, ...]]
     merged: dict[str, str]
@@ -62,6 +63,7 @@ def explain(
         passes=passes,
         columns=plan.columns,
         outputs=plan.outputs,
+        collapsed={name: _written(given) for name, given in plan.collapsed.items()},
         pruned=plan.pruned,
         freed=dict(plan.freed),
         merged=dict(plan.merged),
@@ -105,6 +107,8 @@ def lines(explained: ExplainedPlan) -> Iterator[str]:
 
 def _of_passes(explained: ExplainedPlan) -> Iterator[str]:
     """What each of them changed."""
+    for name, given in explained.collapsed.items():
+        yield f"left out: {name} gives {given} unchanged"
     if explained.pruned:
         yield f"left out, since no output needs it: {', '.join(explained.pruned)}"
     for name, loose in explained.freed.items():
@@ -116,6 +120,10 @@ def _of_passes(explained: ExplainedPlan) -> Iterator[str]:
     for streamed in explained.partial:
         maps = ", ".join(streamed.maps)
         yield f"streamed: {streamed.operator}, whose items go to {maps} as they are finished"
+
+
+def _written(given: Reference) -> str:
+    return ".".join(map(str, (given.operator, *given.path)))
 
 
 def _line(each: ExplainedOperator) -> str:

@@ -8,11 +8,12 @@ from kairos.plan.check import check, every
 from kairos.plan.columns import Columns, columns
 from kairos.plan.costs.latency import TYPICAL, Latencies
 from kairos.plan.graph import ancestors, in_order, outputs_need
-from kairos.plan.operators import Declaration, Generation, Group, RegisteredCall
+from kairos.plan.operators import Declaration, Generation, Group, Reference, RegisteredCall
 from kairos.plan.passes.cached import CacheFetch, cache_fetches
 from kairos.plan.passes.cse import merge_equal
 from kairos.plan.passes.decoding import PartialDecode, partial_decodes
 from kairos.plan.passes.dependencies import data_dependencies
+from kairos.plan.passes.identities import collapse
 from kairos.plan.passes.order import AS_DECLARED, CallOrder, call_order
 from kairos.plan.passes.prefill import PartialPrefill, partial_prefills
 from kairos.plan.passes.prune import prune
@@ -28,6 +29,7 @@ _MOST_ROUNDS = 16
 class Passes(msgspec.Struct, frozen=True, kw_only=True):
     """Which passes are on. Whatever is, the table that comes out is the same."""
 
+    identities: bool = True  # operators that give what they are given are left out
     prune: bool = True  # what no output needs is left out
     dependencies: bool = True  # operators wait for what they need alone
     cse: bool = True  # what is asked twice is computed once, within a row and across rows
@@ -45,6 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     declaration: Declaration  # operators in an order in which each follows what it needs
     passes: Passes
     revision: str  # of the models, as whoever runs it says; other ones mean other results
+    collapsed: Mapping[str, Reference]  # per operator that gives it unchanged, what that is
     pruned: tuple[str, ...]
     freed: Mapping[str, tuple[str, ...]]  # per operator, what it needs not wait for
     merged: Mapping[str, str]  # per operator that is gone, the one that stands for it
@@ -106,6 +109,10 @@ def compile_plan(
     check(declaration)
     passes = passes or Passes()
     now = msgspec.structs.replace(declaration, operators=in_order(declaration.operators))
+    collapsed: Mapping[str, Reference] = {}
+    if passes.identities:
+        fewer = collapse(now)
+        now, collapsed = fewer.declaration, fewer.into
     pruned: tuple[str, ...] = ()
     merged: Mapping[str, str] = {}
     if passes.prune:
@@ -127,6 +134,7 @@ def compile_plan(
         declaration=now,
         passes=passes,
         revision=revision,
+        collapsed=collapsed,
         pruned=pruned,
         freed=freed,
         merged=merged,

@@ -17,6 +17,9 @@ from kairos.plan.operators import (
     References,
 )
 
+# By operator, another one in its place, or a part of what that gives.
+Names = Mapping[str, str] | Mapping[str, Reference]
+
 
 def placeholders(operator: Operator) -> tuple[str, ...]:
     """Names within its body of what differs between rounds or items."""
@@ -73,7 +76,7 @@ def needs(operator: Operator) -> tuple[str, ...]:
     return tuple(found)
 
 
-def renamed(operator: Operator, names: Mapping[str, str]) -> Operator:
+def renamed(operator: Operator, names: Names) -> Operator:
     """With other operators in the place of those in `names`; also within its body."""
     if not any(name in names for name in needs(operator)):
         return operator
@@ -95,11 +98,13 @@ def renamed(operator: Operator, names: Mapping[str, str]) -> Operator:
         operator,
         params=params,
         inputs=_arguments(operator.inputs, names),
-        after=tuple(dict.fromkeys(names.get(name, name) for name in operator.after)),
+        after=tuple(
+            dict.fromkeys(_reference(Reference(e), names).operator for e in operator.after)
+        ),
     )
 
 
-def _body_renamed(params: Loop | MapOver, names: Mapping[str, str]) -> Loop | MapOver:
+def _body_renamed(params: Loop | MapOver, names: Names) -> Loop | MapOver:
     body = tuple(renamed(each, names) for each in params.body)
     result = _reference(params.result, names)
     if isinstance(params, MapOver):
@@ -114,11 +119,11 @@ def _body_renamed(params: Loop | MapOver, names: Mapping[str, str]) -> Loop | Ma
     )
 
 
-def _arguments(arguments: Arguments, names: Mapping[str, str]) -> dict[str, Argument]:
+def _arguments(arguments: Arguments, names: Names) -> dict[str, Argument]:
     return {key: argument_renamed(argument, names) for key, argument in arguments.items()}
 
 
-def argument_renamed(argument: Argument, names: Mapping[str, str]) -> Argument:
+def argument_renamed(argument: Argument, names: Names) -> Argument:
     if isinstance(argument, Reference):
         return _reference(argument, names)
     if isinstance(argument, References):
@@ -126,5 +131,8 @@ def argument_renamed(argument: Argument, names: Mapping[str, str]) -> Argument:
     return argument
 
 
-def _reference(reference: Reference, names: Mapping[str, str]) -> Reference:
-    return Reference(names.get(reference.operator, reference.operator), reference.path)
+def _reference(reference: Reference, names: Names) -> Reference:
+    to = names.get(reference.operator, reference.operator)
+    if isinstance(to, Reference):
+        return Reference(to.operator, (*to.path, *reference.path))
+    return Reference(to, reference.path)

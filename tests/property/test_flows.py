@@ -128,7 +128,7 @@ class Drawn:
         made = list(operands)
         for _ in range(count):
             kinds = [self.llm] * 4 + [self.format, self.call, self.filter, self.branch]
-            kinds += [self.retrieve, self.retrieve]
+            kinds += [self.retrieve, self.retrieve, self.same]
             kinds += [self.loop, self.map] if depth < 2 else []
             made.append(self.pick(kinds)(made, depth))
         return made
@@ -158,6 +158,22 @@ class Drawn:
 
     def format(self, made, depth):
         return self.flow.format(self.name(), "<{{ x }}>", x=self.pick(made))
+
+    def same(self, made, depth):
+        """An operator that gives what it is given, or its text."""
+        name, of, f = self.name(), self.pick(made), self.flow
+        ways = [
+            lambda: f.format(name, "{{ x }}", x=of),
+            lambda: f.filter(name, of, self.pick(["true", "1 < 2", "false"])),
+            lambda: f.branch(name, "'yes'", {"yes": of, "no": self.pick(made)}),
+            lambda: f.loop(name, of, unchanged, max_rounds=2),
+        ]
+
+        def unchanged(state):
+            self.format([state], depth)  # which nobody needs
+            return state
+
+        return self.pick(ways)()
 
     def call(self, made, depth):
         function = self.pick([split, split, tell])
