@@ -67,21 +67,30 @@ def made(
 
 
 class AyoPublished:
-    """Ayo (5.2, algorithm 2): the workflow of which a waiting call came first, and in it the calls
-    with most stages to come. Deviation: calls that run count for when it came, too, and stages are
-    those that its agent had to come on average, learnt."""
+    """Ayo (5.2, algorithm 2): of each workflow the waiting calls with most stages to come, in the
+    order in which the first of the workflows' calls came; those with fewer stages go later.
+
+    Deviations: where room is left after a round of all workflows there is another one; calls that
+    run count as calls that wait, until they end; stages are learnt, as the mean of the agent's.
+    """
 
     def __init__(self, estimates: WorkEstimates) -> None:
         self._estimates = estimates
 
-    def key(self, request: Request, state: int, /) -> Key:
-        profile = self._estimates.profile(request)
-        stages = profile.remaining_stages if profile else 0.0
-        return state, request.workflow_started_at, -stages, request.arrived_at
+    def key(self, request: Request, state: tuple[int, tuple[float, ...]], /) -> Key:
+        came_at, levels = state
+        stages = self._stages(request)
+        turn = sum(level > stages for level in levels)
+        return turn, came_at, request.workflow_started_at, request.arrived_at
 
-    def state(self, request: Request) -> int:
-        together = self._estimates.in_flight(workflow_key(request))
-        return min(each.arrived_at for each in together)
+    def state(self, request: Request) -> tuple[int, tuple[float, ...]]:
+        together = [*self._estimates.in_flight(workflow_key(request))]
+        levels = {self._stages(each) for each in together}
+        return min(each.arrived_at for each in together), tuple(sorted(levels))
+
+    def _stages(self, request: Request) -> float:
+        profile = self._estimates.profile(request)
+        return profile.remaining_stages if profile else 0.0
 
     def patience_us(self, request: Request) -> int | None:  # noqa: ARG002
         return None

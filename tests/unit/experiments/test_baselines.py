@@ -27,6 +27,26 @@ def profile(agent, *, remaining_s, stages):
     )
 
 
+def test_ayo_as_published_takes_the_deepest_call_of_each_workflow():
+    # Figure 7 of the paper: A and H bring both queries on, while B's follower waits for another
+    # branch anyway.
+    instances = [build.instance("i", seqs=2)]
+    balancer = build.balancer(*instances, policy="experiments.baselines:AyoPublished")
+    stages = {"A": 3, "B": 2, "G": 1, "H": 2, "x": 1}
+    known = tuple(profile(each, remaining_s=1, stages=left) for each, left in stages.items())
+    balancer.handle(ProfilesLearnt(known), 0)
+    for at, (name, workflow) in enumerate(
+        [("x", "before"), ("x2", "before"), *zip("ABGH", ("q1", "q1", "q2", "q2"), strict=True)]
+    ):
+        request = build.request(name, at=at, agent=name[0], app="a", workflow_id=workflow)
+        balancer.handle(Arrived(request), at)
+    placed = [
+        *build.placed(balancer.handle(Finished("x"), 9 * SECOND)),
+        *build.placed(balancer.handle(Finished("x2"), 9 * SECOND)),
+    ]
+    assert placed == [("A", "i"), ("H", "i")]
+
+
 @pytest.mark.parametrize("old", MOVED)
 def test_a_baseline_serves_by_its_new_name(old):
     what = "policy" if "policies" in MOVED[old] else "placement"
