@@ -21,7 +21,7 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.e35_hardware_prediction import workflows
 from experiments.report import commit
-from kairos.planner.hardware_plan import HardwareQuestion, call_kinds, plan
+from kairos.planner.hardware_plan import HardwareQuestion, call_kinds, plan, question_calls
 from kairos.planner.instance_kinds import HardwareOffer, instance_kinds
 from kairos.planner.ownership import Terms
 from kairos.planner.pool import InstanceKind
@@ -98,12 +98,7 @@ def _row(case: Case, at_commit: str) -> Row:
         p95_s=case.p95_s,
     )
     found = plan(asked)
-    kinds = {
-        kind.name: kind
-        for kind in instance_kinds(
-            asked.offer, call_kinds(asked.workflows, asked.workflows_per_s)
-        ).kinds
-    }
+    kinds = {kind.name: kind for kind in instance_kinds(asked.offer, question_calls(asked)).kinds}
 
     def p95_s(counts: Mapping[str, int]) -> float:
         count = min(max(round(STAYS * case.per_s * case.p95_s), FEWEST), MOST)

@@ -55,6 +55,7 @@ _MODULES = (
     "e54_drawn_placements",
     "e57_planned_rows",
     "e59_names_alone",
+    "e61_hardware_regret",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

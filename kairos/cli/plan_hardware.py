@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kairos.tools.hardware_question import HardwareOptions
 
 TERMS = Terms()
+NOT_MET = 3  # the exit status where no pool is within target and budget
 
 
 def plan_hardware(
@@ -120,7 +121,8 @@ def plan_hardware(
     second, of those that have calls of their own.
 
     Steps are computed from data sheets and the model's shapes, or from profiles that were measured;
-    costs from prices in a catalogue. `docs/how-to/plan-hardware.md` says what the figures rest on.
+    costs from prices in a catalogue. Where no pool is within target and budget, the nearest is
+    shown, and the exit status is 3. `docs/how-to/plan-hardware.md` says what the figures rest on.
 
     Examples:
 
@@ -187,3 +189,5 @@ def _answer(
         typer.echo(json.dumps(hardware_shown.as_figures(asked, found, others, times)))
     else:
         hardware_shown.show(asked, found, others, times)
+    if not found.met:
+        raise typer.Exit(NOT_MET)

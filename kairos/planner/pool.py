@@ -41,6 +41,7 @@ class CallKind(msgspec.Struct, frozen=True, kw_only=True):
     shape: CallShape
     per_s: float
     on_path: float = 1.0  # on a workflow's critical path, in the mean
+    model: str = ""
 
 
 class InstanceKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,8 @@ class InstanceKind(msgspec.Struct, frozen=True, kw_only=True):
     rates: EngineRates
     usd_per_hour: float  # of all its devices
     kwh_per_hour: float = 0.0
+    model: str = ""  # whose calls it serves
+    kv_bytes_per_token: float = 0.0  # of the model; 0: the problem's
     most: int = MOST_INSTANCES  # that can be had
 
 
@@ -100,7 +103,7 @@ def latency_s(problem: PoolProblem, kind: InstanceKind, call: CallKind, used: In
     """With the transfer of the cache, where the instance only decodes."""
     if kind.phases is not Phases.DECODE:
         return used.latency_s
-    size = problem.kv_bytes_per_token * call.shape.prompt
+    size = (kind.kv_bytes_per_token or problem.kv_bytes_per_token) * call.shape.prompt
     return used.latency_s + transfer_s(size, problem.link, kind.rates.devices)
 
 
@@ -127,6 +130,8 @@ class _Building:
         self.late = self._in_time()
 
     def _offer(self, call: CallKind, kind: InstanceKind) -> None:
+        if kind.model != call.model:
+            return
         used = use(kind.rates, call.shape, kind.phases, self.problem.targets)
         if used is not None:
             key = call.name, kind.name

@@ -6,35 +6,42 @@ time of a token depends on both, so it is a fixed point. Calls wait for half a s
 in a batch as in M/M/c (`queueing.py`); prompts on instances for prefill alone as in M/G/c.
 
 A workflow's time is its critical path: each call begins when those before it have ended, after
-tools and people. Waiting is put in as a mean, so what chance adds to it in single workflows is not
-in the percentiles.
+tools and people. Calls that are split over several kinds are dealt out evenly by their shares, in
+several ways for each workflow, so percentiles have what the slower kind adds.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from kairos.planner.engine_rates import attended_pairs
+from kairos.planner.engine_rates import EngineRates, attended_pairs
 from kairos.planner.kv_transfer import transfer_s
 from kairos.planner.lowering import ObservedCall
-from kairos.planner.pool import CallKind, InstanceKind, Pool, PoolProblem
+from kairos.planner.pool import InstanceKind, Pool, PoolProblem
 from kairos.planner.queueing import mean_wait_s
-from kairos.planner.serving import CallShape, Phases, use
+from kairos.planner.serving import NO_TARGETS, CallShape, LatencyTargets, Phases, use
 
 ITERATIONS = 2_000  # of the fixed point; it grows towards it from below
 CLOSE = 1e-6  # to the step before, relative
 LONGEST_S = 60.0  # that a token may take
+DEALS = 8  # ways in which the calls of each workflow are dealt out to several kinds
+GOLDEN, PLASTIC = 0.6180339887498949, 0.7548776662466927  # steps of even sequences, in one and two
+
+Array = Any  # of numpy
+Shares = Mapping[str, Mapping[str, float]]  # agent -> kind of instance -> share of its calls
 
 
 class LoadedInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of instance under its load."""
+    """State of one kind of instance under its load."""
 
     wait_s: float  # of a call, before anything is computed of it
     tpot_s: float
     batch: float  # that decode at once on one instance
     utilisation: float  # of what it could do at its largest batch
+    context: float = 0.0  # that a step reads of a sequence, in the mean
 
 
 IDLE = LoadedInstance(wait_s=0.0, tpot_s=0.0, batch=0.0, utilisation=0.0)
@@ -66,7 +73,7 @@ class _Mean:
 
 
 def loaded(kind: InstanceKind, count: int, traffic: Sequence[Traffic]) -> LoadedInstance | None:
-    """The steady state of so many instances. None: there is none, they have too much to do."""
+    """Return the steady state of `count` instances. None: they have too much to do."""
     if not count or not any(each.per_s for each in traffic):
         return IDLE
     if kind.phases is Phases.PREFILL:
@@ -78,12 +85,16 @@ def _prefilling(
     kind: InstanceKind, count: int, traffic: Sequence[Traffic]
 ) -> LoadedInstance | None:
     """Prompts wait for each other as in M/G/c; under load they share steps."""
-    uses = [use(kind.rates, each.shape, Phases.PREFILL) for each in traffic]
-    busy_s = [(each.per_s, used.busy_s) for each, used in zip(traffic, uses, strict=True) if used]
+    busy_s: list[tuple[float, float]] = []
+    for each in traffic:
+        used = use(kind.rates, each.shape, Phases.PREFILL)
+        if used is None:
+            return None
+        busy_s.append((each.per_s, used.busy_s))
     per_s = sum(rate for rate, _ in busy_s)
     mean = sum(rate * s for rate, s in busy_s) / per_s
     square = sum(rate * s * s for rate, s in busy_s) / per_s
-    wait = mean_wait_s(count, per_s, mean, service_cv2=square / mean**2 - 1)
+    wait = mean_wait_s(count, per_s, mean, service_cv2=square / mean**2 - 1) if mean else 0.0
     if wait == math.inf:
         return None
     return LoadedInstance(wait_s=wait, tpot_s=0.0, batch=0.0, utilisation=per_s * mean / count)
@@ -92,35 +103,49 @@ def _prefilling(
 def _decoding(kind: InstanceKind, count: int, call: _Mean) -> LoadedInstance | None:
     rates, stages = kind.rates, count * kind.rates.stages
     most = rates.largest_batch(call.context) / rates.stages
+    if not most:
+        return None
     prompts = 0.0 if kind.phases is Phases.DECODE else 1.0
 
     def token_s(batch: float, arrived: float) -> float:
-        """With so many sequences that decode, and calls that arrive, for each token."""
+        """Return the time of a token with `batch` sequences and `arrived` new calls in it."""
         return rates.mixed_step_s(batch, call.context, prompts * arrived, call.new, call.pairs)
 
     per_s = call.per_s / stages
+    busy = per_s * call.answer * token_s(most, most / call.answer) / most
+    if busy >= 1:
+        return None
     tpot = _fixed_point(lambda s: token_s(per_s * call.answer * s, per_s * s))
-    if not most or tpot is None or per_s * call.answer * tpot > most:
+    if tpot is None or per_s * call.answer * tpot > most:
         return None
     places = mean_wait_s(int(stages * most), call.per_s, call.answer * tpot)
     return LoadedInstance(
         wait_s=places + tpot / 2,
         tpot_s=tpot,
         batch=per_s * call.answer * tpot * rates.stages,
-        utilisation=per_s * call.answer * token_s(most, most / call.answer) / most,
+        utilisation=busy,
+        context=call.context,
     )
 
 
 def _fixed_point(function: Callable[[float], float]) -> float | None:
-    """Where a function that grows, more slowly than its argument, equals it. None: it outgrows."""
-    at = function(0.0)
+    """Where a function that grows, more slowly than its argument, equals it. None: it outgrows.
+
+    Each step leads along the last two values' line, which for a convex function ends below the
+    point where they are equal; where it does not, plain steps lead back.
+    """
+    before, at = 0.0, function(0.0)
+    value_before = at
     for _ in range(ITERATIONS):
-        following = function(at)
-        if following > LONGEST_S:
+        value = function(at)
+        if value > LONGEST_S:
             return None
-        if following - at <= CLOSE * at:
-            return following
-        at = following
+        if abs(value - at) <= CLOSE * at:
+            return value
+        slope = (value - value_before) / (at - before) if at != before else 0.0
+        ahead = at + (value - at) / (1 - slope) if 0 <= slope < 1 else value
+        before, value_before = at, value
+        at = ahead if value > at and ahead < LONGEST_S else value
     return None
 
 
@@ -138,81 +163,209 @@ def predicted(
 ) -> Prediction | None:
     """How long these workflows take. None: the pool has too much to do.
 
-    `agent` of a call is the name of its `CallKind`; of a kind that is split each call takes the
-    mean over its ways.
+    `agent` of a call is the name of its `CallKind`.
     """
-    states: dict[str, LoadedInstance] = {}
-    kinds = {kind.name: kind for kind in problem.instances}
-    for name, count in pool.counts.items():
-        state = loaded(kinds[name], count, _traffic(problem.calls, pool, name))
-        if state is None:
-            return None
-        states[name] = state
-    timing = _Timing(problem, pool, kinds, states)
-    seconds = sorted(_workflow_s(calls, timing) for calls in workflows)
-    return Prediction(
-        mean_s=fmean(seconds),
-        p50_s=_percentile(seconds, 0.50),
-        p95_s=_percentile(seconds, 0.95),
-        instances=states,
-    )
+    return Predictor(problem, workflows).predicted(pool.counts, pool.routes)
 
 
-def _traffic(calls: Sequence[CallKind], pool: Pool, instance: str) -> list[Traffic]:
-    return [
-        Traffic(shape=call.shape, per_s=call.per_s * share)
-        for call in calls
-        if (share := pool.routes[call.name].get(instance, 0.0))
-    ]
+class Predictor:
+    """Predictions for one application's workflows on any pool; instances' states are cached."""
 
+    def __init__(self, problem: PoolProblem, workflows: Sequence[Sequence[ObservedCall]]) -> None:
+        self.problem = problem
+        self.kinds = {kind.name: kind for kind in problem.instances}
+        self.calls = {call.name: call for call in problem.calls}
+        self._work = _Work(workflows, [call.name for call in problem.calls])
+        self._states: dict[tuple[str, int, tuple[Any, ...]], LoadedInstance | None] = {}
+        self._prompts: dict[tuple[str, float, float], Array] = {}
 
-class _Timing:
-    """What single calls take."""
+    def state(self, name: str, count: int, routes: Shares) -> LoadedInstance | None:
+        """Return one kind's state. None: it has too much to do, or is too slow for the targets."""
+        traffic = tuple(
+            (call, share)
+            for call, shares in routes.items()
+            if (share := shares.get(name, 0.0)) and self.calls[call].per_s
+        )
+        key = name, count, traffic
+        if key not in self._states:
+            kind = self.kinds[name]
+            found = loaded(kind, count, [self._traffic(call, share) for call, share in traffic])
+            if found is not None and not self._in_time(kind, found, [call for call, _ in traffic]):
+                found = None
+            self._states[key] = found
+        return self._states[key]
 
-    def __init__(
-        self,
-        problem: PoolProblem,
-        pool: Pool,
-        kinds: Mapping[str, InstanceKind],
-        states: Mapping[str, LoadedInstance],
-    ) -> None:
-        self._problem, self._pool = problem, pool
-        self._kinds, self._states = kinds, states
-        self._contexts = {
-            name: _Mean(traffic).context
-            for name in states
-            if (traffic := _traffic(problem.calls, pool, name))
-        }
+    def _traffic(self, call: str, share: float) -> Traffic:
+        one = self.calls[call]
+        return Traffic(shape=one.shape, per_s=one.per_s * share)
 
-    def call_s(self, call: ObservedCall) -> float:
-        ways = self._pool.routes[call.agent].items()
-        return sum(share * self._part_s(call, self._kinds[name]) for name, share in ways)
+    def _in_time(self, kind: InstanceKind, state: LoadedInstance, calls: Sequence[str]) -> bool:
+        """Whether calls have their first and each further token in time, in the mean."""
+        targets: LatencyTargets = self.problem.targets
+        if targets == NO_TARGETS:
+            return True
+        if state.tpot_s > targets.tpot_s:
+            return False
+        if kind.phases is Phases.DECODE:
+            return True
+        shapes = [self.calls[call].shape for call in calls]
+        new = np.array([shape.new for shape in shapes])
+        pairs = np.array([attended_pairs(shape.new, shape.cached) for shape in shapes])
+        first_s = _prompt_s(kind.rates, state.batch, state.context, new, pairs)
+        return bool((state.wait_s + kind.rates.call_s + first_s <= targets.ttft_s).all())
 
-    def _part_s(self, call: ObservedCall, kind: InstanceKind) -> float:
-        state, rates = self._states[kind.name], kind.rates
-        seconds = state.wait_s
+    def predicted(self, counts: Mapping[str, int], routes: Shares) -> Prediction | None:
+        """None: the pool has too much to do, or is too slow for the targets of calls."""
+        states: dict[str, LoadedInstance] = {}
+        for name, count in counts.items():
+            state = self.state(name, count, routes)
+            if state is None:
+                return None
+            states[name] = state
+        seconds = np.sort(self._work.workflows_s(self._calls_s(states, routes)), axis=None)
+        return Prediction(
+            mean_s=float(seconds.mean()),
+            p50_s=_percentile(seconds, 0.50),
+            p95_s=_percentile(seconds, 0.95),
+            instances=states,
+        )
+
+    def part_mean_s(self, name: str, state: LoadedInstance, routes: Shares) -> float:
+        """Return the sum of these agents' calls there, in seconds; it grows with their mean."""
+        parts = (self._part_s(name, state, agent).sum() for agent in routes)
+        return float(sum(parts))
+
+    def _calls_s(self, states: Mapping[str, LoadedInstance], routes: Shares) -> Array:
+        """Return seconds of each call, a row for each way to deal them out."""
+        work = self._work
+        whole = all(share >= 1 for shares in routes.values() for share in shares.values() if share)
+        found = np.zeros((1 if whole else DEALS, work.count))
+        for agent, shares in routes.items():
+            at = work.of_agent[agent]
+            if not len(at):
+                continue
+            first = [n for n in shares if self.kinds[n].phases is not Phases.DECODE and shares[n]]
+            second = [n for n in shares if self.kinds[n].phases is Phases.DECODE and shares[n]]
+            parts = {name: self._part_s(name, states[name], agent) for name in (*first, *second)}
+            if whole:
+                found[0, at] = sum(parts.values())
+                continue
+            dealt = _dealt(at, [shares[name] for name in first], GOLDEN)
+            alone = np.zeros(dealt.shape, dtype=bool)
+            for number, name in enumerate(first):
+                here = dealt == number
+                found[:, at] += np.where(here, parts[name], 0.0)
+                alone |= here & (self.kinds[name].phases is Phases.PREFILL)
+            if second:
+                dealt = _dealt(at, [shares[name] for name in second], PLASTIC)
+                for number, name in enumerate(second):
+                    found[:, at] += np.where(alone & (dealt == number), parts[name], 0.0)
+        return found
+
+    def _part_s(self, name: str, state: LoadedInstance, agent: str) -> Array:
+        """Return seconds of each of an agent's calls that this kind serves."""
+        kind, work = self.kinds[name], self._work
+        at, rates = work.of_agent[agent], kind.rates
+        seconds: Array = np.full(len(at), state.wait_s)
         if kind.phases is not Phases.DECODE:
-            new = call.prompt_tokens - call.cached_tokens
-            pairs = attended_pairs(new, call.cached_tokens)
             batch = state.batch / rates.stages
-            context = self._contexts[kind.name] if batch else 0.0
-            seconds += rates.call_s + rates.beside_s(batch, context, new, pairs)
+            seconds += rates.call_s + _prompt_s(
+                rates, batch, state.context, work.new[at], work.pairs[at]
+            )
         else:
-            size = self._problem.kv_bytes_per_token * call.prompt_tokens
-            seconds += transfer_s(size, self._problem.link, rates.devices)
+            size: Array = work.prompt[at] * (
+                kind.kv_bytes_per_token or self.problem.kv_bytes_per_token
+            )
+            seconds += transfer_s(size, self.problem.link, rates.devices)
         if kind.phases is not Phases.PREFILL:
-            seconds += call.answer_tokens * state.tpot_s
+            seconds += work.answer[at] * state.tpot_s
         return seconds
 
 
-def _workflow_s(calls: Sequence[ObservedCall], timing: _Timing) -> float:
-    ends: list[float] = []
-    for call in calls:
-        begins = max((ends[each] for each in call.after), default=0.0) + call.gap_s
-        ends.append(begins + timing.call_s(call))
-    return max(ends)
+def _dealt(at: Array, shares: Sequence[float], step: float) -> Array:
+    """Return which of the shares each call gets, for every way to deal them out.
+
+    Numbers that fill the unit interval evenly decide, by an irrational step.
+    """
+    turns = np.arange(DEALS)[:, None] / DEALS
+    drawn = ((at[None, :] + 1) * step + turns) % 1.0
+    ends = np.cumsum(shares) / sum(shares)
+    return np.minimum(np.searchsorted(ends, drawn, side="right"), len(shares) - 1)
 
 
-def _percentile(ascending: Sequence[float], share: float) -> float:
+def _prompt_s(rates: EngineRates, batch: float, context: float, new: Array, pairs: Array) -> Array:
+    """`EngineRates.beside_s` of many prompts."""
+    steps = np.maximum(1.0, np.ceil((new + batch) / rates.chunk_tokens))
+    many = batch * steps
+    computing = rates.prefill_token_s * new + rates.decode_seq_s * many
+    met: Array | float = 1.0
+    if rates.active_share < 1:
+        met = 1 - (1 - rates.active_share) ** np.maximum((new + many) / steps, 1.0)
+    reading = rates.weights_s * (1 - rates.expert_share * (1 - met)) * steps
+    matrices = rates.fixed_s * steps + np.maximum(reading, computing)
+    caches = rates.kv_token_s * many * context + rates.attention_s * pairs
+    return matrices + caches + rates.prefill_seq_s + rates.exchange_s * (new + many)
+
+
+class _Work:
+    """Calls of all workflows as columns, and what each waits for."""
+
+    def __init__(self, workflows: Sequence[Sequence[ObservedCall]], agents: Sequence[str]) -> None:
+        calls = [call for each in workflows for call in each]
+        self.count = len(calls)
+        self.prompt: Array = np.array([call.prompt_tokens for call in calls], dtype=float)
+        cached: Array = np.array([call.cached_tokens for call in calls], dtype=float)
+        self.new: Array = self.prompt - cached
+        self.pairs: Array = attended_pairs(self.new, cached)
+        self.answer: Array = np.array([call.answer_tokens for call in calls], dtype=float)
+        self._gap = np.array([call.gap_s for call in calls])
+        numbers = {name: number for number, name in enumerate(agents)}
+        agent = np.array([numbers.get(call.agent, -1) for call in calls])
+        self.of_agent: dict[str, Array] = {
+            name: np.nonzero(agent == n)[0] for name, n in numbers.items()
+        }
+        lengths = np.array([len(each) for each in workflows])
+        self._starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+        self._chains = all(
+            call.after == ((position - 1,) if position else ())
+            for each in workflows
+            for position, call in enumerate(each)
+        )
+        self._levels = [] if self._chains else _levels(workflows)
+
+    def workflows_s(self, calls_s: Array) -> Array:
+        """Return seconds of each workflow's critical path, a row for each way to deal calls out."""
+        seconds = calls_s + self._gap
+        if self._chains:
+            return np.add.reduceat(seconds, self._starts, axis=1)
+        for calls, before, first in self._levels:
+            seconds[:, calls] += np.maximum.reduceat(seconds[:, before], first, axis=1)
+        return np.maximum.reduceat(seconds, self._starts, axis=1)
+
+
+def _levels(workflows: Sequence[Sequence[ObservedCall]]) -> list[tuple[Array, Array, Array]]:
+    """Return calls level by level, each level after all that it waits for.
+
+    Of a level: its calls, the calls that these wait for in a row, and where each one's begin.
+    """
+    found: list[tuple[list[int], list[int], list[int]]] = []
+    offset = 0
+    for each in workflows:
+        depth: list[int] = []
+        for position, call in enumerate(each):
+            depth.append(1 + max((depth[b] for b in call.after), default=-1))
+            if not call.after:
+                continue
+            while len(found) < depth[-1]:
+                found.append(([], [], []))
+            calls, before, first = found[depth[-1] - 1]
+            calls.append(offset + position)
+            first.append(len(before))
+            before += [offset + b for b in call.after]
+        offset += len(each)
+    return [(np.array(c), np.array(b), np.array(f)) for c, b, f in found if c]
+
+
+def _percentile(ascending: Array, share: float) -> float:
     """The least that is at or above so large a share of all."""
-    return ascending[max(0, math.ceil(share * len(ascending)) - 1)]
+    return float(ascending[max(0, math.ceil(share * len(ascending)) - 1)])

@@ -2,6 +2,9 @@
 
 import math
 
+MANY = 50  # servers
+MANY_MORE = 2_000  # beyond, the recursion takes long, and its limit is as good
+
 
 def erlang_c(servers: int, offered: float) -> float:
     """The probability that an arrival must wait, in M/M/c.
@@ -12,12 +15,22 @@ def erlang_c(servers: int, offered: float) -> float:
     """
     if offered >= servers:
         return 1.0
-    if offered <= 0:
-        return 0.0
+    if offered <= 0 or (servers > MANY and offered < servers / 4):
+        return 0.0  # of more than fifty servers that are mostly idle: under 1e-15
+    if servers > MANY_MORE:
+        return _halfin_whitt(servers, offered)
     blocked = 1.0  # Erlang B, by its recursion, which does not overflow
     for count in range(1, servers + 1):
         blocked = offered * blocked / (count + offered * blocked)
     return blocked / (1 - offered / servers * (1 - blocked))
+
+
+def _halfin_whitt(servers: int, offered: float) -> float:
+    """Erlang C of many servers: the limit of Halfin and Whitt (1981)."""
+    spare = (servers - offered) / math.sqrt(offered)
+    density = math.exp(-(spare**2) / 2) / math.sqrt(2 * math.pi)
+    below = (1 + math.erf(spare / math.sqrt(2))) / 2
+    return density / (density + spare * below)
 
 
 def mean_wait_s(

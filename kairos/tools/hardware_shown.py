@@ -1,5 +1,6 @@
 """A hardware plan for a person, as tables, and for a program."""
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +41,8 @@ def as_figures(
         "prices": asked.offer.terms.prices,
         "met": plan.met,
         "chosen": _pool_figures(plan.chosen),
+        "in_target": _pool_figures(plan.in_target) if plan.in_target else None,
+        "in_budget": _pool_figures(plan.in_budget) if plan.in_budget else None,
         "nodes": [
             {
                 "name": each.node,
@@ -142,9 +145,39 @@ def shown(asked: HardwareQuestion, plan: HardwarePlan, others: Mapping[str, Hard
     if others:
         parts.append(_others(plan, others))
     if not plan.met:
-        parts.append(Text("No pool is within target and budget: this is what comes nearest."))
+        parts += map(Text, _not_met(asked, plan))
     parts += [Text(f"left out: {why}") for why in plan.left_out.values()]
     return Group(*parts)
+
+
+def _not_met(asked: HardwareQuestion, plan: HardwarePlan) -> Iterator[str]:
+    """Say how far each limit would have to be moved, one at a time."""
+    yield "No pool is within target and budget: this is what comes nearest."
+    late, dear = plan.in_budget, plan.in_target
+    if dear is not None:
+        yield (
+            f"Within {asked.p95_s:g} s, whatever it costs: {_pool(dear)} for "
+            f"{dear.usd_per_hour:,.2f} USD/h, P95 {dear.prediction.p95_s:,.3g} s"
+        )
+    elif asked.p95_s < math.inf:
+        quickest = plan.front[-1]
+        yield (
+            f"Nothing is within {asked.p95_s:g} s; the quickest is {_pool(quickest)} with "
+            f"{quickest.prediction.p95_s:,.3g} s: ask for a longer time, or allow more hardware"
+        )
+    if asked.usd_per_hour == math.inf:
+        return
+    if late is not None:
+        yield (
+            f"Within {asked.usd_per_hour:g} USD/h, however long it takes: {_pool(late)} for "
+            f"{late.usd_per_hour:,.2f} USD/h, P95 {late.prediction.p95_s:,.3g} s"
+        )
+    else:
+        least = plan.front[0]
+        yield (
+            f"Nothing is within {asked.usd_per_hour:g} USD/h; the cheapest that serves the load is "
+            f"{_pool(least)} for {least.usd_per_hour:,.2f} USD/h"
+        )
 
 
 def _instances(planned: PlannedPool) -> Table:
@@ -221,9 +254,13 @@ def _mark(plan: HardwarePlan, each: PlannedPool) -> str:
     return ("*" if each is plan.chosen else "") + ("" if each.checked else "?")
 
 
+def _pool(each: PlannedPool) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in each.pool.counts.items())
+
+
 def _cells(each: PlannedPool) -> Sequence[Text | str]:
     return (
-        Text(", ".join(f"{count} x {name}" for name, count in each.pool.counts.items())),
+        Text(_pool(each)),
         f"{each.usd_per_hour:,.2f}",
         f"{each.usd_per_workflow:.3g}",
         f"{each.usd_per_million_tokens:.3g}",
@@ -254,12 +291,13 @@ def _table(title: str, *columns: str) -> Table:
 
 @contextmanager
 def quiet_solver() -> Iterator[None]:
-    """What the solver, which is C++, prints to standard output goes to standard error."""
+    """What the solver, which is C++, prints to standard output is dropped."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(2, 1)
+        os.dup2(nowhere, 1)
         yield
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+        os.close(nowhere)

@@ -1,13 +1,15 @@
 """How many of what: sums by hand, predictions in known queues, and the choice."""
 
 import math
+from functools import cache
+from statistics import NormalDist
 
 import msgspec
 import pytest
 
 from kairos.errors import SetupError
-from kairos.planner.engine_rates import EngineRates, derived, layouts
-from kairos.planner.hardware_plan import HardwareQuestion, call_kinds, plan
+from kairos.planner.engine_rates import EngineRates, layouts
+from kairos.planner.hardware_plan import HardwareQuestion, call_kinds, plan, question_calls
 from kairos.planner.instance_kinds import HardwareOffer, instance_kinds
 from kairos.planner.kv_transfer import Link
 from kairos.planner.lowering import ObservedCall
@@ -15,7 +17,7 @@ from kairos.planner.ownership import Terms
 from kairos.planner.pool import CallKind, InstanceKind, PoolProblem, smallest_pool
 from kairos.planner.prediction import Traffic, loaded, predicted
 from kairos.planner.program import NotSolvedInTime
-from kairos.planner.serving import CallShape, LatencyTargets, Phases, use
+from kairos.planner.serving import CallShape, LatencyTargets, Phases
 from kairos.tools.hardware_files import catalogue
 
 FOUND = catalogue()
@@ -183,8 +185,14 @@ def question(rate=5.0, names=("h100", "gaudi3"), **more):
     return HardwareQuestion(workflows=workflows, workflows_per_s=rate, offer=offer, **more)
 
 
+@cache
+def free_plan():
+    """Return the plan without target and budget."""
+    return plan(question())
+
+
 def test_the_cheapest_pool_within_the_target_is_chosen():
-    free = plan(question())
+    free = free_plan()
     assert free.met
     assert free.chosen is free.front[0]
     costs = [each.usd_per_hour for each in free.front]
@@ -202,21 +210,99 @@ def test_a_target_that_nothing_meets_has_the_quickest_and_says_so():
     found = plan(question(p95_s=0.001))
     assert not found.met
     assert found.chosen is found.front[-1]
-    poor = plan(question(p95_s=0.001, usd_per_hour=found.front[0].usd_per_hour))
-    assert poor.chosen is poor.front[0] or poor.chosen.usd_per_hour <= found.front[0].usd_per_hour
+    assert (found.in_target, found.in_budget) == (None, found.front[-1])
+
+
+def test_what_is_over_budget_has_the_pool_that_exceeds_target_and_budget_least():
+    free = free_plan()
+    cheap, quick = free.front[0], free.front[-1]
+    poor = plan(question(p95_s=quick.prediction.p95_s, usd_per_hour=cheap.usd_per_hour))
     assert not poor.met
+    assert poor.in_target.usd_per_hour == pytest.approx(quick.usd_per_hour)
+    assert poor.in_budget.prediction.p95_s == pytest.approx(cheap.prediction.p95_s)
+
+    def excess(each):
+        usd = each.usd_per_hour / cheap.usd_per_hour
+        return max(usd, each.prediction.p95_s / quick.prediction.p95_s)
+
+    assert excess(poor.chosen) == min(map(excess, poor.front))
+    nothing = plan(question(usd_per_hour=0.01))
+    assert (nothing.met, nothing.in_budget) == (False, None)
+    assert nothing.chosen is nothing.front[0]
+
+
+def chat(rate, p95_s, names=None, calls=1, **offer):
+    """Calls of 700 + 250 tokens, answers as lengths of chats are."""
+    known = [each for each in FOUND.accelerator if each.kind == "accelerator"]
+    even = [(each + 0.5) / 400 for each in range(400)]
+    workflows = [
+        [
+            ObservedCall(
+                agent="chat",
+                prompt_tokens=700,
+                answer_tokens=max(1, round(answer)),
+                after=(at - 1,) if at else (),
+            )
+            for at in range(calls)
+        ]
+        for answer in (
+            250 * math.exp(0.62 * NormalDist().inv_cdf(share) - 0.62**2 / 2) for share in even
+        )
+    ]
+    return HardwareQuestion(
+        workflows=workflows,
+        workflows_per_s=rate,
+        p95_s=p95_s,
+        most_kinds=3,
+        offer=HardwareOffer(
+            devices=[each for each in known if names is None or each.name in names],
+            model=FOUND.model_named("llama-3-8b"),
+            **offer,
+        ),
+    )
+
+
+def test_a_chat_within_12_s_has_one_a100_and_no_pair_that_costs_more():
+    found = plan(chat(2.0, 12.0))
+    assert found.met
+    assert found.chosen.pool.counts == {"a100": 1}
+    assert found.chosen.usd_per_hour == pytest.approx(0.428, abs=1e-3)
+    assert found.chosen.prediction.p95_s == pytest.approx(6.7, abs=0.2)
+
+
+def test_two_gaudi_3_are_found_where_one_is_late_and_half_the_load_is_in_time_on_one():
+    whole = {"names": ("gaudi3",), "calls": 2, "most_devices": 1, "pairs": False}
+    alone = plan(chat(5.0, math.inf, **whole)).front[0]
+    half = plan(chat(2.5, math.inf, **whole)).front[0]
+    assert alone.pool.counts == half.pool.counts == {"gaudi3": 1}
+    between = (alone.prediction.p95_s + half.prediction.p95_s) / 2
+    found = plan(chat(5.0, between, **whole))
+    assert found.met
+    assert found.chosen.pool.counts == {"gaudi3": 2}
+    assert found.chosen.usd_per_hour == pytest.approx(1.556, abs=1e-3)
+
+
+def test_agents_of_two_models_have_a_pool_of_all_of_them():
+    asked = question()
+    other = FOUND.model_named("qwen2.5-7b")
+    offer = REPLACE(asked.offer, models={"write": other})
+    found = plan(REPLACE(asked, offer=offer))
+    assert {kind.model for kind in found.chosen.kinds} == {"llama-3-8b", "qwen2.5-7b"}
+    for call, shares in found.chosen.pool.routes.items():
+        models = {kind.model for kind in found.chosen.kinds if kind.name in shares}
+        assert models == {offer.model_of(call).name}
 
 
 def test_a_price_of_lateness_decides_between_cost_and_time():
-    target = plan(question()).front[-1].prediction.p95_s
+    target = free_plan().front[-1].prediction.p95_s
     assert plan(question(p95_s=target, usd_per_s_late=0.0)).chosen.usd_per_hour == pytest.approx(
-        plan(question()).front[0].usd_per_hour
+        free_plan().front[0].usd_per_hour
     )
     assert plan(question(p95_s=target, usd_per_s_late=1e3)).met
 
 
 def test_a_workflow_costs_the_hour_over_the_workflows_of_it():
-    chosen = plan(question(rate=5.0)).chosen
+    chosen = free_plan().chosen
     assert chosen.usd_per_workflow == pytest.approx(chosen.usd_per_hour / 18_000)
     tokens = 5.0 * (2000 + 119.5 + 500 + 919.5) * 3600
     assert chosen.usd_per_million_tokens == pytest.approx(chosen.usd_per_hour / tokens * 1e6)
@@ -232,8 +318,7 @@ def test_devices_that_cannot_be_used_are_named_with_the_reason():
 
 def test_what_was_measured_takes_the_place_of_what_is_derived():
     offer = REPLACE(question().offer, measured={"h100": RATES}, pairs=False)
-    calls = call_kinds(question().workflows, 5.0)
-    kinds = {each.name: each for each in instance_kinds(offer, calls).kinds}
+    kinds = {each.name: each for each in instance_kinds(offer, question_calls(question())).kinds}
     assert kinds["h100"].rates.measured
     assert not kinds["gaudi3"].rates.measured
     assert all(each.phases is Phases.BOTH for each in kinds.values())
@@ -254,7 +339,7 @@ def test_calls_count_where_they_are_on_the_critical_path():
 def test_targets_of_calls_hold_for_every_kind_of_instance():
     asked = question(targets=LatencyTargets(ttft_s=0.05, tpot_s=0.008))
     found = plan(asked)
-    assert found.chosen.usd_per_hour > plan(question()).chosen.usd_per_hour
+    assert found.chosen.usd_per_hour > free_plan().chosen.usd_per_hour
     with pytest.raises(SetupError, match="no pool of this hardware can serve"):
         plan(question(targets=LatencyTargets(tpot_s=1e-6)))
     assert math.isfinite(found.chosen.prediction.p95_s)
@@ -267,28 +352,17 @@ def test_a_solver_without_time_says_so():
         smallest_pool(problem(*many, calls=calls, most_kinds=2, limit_s=0.0))
 
 
-def test_layouts_that_others_beat_in_cost_and_time_are_left_out():
+def test_all_layouts_that_serve_a_call_are_offered():
     offer = REPLACE(question().offer, most_devices=8, pairs=False)
-    calls = call_kinds(question().workflows, 5.0)
-
-    def cost_and_time(rates):
-        uses = [use(rates, call.shape, Phases.BOTH) for call in calls]
-        busy_s = sum(c.per_s * each.busy_s for c, each in zip(calls, uses, strict=True))
-        return busy_s * rates.devices, sum(each.latency_s for each in uses)
-
+    found = instance_kinds(offer, question_calls(question())).kinds
     for device in offer.devices:
-        found = [
-            derived(device, offer.model, tensor=tensor, pipeline=pipeline)
-            for tensor, pipeline in layouts(device)
-        ]
-        kept = [k for k in instance_kinds(offer, calls).kinds if k.device == device.name]
-        assert 1 < len(kept) <= 3
-        for usd, seconds in (cost_and_time(each.rates) for each in kept):
-            others = map(cost_and_time, found)
-            assert not any(u < usd and s < seconds for u, s in others)
+        of_device = [kind for kind in found if kind.device == device.name]
+        assert len(of_device) == len([*layouts(device)])
 
 
 def test_an_agents_calls_go_to_several_kinds_unless_the_question_says_otherwise():
-    names = ("h100", "gaudi3", "mi300x")
-    whole = plan(question(20.0, names, split=False)).chosen
-    assert plan(question(20.0, names)).chosen.usd_per_hour < whole.usd_per_hour
+    asked = chat(60.0, math.inf, ("a40", "a100", "gaudi3"), most_devices=1, pairs=False)
+    split, whole = plan(asked), plan(REPLACE(asked, split=False))
+    assert whole.chosen.pool.routes == {"chat": {"gaudi3": 1.0}}
+    assert set(split.chosen.pool.routes["chat"]) == {"gaudi3", "a40"}
+    assert split.chosen.usd_per_hour < 0.95 * whole.chosen.usd_per_hour

@@ -1,0 +1,344 @@
+"""The planner's choice against the cheapest pool of brute force, by the same predictor.
+
+Drawn cases: one to three agents with one to three models, two or three kinds of hardware, instances
+for whole calls or for one phase as well, loads from 5 to 95 % of one to three instances, targets
+from just above the quickest to four times that. Brute force puts every pool that is cheaper than
+the planned one to the predictor: every assignment of agents to ways of being served, of one model
+also calls that are split in eighths over two ways, and all counts. What the planned pool costs over
+the cheapest within the target is the regret. Expected: 2 % at most. Where the planner finds nothing
+within the target, brute force goes up to six devices.
+"""
+
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
+
+import msgspec
+
+from bench.report import Figure
+from experiments.claim import Study, table
+from experiments.report import commit
+from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, plan, question_calls
+from kairos.planner.instance_kinds import HardwareOffer, instance_kinds
+from kairos.planner.lowering import ObservedCall
+from kairos.planner.pool import InstanceKind, PoolProblem
+from kairos.planner.prediction import Predictor
+from kairos.planner.serving import Phases, use
+from kairos.tools.hardware_files import catalogue
+
+AIM = 0.02
+CASES, QUICK = 200, 12
+WORKFLOWS = 30
+MOST_DEVICES = 6  # of a pool, where the planner finds none
+CHEAPER = 1 - 1e-6
+DEVICES = ("a40", "a100", "h100", "gaudi3", "mi300x", "b200")
+MODELS = ("llama-3-8b", "qwen2.5-7b", "llama-2-13b")
+LOADS = ((0.05, 0.35), (0.35, 0.65), (0.65, 0.95))  # as the table has them
+
+Routes = dict[str, dict[str, float]]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A question, and how it was drawn."""
+
+    seed: int
+    models: int
+    pairs: bool
+    load: float
+    question: HardwareQuestion
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one case."""
+
+    commit: str
+    seed: int
+    models: int
+    pairs: bool
+    load: float
+    p95_s: float  # the target
+    met: bool
+    planned: dict[str, int]
+    planned_usd: float
+    best: dict[str, int] | None  # None: nothing is cheaper
+    best_usd: float | None  # None: no pool is within the target
+    tried: int
+    plan_s: float
+
+
+def drawn(seed: int) -> Case:
+    """A case; the same for the same seed."""
+    dice, known = random.Random(seed), catalogue()  # noqa: S311
+    models = dice.choice((1, 1, 2, 3))
+    agents = [f"a{number}" for number in range(dice.randint(models, 3))]
+    shapes = [known.model_named(name) for name in dice.sample(MODELS, models)]
+    pairs = dice.random() < 0.5
+    devices = [known.accelerator_named(n) for n in dice.sample(DEVICES, 3 - (pairs or models > 1))]
+    sizes = {a: (dice.choice((200, 700, 3000)), dice.choice((30, 250, 800))) for a in agents}
+    fork = dice.random() < 0.3
+    workflows = [
+        [
+            ObservedCall(
+                agent=agent,
+                prompt_tokens=round(sizes[agent][0] * dice.uniform(0.7, 1.3)),
+                answer_tokens=max(1, round(sizes[agent][1] * dice.expovariate(1.0))),
+                after=() if not at else (0,) if fork else (at - 1,),
+            )
+            for at, agent in enumerate(agents)
+        ]
+        for _ in range(WORKFLOWS)
+    ]
+    offer = HardwareOffer(
+        devices=devices,
+        model=shapes[0],
+        models={agent: shapes[at % models] for at, agent in enumerate(agents)},
+        most_devices=2 if len(agents) == 1 else 1,
+        pairs=pairs,
+    )
+    asked = HardwareQuestion(
+        workflows=workflows, workflows_per_s=1.0, offer=offer, most_kinds=3, split=True
+    )
+    load, count = dice.uniform(0.05, 0.95), dice.randint(1, 3)
+    need = _work(asked, devices[0].name)
+    asked = msgspec.structs.replace(asked, workflows_per_s=load * count / need)
+    quickest = plan(asked).front[-1].prediction.p95_s  # with as many instances as gain anything
+    target = quickest * dice.choice((1.1, 1.2, 1.4, 1.7, 2.5, 4.0))
+    asked = msgspec.structs.replace(asked, p95_s=target)
+    return Case(seed=seed, models=models, pairs=pairs, load=load, question=asked)
+
+
+def _work(asked: HardwareQuestion, device: str) -> float:
+    """Instances of a device that a workflow a second keeps busy, of the model with most to do."""
+    calls = question_calls(asked)
+    kinds = instance_kinds(asked.offer, calls).kinds
+    needs: dict[str, float] = {}
+    for call in calls:
+        kind = next(each for each in kinds if each.device == device and each.model == call.model)
+        used = use(kind.rates, call.shape, Phases.BOTH)
+        assert used is not None
+        needs[call.model] = needs.get(call.model, 0.0) + call.per_s * used.busy_s
+    return max(needs.values())
+
+
+class BruteForce:
+    """All pools of a question."""
+
+    def __init__(self, asked: HardwareQuestion) -> None:
+        calls = question_calls(asked)
+        self._asked = asked
+        kinds = instance_kinds(asked.offer, calls).kinds
+        problem = PoolProblem(
+            calls=calls,
+            instances=kinds,
+            workflows_per_s=asked.workflows_per_s,
+            targets=asked.targets,
+            link=asked.link,
+        )
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._predictor = Predictor(problem, asked.workflows)
+        self._agents: dict[str, list[str]] = {}
+        for call in calls:
+            self._agents.setdefault(call.model, []).append(call.name)
+        self.tried = 0
+
+    def cheapest_below(self, usd: float) -> tuple[float, dict[str, int], Routes] | None:
+        """Return the cheapest pool within the target that costs less, with its USD an hour.
+
+        None: there is none. With `usd` inf, pools of up to `MOST_DEVICES` are tried.
+        """
+        best = usd
+        found: tuple[float, dict[str, int], Routes] | None = None
+        for routes in self._all_routes():
+            names = sorted({name for shares in routes.values() for name in shares})
+            if not self._can_be(names, routes, best * CHEAPER):
+                continue
+            for cost, counts in self._counts(names, best * CHEAPER):
+                if self._in_time(counts, routes):
+                    best, found = cost, (cost, counts, routes)
+                    break
+        return found
+
+    def _can_be(self, names: Sequence[str], routes: Routes, below: float) -> bool:
+        """Return whether as many of each kind as the money buys would be in time.
+
+        More instances are never slower.
+        """
+        prices = {name: self._kinds[name].usd_per_hour for name in names}
+        left = below - sum(prices.values())
+        if left < 0:
+            return False
+        many = MOST_DEVICES if left == math.inf else 0
+        return self._in_time({n: many or 1 + int(left / p) for n, p in prices.items()}, routes)
+
+    def _in_time(self, counts: Mapping[str, int], routes: Routes) -> bool:
+        self.tried += 1
+        prediction = self._predictor.predicted(counts, routes)
+        return prediction is not None and prediction.p95_s <= self._asked.p95_s
+
+    def _counts(self, names: Sequence[str], below: float) -> list[tuple[float, dict[str, int]]]:
+        """Cheapest first."""
+        if below == math.inf:
+            numbers = product(range(1, MOST_DEVICES + 1), repeat=len(names))
+            vectors: Iterator[tuple[int, ...]] = (n for n in numbers if sum(n) <= MOST_DEVICES)
+        else:
+            prices = [self._kinds[name].usd_per_hour for name in names]
+            vectors = _vectors(prices, below)
+        return sorted(
+            (
+                (
+                    sum(self._kinds[n].usd_per_hour * c for n, c in zip(names, each, strict=True)),
+                    dict(zip(names, each, strict=True)),
+                )
+                for each in vectors
+            ),
+            key=lambda each: each[0],
+        )
+
+    def _all_routes(self) -> Iterator[Routes]:
+        for each in product(*(list(self._of_model(m, a)) for m, a in self._agents.items())):
+            yield {agent: shares for part in each for agent, shares in part.items()}
+
+    def _of_model(self, model: str, agents: Sequence[str]) -> Iterator[Routes]:
+        ways = list(_ways([kind for kind in self._kinds.values() if kind.model == model]))
+        most = self._asked.most_kinds or math.inf
+        for chosen in product(ways, repeat=len(agents)):
+            if len({name for way in chosen for name in way}) <= most:
+                yield {
+                    agent: dict.fromkeys(way, 1.0)
+                    for agent, way in zip(agents, chosen, strict=True)
+                }
+        for a, b in combinations(ways, 2):
+            if set(a) & set(b) or len(a) + len(b) > most:
+                continue
+            for share in (k / 8 for k in range(1, 8)):
+                shares = dict.fromkeys(a, share) | dict.fromkeys(b, 1 - share)
+                yield dict.fromkeys(agents, shares)
+
+
+def _ways(kinds: Sequence[InstanceKind]) -> Iterator[tuple[str, ...]]:
+    for kind in kinds:
+        if kind.phases is Phases.BOTH:
+            yield (kind.name,)
+        elif kind.phases is Phases.PREFILL:
+            yield from ((kind.name, other.name) for other in kinds if other.phases is Phases.DECODE)
+
+
+def _vectors(prices: Sequence[float], below: float) -> Iterator[tuple[int, ...]]:
+    """Counts of at least one each that cost less together."""
+    if not prices:
+        yield ()
+        return
+    rest = sum(prices[1:])
+    count = 1
+    while count * prices[0] + rest < below:
+        for others in _vectors(prices[1:], below - count * prices[0]):
+            yield (count, *others)
+        count += 1
+
+
+def judged(case: Case, at_commit: str = "") -> Row:
+    """The plan, and what brute force finds below it."""
+    begun = time.perf_counter()
+    found: HardwarePlan = plan(case.question)
+    took = time.perf_counter() - begun
+    brute = BruteForce(case.question)
+    usd = found.chosen.usd_per_hour
+    below = brute.cheapest_below(usd if found.met else math.inf)
+    best = below[0] if below is not None else usd if found.met else None
+    return Row(
+        commit=at_commit,
+        seed=case.seed,
+        models=case.models,
+        pairs=case.pairs,
+        load=round(case.load, 3),
+        p95_s=float(f"{case.question.p95_s:.4g}"),
+        met=found.met,
+        planned=dict(found.chosen.pool.counts),
+        planned_usd=round(usd, 4),
+        best=None if below is None else below[1],
+        best_usd=None if best is None else round(best, 4),
+        tried=brute.tried,
+        plan_s=round(took, 2),
+    )
+
+
+def regret(row: Row) -> float:
+    """Return the planned cost over the cheapest, as a share; inf: a pool was overlooked."""
+    if row.best_usd is None:
+        return 0.0
+    return row.planned_usd / row.best_usd - 1 if row.met else math.inf
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    at_commit = commit()
+    for seed in range(QUICK if quick else CASES):
+        yield judged(drawn(seed), at_commit)
+
+
+def section(rows: Sequence[Row]) -> str:
+    worst = max(map(regret, rows))
+    good = sum(regret(row) <= AIM for row in rows)
+    return (
+        f"Within {AIM:.0%} of the cheapest in {good} of {len(rows)} cases; the worst is "
+        f"{worst:.1%} above it. {sum(row.tried for row in rows):,} pools were tried.\n\n"
+        + table(
+            ["load", "instances", "models", "cases", "the cheapest", "regret, mean", "worst",
+             "planning, s at most"],
+            (_line(name, kind, models, some) for name, kind, models, some in _groups(rows)),
+        )
+    )  # fmt: skip
+
+
+def _groups(rows: Sequence[Row]) -> Iterator[tuple[str, str, int, list[Row]]]:
+    for low, high in LOADS:
+        for pairs in (False, True):
+            for models in (1, 2, 3):
+                some = [
+                    row
+                    for row in rows
+                    if low <= row.load < high and row.pairs == pairs and row.models == models
+                ]
+                if some:
+                    kind = "whole and pairs" if pairs else "whole"
+                    yield f"{low:.0%} to {high:.0%}", kind, models, some
+
+
+def _line(name: str, kind: str, models: int, rows: Sequence[Row]) -> list[str]:
+    found = [*map(regret, rows)]
+    return [
+        name,
+        kind,
+        str(models),
+        str(len(rows)),
+        str(sum(each < 1e-6 for each in found)),
+        f"{sum(found) / len(found):.1%}",
+        f"{max(found):.1%}",
+        f"{max(row.plan_s for row in rows):.1f}",
+    ]
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    return [
+        Figure(
+            name="cost of the planned pool over the cheapest of brute force",
+            value=round(100 * max(map(regret, rows)), 2),
+            unit="percent, the worst of the drawn cases",
+            target=100 * AIM,
+        )
+    ]
+
+
+def simplest(counts: Mapping[str, int]) -> str:
+    """A pool in words."""
+    return ", ".join(f"{count} x {name}" for name, count in sorted(counts.items()))
+
+
+STUDY = Study(
+    title="The planner's choice against brute force by its own predictor",
+    row=Row,
+    measure=measure,
+    section=section,
+    figures=figures,
+)
