@@ -216,6 +216,14 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
             evidence="`python -m experiments.placements_vllm`",
         ),
         Constant(
+            name="WIDEST",
+            module="dispatcher.survival_packing",
+            unit="share of the memory",
+            what="that the standard deviations take at most",
+            why="without it workflows take 6 to 34 % longer where memory has room for few calls",
+            evidence="`python -m experiments run e63_little_memory`",
+        ),
+        Constant(
             name="FREE",
             module="dispatcher.occupancy",
             read_in=("dispatcher.survival_packing",),

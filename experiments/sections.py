@@ -56,6 +56,7 @@ _MODULES = (
     "e57_planned_rows",
     "e59_names_alone",
     "e61_hardware_regret",
+    "e63_little_memory",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

@@ -32,6 +32,7 @@ class Margins(NamedTuple):
     """See `survival_packing.py`."""
 
     spread: float
+    widest: float
     alike: float
     alike_but_for_load: float
     free: float  # these three: see `occupancy.py`

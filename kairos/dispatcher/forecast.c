@@ -79,6 +79,7 @@ typedef struct {
     const double *lines; /* of each kind, to the next token and to the first: at_zero, slope, least */
     int64_t *places;     /* as many as rows: where answers go that are lists */
     double spread;       /* standard deviations above the mean that must be free */
+    double widest;       /* no more than this share of the memory */
     double alike, alike_but_for_load; /* costs that differ by less count as the same */
     double free;         /* the share of the memory that is kept free for a second */
     int64_t renewed_us;  /* forecasts are derived anew when they are so old */
@@ -297,6 +298,12 @@ static void kept_by_slot(const Instance *here, double at, double *kept)
         kept[s - 1] += kept[s];
 }
 
+/* What must be free above the mean. */
+static inline double margin_of(const Pool *pool, const Instance *here, double variance)
+{
+    return lesser(pool->spread * sqrt(variance), pool->widest * here->kv_tokens);
+}
+
 /* The forecast of an instance. What is to stay free, in the slots that begin within a second, and
    what is kept count as held. */
 static void forecast(const Pool *pool, Instance *here, int64_t at)
@@ -318,7 +325,7 @@ static void forecast(const Pool *pool, Instance *here, int64_t at)
         here->forecast[MEAN][s] = mean += beside;
         here->forecast[VARIANCE][s] = variance;
         here->forecast[MOST][s] = most += beside;
-        double likely = mean + pool->spread * sqrt(variance);
+        double likely = mean + margin_of(pool, here, variance);
         here->top = greater(here->top, lesser(likely, most));
     }
     here->forecast_of = here->version;
@@ -419,8 +426,8 @@ static inline void own_at(const Growth *growth, const Instance *here, int point,
 static inline double load_with(const Pool *pool, const Instance *here, int slot, double mean,
                                double variance, double most)
 {
-    double deviation = sqrt(here->forecast[VARIANCE][slot] + variance);
-    double likely = here->forecast[MEAN][slot] + mean + pool->spread * deviation;
+    double margin = margin_of(pool, here, here->forecast[VARIANCE][slot] + variance);
+    double likely = here->forecast[MEAN][slot] + mean + margin;
     return lesser(likely, here->forecast[MOST][slot] + most);
 }
 

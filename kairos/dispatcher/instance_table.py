@@ -129,9 +129,14 @@ class InstanceTable:
         compute_us: Floats = until_us - self._speeds[2].take(rows)
         return compute_us
 
+    def memory(self, rows: Ints) -> Floats:
+        """Return the KV memory of each; `inf`: not known."""
+        found: Floats = self._values[1].take(rows)
+        return found
+
     def sizes(self, rows: Ints) -> Floats:
         """KV memory; 1 where it is not known."""
-        sizes = self._values[1].take(rows)
+        sizes = self.memory(rows)
         return np.where(sizes < np.inf, sizes, 1.0)
 
     def _write_speeds(self) -> None:

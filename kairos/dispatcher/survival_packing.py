@@ -24,6 +24,9 @@ from kairos.dispatcher.warm_waits import WarmWaits
 from kairos.model import Instance, Request
 
 SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
+# The share of the memory that these take at most. Where memory has room for few calls, two standard
+# deviations are a quarter of it, and idle memory costs more than calls that are preempted.
+WIDEST = 0.1
 # Costs that differ by less are taken for the same: `kairos`. The second: where all have the same of
 # the prompt cached, so that the load differs, or how quick they are.
 ALIKE, ALIKE_BUT_FOR_LOAD = 0.01, 0.2
@@ -57,7 +60,7 @@ class SurvivalPacking(SlotPlacement):
         self._waits = WarmWaits()
         self._compiled: CompiledChoice | None = None
         if kernel is not None:
-            margins = Margins(SPREAD, ALIKE, ALIKE_BUT_FOR_LOAD, FREE, RENEWED_US, FEW)
+            margins = Margins(SPREAD, WIDEST, ALIKE, ALIKE_BUT_FOR_LOAD, FREE, RENEWED_US, FEW)
             self._compiled = CompiledChoice(ledger, kernel, margins, self._waits)
         self._warm: tuple[str, Instance] | None = None  # who waits for which instance
 
@@ -198,7 +201,7 @@ class SurvivalPacking(SlotPlacement):
             curves.astype(np.intp), none, none, limits, token_us, delays_us
         )
         others = self._occupancy.of(instances, at)[:, None]
-        loads = _beside(others, own.reshape(3, len(kinds), n, SLOTS))
+        loads = self._beside(others, own.reshape(3, len(kinds), n, SLOTS), instances)
         has_room = self._peaks(loads, instances, at) <= self._capacities(instances, at)
         for number in np.flatnonzero(~has_room.any(axis=1)):
             self._refused.close(kinds[number], instances)
@@ -220,18 +223,19 @@ class SurvivalPacking(SlotPlacement):
         rows = self._table.rows(instances)
         token_us, delays_us = self._table.token_us(rows), self._table.begins_us(rows)
         own = of_request(self._ledger, request, held, token_us, delays_us)
-        return _beside(self._occupancy.of(instances, at), own)
+        return self._beside(self._occupancy.of(instances, at), own, instances)
+
+    def _beside(self, others: Future, own: Future, instances: Sequence[Instance]) -> Floats:
+        """Return the sum with the margin, and no more than if nobody ended: where few do, what is
+        left is anything but normally distributed."""
+        means, variances, most = own + others
+        widest = WIDEST * self._table.memory(self._table.rows(instances))
+        margins = np.minimum(SPREAD * np.sqrt(variances), widest[:, None])
+        loads: Floats = np.minimum(means + margins, most)
+        return loads
 
 
 def _column(instances: Sequence[Instance], known: Mapping[str, int]) -> Floats:
     """What is known by id; 0 where nothing is."""
     values = map(known.get, [each.id for each in instances], repeat(0))
     return np.fromiter(values, np.float64, len(instances))
-
-
-def _beside(others: Future, own: Future) -> Floats:
-    """With `SPREAD` standard deviations, but no more than if nobody ended: where few do, what is
-    left is anything but normally distributed."""
-    means, variances, most = own + others
-    loads: Floats = np.minimum(means + SPREAD * np.sqrt(variances), most)
-    return loads

@@ -38,6 +38,7 @@ QUICKEST = (
     "e54_drawn_placements",
     "e57_planned_rows",
     "e59_names_alone",
+    "e63_little_memory",
 )
 
 
