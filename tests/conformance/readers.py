@@ -53,7 +53,7 @@ class Calls:
 
     targets = MappingProxyType({})
 
-    def __init__(self, *, early):
+    def __init__(self, *, early=False):
         self.pace, self.read, self.last, self._early = LoopPace(), [], None, early
 
     def takes(self, exchange):
