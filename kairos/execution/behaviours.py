@@ -14,7 +14,7 @@ import msgspec
 from kairos.execution.frames import ABSENT, OpenRow, Slot, ValueFrame
 from kairos.execution.reading import ArgumentReader, Located
 from kairos.plan.invalid import OperatorFailed
-from kairos.plan.operators import MOST_ITEMS
+from kairos.plan.operators import MOST_ITEMS, Reference
 from kairos.plan.passes.prefill import PartialPrefill
 from kairos.plan.templates import Expression, Template
 from kairos.plan.values import as_text, type_name
@@ -37,10 +37,15 @@ class WantsCall(msgspec.Struct, frozen=True):
 
 
 class WantsPrefill(msgspec.Struct, frozen=True):
-    """The beginning of a prompt is known, and may be computed ahead. There is no value."""
+    """The beginning of a node's prompt is known, and may be computed while some operators are.
+
+    It has no value.
+    """
 
     part: PartialPrefill
     body: Mapping[str, object]
+    node: str
+    beside: frozenset[str]
 
 
 Progress = list[Slot] | Gives | WantsCall | WantsPrefill
@@ -79,10 +84,14 @@ class Computes(msgspec.Struct, frozen=True):
 
 
 class BeginsPrompt(msgspec.Struct, frozen=True):
-    """Fills in what is known of a prompt. It has no value, and cannot fail its row."""
+    """Fills in what is known of a prompt. It has no value, and cannot fail its row.
+
+    `last_round`: of the loop whose next round the prompt is of, in the frame of the round before.
+    """
 
     part: PartialPrefill
     inputs: ArgumentReader
+    last_round: int | None = None
 
     def step(self, frame: ValueFrame, phase: int) -> Progress:
         if phase == 0:
@@ -91,9 +100,26 @@ class BeginsPrompt(msgspec.Struct, frozen=True):
             values = self.inputs.read(frame)
             if not isinstance(values, dict):
                 return Gives(ABSENT)
-            return WantsPrefill(self.part, self.part.body(values))
+            return self._wants(frame, values)
         except OperatorFailed:
             return Gives(ABSENT)
+
+    def _wants(self, frame: ValueFrame, values: Mapping[str, object]) -> Progress:
+        part = self.part
+        if part.loop is None:
+            return WantsPrefill(part, part.body(values), part.operator, part.beside)
+        number, beside = 0, part.first_beside
+        if self.last_round is not None:
+            number, beside = frame.values[1] + 1, part.beside  # type: ignore[operator]
+            if number > self.last_round:
+                return Gives(ABSENT)
+        rounds = {
+            name: number
+            for name, argument in part.inputs.items()
+            if argument == Reference(f"{part.loop}.round")
+        }
+        node = f"{part.loop}.{number}.{part.operator}"
+        return WantsPrefill(part, part.body({**values, **rounds}), node, beside)
 
 
 class Chooses(msgspec.Struct, frozen=True):

@@ -91,6 +91,12 @@ class Evaluation:
         frame.values[slot] = ASKED
         self._agenda.append(wanted)
 
+    def _begin_ahead(self, frame: ValueFrame) -> None:
+        """Ask for what may be computed ahead in a round that begins."""
+        for slot in frame.scope.ahead:
+            if frame.values[slot] is UNASKED:
+                self._demand((frame, slot))
+
     def _step(self, frame: ValueFrame, slot: int) -> None:
         try:
             progress = self._progress(frame, slot)
@@ -128,6 +134,8 @@ class Evaluation:
             value = where.values[at]
             if value is UNASKED:
                 self._demand(need)
+                if where.scope.ahead and where.parent is not None:
+                    self._begin_ahead(where)
             elif value is not ASKED:
                 continue
             missing += 1

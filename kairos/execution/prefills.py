@@ -32,17 +32,17 @@ class PrefillsAhead:
         # A budget is for what is asked.
         self._is_on = limits.max_calls is None and limits.max_tokens is None
         self._has_room, self._figures, self._out = has_room, figures, out
-        beside = frozenset(name for each in parts for name in each.beside)
+        beside = frozenset(name for each in parts for name in each.beside | each.first_beside)
         self._watched = beside | {each.operator for each in parts}
         self._ready: dict[tuple[int, int], list[WantsPrefill]] = {}
-        self._begun: dict[tuple[int, int], set[str]] = {}
+        self._begun: dict[tuple[int, int], set[str]] = {}  # operators, and nodes in loops
         self._due: dict[tuple[int, int], list[WantsPrefill]] = {}
 
     def ready(self, row: OpenRow, wants: WantsPrefill) -> None:
         key = (row.stage, row.row)
-        if not self._is_on or wants.part.operator in row.known:
+        if not self._is_on or wants.node in row.known:
             return
-        if wants.part.beside & self._begun.get(key, set()):
+        if wants.beside & self._begun.get(key, set()):
             self._due.setdefault(key, []).append(wants)
         else:
             self._ready.setdefault(key, []).append(wants)
@@ -52,14 +52,18 @@ class PrefillsAhead:
         name = flight.operator.name
         if name not in self._watched:
             return
-        rows = (frame.row for frame, _ in flight.waiting if frame.row.alive)
-        for key in dict.fromkeys((row.stage, row.row) for row in rows):
-            self._begun.setdefault(key, set()).add(name)
+        nodes: dict[tuple[int, int], set[str]] = {}
+        for frame, slot in flight.waiting:
+            if frame.row.alive:
+                key = frame.row.stage, frame.row.row
+                nodes.setdefault(key, {name}).add(frame.node(slot))
+        for key, found in nodes.items():
+            self._begun.setdefault(key, set()).update(found)
             ready = self._ready.pop(key, [])
             for wants in ready:
-                if name in wants.part.beside:
+                if name in wants.beside:
                     self._due.setdefault(key, []).append(wants)
-            if left := [each for each in ready if name not in each.part.beside]:
+            if left := [each for each in ready if name not in each.beside]:
                 self._ready[key] = left
 
     def closed(self, row: OpenRow) -> None:
@@ -72,9 +76,10 @@ class PrefillsAhead:
         if not self._has_room():
             return
         for key, ready in due.items():
-            for wants in ready:
+            longest = {each.node: each for each in sorted(ready, key=lambda each: each.part.tokens)}
+            for wants in longest.values():
                 part = wants.part
-                if part.operator in self._begun[key]:
+                if wants.node in self._begun[key]:
                     continue  # the whole prompt went
                 self._figures.touched += 1
                 self._out.append(TouchPrefix(part.operator, part.params.model, wants.body))

@@ -30,6 +30,7 @@ from kairos.execution.requests import function_call, generation, processing
 from kairos.plan.check import every
 from kairos.plan.operators import (
     Aggregate,
+    Argument,
     Branch,
     Chunking,
     Data,
@@ -44,9 +45,11 @@ from kairos.plan.operators import (
     Output,
     Params,
     Processing,
+    Reference,
     RegisteredCall,
     StagedMap,
 )
+from kairos.plan.passes.prefill import PartialPrefill
 from kairos.plan.pipeline import Plan
 from kairos.plan.references import placeholders
 from kairos.plan.retrieval import aggregated, chunked
@@ -115,11 +118,19 @@ class _Compiler:
             else _outputs(declared.outputs, names)
         )
         for part in self._plan.prefills:
-            scope.ahead.append(len(scope.operators))
-            begins = BeginsPrompt(part, inputs_reader(part.inputs, names))
-            scope.operators.append(CompiledOperator(f"{part.operator}:prefill", None, begins))
+            if part.loop is None:
+                self._begin_ahead(scope, BeginsPrompt(part, inputs_reader(part.inputs, names)))
+            elif part.first_beside:
+                inputs = {
+                    name: each for name, each in part.inputs.items() if not _is_round(part, each)
+                }
+                self._begin_ahead(scope, BeginsPrompt(part, inputs_reader(inputs, names)))
         scope.operators.append(CompiledOperator(ROOT, None, root))
         return scope
+
+    def _begin_ahead(self, scope: CompiledScope, begins: BeginsPrompt) -> None:
+        scope.ahead.append(len(scope.operators))
+        scope.operators.append(CompiledOperator(f"{begins.part.operator}:prefill", None, begins))
 
     def _compile(self, scope: CompiledScope, operators: Sequence[Operator], names: Names) -> None:
         for each in operators:
@@ -181,6 +192,10 @@ class _Compiler:
                 early=operator.name in self._early,
                 batch=params.batch if isinstance(params, StagedMap) else None,
             )
+        for part in self._plan.prefills:
+            if part.loop == operator.name and part.beside:
+                read = inputs_reader(part.inputs, inner)
+                self._begin_ahead(scope, BeginsPrompt(part, read, params.max_rounds - 1))
         until = None if params.until is None else expression(params.until)
         return Loops(
             slot=names[operator.name].slot,
@@ -218,3 +233,8 @@ def _choice(
     cases = {case: argument_reader(value, names) for case, value in params.cases.items()}
     other = None if params.otherwise is None else argument_reader(params.otherwise, names)
     return lambda values: cases.get(as_text(on.value(values)), other)
+
+
+def _is_round(part: PartialPrefill, argument: Argument) -> bool:
+    """Return whether an argument is the number of the round of the part's loop."""
+    return argument == Reference(f"{part.loop}.round")

@@ -5,7 +5,7 @@ A template is a list of segments: `Static` text, a `Slot` that one value fills a
 that two templates say the same; what is opaque is shared less, never wrongly.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 
 import msgspec
@@ -72,6 +72,7 @@ class Template:
         self.source = source
         self.uses = _uses(self._tree)
         self.segments = tuple(_segments(self._tree))
+        self._beginnings: dict[int, JinjaTemplate] = {}  # with opaque segments, by their count
         self._opaque = any(isinstance(each, Opaque) for each in self.segments)
         meter(self._tree)
 
@@ -79,12 +80,28 @@ class Template:
     def _compiled(self) -> JinjaTemplate:
         return _compiled(self._environment, self._tree)
 
-    def beginning(self, count: int, values: Mapping[str, object]) -> str:
-        """Of so many segments from the first on, of which none is opaque. Raises: as `render`."""
+    def beginning(
+        self, count: int, values: Mapping[str, object], work: TemplateWork | None = None
+    ) -> str:
+        """Fill the first segments alone, with values of the names that these use. Raises: as
+        `render`."""
+        segments = self.segments[:count]
         try:
-            return _joined(_filled(each, values) for each in self.segments[:count])
+            if any(isinstance(each, Opaque) for each in segments):
+                begun = self._beginning(count)
+                return _joined(begun.generate({**values, WORK: work or TemplateWork()}))
+            return _joined(_filled(each, values) for each in segments)
         except (Missing, *_FAILURES) as error:
             raise OperatorFailed(f"the template cannot be filled: {error}") from error
+
+    def _beginning(self, count: int) -> JinjaTemplate:
+        if count not in self._beginnings:
+            tree = _parsed(self._environment, self.source, expression=False)
+            groups = list(_grouped(tree))[:count]
+            tree.body = [each for group in groups for each in _statements(group)]
+            meter(tree)
+            self._beginnings[count] = _compiled(self._environment, tree)
+        return self._beginnings[count]
 
     def render(self, values: Mapping[str, object], work: TemplateWork | None = None) -> str:
         """`values` by name. `work`: that it may do together with others; None: as much alone.
@@ -198,22 +215,39 @@ def _compiled(environment: JsonEnvironment, tree: nodes.Template) -> JinjaTempla
 
 
 def _segments(tree: nodes.Template) -> Iterator[Segment]:
-    """Texts side by side are one."""
-    text = ""
+    for group in _grouped(tree):
+        if isinstance(group[0], nodes.TemplateData):
+            yield Static(
+                "".join(each.data for each in group if isinstance(each, nodes.TemplateData))
+            )
+            continue
+        slot = path_of(group[0])
+        uses = {use.name for use in checked(group[0])}
+        yield Slot(*slot) if slot else Opaque(tuple(sorted(uses)))
+
+
+def _grouped(tree: nodes.Template) -> Iterator[list[nodes.Node]]:
+    """Yield the nodes of each segment: texts side by side are one."""
+    texts: list[nodes.Node] = []
     for statement in tree.body:
         for node in statement.nodes if isinstance(statement, nodes.Output) else [statement]:
             if isinstance(node, nodes.TemplateData):
-                text += node.data
+                if node.data:
+                    texts.append(node)
                 continue
-            if text:
-                yield Static(text)
-                text = ""
-            slot = path_of(node)
-            yield (
-                Slot(*slot) if slot else Opaque(tuple(sorted({use.name for use in checked(node)})))
-            )
-    if text:
-        yield Static(text)
+            if texts:
+                yield texts
+                texts = []
+            yield [node]
+    if texts:
+        yield texts
+
+
+def _statements(group: Sequence[nodes.Node]) -> Iterator[nodes.Node]:
+    """Yield the nodes of a segment as statements."""
+    for each in group:
+        is_output = isinstance(each, nodes.Expr | nodes.TemplateData)
+        yield nodes.Output([each], lineno=each.lineno) if is_output else each
 
 
 def _joined(pieces: Iterable[str]) -> str:

@@ -6,6 +6,10 @@ before that goes to an engine ahead, as a call that answers one token: so the en
 prefix cache when the whole prompt comes, which stays as it is, byte for byte. Engines share blocks
 that another call has just computed, so the call waits for nothing.
 
+Of a prompt in the body of a loop the part that only the number of the round changes (the next
+passage) is computed ahead beside the round before, and that of the first round beside what the loop
+begins with. Where a part is known sooner than another, each of both goes ahead when it is known.
+
 It is done only where it should save something: what the rest waits for takes longer than the call
 ahead; what is computed ahead takes longer than a call costs; and when it comes to it, only if the
 engines have room, and few rows are open (`execution/prefills.py`).
@@ -27,12 +31,13 @@ from kairos.plan.operators import (
     Declaration,
     Generation,
     Group,
+    Loop,
     MapOver,
     MessageTemplate,
     Operator,
 )
 from kairos.plan.prompts import beginning
-from kairos.plan.references import needs, referred
+from kairos.plan.references import needs, placeholders, referred
 from kairos.plan.template_language import TemplateWork
 from kairos.plan.templates import Opaque, Slot, Static, template
 from kairos.plan.values import BYTES_PER_TOKEN
@@ -46,8 +51,12 @@ _Place = tuple[int, int, _Segment]
 
 
 class PartialPrefill(msgspec.Struct, frozen=True):
-    """Of an LLM operator's prompt so many messages, and so many segments of the template of the one
-    after them, are known when one of the operators `beside` begins."""
+    """A beginning of an LLM operator's prompt, known when one of the operators `beside` begins.
+
+    It has the first `whole` messages, and `segments` of the template of the next one. In a loop's
+    body `beside` are operators of the round before, and of the first round `first_beside`: either
+    may be empty.
+    """
 
     operator: str
     params: Generation
@@ -56,6 +65,8 @@ class PartialPrefill(msgspec.Struct, frozen=True):
     inputs: Mapping[str, Argument]  # that these need
     beside: frozenset[str]
     tokens: int  # about
+    loop: str | None = None
+    first_beside: frozenset[str] = frozenset()
 
     def body(self, values: Mapping[str, object]) -> dict[str, object]:
         """See `prompts.beginning`. Raises OperatorFailed: a value lacks a part."""
@@ -66,7 +77,7 @@ class PartialPrefill(msgspec.Struct, frozen=True):
         ]
         if self.segments:
             last = messages[self.whole]
-            text = template(last.template).beginning(self.segments, values)
+            text = template(last.template).beginning(self.segments, values, work)
             filled.append((last.role, text))
         return beginning(filled)
 
@@ -78,8 +89,11 @@ def goes_ahead(rows: int, calls: int, capacity: int) -> bool:
 
 
 def partial_prefills(declaration: Declaration, latencies: Latencies) -> tuple[PartialPrefill, ...]:
-    """Of operators in an order in which each follows what it needs; of bodies, those of maps that
-    are certain to be needed. Not of flows with a group, whose rows are many."""
+    """Find the beginnings that pay, for operators in an order in which each follows what it needs.
+
+    In bodies of maps and loops only operators count that are certain to be needed. Flows with a
+    group have none: their rows are many. The longest beginning of an operator is its last.
+    """
     operators = declaration.operators
     if any(isinstance(each.params, Group) for each in operators):
         return ()
@@ -90,7 +104,7 @@ def partial_prefills(declaration: Declaration, latencies: Latencies) -> tuple[Pa
         for each in operators
         if each.name in sure
         for llm in _calls(each)
-        if (made := found.of(llm, each)) is not None
+        for made in found.of(llm, each)
     )
 
 
@@ -98,7 +112,7 @@ def _calls(operator: Operator) -> Iterator[Operator]:
     """The LLM operators that are computed with it, whatever the row."""
     if isinstance(operator.params, Generation):
         yield operator
-    elif isinstance(operator.params, MapOver):
+    elif isinstance(operator.params, MapOver | Loop):
         sure = certain(operator.body, [operator.params.result.operator])
         yield from (e for e in operator.body if e.name in sure and isinstance(e.params, Generation))
 
@@ -117,30 +131,64 @@ class _Finding:
             own = (one.name for one in every([each]) if isinstance(one.params, Asking))
             self._asked[each.name] = self._asked_of(self._needs[each.name]).union(own)
 
-    def of(self, llm: Operator, around: Operator) -> PartialPrefill | None:
-        """The longest beginning that pays; `around`: it, or the map that it is in."""
+    def of(self, llm: Operator, around: Operator) -> Sequence[PartialPrefill]:
+        """The longest beginning that pays, and shorter ones that are known before it; `around`: it,
+        or the map or loop that it is in."""
         assert isinstance(llm.params, Generation)
-        places = list(_places(llm.params.messages))
-        for count in reversed(self._splits(llm, places)):
-            whole, segments, segment = places[count]
-            known = [each for _, _, each in places[:count]]
-            inputs = {each.name: llm.inputs[each.name] for each in known if isinstance(each, Slot)}
-            tokens = sum(self._tokens(llm, each) for each in known)
-            beside = self._beside(llm, around, inputs, segment)
-            if beside and self._pays(tokens, beside):
-                return PartialPrefill(llm.name, llm.params, whole, segments, inputs, beside, tokens)
-        return None
+        places, found = list(_places(llm.params.messages)), list[PartialPrefill]()
+        for count in reversed(self._splits(llm, around, places)):
+            part = self._part(llm, around, places, count)
+            if part is None or not self._pays(part):
+                continue
+            if found and not self._goes_before(part, found[-1]):
+                continue
+            found.append(part)
+        return found[::-1]
 
-    def _splits(self, llm: Operator, places: Sequence[_Place]) -> Sequence[int]:
+    def _part(
+        self, llm: Operator, around: Operator, places: Sequence[_Place], count: int
+    ) -> PartialPrefill | None:
+        assert isinstance(llm.params, Generation)
+        whole, segments, missing = places[count]
+        known = [each for _, _, each in places[:count]]
+        inputs = {name: llm.inputs[name] for each in known for name in _names(each)}
+        tokens = sum(self._tokens(llm, each) for each in known)
+        beside, loop, first = self._beside(llm, around, inputs, missing), None, frozenset[str]()
+        if isinstance(around.params, Loop):
+            loop, first = around.name, beside
+            inside = {*placeholders(around), *(each.name for each in around.body)}
+            waits = not inside.isdisjoint(_waits(llm, missing))
+            own = self._inside[around.name] & self._asked[around.name]
+            beside = own if waits else frozenset()
+        if not beside and not first:
+            return None
+        return PartialPrefill(
+            llm.name, llm.params, whole, segments, inputs, beside, tokens, loop, first
+        )
+
+    def _goes_before(self, part: PartialPrefill, longer: PartialPrefill) -> bool:
+        """Return whether a part is known before a longer one, which then still pays."""
+        costs = self._latencies
+        left_us = (longer.tokens - part.tokens) * costs.prefill_token_us
+        waits, longer_waits = (
+            self._asked_of(e.operator for arg in each.inputs.values() for e in referred(arg))
+            for each in (part, longer)
+        )
+        return waits < longer_waits and left_us >= costs.call_us
+
+    def _splits(self, llm: Operator, around: Operator, places: Sequence[_Place]) -> Sequence[int]:
         """Before which places a prompt may be split: those that wait for what none before waits
-        for. What is before them has no opaque part, and is needed whatever the row."""
+        for. What is before them is needed whatever the row."""
+        sure = self._sure
+        if isinstance(around.params, Loop):
+            sure |= {placeholders(around)[1]}  # which round it is
         known: set[str] = set()
         found = []
         for at, (_, _, segment) in enumerate(places):
             waits = _waits(llm, segment)
             if at and not waits <= known:
                 found.append(at)
-            if isinstance(segment, Opaque) or not waits <= self._sure:
+            if not waits <= sure:
                 break
             known |= waits
         return found[-MOST_SPLITS:]
@@ -163,12 +211,16 @@ class _Finding:
         nothing: frozenset[str] = frozenset()
         return nothing.union(*(self._asked.get(name, nothing) for name in names))
 
-    def _pays(self, tokens: int, beside: frozenset[str]) -> bool:
+    def _pays(self, part: PartialPrefill) -> bool:
         costs = self._latencies
-        computed_us = tokens * costs.prefill_token_us
-        if tokens < LEAST_TOKENS or computed_us < costs.call_us:
+        computed_us = part.tokens * costs.prefill_token_us
+        if part.tokens < LEAST_TOKENS or computed_us < costs.call_us:
             return False
-        return self._longest_us(beside) > costs.call_us + computed_us
+        beside = part.first_beside if part.loop is not None else part.beside
+        waited_us = self._longest_us(beside)
+        if part.loop is not None and part.beside:
+            waited_us = max(waited_us, self._own_us[part.loop])  # a round
+        return waited_us > costs.call_us + computed_us
 
     def _longest_us(self, beside: frozenset[str]) -> float:
         """The longest way through what is waited for."""
@@ -186,12 +238,16 @@ class _Finding:
         return 0 if isinstance(argument, Constant) else COLUMN_TOKENS
 
 
+def _names(segment: _Segment) -> Sequence[str]:
+    """Return the names of the values that a segment needs."""
+    if isinstance(segment, Static):
+        return ()
+    return segment.uses if isinstance(segment, Opaque) else (segment.name,)
+
+
 def _waits(llm: Operator, segment: _Segment) -> set[str]:
     """The operators that it needs, of which some may be in the body."""
-    if isinstance(segment, Static):
-        return set()
-    names = segment.uses if isinstance(segment, Opaque) else (segment.name,)
-    return {each.operator for name in names for each in referred(llm.inputs[name])}
+    return {each.operator for name in _names(segment) for each in referred(llm.inputs[name])}
 
 
 def _places(messages: Sequence[MessageTemplate]) -> Iterator[_Place]:

@@ -228,3 +228,87 @@ def test_a4_nothing_goes_ahead_of_what_is_known_from_earlier():
     (fetch,) = row.asked
     made = row.do(CacheAnswered(fetch.call, True, "why"))
     assert [type(each) for each in made] == [FetchCached]
+
+
+PASSAGES = [f"Passage {n}. " + "It says more. " * 20 for n in range(4)]
+
+
+REFINE = "Question: {{ q }} Passage: {{ ps[n] }} So far: {{ draft }}"
+
+
+def looped(rounds=3, prompt=REFINE, *, asks=True):
+    """Refine an answer by one passage after the other, as Figure 6 of Teola does."""
+    f = flow.Flow("refine", max_tokens=30)
+    row = f.input("row")
+
+    def body(state, number):
+        known = {"q": row["q"], "ps": row["ps"], "n": number}
+        return f.llm("better", prompt, system=SYSTEM, **known, draft=state)
+
+    first = f.llm("first", "{{ q }}", q=row["q"]) if asks else row["q"]
+    f.output("text", f.loop("refine", first, body, max_rounds=rounds))
+    return f.compile(UNCACHED)
+
+
+def messages(each):
+    return [(message["role"], message["content"]) for message in each.body["messages"]]
+
+
+def drive(plan, given, **limits):
+    """Answer each call as it is made. Return what was asked for, in order."""
+    executor = Executor(plan, FlowLimits(**{"capacity": 4} | limits))
+    made = [*executor.begin(), *executor.handle(RowRead(0, given, {}))]
+    made += executor.handle(InputEnded())
+    asked = []
+    while made:
+        each = made.pop(0)
+        if isinstance(each, IssueCall | TouchPrefix):
+            asked.append(each)
+        if isinstance(each, IssueCall):
+            made += executor.handle(CallAnswered(each.call, f"answer {each.call}"))
+    return asked
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4])
+def test_a4_in_a_loop_the_next_round_begins_while_the_one_before_is_answered(rounds):
+    asked = drive(looped(rounds), {"q": "why so", "ps": PASSAGES})
+    calls = [each for each in asked if isinstance(each, IssueCall)]
+    # One ahead of each round: of the first one beside `first`.
+    kinds = [type(each) for each in asked]
+    assert kinds == [IssueCall, TouchPrefix] * rounds + [IssueCall]
+    for touch, call in zip(asked[1::2], calls[1:], strict=True):
+        ahead, whole = messages(touch), messages(call)
+        assert ahead[0] == whole[0]
+        assert whole[1][1].startswith(ahead[1][1])
+        assert ahead[1][1].endswith("So far: ")
+
+
+def test_a4_a_loop_that_begins_with_what_is_there_waits_for_nothing_in_its_first_round():
+    asked = drive(looped(asks=False), {"q": "why so", "ps": PASSAGES})
+    assert [type(each) for each in asked] == [IssueCall, TouchPrefix] * 2 + [IssueCall]
+
+
+def test_a4_in_a_loop_what_the_state_comes_before_is_not_begun():
+    plan = looped(prompt="{{ draft }} {{ ps[n] }} {{ q }}")
+    (part,) = plan.prefills
+    assert (part.operator, part.whole, part.segments) == ("better", 1, 0)
+
+
+def test_a4_of_a_prompt_each_part_begins_when_it_is_known():
+    f = flow.Flow("parts", max_tokens=30)
+    row = f.input("row")
+    found = f.llm("found", "{{ q }}", q=row["q"])
+    draft = f.llm("draft", "{{ found }}", found=found)
+    found_in = f" Found: {{{{ found }}}}. {SYSTEM}"
+    prompt = "{% for p in ps %}{{ p }}{% endfor %}" + found_in + " Draft: {{ draft }}"
+    last = f.llm("last", prompt, system=SYSTEM, ps=row["ps"], found=found, draft=draft)
+    f.output("text", last)
+    plan = f.compile(UNCACHED)
+    assert [(part.operator, set(part.beside)) for part in plan.prefills] == [
+        ("last", {"found"}),
+        ("last", {"draft"}),
+    ]
+    asked = drive(plan, {"q": "why so", "ps": PASSAGES})
+    assert [type(each) for each in asked] == [IssueCall, TouchPrefix] * 2 + [IssueCall]
+    assert asked[1].body["messages"][1]["content"] == "".join(PASSAGES) + " Found: "
+    assert asked[3].body["messages"][1]["content"].endswith(" Draft: ")
