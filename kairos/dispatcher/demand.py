@@ -1,12 +1,14 @@
 """How much KV memory calls will need, and for how long.
 
-The future is cut into `SLOTS` slots of `SLOT_US` (kairos paper, 6); of a slot counts what is held
-at its beginning, and the first begins now. Two ways to expect it:
+The future is cut into `SLOTS` slots (kairos paper, 6); of a slot counts what is held at its
+beginning, and the first begins now. The first are of `SLOT_US`. Later ones widen with the distance,
+by a third at most, and the last begins in an hour: so all of a call is looked at. (The paper names
+no width, and scans all that a request spans; widening is not in it.) Two ways to expect it:
 
 - `expected`: the paper's. A call holds its prompt, grows by a token each `token_us`, and is gone
   once it has taken the time that calls of its agent take most often (the mode).
 - `surviving`: ours. How long an answer will be is a distribution, given how long it is already; so
-  a slot has a mean and a variance. A call that outlives all that is known keeps what it holds.
+  a slot has a mean and a variance. A call that outlives all that is known ends at any time alike.
 """
 
 import math
@@ -22,22 +24,50 @@ from kairos.learnt import Distribution, exponential
 from kairos.model import SECOND, Instance, Request
 
 SLOT_US = SECOND // 2
-SLOTS = 48
+# When slots begin, in `SLOT_US`. forecast.c has the same.
+SLOT_AT = (
+    *(
+        0,
+        1,
+        2,
+        3,
+        4,
+        6,
+        8,
+        10,
+        13,
+        16,
+        20,
+        25,
+        31,
+        38,
+        47,
+        58,
+        72,
+        90,
+        112,
+        140,
+        175,
+        218,
+        272,
+        340,
+    ),
+    *(425, 531, 663, 828, 1_035, 1_293, 1_616, 2_020, 2_525, 3_156, 3_945, 4_931, 6_163, 7_703),
+)
+SLOTS = len(SLOT_AT)
 _GRID = 256  # points at which a survival curve is known
 _LAST = _GRID - 1.0
+# Behind them in a curve's row: how much its logarithm falls at each further point, and what bounds
+# the kernel's view of it.
+_DECAY, _ROW = _GRID, _GRID + 3
+_GONE = 1e-4  # less likely to be there counts as gone
 _MAX_ROWS = 8192  # curves that are kept while no call in flight needs them
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
-SLOT_AT_US: Floats = SLOT_US * np.arange(SLOTS, dtype=np.float64)  # from now on
-# The slots for which `Curves` works out what calls will hold, dense where calls are let in; between
-# them it is taken to change linearly, which takes a third of the time.
-WORKED_OUT = (0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 31, 38, SLOTS - 1)
-_AT_US: Floats = SLOT_AT_US[list(WORKED_OUT), None]
-_BETWEEN: Floats = np.stack(
-    [np.interp(range(SLOTS), WORKED_OUT, row) for row in np.eye(len(WORKED_OUT))]
-)
+SLOT_AT_US: Floats = SLOT_US * np.array(SLOT_AT, dtype=np.float64)  # from now on
+_AT_US: Floats = SLOT_AT_US[:, None]
 
 # Tokens held at the beginning of each slot, 3 x (calls or instances x) SLOTS: mean, variance, and
 # what it would be if nobody had ended by then.
@@ -89,10 +119,14 @@ def expected(
     """What calls hold together, slot by slot: equations 1 and 3 of the paper.
 
     Prompts in tokens, how long ago each call was dispatched, and how long it is taken to last;
-    `slot_at_us`: when slots begin, from now on.
+    `slot_at_us`: when slots begin, from now on. In a slot as wide as several of the first a call
+    counts with the most that it has at any of their beginnings, so that no peak is overlooked.
     """
     since_us = ages_us[:, None] + slot_at_us
-    tokens = prompts[:, None] + since_us / token_us
+    width_us = slot_at_us[1] - slot_at_us[0]
+    until_us = ages_us[:, None] + np.append(slot_at_us[1:], slot_at_us[-1] + width_us) - width_us
+    grown_us = np.maximum(since_us, np.minimum(until_us, last_us[:, None]))
+    tokens = prompts[:, None] + grown_us / token_us
     tokens *= since_us <= last_us[:, None]
     total: Floats = tokens.sum(axis=0)
     return total
@@ -121,7 +155,7 @@ class Curves:
         self._drawn = array("d")
         self._rows: dict[Hashable, _Row] = {}
         self._of_call: dict[str, _Row] = {}
-        self._shares = np.ones((16, _GRID))
+        self._shares = np.ones((16, _ROW))
         self._widths = np.ones(16)
         self._find_columns()
         self.changes = 0
@@ -179,7 +213,7 @@ class Curves:
         # Held here: compiled code lets go of a local after its last use, and the kernel reads it.
         self._drawn = array("d", row.distribution.quantiles)
         place, size = self._drawn.buffer_info()
-        curve = self.columns[0] + row.number * _GRID * self._shares.itemsize
+        curve = self.columns[0] + row.number * _ROW * self._shares.itemsize
         self._widths[row.number] = self._kernel.draw(size, place, curve)
 
     def _draw_by_numpy(self, row: _Row) -> None:
@@ -193,7 +227,8 @@ class Curves:
         at, share = np.concatenate(((0.0,), quantiles)), np.concatenate(((1.0,), shares))
         known = np.interp(points, at, share)
         beyond = shares[-1] * np.exp(-(points - last) / excess)
-        self._shares[row.number] = np.where(points > last, beyond, known)
+        self._shares[row.number, :_GRID] = np.where(points > last, beyond, known)
+        self._shares[row.number, _DECAY] = width / excess
         self._widths[row.number] = width
 
     def surviving(
@@ -217,7 +252,7 @@ class Curves:
         tokens = held + grown
         mean = alive * tokens
         variance = mean * (tokens - mean)
-        future: Future = np.array([mean.T, variance.T, tokens.T]) @ _BETWEEN
+        future: Future = np.array([mean.T, variance.T, tokens.T])
         return future
 
     def together(
@@ -243,22 +278,26 @@ class Curves:
         alive *= grown
         variance += alive @ one
         most = held.sum() + grown.sum(axis=1) * (len(rows) / grown.shape[1])
-        future: Future = np.array([mean, variance, most]) @ _BETWEEN
+        future: Future = np.array([mean, variance, most])
         return future
 
     def _alive(
         self, rows: Ints | int, generated: Floats | float, limits: Floats | float, grown: Floats
     ) -> Floats:
-        """The probability that each call goes on after so many tokens more: WORKED_OUT x calls."""
-        begins, per_width = rows * _GRID, 1 / self._widths[rows]
+        """The probability that each call goes on after so many tokens more: SLOTS x calls."""
+        begins, per_width = rows * _ROW, 1 / self._widths[rows]
         shares = self._shares.ravel()
-        now = shares[begins + np.minimum(generated * per_width, _LAST).astype(np.intp)]
-        points = generated + grown
-        points *= per_width
-        then = np.minimum(points, _LAST, out=points).astype(np.intp)
+        at = generated * per_width
+        now = shares[begins + np.minimum(at, _LAST).astype(np.intp)]
+        points = (generated + grown) * per_width
+        then = np.minimum(points, _LAST).astype(np.intp)
         then += begins
-        alive: Floats = shares.take(then, out=points, mode="clip")
+        alive: Floats = shares.take(then, mode="clip")
         alive /= now
+        points -= np.maximum(at, _LAST)
+        if (points > 0).any():
+            alive *= np.exp(-np.maximum(points, 0.0) * shares[begins + _DECAY])
+        alive[alive < _GONE] = 0.0
         if (generated + grown[-1] >= limits).any():
             # Who is there, and has not ended, holds its memory until its engine says otherwise.
             alive *= (generated + grown < limits) | (grown == 0)

@@ -5,18 +5,25 @@
    does the same where it is missing. Sizes are checked by the caller. No memory is allocated here.
 
    A survival curve is GRID shares of answers that are longer than so many tokens, `width` tokens
-   apart. What a call holds is worked out for POINTS slots and is taken to change linearly between.
+   apart; beyond them the share falls by the same part with each point. Slots widen with distance.
    A forecast has three planes: mean, variance, and what it would be if nobody had ended. */
 
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GRID = 256, SLOTS = 48, POINTS = 15 };
+/* Behind the shares of a curve, in its row: how much the logarithm falls at each further point, and
+   the most that tokens times the share come to, and tokens times the share's deviation. */
+enum { GRID = 256, DECAY = GRID, MOST_MEAN, MOST_DEVIATION, ROW };
 enum { MEAN, VARIANCE, MOST, PLANES };
+enum { SLOTS = 38 };
 
-static const int WORKED_OUT[POINTS] = {0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 31, 38, SLOTS - 1};
-static const double SLOT_US = 500000.0;
+/* When slots begin, in SLOT_US: as `demand.py` has it. */
+static const int SLOT_AT[SLOTS] = {
+    0,   1,   2,   3,   4,    6,    8,    10,   13,   16,   20,   25,   31,
+    38,  47,  58,  72,  90,   112,  140,  175,  218,  272,  340,  425,  531,
+    663, 828, 1035, 1293, 1616, 2020, 2525, 3156, 3945, 4931, 6163, 7703};
+static const double SLOT_US = 500000.0, GONE = 1e-4;
 
 /* A call in flight (`in_flight.py`): instants in us, sizes in tokens. */
 typedef struct {
@@ -60,9 +67,11 @@ typedef struct {
     /* The forecast: of which version, when, and the most in it. What is looked at of each instance
        for each request comes before this, in few lines of the processor's cache. */
     int64_t forecast_of, forecast_at;
+    double growth; /* tokens per us, while nobody ends */
+    double grown;  /* since the forecast, by as much */
     double top;
-    int64_t tight; /* the point at which a request had no room here last */
-    int64_t high;  /* the point at which what it would hold with one was most, last */
+    int64_t tight; /* the slot in which a request had no room here last */
+    int64_t high;  /* the slot in which what it would hold with one was most, last */
     double forecast[PLANES][SLOTS];
     /* The calls as they were when all were looked at last, and what was expected then. */
     int64_t derived_of, derived_at, changes_then, calls_then;
@@ -150,10 +159,46 @@ int64_t kairos_bytes_of_instance(void)
 /* ---- Curves ---- */
 
 /* The share of calls that are longer than so many tokens. */
-static inline double share_at(const double *curve, double tokens, double per_width)
+static inline double share_at(const double *curve, double point)
 {
-    double point = tokens * per_width;
     return curve[point < GRID - 1.0 ? (int)point : GRID - 1];
+}
+
+/* The probability that a call goes on after `grown` tokens more, by the share `now` of calls that
+   came as far as it did. */
+static inline double alive_at(const double *curve, double generated, double grown, double per_width,
+                              double now)
+{
+    double point = (generated + grown) * per_width, alive = share_at(curve, point) / now;
+    if (point > GRID - 1.0) {
+        point -= greater(generated * per_width, GRID - 1.0);
+        alive *= exp(-point * curve[DECAY]);
+    }
+    return alive < GONE ? 0.0 : alive;
+}
+
+/* The most that tokens times the share of calls that are longer come to, anywhere, and tokens times
+   the deviation of that. Beyond the grid shares fall exponentially, and both have one maximum. */
+static void bound(double *curve, double width, double decay)
+{
+    double mean = 0.0, deviation = 0.0;
+    for (int g = 0; g < GRID; g++) {
+        double tokens = (g + 1) * width, share = curve[g];
+        mean = greater(mean, tokens * share);
+        deviation = greater(deviation, tokens * sqrt(greater(0.0, share - share * share)));
+    }
+    for (int half = 1; half <= 2; half++) { /* of the share, and of its root */
+        double point = greater(GRID - 1.0, half / decay) + 1;
+        double share = curve[GRID - 1] * exp(-(point - GRID) * decay);
+        double most = point * width * (half == 1 ? share : sqrt(share));
+        if (half == 1)
+            mean = greater(mean, most);
+        else
+            deviation = greater(deviation, most);
+    }
+    curve[DECAY] = decay;
+    curve[MOST_MEAN] = mean;
+    curve[MOST_DEVIATION] = deviation;
 }
 
 /* Draws a survival curve from ascending quantiles; returns its width. See `Curves`. */
@@ -183,20 +228,8 @@ double kairos_draw(int64_t count, const double *quantiles, double *curve)
         }
         curve[g] = share;
     }
+    bound(curve, width, width / excess);
     return width;
-}
-
-static void fill_between(const double *at_points, double *slots)
-{
-    for (int p = 0; p + 1 < POINTS; p++) {
-        int from = WORKED_OUT[p], to = WORKED_OUT[p + 1];
-        double step = 1.0 / (to - from);
-        for (int s = from; s < to; s++) {
-            double later = (s - from) * step;
-            slots[s] = at_points[p] * (1.0 - later) + at_points[p + 1] * later;
-        }
-    }
-    slots[SLOTS - 1] = at_points[POINTS - 1];
 }
 
 /* ---- What instances are expected to hold ---- */
@@ -206,11 +239,14 @@ static void fill_between(const double *at_points, double *slots)
 static int64_t together(const Pool *pool, const Instance *here, double at, double token_us,
                         double share, double held_by_slot[PLANES][SLOTS])
 {
-    double mean[POINTS] = {0}, variance[POINTS] = {0}, most[POINTS] = {0}, at_once[POINTS];
+    double *mean = held_by_slot[MEAN], *variance = held_by_slot[VARIANCE];
+    double *most = held_by_slot[MOST], at_once[SLOTS], held_now = 0.0;
     int64_t growing = 0;
     const Call *end = here->calls + (int64_t)here->running;
-    for (int p = 0; p < POINTS; p++)
-        at_once[p] = WORKED_OUT[p] * SLOT_US / token_us;
+    for (int s = 0; s < SLOTS; s++) {
+        at_once[s] = SLOT_AT[s] * SLOT_US / token_us;
+        mean[s] = variance[s] = most[s] = 0.0;
+    }
     for (const Call *call = here->calls; call < end; call++) {
         double grown_since = greater(0.0, at - call->grows_from) / token_us;
         double told = call->generated, limit = call->limit;
@@ -218,24 +254,27 @@ static int64_t together(const Pool *pool, const Instance *here, double at, doubl
         double held = call->prompt * share + generated + here->unfilled;
         double delay_us = greater(0.0, call->first_at - at);
         double per_width = 1.0 / pool->widths[call->curve];
-        const double *curve = pool->shares + call->curve * GRID;
-        double now = share_at(curve, generated, per_width);
+        const double *curve = pool->shares + call->curve * ROW;
+        double now = share_at(curve, generated * per_width);
+        held_now += held;
         growing += delay_us == 0.0;
-        for (int p = 0; p < POINTS; p++) {
-            double grown = at_once[p];
+        for (int s = 0; s < SLOTS && delay_us > 0.0; s++)
+            most[s] += greater(0.0, SLOT_AT[s] * SLOT_US - delay_us) / token_us;
+        for (int s = 0; s < SLOTS; s++) {
+            double grown = at_once[s], alive = 0.0;
             if (delay_us > 0.0)
-                grown = greater(0.0, WORKED_OUT[p] * SLOT_US - delay_us) / token_us;
-            double tokens = held + grown, alive = 0.0;
+                grown = greater(0.0, SLOT_AT[s] * SLOT_US - delay_us) / token_us;
             if (generated + grown < limit || grown == 0.0)
-                alive = share_at(curve, generated + grown, per_width) / now;
-            mean[p] += alive * tokens;
-            variance[p] += (alive - alive * alive) * tokens * tokens;
-            most[p] += tokens;
+                alive = alive_at(curve, generated, grown, per_width, now);
+            if (alive == 0.0)
+                break; /* in all later slots, too */
+            double tokens = held + grown;
+            mean[s] += alive * tokens;
+            variance[s] += (alive - alive * alive) * tokens * tokens;
         }
     }
-    fill_between(mean, held_by_slot[MEAN]);
-    fill_between(variance, held_by_slot[VARIANCE]);
-    fill_between(most, held_by_slot[MOST]);
+    for (int s = 0; s < SLOTS; s++)
+        most[s] += held_now + growing * at_once[s];
     return growing;
 }
 
@@ -248,6 +287,12 @@ static int is_good(const Pool *pool, const Instance *here, int64_t at)
            (changes == 0 || pool->few * changes < (int64_t)here->running);
 }
 
+/* How long a token takes. */
+static inline double token_us_now(const Pool *pool, const Instance *here)
+{
+    return greater(1.0, here->times * on_line(token_line(pool, here), here->running));
+}
+
 /* Look at all calls of an instance. */
 static void derive(const Pool *pool, Instance *here, int64_t at)
 {
@@ -258,8 +303,7 @@ static void derive(const Pool *pool, Instance *here, int64_t at)
             longest = greater(longest, here->calls[c].prompt);
         shared = lesser(here->prompt_tokens - longest, here->shared_tokens);
     }
-    double token_us = here->times * on_line(token_line(pool, here), here->running);
-    token_us = greater(1.0, token_us);
+    double token_us = token_us_now(pool, here);
     here->share = 1 - shared / greater(1.0, here->prompt_tokens);
     int64_t growing = together(pool, here, at, token_us, here->share, here->held);
     here->derived_of = here->flight;
@@ -290,9 +334,13 @@ static void kept_by_slot(const Instance *here, double at, double *kept)
     for (int s = 0; s < SLOTS; s++)
         kept[s] = 0.0;
     for (int64_t c = 0; c < here->kept_stride; c++) {
-        double slots = ceil((until[c] - at) / SLOT_US);
-        if (slots > 0)
-            kept[(int)lesser(slots, SLOTS) - 1] += here->kept[c];
+        double left = (until[c] - at) / SLOT_US;
+        if (left > 0) {
+            int last = 0;
+            while (last + 1 < SLOTS && SLOT_AT[last + 1] < left)
+                last++;
+            kept[last] += here->kept[c];
+        }
     }
     for (int s = SLOTS - 1; s > 0; s--)
         kept[s - 1] += kept[s];
@@ -330,6 +378,7 @@ static void forecast(const Pool *pool, Instance *here, int64_t at)
     }
     here->forecast_of = here->version;
     here->forecast_at = at;
+    here->growth = here->running > 0 ? here->running / token_us_now(pool, here) : 0.0;
 }
 
 /* Derive anew what has changed, or is old. */
@@ -337,6 +386,12 @@ static inline void renew(const Pool *pool, Instance *here, int64_t at)
 {
     if (here->forecast_of != here->version || at - here->forecast_at >= pool->renewed_us)
         forecast(pool, here, at);
+    here->grown = here->growth * (at - here->forecast_at);
+}
+
+static inline double mean_at(const Instance *here, int slot)
+{
+    return here->forecast[MEAN][slot] + here->grown;
 }
 
 static void renew_all(const Pool *pool, const Asked *asked)
@@ -377,7 +432,7 @@ double kairos_headroom(const Pool *pool, const Asked *asked)
         if (here->suspended)
             continue;
         renew(pool, here, asked->at);
-        most = greater(most, capacity(here) - here->forecast[MEAN][0]);
+        most = greater(most, capacity(here) - mean_at(here, 0));
     }
     return most > -INFINITY ? most : 0.0;
 }
@@ -404,18 +459,18 @@ static Growth growth_there(const Pool *pool, const Wanted *wanted, const Instanc
     double held = wanted->prompt_tokens + here->unfilled - here->in_use;
     if (wanted->kept_row >= 0 && here == pool->instances + wanted->kept_row)
         held -= wanted->kept_tokens;
-    const double *curve = pool->shares + wanted->curve * GRID;
+    const double *curve = pool->shares + wanted->curve * ROW;
     double per_width = 1.0 / pool->widths[wanted->curve];
     return (Growth){held, wanted->limit, per_width, curve[0], curve};
 }
 
 /* Its mean, variance, and tokens if it does not end. */
-static inline void own_at(const Growth *growth, const Instance *here, int point, double *own)
+static inline void own_at(const Growth *growth, const Instance *here, int slot, double *own)
 {
-    double since_us = greater(0.0, WORKED_OUT[point] * SLOT_US - here->begins_us);
+    double since_us = greater(0.0, SLOT_AT[slot] * SLOT_US - here->begins_us);
     double grown = since_us / here->token_us, alive = 0.0;
     if (grown < growth->limit || grown == 0.0)
-        alive = share_at(growth->curve, grown, growth->per_width) / growth->now;
+        alive = alive_at(growth->curve, 0.0, grown, growth->per_width, growth->now);
     double tokens = growth->held + grown, mean = alive * tokens;
     own[MEAN] = mean;
     own[VARIANCE] = mean * (tokens - mean);
@@ -427,48 +482,41 @@ static inline double load_with(const Pool *pool, const Instance *here, int slot,
                                double variance, double most)
 {
     double margin = margin_of(pool, here, here->forecast[VARIANCE][slot] + variance);
-    double likely = here->forecast[MEAN][slot] + mean + margin;
-    return lesser(likely, here->forecast[MOST][slot] + most);
+    double likely = mean_at(here, slot) + mean + margin;
+    return lesser(likely, here->forecast[MOST][slot] + here->grown + most);
 }
 
 /* What an instance would hold with the request, slot by slot. Stops, and returns 0, where that is
-   more than `most` at a point: the last time's first. */
+   more than `most` in a slot: the last time's first. */
 static int loads_with(const Pool *pool, const Wanted *wanted, Instance *here, double most,
                       double *loads)
 {
     Growth growth = growth_there(pool, wanted, here);
-    double own[PLANES], at_points[PLANES][POINTS], by_slot[PLANES][SLOTS];
-    for (int p = -1; p < POINTS; p++) {
-        int point = p < 0 ? (int)here->tight : p, slot = WORKED_OUT[point];
-        own_at(&growth, here, point, own);
-        if (load_with(pool, here, slot, own[MEAN], own[VARIANCE], own[MOST]) > most) {
-            here->tight = point;
+    double own[PLANES];
+    for (int n = -1; n < SLOTS; n++) {
+        int slot = n < 0 ? (int)here->tight : n;
+        own_at(&growth, here, slot, own);
+        loads[slot] = load_with(pool, here, slot, own[MEAN], own[VARIANCE], own[MOST]);
+        if (loads[slot] > most) {
+            here->tight = slot;
             return 0;
         }
-        for (int plane = 0; plane < PLANES; plane++)
-            at_points[plane][point] = own[plane];
     }
-    for (int plane = 0; plane < PLANES; plane++)
-        fill_between(at_points[plane], by_slot[plane]);
-    for (int s = 0; s < SLOTS; s++)
-        loads[s] = load_with(pool, here, s, by_slot[MEAN][s], by_slot[VARIANCE][s],
-                             by_slot[MOST][s]);
     return 1;
 }
 
 /* The highest of these, beside what is reserved there. */
 static double peak_of(const Instance *here, const double *reserved, const double *loads)
 {
-    const double *mean = here->forecast[MEAN];
     double peak = -INFINITY;
     for (int s = 0; s < SLOTS; s++) {
         double load = loads[s];
         if (reserved && reserved[s] > 0) {
             /* It is there to the end of the slot in which it ends: the other waits for that. */
-            double more = loads[s] - mean[s];
+            double more = loads[s] - mean_at(here, s);
             if (s > 0)
-                more = greater(more, loads[s - 1] - mean[s - 1]);
-            load = mean[s] + more + reserved[s];
+                more = greater(more, loads[s - 1] - mean_at(here, s - 1));
+            load = mean_at(here, s) + more + reserved[s];
         }
         peak = greater(peak, load);
     }
@@ -480,13 +528,13 @@ static inline int is_reserved(const Pool *pool, const Asked *asked, const Instan
     return asked->reserved_row >= 0 && here == pool->instances + asked->reserved_row;
 }
 
-/* What it would hold at one point, if nothing is reserved there. */
-static double load_at(const Pool *pool, const Wanted *wanted, const Instance *here, int point)
+/* What it would hold in one slot, if nothing is reserved there. */
+static double load_at(const Pool *pool, const Wanted *wanted, const Instance *here, int slot)
 {
     Growth growth = growth_there(pool, wanted, here);
     double own[PLANES];
-    own_at(&growth, here, point, own);
-    return load_with(pool, here, WORKED_OUT[point], own[MEAN], own[VARIANCE], own[MOST]);
+    own_at(&growth, here, slot, own);
+    return load_with(pool, here, slot, own[MEAN], own[VARIANCE], own[MOST]);
 }
 
 /* Works out the peak, of which it says whether there is room for it. */
@@ -497,24 +545,25 @@ static int fits_at_peak(const Pool *pool, const Wanted *wanted, const Asked *ask
     if (!loads_with(pool, wanted, here, reserved ? INFINITY : room, loads))
         return 0;
     here->peak = peak_of(here, reserved ? asked->reserved : NULL, loads);
-    for (int p = 0; p < POINTS; p++)
-        if (loads[WORKED_OUT[p]] > loads[WORKED_OUT[here->high]])
-            here->high = p;
+    for (int s = 0; s < SLOTS; s++)
+        if (loads[s] > loads[here->high])
+            here->high = s;
     return here->peak <= room;
 }
 
-/* Whether there is room to spare, whatever becomes of the request. If it grows to `most` tokens and
-   is there with probability a, it adds no more than most * (a + spread * sqrt(a * (1 - a))) at any
-   point, which is most for no a more than most * (1 + sqrt(1 + spread^2)) / 2. */
+/* Whether there is room to spare, whatever becomes of the request. What it holds from the beginning,
+   where it is there with probability a, adds no more than held * (a + spread * sqrt(a * (1 - a))),
+   which is most for no a more than held * (1 + sqrt(1 + spread^2)) / 2. Its answer adds no more
+   than its curve says. */
 static int fits_for_sure(const Pool *pool, const Wanted *wanted, const Asked *asked,
                          const Instance *here)
 {
-    double held = growth_there(pool, wanted, here).held;
-    if (held < 0.0 || is_reserved(pool, asked, here))
+    Growth growth = growth_there(pool, wanted, here);
+    if (growth.held < 0.0 || is_reserved(pool, asked, here))
         return 0;
-    double most = held + WORKED_OUT[POINTS - 1] * SLOT_US / here->token_us;
-    double added = most * (1.0 + sqrt(1.0 + pool->spread * pool->spread)) / 2.0;
-    return here->top + added < (1.0 - 1e-9) * capacity(here); /* less what is rounded */
+    double added = growth.held * (1.0 + sqrt(1.0 + pool->spread * pool->spread)) / 2.0;
+    added += growth.curve[MOST_MEAN] + pool->spread * growth.curve[MOST_DEVIATION];
+    return here->top + here->grown + added < (1.0 - 1e-9) * capacity(here); /* less what is rounded */
 }
 
 static int has_room(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
@@ -543,7 +592,8 @@ static double room_in_us(const Pool *pool, const Wanted *wanted, Instance *here)
 {
     if (here->suspended || here->kv_tokens == INFINITY)
         return INFINITY;
-    return room_begins(pool, wanted, here) * SLOT_US;
+    int begins = room_begins(pool, wanted, here);
+    return begins < SLOTS ? SLOT_AT[begins] * SLOT_US : INFINITY;
 }
 
 static double cost_us(const Pool *pool, const Wanted *wanted, const Instance *here)
@@ -630,7 +680,7 @@ static double takes_at_least(const Pool *pool, const Wanted *wanted, const Asked
 {
     double held = -INFINITY;
     if (growth_there(pool, wanted, here).held >= 0.0)
-        held = here->top;
+        held = here->top + here->grown;
     if (!is_reserved(pool, asked, here))
         held = greater(held, load_at(pool, wanted, here, (int)here->high));
     return held / size_of(here) + here->computing;
@@ -808,18 +858,24 @@ int64_t kairos_reserve(const Pool *pool, const Wanted *wanted, const Asked *aske
     if (!soonest)
         return -1;
     double room = capacity(soonest);
-    const double *mean = soonest->forecast[MEAN];
     loads_with(pool, wanted, soonest, INFINITY, loads);
     for (int s = 0; s < SLOTS; s++) /* more than all would be taken for all */
-        alone[s] = lesser(greater(0.0, loads[s] - mean[s]), room);
-    for (begins = 0; begins < SLOTS; begins++) { /* it grows from when it begins */
-        int s = begins;
-        while (s < SLOTS && alone[s - begins] + mean[s] <= room)
-            s++;
+        alone[s] = lesser(greater(0.0, loads[s] - mean_at(soonest, s)), room);
+    for (begins = 0; begins < SLOTS; begins++) {
+        int s = begins, from = 0;
+        for (; s < SLOTS; s++) { /* it grows from when it begins */
+            int later = SLOT_AT[s] - SLOT_AT[begins];
+            while (from + 1 < SLOTS && SLOT_AT[from + 1] <= later)
+                from++;
+            int to = SLOT_AT[from] == later || from + 1 == SLOTS ? from : from + 1;
+            rooms[s] = greater(alone[from], alone[to]);
+            if (!(rooms[s] + mean_at(soonest, s) <= room))
+                break;
+        }
         if (s < SLOTS)
             continue;
-        for (s = 0; s < SLOTS; s++)
-            rooms[s] = s < begins ? 0.0 : alone[s - begins];
+        for (s = 0; s < begins; s++)
+            rooms[s] = 0.0;
         return soonest - pool->instances;
     }
     return -1;

@@ -3,7 +3,7 @@ them at once."""
 
 import numpy as np
 
-from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats
+from kairos.dispatcher.demand import SLOT_AT_US, SLOTS, Floats
 from kairos.dispatcher.native import address
 from kairos.shared_lru import SharedLru
 
@@ -72,7 +72,7 @@ class KeptContexts:
     def by_slot(self, at: int) -> Floats:
         """Tokens kept at the beginning of each slot."""
         tokens, until = self._values[:, : len(self)]
-        slots = np.clip(np.ceil((until - at) / SLOT_US), 0, SLOTS).astype(np.intp)
+        slots = np.searchsorted(SLOT_AT_US, until - at)
         begun = np.bincount(slots, weights=tokens, minlength=SLOTS + 1)
         kept: Floats = begun[::-1].cumsum()[-2::-1]
         return kept

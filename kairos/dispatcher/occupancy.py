@@ -29,28 +29,42 @@ FEW = 8  # changes to less than one in so many calls are small: `BySurvival`
 _ZEROS = np.zeros(SLOTS)
 NOTHING: Future = np.zeros((3, SLOTS))
 Derive = Callable[[Ledger, Instance, int], Future]
+TokenUs = Callable[[Ledger, Instance], float]  # how long a token takes there
+
+
+def measured_token_us(ledger: Ledger, instance: Instance) -> float:
+    """Return how long a token takes, as measured."""
+    return ledger.token_us(instance.id)
 
 
 class Occupancy:
     """The forecasts of all instances, by one way to derive them."""
 
-    def __init__(self, ledger: Ledger, derive: Derive) -> None:
-        self.ledger, self._derive = ledger, derive
+    def __init__(
+        self, ledger: Ledger, derive: Derive, token_us: TokenUs = measured_token_us
+    ) -> None:
+        self.ledger, self._derive, self._token_us = ledger, derive, token_us
         self.table = InstanceTable(ledger)
         # By row of the table: of which version, when, and what was derived.
         self._versions = np.zeros(0, dtype=np.int64)
         self._derived_at = np.zeros(0, dtype=np.int64)
+        self._growth = np.zeros(0)  # tokens per µs, while nobody ends
         self.forecasts: Future = np.zeros((3, 0, SLOTS))
         # What was asked last: rows, state of the ledger and instant; and the answer.
         self._last: tuple[Ints | None, tuple[int, int], Future] = None, (0, 0), NOTHING
 
     def of(self, instances: Sequence[Instance], at: int) -> Future:
-        """3 x instances x SLOTS."""
+        """Return the forecasts, as derived last, with what calls have grown by since.
+
+        3 x instances x SLOTS.
+        """
         rows, state = self.table.rows(instances), (self.ledger.changes, at)
         if rows is self._last[0] and state == self._last[1]:
             return self._last[2]
         self.renew(instances, at)
         future: Future = self.forecasts.take(rows, axis=1)
+        grown = self._growth.take(rows) * (at - self._derived_at.take(rows))
+        future[::2] += grown[:, None]
         if len(rows) > 1:
             self._last = rows, state, future
         return future
@@ -80,11 +94,14 @@ class Occupancy:
 
     def _write(self, row: int, instance: Instance, at: int) -> None:
         self.forecasts[:, row] = self._derive(self.ledger, instance, at)
+        running = self.ledger.running(instance.id)
+        self._growth[row] = running / self._token_us(self.ledger, instance) if running else 0.0
 
     def _add_rows(self, count: int) -> None:
         none = np.zeros(count, dtype=np.int64)  # a version that no instance has
         self._versions = np.concatenate([self._versions, none])
         self._derived_at = np.concatenate([self._derived_at, none])
+        self._growth = np.concatenate([self._growth, np.zeros(count)])
         self.forecasts = np.concatenate([self.forecasts, np.zeros((3, count, SLOTS))], axis=1)
 
 

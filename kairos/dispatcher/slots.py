@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, expected
+from kairos.dispatcher.demand import SLOT_AT, SLOT_US, SLOTS, Floats, Ints, expected
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.no_room import NoRoom
 from kairos.dispatcher.occupancy import (
@@ -16,8 +16,10 @@ from kairos.dispatcher.occupancy import (
 from kairos.dispatcher.placement import Placement
 from kairos.model import Instance, Request
 
-# By slot in which a call begins, and slot: how many later that is.
-_SINCE = np.arange(SLOTS) - np.arange(SLOTS)[:, None]
+# By slot in which a call begins, and slot: the slots between which it then is in its own course.
+_LATER = np.array(SLOT_AT) - np.array(SLOT_AT)[:, None]
+_FROM = np.maximum(np.searchsorted(SLOT_AT, _LATER, side="right") - 1, 0)
+_TO = np.minimum(np.searchsorted(SLOT_AT, _LATER), SLOTS - 1)
 
 
 class SlotPlacement(Placement):
@@ -122,8 +124,8 @@ class SlotPlacement(Placement):
         [capacity] = self._capacities([instance], at)
         # It grows from when it begins, by slot; more than all would be taken for all.
         alone = np.minimum(np.maximum(0.0, loads[row] - means), capacity)
-        rooms = np.where(_SINCE >= 0, alone[_SINCE], 0.0)
-        fits = (rooms + means <= capacity) | (_SINCE < 0)
+        rooms = np.where(_LATER >= 0, np.maximum(alone[_FROM], alone[_TO]), 0.0)
+        fits = (rooms + means <= capacity) | (_LATER < 0)
         if (begins := np.flatnonzero(fits.all(axis=1))).size:
             self._reserved = instance.id, rooms[begins[0]]
 
@@ -143,9 +145,10 @@ class TimeSlot(SlotPlacement):
     the one with the lowest peak."""
 
     def __init__(self, ledger: Ledger, slot_us: float = SLOT_US) -> None:
-        """`slot_us`: how long a slot is; their number is fixed, so shorter ones look less far."""
-        self._slot_at_us = slot_us * np.arange(SLOTS, dtype=np.float64)
-        super().__init__(ledger, Occupancy(ledger, partial(by_modes, slot_at_us=self._slot_at_us)))
+        """Begin with slots of `slot_us` at first; shorter ones look less far, being as many."""
+        self._slot_at_us = slot_us * np.array(SLOT_AT, dtype=np.float64)
+        derive = partial(by_modes, slot_at_us=self._slot_at_us)
+        super().__init__(ledger, Occupancy(ledger, derive, paper_token_us))
 
     def choose(
         self,

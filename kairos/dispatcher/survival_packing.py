@@ -8,7 +8,7 @@ import numpy as np
 
 from kairos.dispatcher.compiled import NO_CHOICE, Choice, CompiledChoice, expected_tokens
 from kairos.dispatcher.compiled_table import Margins
-from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Future, limit_of
+from kairos.dispatcher.demand import SLOT_AT_US, SLOTS, Floats, Future, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import KERNEL, Kernel
 from kairos.dispatcher.occupancy import (
@@ -31,6 +31,7 @@ WIDEST = 0.1
 # the prompt cached, so that the load differs, or how quick they are.
 ALIKE, ALIKE_BUT_FOR_LOAD = 0.01, 0.2
 
+BEGINS_US = np.append(SLOT_AT_US, np.inf)  # of slots; last, of none of them
 _AT_ONCE = 1024  # kinds x instances that are looked at together
 
 
@@ -150,7 +151,7 @@ class SurvivalPacking(SlotPlacement):
         if self._ledger.health.is_suspended(instance.id, at) or instance.kv_tokens is None:
             return float("inf")
         loads = self._loads(request, [instance], self._held(request, [instance], at), at)
-        room_in_us = float(self._room_begins(loads, [instance], at)[0]) * SLOT_US
+        room_in_us = float(BEGINS_US[self._room_begins(loads, [instance], at)[0]])
         return max(room_in_us, self._ledger.takes_more_in_us(instance, at))
 
     def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:

@@ -186,6 +186,7 @@ def test_both_expect_the_same_of_every_slot(seed):
 def expect_the_same(pool: Pool) -> None:
     numpys, kernels = pool.ways
     for each in pool.ledger.instances.values():
-        expected = numpys._occupancy.of([each], pool.at)[:, 0]
+        numpys._occupancy.renew([each], pool.at)
+        expected = numpys._occupancy.forecasts[:, numpys._table.row(each.id)]
         found = kernel.forecast(kernels, each, pool.at)
         assert np.allclose(expected, found, rtol=1e-9, atol=1e-6)

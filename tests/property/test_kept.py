@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.dispatcher.demand import SLOT_US, SLOTS
+from kairos.dispatcher.demand import SLOT_AT_US, SLOT_US, SLOTS
 from kairos.dispatcher.kept_contexts import KeptContexts
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import KERNEL
@@ -36,7 +36,7 @@ def what_is_kept(draw):
 
 
 def one_by_one(left):
-    slots = [n * SLOT_US for n in range(SLOTS)]
+    slots = SLOT_AT_US.tolist()
     return [sum(tokens for tokens, us in left.values() if us > slot) for slot in slots]
 
 

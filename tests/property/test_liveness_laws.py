@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.dispatcher.demand import SLOT_US, SLOTS
+from kairos.dispatcher.demand import SLOT_AT, SLOT_US
 from kairos.dispatcher.placements import THRESHOLD
 from kairos.events import (
     Arrived,
@@ -165,7 +165,7 @@ class Pool:
         if not here:
             return prompt <= instance.kv_tokens
         if self.placement == "kairos":  # it fits even if nobody ends as far as is looked
-            longest = SLOTS * SLOT_US // TOKEN_US
+            longest = SLOT_AT[-1] * SLOT_US // TOKEN_US
             most = sum(self.calls[each].prompt_tokens + 2 * longest for each in [*here, name])
             return most <= 0.95 * instance.kv_tokens
         held = sum(self.held(each, self.at) for each in here)
@@ -180,8 +180,8 @@ class Pool:
         return 0 if gone else self.calls[name].prompt_tokens + grown
 
     def fits_in_each_slot(self, name, here, instance):
-        own = [self.held(name, at, self.at) for at in self.slots()]
-        others = [sum(self.held(each, at) for each in here) for at in self.slots()]
+        own = [self.most(name, slot, self.at) for slot in self.slots()]
+        others = [sum(self.most(each, slot) for each in here) for slot in self.slots()]
         if any(o + m > instance.kv_tokens for o, m in zip(others, own, strict=True)):
             return False
         first = next(iter(self.waiting))
@@ -189,21 +189,34 @@ class Pool:
             return True
         # Beside the first, wherever that begins: it goes on only if it has ended by then.
         begins = self.begins_at(first)
-        return begins is not None and self.at + self.lasts_us(name) + SLOT_US < begins
+        ends = self.at + self.lasts_us(name)
+        return begins is not None and any(ends < first < begins for first, _ in self.slots())
 
     def slots(self):
-        return [self.at + number * SLOT_US for number in range(SLOTS)]
+        """When slots begin, and when the last half second of each does."""
+        ends = [*SLOT_AT[1:], SLOT_AT[-1] + 1]
+        return [
+            (self.at + begin * SLOT_US, self.at + (end - 1) * SLOT_US)
+            for begin, end in zip(SLOT_AT, ends, strict=True)
+        ]
+
+    def most(self, name, slot, began=None):
+        """The most that a call that is there as a slot begins has in it."""
+        first, last = slot
+        began = self.running[name][1] if began is None else began
+        at = max(first, min(last, began + self.lasts_us(name)))
+        return self.held(name, first, began) and self.held(name, at, began)
 
     def begins_at(self, name):
         """When a call that has no room now has it to its end; None: not as far as is looked."""
-        for begins in self.slots():
+        for begins, _ in self.slots():
             for instance in self.fleet.values():
                 here = [each for each, (where, _) in self.running.items() if where == instance.id]
                 if all(
-                    sum(self.held(each, at) for each in here)
-                    + min(self.held(name, at, begins), instance.kv_tokens)  # no more than all
+                    sum(self.most(each, slot) for each in here)
+                    + min(self.most(name, slot, begins), instance.kv_tokens)  # no more than all
                     <= instance.kv_tokens
-                    for at in self.slots()
+                    for slot in self.slots()
                 ):
                     return begins
         return None

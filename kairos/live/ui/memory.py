@@ -3,12 +3,12 @@
 import msgspec
 import numpy as np
 
-from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats
+from kairos.dispatcher.demand import SLOT_AT_US, SLOTS, Floats
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.occupancy import BySurvival
 from kairos.model import SECOND, Instance
 
-_EVERY = SECOND // SLOT_US  # slots: one number a second is enough to see
+_SHOWN_US = SECOND * np.arange(24)  # one number a second is enough to see
 _WIDE = 2.0  # standard deviations: an instance rarely holds more
 
 
@@ -18,7 +18,7 @@ class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None  # null: not known
     held: int  # by calls, as Kairos counts them
     kept: int  # free, but kept for calls that are likely to come back for their context
-    step_s: float = _EVERY * SLOT_US / SECOND
+    step_s: float = 1.0
     expected: list[int]  # held and kept, on average
     high: list[int]  # rarely more
 
@@ -54,4 +54,4 @@ class MemoryOutlook:
 
 
 def _rounded(tokens: Floats) -> list[int]:
-    return [round(each) for each in tokens[::_EVERY].tolist()]
+    return [round(each) for each in np.interp(_SHOWN_US, SLOT_AT_US, tokens).tolist()]

@@ -4,7 +4,7 @@ easily missed. Laws: `property/test_ledger_laws.py`."""
 import pytest
 from msgspec.structs import replace
 
-from kairos.dispatcher.demand import exponential
+from kairos.dispatcher.demand import SLOTS, exponential
 from kairos.dispatcher.instance_table import InstanceTable
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.occupancy import (
@@ -81,10 +81,10 @@ def test_a_request_alone_holds_what_it_would_there():
     request = build.request("r", prompt=100, agent="x", completion_limit=1)
     held, token_us = build.floats(100, 60), build.floats(10_000, 10_000)
     means, variances, most = of_request(made, request, held, token_us, build.floats(0, SECOND))
-    assert means.shape == variances.shape == most.shape == (2, 48)
-    assert means[0].tolist() == [100] + [0] * 47
-    assert means[1].tolist() == [60, 60, 60] + [0] * 45  # in a second it begins
-    assert most[1, [0, 2, 3, 47]].tolist() == [60, 60, 110, 60 + 50 * 45]  # should it not end
+    assert means.shape == variances.shape == most.shape == (2, SLOTS)
+    assert means[0].tolist() == [100] + [0] * (SLOTS - 1)
+    assert means[1].tolist() == [60, 60, 60] + [0] * (SLOTS - 3)  # in a second it begins
+    assert most[1, [0, 2, 3, 14]].tolist() == [60, 60, 110, 60 + 50 * 45]  # should it not end
     assert not variances.any()
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from kairos.dispatcher.available import AvailableInstances
-from kairos.dispatcher.demand import SLOT_US, SLOTS, exponential
+from kairos.dispatcher.demand import exponential
 from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.occupancy import of_request
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.dispatcher.slots import TimeSlot
 from kairos.dispatcher.survival_packing import SurvivalPacking
@@ -287,16 +288,18 @@ def test_what_was_refused_for_a_reservation_is_not_without_it(made):
 
 
 def test_where_few_end_no_more_is_expected_than_if_nobody_did():
-    known = {"tokens": {"x": exponential(3_000.0)}}
+    slow = build.instance("a", kv=10**6, token_us=100_000.0, seqs=99)
+    placed = Placed("kairos", slow, tokens={"x": exponential(3_000.0)})
     told = {"prompt": 100, "agent": "x", "completion_limit": 4_000}
+    for n in range(10):
+        placed.book(f"r{n}", "a", told=1, **told)
+    asked = build.request("asks", **told)
+    placement = SurvivalPacking(placed.ledger, None)
 
-    def chosen(kv):
-        slow = build.instance("a", kv=kv, token_us=100_000.0, seqs=99)
-        placed = Placed("kairos", slow, **known)
-        for n in range(10):
-            placed.book(f"r{n}", "a", told=1, **told)
-        return placed.choose(**told)
+    [loads] = placement._loads(asked, [slow], np.array([100.0]), 0)
 
-    most = 10 * 101 + 100 + 11 * (SLOTS - 1) * SLOT_US / 100_000
-    assert chosen(int(most) + 10) == "a"
-    assert chosen(int(most) - 500) is None
+    alone = of_request(placed.ledger, asked, *map(np.array, ([100.0], [1e5], [0.0])))
+    most = placement._occupancy.of([slow], 0)[2, 0] + alone[2, 0]
+    assert (loads <= most * (1 + 1e-9)).all()
+    assert (loads[2:6] > most[2:6] * 0.99).all()
+    assert (loads[-3:] < most[-3:] / 2).all()
