@@ -57,6 +57,7 @@ _MODULES = (
     "e59_names_alone",
     "e61_hardware_regret",
     "e63_little_memory",
+    "e64_mini_batches",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {
