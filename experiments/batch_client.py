@@ -85,10 +85,10 @@ class BatchBesideUsers:
             return record
         return self._users.identified(record)
 
-    def answered(self, request_id: str) -> None:
+    def answered(self, request_id: str, cached_tokens: int) -> None:
         document = self._in_flight.pop(request_id, None)
         if document is None:
-            self._users.answered(request_id)
+            self._users.answered(request_id, cached_tokens)
         else:
             self.done.append((self._clock.now(), document))
             self._send()

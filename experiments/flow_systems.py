@@ -134,8 +134,8 @@ class OperatorWise(Undeclared):
         self._at = next(self._left)
         self.tell(OperatorsOpened(frozenset((self._at,))))
 
-    def answered(self, request_id: str) -> None:
-        super().answered(request_id)
+    def answered(self, request_id: str, cached_tokens: int) -> None:
+        super().answered(request_id, cached_tokens)
         wanted = self.executor.gate.wanted
         before = self._at
         while not wanted.get(self._at) and (following := next(self._left, None)) is not None:

@@ -54,6 +54,7 @@ _MODULES = (
     "e53_drawn_orders",
     "e54_drawn_placements",
     "e57_planned_rows",
+    "e58_kept_prefixes",
     "e59_names_alone",
     "e61_hardware_regret",
     "e63_little_memory",

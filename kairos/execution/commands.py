@@ -82,11 +82,12 @@ TOUCH = "touch-prefix"  # the agent of such calls: no operator can be called so
 
 class TouchPrefix(msgspec.Struct, frozen=True):
     """An engine is to use what prompts of the operator begin with for every row, and to compute it
-    if it must. Nothing follows, whatever comes of it."""
+    if it must. With a `number`, PrefixTouched follows where it succeeds; else nothing does."""
 
     operator: str
     model: str | None
     body: Mapping[str, object]
+    number: int | None = None
 
 
 class FetchCached(msgspec.Struct, frozen=True, gc=False):

@@ -5,6 +5,8 @@ with its windows (`windows.py`, `intake.py`) and its memo. Each row ends with ex
 results come before it, for a journal, from which a later session goes on (`facts.Known`).
 """
 
+from collections.abc import Iterator
+
 from kairos.execution.behaviours import WantsCall, WantsPrefill
 from kairos.execution.commands import (
     DropRow,
@@ -14,6 +16,7 @@ from kairos.execution.commands import (
     GatherRow,
     ReadGroups,
     ReadRows,
+    TouchPrefix,
     WriteRow,
 )
 from kairos.execution.early_items import begin_items
@@ -23,12 +26,14 @@ from kairos.execution.facts import (
     CallAnswered,
     CallBroke,
     CapacityTold,
+    EnginesIdle,
     FlowFact,
     GroupRead,
     GroupsEnded,
     InputEnded,
     ItemsFinished,
     OperatorsOpened,
+    PrefixTouched,
     RowRead,
     RowsAwaited,
     RowUnreadable,
@@ -96,6 +101,11 @@ class Executor:
         return self._window.gate
 
     @property
+    def is_engine_busy(self) -> bool:
+        """Return whether calls of models are under way, or ready."""
+        return self._window.calls > 0
+
+    @property
     def is_reading(self) -> bool:
         """Rows were asked for and have not come."""
         return any(each.asked for each in self._intakes)
@@ -118,8 +128,8 @@ class Executor:
                 self._call_told(fact)
             case CacheAnswered():
                 self._flights.cache_answered(self._evaluation, fact)
-            case RowsAwaited():
-                self._awaiting = True
+            case RowsAwaited() | EnginesIdle() | PrefixTouched():
+                self._paused(fact)
             case CapacityTold(calls=calls):
                 self._window.resize(calls)
             case OperatorsOpened(operators=operators):
@@ -169,9 +179,29 @@ class Executor:
             return
         if any(each.open for each in self._intakes):
             return
-        due = list(self._touches.due())
-        self.figures.touched += len(due)
-        self._out += due
+        self._touch_all(self._touches.due())
+
+    def _paused(self, fact: RowsAwaited | EnginesIdle | PrefixTouched) -> None:
+        """Keep static prefixes while engines idle.
+
+        Where results are known from earlier, calls may never come.
+        """
+        if isinstance(fact, RowsAwaited):
+            self._awaiting = True
+            return
+        if isinstance(fact, PrefixTouched):
+            self._touches.touched(fact.number, fact.cached_tokens)
+            return
+        if self._stopping or self.is_engine_busy or not self.gate.is_open_to_all:
+            return
+        is_new = not self.figures.fetched and not self.figures.resumed
+        self._touch_all(self._touches.look())
+        self._touch_all(self._touches.due(unused=is_new))
+
+    def _touch_all(self, touches: Iterator[TouchPrefix]) -> None:
+        for each in touches:
+            self.figures.touched += 1
+            self._out.append(each)
 
     def _next_stage(self) -> None:
         if self._stage + 1 < len(self._scopes) and self._intakes[self._stage].done:

@@ -103,6 +103,17 @@ class CacheAnswered(msgspec.Struct, frozen=True, gc=False):
     value: object = None
 
 
+class PrefixTouched(msgspec.Struct, frozen=True, gc=False):
+    """The beginning of that number was used. `cached_tokens`: of it, found in the cache."""
+
+    number: int
+    cached_tokens: int
+
+
+class EnginesIdle(msgspec.Struct, frozen=True, gc=False):
+    """Engines have had nothing to do for the run for a while. The fact repeats while that lasts."""
+
+
 class CapacityTold(msgspec.Struct, frozen=True, gc=False):
     """How many calls the engines can run at once, from now on."""
 
@@ -131,6 +142,8 @@ FlowFact = (
     | ItemsFinished
     | CallBroke
     | CacheAnswered
+    | PrefixTouched
+    | EnginesIdle
     | CapacityTold
     | OperatorsOpened
     | StopAsked

@@ -33,11 +33,13 @@ from kairos.execution.facts import (
     CacheAnswered,
     CallAnswered,
     CallBroke,
+    EnginesIdle,
     FlowFact,
+    PrefixTouched,
 )
 from kairos.execution.limits import FlowLimits
 from kairos.execution.timeline import Calling, Timeline
-from kairos.model import Request
+from kairos.model import SECOND, Request
 from kairos.plan.check import every
 from kairos.plan.operators import Generation
 from kairos.plan.pipeline import Plan
@@ -54,6 +56,7 @@ from kairos.workload.prompt import Prompt, length, prefix_hashes
 from kairos.workload.retries import is_tried_again
 
 Run = Callable[[RunFunction], object]
+LOOK_US = SECOND  # from one look at whether engines idle to the next
 
 
 class _Made(msgspec.Struct, frozen=True):
@@ -109,6 +112,7 @@ class FlowClient:
         self.generated: Generated = dict
         self._items = AnswerItems(clock, self._generated, self._made.__contains__, self.tell)
         self._touches = 0
+        self._is_looking = False  # there is a look to come
         self._facts: deque[FlowFact] = deque()
         self._rows = FlowRows(clock, table, arrives_at, self._facts.append, self._go_on)
         clock.call_at(clock.now(), self._begin)
@@ -130,13 +134,17 @@ class FlowClient:
     def identified(self, record: Record) -> Record:
         return record
 
-    def answered(self, request_id: str) -> None:
+    def answered(self, request_id: str, cached_tokens: int) -> None:
         prompt_tokens, completion_tokens = self.lengths(request_id)
         made = self._made.pop(request_id)
-        if isinstance(made.command, IssueCall):
-            self.tell(CallAnswered(made.command.call, made.text, prompt_tokens, completion_tokens))
-        else:
-            self._feed(WorkflowEnded(TENANT, made.workflow))
+        command = made.command
+        if isinstance(command, IssueCall):
+            tokens = prompt_tokens, completion_tokens, cached_tokens
+            self.tell(CallAnswered(command.call, made.text, *tokens))
+            return
+        self._feed(WorkflowEnded(TENANT, made.workflow))
+        if command.number is not None:
+            self.tell(PrefixTouched(command.number, cached_tokens))
 
     def refused(self, request_id: str, error: KairosError) -> None:
         made = self._made.pop(request_id)
@@ -169,6 +177,17 @@ class FlowClient:
             fact = self._facts.popleft()
             self.timeline.told(fact, self._clock.now())
             self._perform(self.executor.handle(fact))
+        if not self._is_looking and not self.executor.is_engine_busy and self.ended is None:
+            self._is_looking = True
+            calls = self.executor.figures.calls
+            self._clock.call_at(self._clock.now() + LOOK_US, partial(self._look, calls))
+
+    def _look(self, calls: int) -> None:
+        """Say that engines had nothing to do since the look before."""
+        self._is_looking = False
+        if self.executor.figures.calls == calls and not self.executor.is_engine_busy:
+            self._facts.append(EnginesIdle())
+        self._go_on()
 
     def _perform(self, commands: list[FlowCommand]) -> None:
         for command in commands:

@@ -51,7 +51,7 @@ class Clients(Protocol):
 
     def identified(self, record: Record) -> Record: ...
 
-    def answered(self, request_id: str) -> None: ...
+    def answered(self, request_id: str, cached_tokens: int) -> None: ...
 
     def refused(self, request_id: str, error: KairosError) -> None: ...
 
@@ -121,7 +121,7 @@ class Users:
         request = self._request(request_id, self._asked[request_id], known=True)
         return replace(record, event=Arrived(request))
 
-    def answered(self, request_id: str) -> None:
+    def answered(self, request_id: str, _cached_tokens: int) -> None:
         """The answer is here, whole."""
         asked = self._asked.pop(request_id)
         task = asked.task

@@ -186,7 +186,7 @@ class World:
             recomputed_tokens=progress.recomputed_tokens,
         )
         self._runtime.feed(finished)
-        self.users.answered(request_id)
+        self.users.answered(request_id, progress.cached_tokens)
 
     def _failed(self, request_id: str, error: KairosError, generated: int = 0) -> None:
         self._runtime.feed(Failed(request_id, error.code, generated))

@@ -84,6 +84,11 @@ def run(plan, count, devices, load_s, **more):
     return placed, ran
 
 
+def uncached(ran):
+    """All figures but what caches had."""
+    return msgspec.structs.replace(ran.figures, cached_tokens=0)
+
+
 FLOWS = {
     "chain": chain(("small", "large", "small")),
     "voting": voting(("small", "large", "small", "large")),
@@ -113,7 +118,7 @@ def test_a_flow_on_devices_that_switch_gives_as_many_rows_as_where_all_models_ar
     _, ran = run(plan, 50, 1, load_s=5)
     pool = PoolOptions(instances=1, profile=LLAMA, policy=POLICY, placement=PLACEMENT)
     fixed = simulate_flow(plan, iter(rows(50)), Functions(), pool)
-    assert ran.figures == fixed.figures
+    assert uncached(ran) == uncached(fixed)
     assert ran.simulated_s > fixed.simulated_s + 2 * 5
 
 
@@ -215,7 +220,7 @@ def test_h10_contexts_that_a_switch_lost_come_from_the_hosts_memory_where_that_i
     run_with = reviewed(words=400)
     computed, loaded, slow = run_with(None), run_with(200), run_with(0.4)
     assert computed.loads == loaded.loads == 3
-    assert computed.figures == loaded.figures
+    assert uncached(computed) == uncached(loaded)
     # A token of this engine takes 0.3 ms of arithmetic, and 5 us of a link of 25 GB/s.
     assert loaded.simulated_s < 0.85 * computed.simulated_s
     # Over one of 50 MB/s it takes 2.6 ms: all is computed, as if there were no such memory.

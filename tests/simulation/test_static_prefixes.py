@@ -83,8 +83,9 @@ def test_e9_95_percent_of_static_prefixes_are_found_in_the_second_batch():
     assert len(PREFIXES) == 20
     assert ran.share(1) >= 0.95
     assert other.share(1) < 0.9  # what else was computed meanwhile took their place
-    # Before the first batch all, before the second those that may be gone.
-    assert len(PREFIXES) < ran.figures.touched <= 2 * len(PREFIXES)
+    # Before the first batch all, before the second those that may be gone, and again while the
+    # pauses last, as long as that pays.
+    assert len(PREFIXES) < ran.figures.touched <= 9 * len(PREFIXES)
     assert ran.figures.written == other.figures.written == 8
     assert other.figures.touched == 0
 

@@ -23,7 +23,7 @@ from kairos.execution.commands import (
     RunProcessor,
     TouchPrefix,
 )
-from kairos.execution.facts import CallAnswered, CallBroke, ItemsFinished
+from kairos.execution.facts import CallAnswered, CallBroke, ItemsFinished, PrefixTouched
 from kairos.flow.functions import FunctionFailed, Functions, given, said_of
 from kairos.header_names import AGENT, APP, ATTEMPT, CLASS, REQUEST_ID, WORKFLOW_ID
 from kairos.live.llm.streamed_chat import Listen
@@ -40,7 +40,7 @@ _ERROR_LENGTH = 500
 _IDEMPOTENCY_KEY = "idempotency_key"
 
 CallCommand = IssueCall | RunFunction | RunProcessor | TouchPrefix | DropHeld
-Tell = Callable[[CallAnswered | CallBroke | ItemsFinished], None]
+Tell = Callable[[CallAnswered | CallBroke | ItemsFinished | PrefixTouched], None]
 
 
 class ChatLLM(Protocol):
@@ -176,9 +176,12 @@ class RunCalls:
         named = {} if command.model is None else {"model": command.model}
         try:
             async with self._has_room:
-                await self._llm.complete({**named, **command.body}, headers)
+                answer = read_chat(await self._llm.complete({**named, **command.body}, headers))
         except KairosError as error:  # nobody needs it
             logger.debug("a static beginning of %s was not computed: %s", command.operator, error)
+            return
+        if command.number is not None:
+            self._tell(PrefixTouched(command.number, answer.cached_tokens))
 
     async def _ask(self, command: IssueCall) -> CallAnswered:
         headers = self._of_all | {

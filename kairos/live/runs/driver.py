@@ -25,7 +25,7 @@ from kairos.execution.commands import (
     WriteRow,
 )
 from kairos.execution.executor import Executor
-from kairos.execution.facts import CacheAnswered, FlowFact, StopAsked
+from kairos.execution.facts import CacheAnswered, EnginesIdle, FlowFact, StopAsked
 from kairos.execution.timeline import Timeline
 from kairos.live.runs.calls import RunCalls
 from kairos.live.runs.intake import TableIntake
@@ -35,6 +35,7 @@ from kairos.live.runs.result_cache import ResultCache
 # Changes that the journal may be behind, and bytes, until the executor waits for the disk.
 BACKLOG, BACKLOG_BYTES = 10_000, 64 << 20
 _WAIT_S = 0.05
+LOOK_S = 1.0  # from one look at whether engines idle to the next
 _FACTS_AT_ONCE = 32  # then others have their turn
 
 
@@ -79,6 +80,7 @@ class RunDriver:
         """
         reading = asyncio.create_task(intake.run())
         reading.add_done_callback(lambda _: self._has_facts.set())
+        looking = asyncio.create_task(self._look_at_pauses())
         try:
             self._perform(self.executor.begin(), intake, calls)
             while self._end is None:
@@ -89,7 +91,16 @@ class RunDriver:
                 await asyncio.sleep(0)
         finally:
             reading.cancel()
+            looking.cancel()
         return self._end
+
+    async def _look_at_pauses(self) -> None:
+        """Say when engines had nothing to do for a whole look."""
+        while True:
+            calls = self.executor.figures.calls
+            await asyncio.sleep(LOOK_S)
+            if calls == self.executor.figures.calls and not self.executor.is_engine_busy:
+                self.tell(EnginesIdle())
 
     async def _next_facts(self, reading: asyncio.Task[None]) -> None:
         while not self._facts or self._is_behind():

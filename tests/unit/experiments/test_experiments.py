@@ -37,6 +37,7 @@ QUICKEST = (
     "e53_drawn_orders",
     "e54_drawn_placements",
     "e57_planned_rows",
+    "e58_kept_prefixes",
     "e59_names_alone",
     "e63_little_memory",
     "e64_mini_batches",
