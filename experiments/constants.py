@@ -18,7 +18,7 @@ from kairos.balancer import Balancer
 
 
 class Constant(msgspec.Struct, frozen=True, kw_only=True):
-    """One of them. `half`, `twice`: what it is changed to, where that is not half or twice it."""
+    """A constant. `half`, `twice`: its changed value, where that is not half or twice it."""
 
     name: str
     module: str  # below kairos: where it stands

@@ -56,6 +56,7 @@ _MODULES = (
     "e57_planned_rows",
     "e58_kept_prefixes",
     "e59_names_alone",
+    "e60_convergence",
     "e61_hardware_regret",
     "e63_little_memory",
     "e64_mini_batches",

@@ -2,7 +2,8 @@
 
 Kairos paper, 4.3: sampling doubles, and a distribution is converged when the Wasserstein distance
 to what it was at half as many samples is small. Ours: the window, the relative threshold (the paper
-names neither threshold nor unit), and the test of change.
+names neither threshold nor unit), and the test of change; and decisions use a distribution before
+it has converged, since that is better (`experiments/e60_convergence.py`).
 """
 
 import math

@@ -39,6 +39,7 @@ QUICKEST = (
     "e57_planned_rows",
     "e58_kept_prefixes",
     "e59_names_alone",
+    "e60_convergence",
     "e63_little_memory",
     "e64_mini_batches",
 )
