@@ -132,6 +132,8 @@ class Executor:
                 self._paused(fact)
             case CapacityTold(calls=calls):
                 self._window.resize(calls)
+                for intake in self._intakes:
+                    intake.resize(calls)
             case OperatorsOpened(operators=operators):
                 self._window.open(operators)
             case StopAsked():

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from kairos.execution.limits import FlowLimits
+from kairos.execution.limits import FlowLimits, open_rows
 from kairos.plan.call_shapes import call_shapes
 from kairos.plan.pipeline import Plan
 from kairos.plan.row_window import rows_at_once
@@ -17,20 +17,27 @@ def fitting(plan: Plan, limits: FlowLimits) -> FlowLimits:
         return limits
     shapes = call_shapes(plan.declaration.operators)
     rows = rows_at_once(shapes, limits.kv_tokens, limits.capacity)
-    most = limits.max_open_rows if rows is None else min(rows, limits.max_open_rows)
-    return msgspec.structs.replace(limits, max_open_rows=most)
+    if rows is None:
+        return limits
+    most = rows if limits.max_open_rows is None else min(rows, limits.max_open_rows)
+    return msgspec.structs.replace(limits, max_open_rows=min(most, open_rows(limits.capacity)))
 
 
 class RowIntake:
     """Rows of one stage: asked for, open, and whether there are more."""
 
     def __init__(self, limits: FlowLimits) -> None:
-        self._most_rows, self._most_bytes = limits.max_open_rows, limits.max_open_bytes
+        self._told_rows, self._most_bytes = limits.max_open_rows, limits.max_open_bytes
+        self.resize(limits.capacity)
         self._largest = 0
         self._held = 0
         self.asked = 0
         self.open = 0
         self.ended = False
+
+    def resize(self, capacity: int) -> None:
+        """Take another number of calls that the engines run at once."""
+        self._most_rows = open_rows(capacity) if self._told_rows is None else self._told_rows
 
     @property
     def done(self) -> bool:

@@ -5,6 +5,7 @@ import msgspec
 from kairos.errors import SetupError
 
 MOST_IN_FLIGHT = 10_000  # what a balancer's queue holds
+OPEN_ROWS = 4_096  # that may be open on any pool
 
 
 class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +22,7 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int | None = None  # that the engines' memory holds together; None: not known
     functions: int = 32  # functions that run at once
     processors: int = 256  # calls of processors that are under way at once, to be batched
-    max_open_rows: int = 4_096
+    max_open_rows: int | None = None  # None: see `open_rows`
     max_open_bytes: int = 64 * 1024 * 1024  # of rows as they were read, and their vectors
     memo_bytes: int = 64 * 1024 * 1024  # of results that other rows may share
     # Of one row; None: what it likes.
@@ -34,6 +35,15 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in msgspec.structs.asdict(self).items():
             if value is not None and value < (name != "memo_bytes"):
                 raise SetupError(f"{name} of a run is {value}, and must be at least 1")
+
+
+def open_rows(capacity: int) -> int:
+    """Return how many rows may be open where nobody said.
+
+    With one call each they fill the window, twice the capacity, and as many calls stand ready as
+    the engines run.
+    """
+    return max(OPEN_ROWS, min(2 * capacity, MOST_IN_FLIGHT) + capacity)
 
 
 class FlowFigures(msgspec.Struct):

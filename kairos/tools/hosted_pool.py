@@ -8,7 +8,7 @@ from itertools import islice
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.execution.limits import FlowLimits
+from kairos.execution.limits import OPEN_ROWS
 from kairos.execution.model_turns import DeviceTurn
 from kairos.live.runs.engine_host import ENGINES, EngineHost, HostedEngine
 from kairos.live.runs.host_file import HostFile
@@ -71,7 +71,7 @@ def host_plan(
     if not sample:
         raise SetupError("the table has no row that can be read: nothing can be placed")
     expected = table.expected_rows(len(sample)) or len(sample)
-    batch = min(expected, FlowLimits(capacity=1).max_open_rows)
+    batch = min(expected, OPEN_ROWS)
     found = _scaled(predict(plan, sample), max(1.0, batch / len(sample)))
     profiles = {name: profile(each.profile) for name, each in host.models.items()}
     works = flow_work(plan, found, profiles, host.devices)

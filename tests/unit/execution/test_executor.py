@@ -103,6 +103,21 @@ def test_one_row_goes_through_in_facts_and_commands():
     assert (executor.figures.written, executor.figures.open) == (1, 0)
 
 
+def test_a_large_pool_is_full_of_rows_with_one_call_each():
+    executor = Executor(ask().compile(flow.Passes(cached=False)), FlowLimits(capacity=8_192))
+
+    def reads(commands):
+        return sum(each.count for each in commands if isinstance(each, ReadRows))
+
+    wanted, read = reads(executor.begin()), 0
+    while read < wanted:
+        wanted += reads(executor.handle(RowRead(read, {"q": str(read)})))
+        read += 1
+
+    assert executor.figures.in_flight == 10_000  # what a balancer's queue holds
+    assert executor.figures.open == 18_192
+
+
 def test_e3_six_hundred_rows_with_a_hundred_contexts_make_a_hundred_calls():
     world = run(summaries().compile(), contexts(600, 100), limits=FlowLimits(capacity=8))
     assert len(calls_of(world, "context")) == 100
