@@ -27,6 +27,7 @@ def test_no_remainder_is_too_large_where_there_are_no_joins(programs):
 def test_joins_are_found_where_another_branch_than_the_named_one_may_end_last(programs):
     counts = counted(programs, joins=True)
 
-    assert counts["learnt"].shown_found >= 0.95 * counts["learnt"].shown
+    least = 0.95 if programs == MANY else 0.9  # of few programs one join is 2 %
+    assert counts["learnt"].shown_found >= least * counts["learnt"].shown
     assert counts["named alone"].shown_found == 0
     assert counts["learnt"].too_small < counts["named alone"].too_small / 3
