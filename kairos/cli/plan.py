@@ -75,7 +75,7 @@ def plan(
         if inputs is None:
             raise SetupError("name the table that --engine-profile is to be reckoned for: --inputs")
         known = read_profile(learnt or profile_path(flow))
-        costs = latencies(engine(engine_profile), known.answers)
+        costs = latencies(engine(engine_profile), known.answers, known.times_us)
     passes = Passes(**switched_off(without or []))
     made = compile_plan(loaded.declaration, passes, latencies=costs)
     loaded.functions.check(made)

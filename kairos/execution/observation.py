@@ -20,6 +20,7 @@ class OperatorSeen(msgspec.Struct):
     completion_tokens: int = 0
     cached_tokens: int = 0
     lengths: list[tuple[int, int]] = []  # tokens of prompt and answer
+    took_us: list[int] = []  # of a function's calls
     times: dict[tuple[int, int], int] = {}  # by stage and row, merged and fetched ones included
 
 
@@ -58,6 +59,12 @@ class FlowObservation:
         seen.cached_tokens += fact.cached_tokens
         if len(seen.lengths) < LENGTHS_KEPT:
             seen.lengths.append((fact.prompt_tokens, fact.completion_tokens))
+
+    def took(self, operator: str, fact: CallAnswered) -> None:
+        """A function has given its value."""
+        took_us = self._of(operator).took_us
+        if fact.took_us is not None and len(took_us) < LENGTHS_KEPT:
+            took_us.append(fact.took_us)
 
     def computed(self, operator: str, stage: int, row: int) -> None:
         """It has a result, wherever that came from."""

@@ -32,6 +32,7 @@ from kairos.plan.operators import (
     Loop,
     MapOver,
     Operator,
+    RegisteredCall,
 )
 from kairos.plan.pipeline import Plan
 from kairos.plan.prompt_marks import PromptMarker, PromptMarks, alike
@@ -139,16 +140,24 @@ class _Walk:
                 return self._call(operator, params, inputs, waits.union(*gating), values)
         except OperatorFailed:
             return _NOTHING
+        if isinstance(params, RegisteredCall):
+            gating = [after_of(values.get(name)) for name in self._gates[operator.name]]
+            waits = self._function(operator, inputs, waits.union(*gating))
         if isinstance(params, Filter | Branch):
             chosen = [given(each, values) for each in own_arguments(operator)]
             cases = [each for each in chosen if each is not None]
             texts = [each for each in cases if isinstance(each, Unknown) and each.pieces]
             return Unknown((texts or [Unknown(())])[0].pieces, waits)
+        if isinstance(params, Loop | MapOver):
+            return self._repeated(operator, params, values, place)
+        return Unknown((UnknownText(place, EXPECTED_COMPLETION_TOKENS),), waits)
+
+    def _repeated(
+        self, operator: Operator, params: Loop | MapOver, values: dict[str, object], place: str
+    ) -> object:
         if isinstance(params, Loop):
             return self._loop(operator, params, values, place)
-        if isinstance(params, MapOver):
-            return self._map(operator, params, values, place)
-        return Unknown((UnknownText(place, EXPECTED_COMPLETION_TOKENS),), waits)
+        return self._map(operator, params, values, place)
 
     def _loop(
         self, operator: Operator, params: Loop, values: dict[str, object], place: str
@@ -243,6 +252,36 @@ class _Walk:
             after=tuple(sorted(after)),
             beside=tuple(sorted(beside)),
         )
+
+    def _function(
+        self, operator: Operator, inputs: Mapping[str, object], waits: frozenset[int]
+    ) -> frozenset[int]:
+        """Return what waits for a function waits for: its call, where its time was learnt."""
+        learnt = self._learnt.get(operator.name)
+        if learnt is None or learnt.time_us is None or self._chance >= learnt.rows.mean:
+            return waits
+        known, key = all(map(is_known, inputs.values())), (operator.name, -1)
+        if known and operator.purity == "pure" and self._plan.passes.cse:
+            key = (operator.name, digest(msgspec.json.encode(inputs, order="sorted").decode()))
+        number = self._made.get(key)
+        if number is None:
+            number = len(self.found.calls)
+            took_us = max(1.0, learnt.time_us.mean)
+            after = tuple(sorted(waits))
+            self.found.operators.append(operator.name)
+            self.found.calls.append(
+                FluidCall(
+                    row=self._number,
+                    prompt_tokens=0.0,
+                    completion_tokens=0.0,
+                    after=after,
+                    function_us=took_us,
+                )
+            )
+            if key[1] >= 0:
+                self._made[key] = number
+        self._asked.setdefault(operator.name, []).append(number)
+        return frozenset([number])
 
     def _number_of(self, operator: Operator, marks: PromptMarks) -> int | None:
         if operator.purity != "pure" or not self._plan.passes.cse:

@@ -26,6 +26,7 @@ class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: Interval | None = None
     completion_tokens: Interval | None = None
     completion_deciles: tuple[float, ...] = ()  # from the shortest to the longest
+    time_us: Interval | None = None  # that a call of a function takes
     text_tokens: float | None = None  # of such prompts, as a plan reckons by their texts alone
 
 
@@ -41,16 +42,29 @@ class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):
         known = self.operators.items()
         return {name: e.completion_tokens.mean for name, e in known if e.completion_tokens}
 
+    @property
+    def times_us(self) -> dict[str, float]:
+        """Return how long a call of each function takes."""
+        return {name: e.time_us.mean for name, e in self.operators.items() if e.time_us}
+
 
 def learnt(
     plan: Plan,
     rows: int,
     lengths: Mapping[str, Sequence[tuple[int, int]]],
     times: Mapping[str, Sequence[int]],
+    took_us: Mapping[str, Sequence[int]] = {},
 ) -> FlowProfile:
-    """`lengths`: tokens of prompts and answers of an operator's calls; `times`: how often it was
-    computed, of each of the `rows` for which it was. Operators that were never computed have share
-    0."""
+    """Return what some rows teach.
+
+    Args:
+        plan: whose operators they went through.
+        rows: how many there were.
+        lengths: tokens of prompts and answers of an operator's calls.
+        times: how often an operator was computed, for each row for which it was. Operators that
+            were never computed have share 0.
+        took_us: by each call of a function.
+    """
     found = {}
     for operator in every(plan.declaration.operators):
         if not isinstance(operator.params, Generation | RegisteredCall):
@@ -66,6 +80,7 @@ def learnt(
             prompt_tokens=_mean([prompt for prompt, _ in calls]) if calls else None,
             completion_tokens=_mean(answers) if calls else None,
             completion_deciles=_deciles(answers),
+            time_us=_mean(took_us[operator.name]) if took_us.get(operator.name) else None,
         )
     return FlowProfile(flow=plan.declaration.name, rows=rows, operators=found)
 

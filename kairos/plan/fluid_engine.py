@@ -38,6 +38,7 @@ class FluidCall(msgspec.Struct, frozen=True, kw_only=True):
     answered: int | None = None
     after: tuple[int, ...] = ()
     begins: Beginning | None = None
+    function_us: float = 0.0  # not 0: it is a function's call, which takes so long and no engine
 
     @property
     def holds(self) -> float:

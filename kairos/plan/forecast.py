@@ -128,7 +128,8 @@ def with_text_tokens(profile: FlowProfile, plan: Plan, rows: Rows) -> FlowProfil
     found = expected_calls(plan, holding(profile, plan), rows)
     tokens: dict[str, list[float]] = {}
     for name, call in zip(found.operators, found.calls, strict=True):
-        tokens.setdefault(name, []).append(call.prompt_tokens)
+        if not call.function_us:
+            tokens.setdefault(name, []).append(call.prompt_tokens)
     operators = {
         name: msgspec.structs.replace(each, text_tokens=_mean(tokens.get(name)))
         for name, each in profile.operators.items()
@@ -143,7 +144,7 @@ def _of(
     took = makespan(calls, engine, instances)
     return _Reckoned(
         time_s=took.time_us / SECOND,
-        calls=len(calls),
+        calls=sum(not each.function_us for each in calls),
         merged=found.merged,
         prompt_tokens=sum(each.prompt_tokens for each in calls),
         completion_tokens=sum(each.completion_tokens for each in calls),
@@ -181,6 +182,7 @@ def _scaled(
             scaled.append(call)
             continue
         prompt = _factor(known.prompt_tokens, end)
+        function_us = call.function_us * _factor(known.time_us, end)
         answer = _factor(known.completion_tokens, end)
         scaled.append(
             msgspec.structs.replace(
@@ -189,6 +191,7 @@ def _scaled(
                 completion_tokens=call.completion_tokens * answer,
                 prefixes=tuple((mark, tokens * prompt) for mark, tokens in call.prefixes),
                 begins=_longer(call.begins, prompt),
+                function_us=function_us,
             )
         )
     return scaled

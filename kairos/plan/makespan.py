@@ -19,7 +19,8 @@ from kairos.engine_profile import EngineProfile
 from kairos.plan.fluid_engine import Beginning, FluidCall, FluidInstance, Running
 from kairos.plan.passes.prefill import goes_ahead
 
-_COMES, _ENDS, _BEGINS = 0, 1, 2
+_COMES, _ENDS, _BEGINS, _FUNCTION = 0, 1, 2, 3
+_FUNCTIONS = 32  # that a run has under way at once
 
 
 class Makespan(msgspec.Struct, frozen=True):
@@ -95,6 +96,8 @@ class _Pool:
         self._lacking = [len(call.after) for call in self._calls]
         self._behind: dict[int, list[int]] = {}
         self._ready: list[tuple[int, int]] = []  # a heap: row, and call
+        self._functions: list[tuple[int, int]] = []  # the same, of functions
+        self._free = _FUNCTIONS
         for index, call in enumerate(self._calls):
             for before in call.after:
                 self._behind.setdefault(before, []).append(index)
@@ -110,6 +113,11 @@ class _Pool:
         now = 0.0
         while self._events:
             now, what, number, version = heapq.heappop(self._events)
+            if what == _FUNCTION:
+                self._free += 1
+                self._call_ended(number)
+                self._dispatch(now)
+                continue
             instance = self._instances[number]
             if what == _COMES:
                 self._comes(number, now)
@@ -135,7 +143,9 @@ class _Pool:
 
     def _is_ready(self, index: int) -> None:
         if index < self._count:
-            heapq.heappush(self._ready, (self._calls[index].row, index))
+            call = self._calls[index]
+            ready = self._functions if call.function_us else self._ready
+            heapq.heappush(ready, (call.row, index))
         else:
             self._ahead.ready(index)
 
@@ -146,22 +156,34 @@ class _Pool:
                 instance.remember_prompt(call)  # not sooner: calls go by what is there
             else:
                 self._under_way -= 1
-                self._left[call.row] -= 1
-                if not self._left[call.row]:
-                    del self._left[call.row]
             instance.held -= call.holds
             instance.calls -= 1
             if call.answered is not None:
                 instance.remember(call.answered, call.completion_tokens)
-            for behind in self._behind.get(index, ()):
-                self._lacking[behind] -= 1
-                if not self._lacking[behind]:
-                    self._is_ready(behind)
+            self._call_ended(index)
         self._dispatch(now)
+
+    def _call_ended(self, index: int) -> None:
+        """What waits for nothing else is ready now."""
+        if index < self._count:
+            row = self._calls[index].row
+            self._left[row] -= 1
+            if not self._left[row]:
+                del self._left[row]
+        for behind in self._behind.get(index, ()):
+            self._lacking[behind] -= 1
+            if not self._lacking[behind]:
+                self._is_ready(behind)
 
     def _dispatch(self, now: float) -> None:
         """What is ready, as far as there is room; the first that has none holds back the rest. Then
         beginnings that are due."""
+        while self._functions and self._free:
+            index = heapq.heappop(self._functions)[1]
+            self._free -= 1
+            self._ahead.sent(index)
+            ends = now + self._calls[index].function_us
+            heapq.heappush(self._events, (ends, _FUNCTION, index, 0))
         while self._ready:
             index = self._ready[0][1]
             number = self._place(self._calls[index])

@@ -228,7 +228,8 @@ class FlowClient:
 
     def _ran(self, command: RunFunction) -> FlowFact:
         try:
-            return CallAnswered(command.call, self._run(command))
+            took_us = self._around.function_us
+            return CallAnswered(command.call, self._run(command), took_us=took_us)
         except KairosError as error:
             return CallBroke(command.call, str(error), retry=False)
 

@@ -14,6 +14,7 @@ from kairos.execution.observation import ROWS_KEPT, FlowObservation
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunForecast, RunStore
 from kairos.live.runs.service import FlowRun
+from kairos.model import SECOND
 from kairos.plan.costs.latency import latencies
 from kairos.plan.flow_profile import FORMAT, FlowProfile, learnt
 from kairos.plan.forecast import forecast, with_text_tokens
@@ -136,7 +137,7 @@ def expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> F
         cached_share=found.cached_share,
     )
     record = msgspec.structs.replace(task.record, forecast=expected)
-    costs = latencies(engine_profile(engine), known.answers)
+    costs = latencies(engine_profile(engine), known.answers, known.times_us)
     return msgspec.structs.replace(task, record=record, latencies=costs)
 
 
@@ -158,6 +159,9 @@ def shown(profile: FlowProfile) -> list[str]:
                 said.append(
                     f"{what} of {tokens.mean:,.0f} tokens ({tokens.low:,.0f} to {tokens.high:,.0f})"
                 )
+        if each.time_us is not None:
+            low, high = each.time_us.low / SECOND, each.time_us.high / SECOND
+            said.append(f"{each.time_us.mean / SECOND:.3g} s a call ({low:.3g} to {high:.3g})")
         lines.append(", ".join(said))
     return lines
 
@@ -169,6 +173,7 @@ def _learnt(plan: Plan, rows: Sequence[Row], seen: FlowObservation) -> FlowProfi
         min(len(rows), ROWS_KEPT),
         {name: each.lengths for name, each in operators},
         {name: list(each.times.values()) for name, each in operators},
+        {name: each.took_us for name, each in operators},
     )
     found = msgspec.structs.replace(found, rows=len(rows))
     return with_text_tokens(found, plan, rows)

@@ -6,12 +6,15 @@ import pytest
 from kairos import flow
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.live.runs.tables import open_table
+from kairos.model import SECOND
 from kairos.plan.forecast import forecast
 from kairos.plan.passes.prefill import MOST_ROWS
 from kairos.plan.pipeline import compile_plan
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profiles import profile
+from kairos.sim.flow_client import FlowClient
 from kairos.sim.flow_simulation import PoolOptions, simulate_flow
+from kairos.sim.processors import Surroundings
 from kairos.tools.flow_file import LoadedFlow
 from kairos.tools.flow_profiled import sampled_rows, simulated_profile
 from tests.support.flow_tables import FLOWS, example, rows
@@ -110,3 +113,45 @@ def test_e11_prompts_that_begin_early_are_expected_to_where_few_rows_are_open(co
     assert (cached > 0) == (count <= MOST_ROWS)
     assert expected.calls == 2 * count  # what is computed ahead is none
     assert expected.prompt_tokens.mean == pytest.approx(simulated.figures.prompt_tokens, rel=0.01)
+
+
+FUNCTIONS = flow.Functions()
+
+
+@FUNCTIONS.pure
+def look_up(text):
+    return f"found {text}"
+
+
+def checking(functions_at):
+    """An answer, one to its question, and functions that ask somebody, before or between."""
+    f = flow.Flow("checking", max_tokens=40, functions=FUNCTIONS)
+    row = f.input("row")
+    asked = row["question"]
+    if "before" in functions_at:
+        asked = f.call("look_up", look_up, text=asked)
+    said = f.llm("draft", "{{ asked }}", asked=asked)
+    if "between" in functions_at:
+        said = f.call("check", look_up, text=said)
+    f.output("text", f.llm("last", "{{ row.question }} {{ said }}", row=row, said=said))
+    return LoadedFlow(f.declaration, FUNCTIONS)
+
+
+@pytest.mark.parametrize("count", [1, 20, 100])
+@pytest.mark.parametrize("seconds", [0.5, 2, 8])
+@pytest.mark.parametrize("where", ["before", "between", "before and between"])
+def test_what_functions_take_is_learnt_and_expected(where, seconds, count):
+    loaded = checking(where)
+    plan, table = compile_plan(loaded.declaration), rows(count)
+
+    def client(*given, **named):
+        around = Surroundings(function_us=round(seconds * SECOND))
+        return FlowClient(*given, around=around, **named)
+
+    pool = msgspec.structs.replace(POOL, client=client)
+    learnt = simulated_profile(loaded, plan, sampled_rows(open_table(table), 20, 1), pool)
+    assert set(learnt.times_us.values()) == {seconds * SECOND}
+    simulated = simulate_flow(plan, iter(table), loaded.functions, pool)
+    expected = forecast(plan, learnt, table, POOL.profile, 2)
+    assert expected.time_s.mean == pytest.approx(simulated.simulated_s, rel=0.15)
+    assert expected.calls == simulated.figures.calls

@@ -8,6 +8,7 @@ workflow, so that whoever decides on it learns from it, and can tell about it.
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -24,7 +25,13 @@ from kairos.execution.commands import (
     TouchPrefix,
 )
 from kairos.execution.facts import CallAnswered, CallBroke, ItemsFinished, PrefixTouched
-from kairos.flow.functions import FunctionFailed, Functions, given, said_of
+from kairos.flow.functions import (
+    FunctionFailed,
+    Functions,
+    RegisteredFunction,
+    given,
+    said_of,
+)
 from kairos.header_names import AGENT, APP, ATTEMPT, CLASS, REQUEST_ID, WORKFLOW_ID
 from kairos.live.llm.streamed_chat import Listen
 from kairos.live.processors.lost import ValuesLost
@@ -224,18 +231,28 @@ class RunCalls:
         arguments = dict(command.arguments)
         if command.idempotency_key is not None and _takes_key(known.function):
             arguments[_IDEMPOTENCY_KEY] = command.idempotency_key
+        took_s = 0.0
         if inspect.iscoroutinefunction(known.function):
             value = known.call(arguments)
         else:
             loop = asyncio.get_running_loop()
-            value = await loop.run_in_executor(self._threads, known.call, arguments)
+            value, took_s = await loop.run_in_executor(self._threads, _timed, known, arguments)
         if inspect.isawaitable(value):
+            began_s = time.monotonic()
             value = given(await _awaited(value))
-        return CallAnswered(command.call, value)
+            took_s += time.monotonic() - began_s
+        return CallAnswered(command.call, value, took_us=round(took_s * SECOND))
 
     async def _processed(self, command: RunProcessor) -> CallAnswered:
         assert self._processors is not None, "a run begins with all processors that it needs"
         return CallAnswered(command.call, await self._processors.run(command))
+
+
+def _timed(known: RegisteredFunction, arguments: dict[str, Any]) -> tuple[object, float]:
+    """Return what a function gives, and the seconds that it took, without its wait for a thread."""
+    began_s = time.monotonic()
+    value = known.call(arguments)
+    return value, time.monotonic() - began_s
 
 
 async def _awaited(value: Awaitable[object]) -> object:

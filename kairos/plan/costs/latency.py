@@ -23,6 +23,7 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
     function_us: float = 200_000  # most ask somebody, too: a search of the web, a database
     processor_us: float = 50_000  # embed, ingest, search, rerank
     answers: Mapping[str, float] = {}
+    times_us: Mapping[str, float] = {}  # of functions, by operator, where they were learnt
 
     def operator_us(self, operator: Operator) -> float:
         """A body once."""
@@ -33,7 +34,7 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
             answer = self.answers.get(operator.name, limit)
             own = self.call_us + answer * self.decode_token_us
         elif isinstance(params, RegisteredCall):
-            own = self.function_us
+            own = self.times_us.get(operator.name, self.function_us)
         elif isinstance(params, Processing):
             own = self.processor_us
         return own + sum(map(self.operator_us, operator.body))
@@ -42,12 +43,15 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
 TYPICAL = Latencies()
 
 
-def latencies(profile: EngineProfile, answers: Mapping[str, float]) -> Latencies:
-    """Of such engines, and answers of so many tokens."""
+def latencies(
+    profile: EngineProfile, answers: Mapping[str, float], times_us: Mapping[str, float] = {}
+) -> Latencies:
+    """Return what such engines take. `answers`: tokens by operator; `times_us`: of functions."""
     step = profile.step
     return Latencies(
         call_us=profile.call_us + step.fixed_us + step.weights_us + step.prefill_seq_us,
         prefill_token_us=step.prefill_token_us,
         decode_token_us=step.fixed_us + max(step.weights_us, step.decode_seq_us),
         answers=answers,
+        times_us=times_us,
     )

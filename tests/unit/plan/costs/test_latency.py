@@ -27,3 +27,14 @@ def test_an_engine_s_own_figures_and_learnt_answers_take_their_place():
     f.output("a", f.llm("answer", "{{ q }}", q=row["q"], max_tokens=500))
     found = costs.operator_us(f.declaration.operators[1])
     assert found == costs.call_us + 3 * costs.decode_token_us
+
+
+def test_a_function_takes_what_was_learnt_of_it():
+    functions = flow.Functions()
+    f = flow.Flow("f", functions=functions)
+    row = f.input("row")
+    f.output("a", f.call("look_up", functions.pure(str), text=row["q"]))
+    (operator,) = [each for each in f.declaration.operators if each.name == "look_up"]
+    assert TYPICAL.operator_us(operator) == TYPICAL.function_us
+    costs = latencies(profile("a40-llama3-8b"), {}, {"look_up": 2e6})
+    assert costs.operator_us(operator) == 2e6
