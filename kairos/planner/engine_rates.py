@@ -32,6 +32,7 @@ MEMORY_SHARE = 0.9  # of a device's memory that the engine takes: vLLM's gpu_mem
 CHUNK_TOKENS = 8192  # of prompts in a step, at most: vLLM's default on large GPUs
 MANY_PROMPTS = 50  # to a token: beyond, their number hardly varies
 NEGLIGIBLE = 1e-9  # probability
+CLOSE, MOST_COUNTED = 1e-6, 400
 LARGE_GIB, FEW_SEQS, MANY_SEQS = 70, 256, 1024  # vLLM's defaults of max_num_seqs, by memory
 
 
@@ -78,6 +79,7 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
         prompts: float,
         new_tokens: float,
         pairs: float,
+        together: float = 1.0,
     ) -> float:
         """The same, with prompts computed beside: in the mean so many are begun with each token.
 
@@ -89,6 +91,7 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             new_tokens: of one prompt.
             pairs: of one prompt: `attended_pairs`.
+            together: variance over mean of how many prompts a step has. 1: they come one by one.
         """
 
         def with_prompts(count: float) -> float:
@@ -98,7 +101,7 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
 
         if prompts > MANY_PROMPTS or not new_tokens:
             return with_prompts(prompts)
-        return sum(share * with_prompts(count) for count, share in _poisson(prompts))
+        return sum(share * with_prompts(count) for count, share in _counts(prompts, together))
 
     def beside_s(
         self, batch: float, context_tokens: float, new_tokens: float, pairs: float
@@ -149,14 +152,20 @@ def attended_pairs(new_tokens: float, cached_tokens: float = 0.0) -> float:
     return new_tokens * cached_tokens + new_tokens * (new_tokens + 1) / 2
 
 
-def _poisson(mean: float) -> Iterator[tuple[int, float]]:
-    """Numbers and their probabilities, until what is left does not matter."""
-    share, left, count = math.exp(-mean), 1.0, 0
-    while left > NEGLIGIBLE:
+def _counts(mean: float, together: float) -> Iterator[tuple[int, float]]:
+    """Yield numbers and their probabilities, until what is left does not matter.
+
+    Poisson's, or a negative binomial where variance over mean (`together`) is above 1.
+    """
+    more = together - 1
+    shape = mean / more if more > CLOSE else 0.0
+    share = together**-shape if shape else math.exp(-mean)
+    left, count = 1.0, 0
+    while left > NEGLIGIBLE and count < MOST_COUNTED:
         yield count, share
         left -= share
+        share *= more / together * (shape + count) / (count + 1) if shape else mean / (count + 1)
         count += 1
-        share *= mean / count
 
 
 def derived(

@@ -5,9 +5,9 @@ among them, by what `prediction.py` says of each.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean, pvariance
 
 import msgspec
 
@@ -24,6 +24,7 @@ from kairos.planner.serving import NO_TARGETS, CallShape, LatencyTargets
 
 # Of the busiest instances. Up to there planner and simulation were compared: experiments/e35.
 CHECKED_UTILISATION = 0.8
+APART = 0.98  # of the time of the next cheaper pool that is listed
 
 Workflows = Sequence[Sequence[ObservedCall]]
 
@@ -101,12 +102,23 @@ def plan(question: HardwareQuestion) -> HardwarePlan:
     return HardwarePlan(
         chosen=chosen,
         met=met,
-        front=planned,
+        front=_apart(planned, {id(each) for each in (chosen, *in_time[:1], *affordable[-1:])}),
         calls=tuple(calls),
         left_out=found.left_out,
         in_target=in_time[0] if in_time else None,
         in_budget=affordable[-1] if affordable else None,
     )
+
+
+def _apart(front: Sequence[PlannedPool], kept: Collection[int]) -> tuple[PlannedPool, ...]:
+    """Return the pools that differ by more than a little in time, and those to keep."""
+    found: list[PlannedPool] = []
+    quick = math.inf
+    for each in front:
+        if each.prediction.p95_s < quick * APART or id(each) in kept or each is front[-1]:
+            found.append(each)
+            quick = each.prediction.p95_s
+    return tuple(found)
 
 
 def question_calls(question: HardwareQuestion) -> tuple[CallKind, ...]:
@@ -124,9 +136,12 @@ def call_kinds(
     """Return the calls of each agent. Without `rates` all count as on the critical path."""
     by_agent: defaultdict[str, list[ObservedCall]] = defaultdict(list)
     on_path: defaultdict[str, int] = defaultdict(int)
+    together: defaultdict[str, list[int]] = defaultdict(list)
     for calls in workflows:
+        begun = Counter((call.after, call.gap_s) for call in calls)
         for call in calls:
             by_agent[call.agent].append(call)
+            together[call.agent].append(begun[call.after, call.gap_s])
         for position in range(len(calls)) if rates is None else _path(calls, rates):
             on_path[calls[position].agent] += 1
     return tuple(
@@ -136,12 +151,19 @@ def call_kinds(
                 prompt=fmean(call.prompt_tokens for call in calls),
                 answer=fmean(call.answer_tokens for call in calls),
                 cached=fmean(call.cached_tokens for call in calls),
+                together=fmean(together[agent]),
+                new_cv2=_cv2([call.prompt_tokens - call.cached_tokens for call in calls]),
             ),
             per_s=len(calls) / len(workflows) * workflows_per_s,
             on_path=on_path[agent] / len(workflows),
         )
         for agent, calls in sorted(by_agent.items())
     )
+
+
+def _cv2(values: Sequence[int]) -> float:
+    mean = fmean(values)
+    return pvariance(values) / mean**2 if mean else 0.0
 
 
 def _path(calls: Sequence[ObservedCall], rates: EngineRates) -> list[int]:

@@ -40,7 +40,8 @@ SEARCHED = 400  # pools, by the local search
 UTILISATIONS = (0.9, 0.7, 0.5)
 BOUNDS = (1.0, 0.65, 0.4)  # of the time of the cheapest pool's path
 GAP, LIMIT_S = 0.005, 2.0  # of the solver, for each pool that it proposes
-SAME = 0.002  # relative: a difference that counts for nothing
+SAME = 0.002  # relative: a difference that counts for nothing while pools are enumerated
+EXACTLY = 1e-6  # the same in the local search
 
 ROUNDING = 1e-9
 
@@ -73,25 +74,34 @@ class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
 class _Front:
     """Pools that nothing beats in all scores; with two scores they are sorted."""
 
-    def __init__(self) -> None:
+    def __init__(self, same: float = SAME) -> None:
+        self._same = same
         self.found: list[FoundPool] = []
         self._prices: list[float] = []  # of those found, ascending, where there are two scores
 
     def beaten(self, scores: tuple[float, ...]) -> bool:
         if len(scores) > 2:
-            return any(_beats(each.scores, scores) for each in self.found)
-        at = bisect_right(self._prices, scores[0] * (1 + SAME)) - 1
-        return at >= 0 and self.found[at].times[0] <= scores[1] * (1 + SAME)
+            return any(_beats(each.scores, scores, self._same) for each in self.found)
+        at = bisect_right(self._prices, scores[0] * (1 + self._same)) - 1
+        return at >= 0 and self.found[at].times[0] <= scores[1] * (1 + self._same)
 
     def add(self, one: FoundPool) -> bool:
         scores = one.scores
         if self.beaten(scores):
             return False
         if len(scores) > 2:
-            self.found = [each for each in self.found if not _beats(scores, each.scores)]
+            self.found = [
+                each for each in self.found if not _beats(scores, each.scores, self._same)
+            ]
             self.found.append(one)
             return True
-        at = end = bisect_left(self._prices, scores[0])
+        at = end = bisect_left(self._prices, scores[0] * (1 - self._same))
+        while (
+            at < len(self.found)
+            and self._prices[at] < scores[0]
+            and (self.found[at].times[0] < scores[1])
+        ):
+            at = end = at + 1
         while end < len(self.found) and self.found[end].times[0] >= scores[1]:
             end += 1
         self.found[at:end] = [one]
@@ -99,9 +109,9 @@ class _Front:
         return True
 
 
-def _beats(ours: tuple[float, ...], theirs: tuple[float, ...]) -> bool:
+def _beats(ours: tuple[float, ...], theirs: tuple[float, ...], same: float = SAME) -> bool:
     """Whether the first is as good in all; of equals, the one that came first."""
-    return all(a <= b * (1 + SAME) for a, b in zip(ours, theirs, strict=True))
+    return all(a <= b * (1 + same) for a, b in zip(ours, theirs, strict=True))
 
 
 # Prices, mean seconds, and counts by kind.
@@ -436,8 +446,8 @@ class _Search:
         return best.found
 
     def improved(self, found: Sequence[FoundPool]) -> list[FoundPool]:
-        """The local search, from each pool of the front."""
-        best = _Front()
+        """Search on from each pool of the front, and tell pools apart that differ by less."""
+        best = _Front(EXACTLY)
         for each in sorted(found, key=lambda each: each.scores):
             best.add(each)
         waiting = [*best.found]

@@ -12,6 +12,7 @@ several ways for each workflow, so percentiles have what the slower kind adds.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import msgspec
@@ -27,10 +28,14 @@ from kairos.planner.serving import NO_TARGETS, CallShape, LatencyTargets, Phases
 ITERATIONS = 2_000  # of the fixed point; it grows towards it from below
 CLOSE = 1e-6  # to the step before, relative
 LONGEST_S = 60.0  # that a token may take
+NUDGE = 0.05  # relative, to see how a step grows
+MOST_PULL, MOST_SPREAD = 0.97, 0.6
 DEALS = 8  # ways in which the calls of each workflow are dealt out to several kinds
 GOLDEN, PLASTIC = 0.6180339887498949, 0.7548776662466927  # steps of even sequences, in one and two
 
 Array = Any  # of numpy
+# Of a normal distribution, a level for each deal.
+LEVELS: Array = np.array([NormalDist().inv_cdf((deal + 0.5) / DEALS) for deal in range(DEALS)])
 Shares = Mapping[str, Mapping[str, float]]  # agent -> kind of instance -> share of its calls
 
 
@@ -42,6 +47,7 @@ class LoadedInstance(msgspec.Struct, frozen=True, kw_only=True):
     batch: float  # that decode at once on one instance
     utilisation: float  # of what it could do at its largest batch
     context: float = 0.0  # that a step reads of a sequence, in the mean
+    spread: float = 0.0  # of the time of a token over calls: deviation over mean
 
 
 IDLE = LoadedInstance(wait_s=0.0, tpot_s=0.0, batch=0.0, utilisation=0.0)
@@ -66,7 +72,10 @@ class _Mean:
         self.new = mean(lambda shape: shape.new)
         self.cached = mean(lambda shape: shape.cached)
         self.pairs = mean(lambda shape: attended_pairs(shape.new, shape.cached))
+        self.together = mean(lambda shape: shape.together)
         self.answer = mean(lambda shape: max(shape.answer, 1.0))
+        square = mean(lambda shape: shape.new**2 * (1 + shape.new_cv2))
+        self.new_cv2 = square / self.new**2 - 1 if self.new else 0.0
         # That a step reads of a sequence: those with long answers are there for longer.
         read = mean(lambda shape: max(shape.answer, 1.0) * shape.context)
         self.context = read / self.answer
@@ -109,8 +118,10 @@ def _decoding(kind: InstanceKind, count: int, call: _Mean) -> LoadedInstance | N
 
     def token_s(batch: float, arrived: float) -> float:
         """Return the time of a token with `batch` sequences and `arrived` new calls in it."""
-        return rates.mixed_step_s(batch, call.context, prompts * arrived, call.new, call.pairs)
+        many = prompts * arrived
+        return rates.mixed_step_s(batch, call.context, many, call.new, call.pairs, together)
 
+    together = call.together
     per_s = call.per_s / stages
     busy = per_s * call.answer * token_s(most, most / call.answer) / most
     if busy >= 1:
@@ -118,14 +129,62 @@ def _decoding(kind: InstanceKind, count: int, call: _Mean) -> LoadedInstance | N
     tpot = _fixed_point(lambda s: token_s(per_s * call.answer * s, per_s * s))
     if tpot is None or per_s * call.answer * tpot > most:
         return None
-    places = mean_wait_s(int(stages * most), call.per_s, call.answer * tpot)
+    # Long steps find many prompts: their number varies by more than chance alone.
+    batch, arrived = per_s * call.answer * tpot, per_s * tpot
+    prompt_s = (tpot - token_s(batch, 0.0)) / arrived
+    square = _square_s2(tpot, prompt_s, per_s, call.new_cv2)
+    together += arrived * max(0.0, square / tpot**2 - 1)
+    tpot = _fixed_point(lambda s: token_s(per_s * call.answer * s, per_s * s))
+    if tpot is None or per_s * call.answer * tpot > most:
+        return None
+    batch, arrived = per_s * call.answer * tpot, per_s * tpot
+    # How much longer a step is with more sequences, and with the prompts that come meanwhile.
+    longer = (token_s(batch * (1 + NUDGE), arrived) - tpot) / NUDGE / tpot
+    more = (token_s(batch, arrived * (1 + NUDGE)) - tpot) / NUDGE / tpot
+    pull = min(MOST_PULL, max(0.0, longer / max(1 - more, 1 - MOST_PULL)))
+    many = batch * stages
+    spread = _averaged(1 - pull) * pull / math.sqrt(many * (1 - pull)) if many else 0.0
+    slower = 1 + pull / (1 - pull) / many if many else 1.0
+    places = mean_wait_s(int(stages * most), call.per_s, call.answer * tpot * slower)
+    if places == math.inf:
+        return None
+    load = min(per_s * prompt_s, MOST_PULL)
     return LoadedInstance(
-        wait_s=places + tpot / 2,
-        tpot_s=tpot,
-        batch=per_s * call.answer * tpot * rates.stages,
+        # For the step under way, and for prompts that join with it.
+        wait_s=places + square / tpot * slower * (0.5 + load),
+        tpot_s=tpot * slower,
+        batch=min(batch * slower, most) * rates.stages,
         utilisation=busy,
         context=call.context,
+        spread=min(spread, MOST_SPREAD),
     )
+
+
+def _square_s2(step_s: float, prompt_s: float, per_s: float, cv2: float) -> float:
+    """Return the mean square of a step's time.
+
+    A step computes the prompts that came during the one before (a gated queue). So steps with
+    prompts are longer, more calls come in them, and more prompts are in the next.
+
+    Args:
+        step_s: of a step, in the mean.
+        prompt_s: what one prompt adds to it.
+        per_s: prompts that come.
+        cv2: squared deviation over mean of what prompts add.
+    """
+    load = min(per_s * prompt_s, MOST_PULL)
+    base = step_s * (1 - load)
+    square = base**2 + 2 * base * load * step_s + per_s * step_s * prompt_s**2 * (1 + cv2)
+    return square / (1 - load**2)
+
+
+def _averaged(turns: float) -> float:
+    """Return what of a slow fluctuation's deviation is left in the mean over a call.
+
+    Args:
+        turns: how many times the fluctuation forgets itself while the call runs.
+    """
+    return math.sqrt(2 * (turns - 1 + math.exp(-turns))) / turns
 
 
 def _fixed_point(function: Callable[[float], float]) -> float | None:
@@ -232,14 +291,13 @@ class Predictor:
 
     def part_mean_s(self, name: str, state: LoadedInstance, routes: Shares) -> float:
         """Return the sum of these agents' calls there, in seconds; it grows with their mean."""
-        parts = (self._part_s(name, state, agent).sum() for agent in routes)
-        return float(sum(parts))
+        parts = (self._part_s(name, state, agent) for agent in routes)
+        return float(sum(np.atleast_2d(each).mean(axis=0).sum() for each in parts))
 
     def _calls_s(self, states: Mapping[str, LoadedInstance], routes: Shares) -> Array:
         """Return seconds of each call, a row for each way to deal them out."""
         work = self._work
-        whole = all(share >= 1 for shares in routes.values() for share in shares.values() if share)
-        found = np.zeros((1 if whole else DEALS, work.count))
+        found = np.zeros((DEALS, work.count))
         for agent, shares in routes.items():
             at = work.of_agent[agent]
             if not len(at):
@@ -247,8 +305,8 @@ class Predictor:
             first = [n for n in shares if self.kinds[n].phases is not Phases.DECODE and shares[n]]
             second = [n for n in shares if self.kinds[n].phases is Phases.DECODE and shares[n]]
             parts = {name: self._part_s(name, states[name], agent) for name in (*first, *second)}
-            if whole:
-                found[0, at] = sum(parts.values())
+            if all(share >= 1 for share in shares.values() if share):
+                found[:, at] = sum(parts.values())
                 continue
             dealt = _dealt(at, [shares[name] for name in first], GOLDEN)
             alone = np.zeros(dealt.shape, dtype=bool)
@@ -277,9 +335,10 @@ class Predictor:
                 kind.kv_bytes_per_token or self.problem.kv_bytes_per_token
             )
             seconds += transfer_s(size, self.problem.link, rates.devices)
-        if kind.phases is not Phases.PREFILL:
-            seconds += work.answer[at] * state.tpot_s
-        return seconds
+        if kind.phases is Phases.PREFILL:
+            return seconds
+        levels = state.tpot_s * np.maximum(0.0, 1 + state.spread * LEVELS)
+        return seconds + levels[:, None] * work.answer[at]
 
 
 def _dealt(at: Array, shares: Sequence[float], step: float) -> Array:

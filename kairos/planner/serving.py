@@ -28,6 +28,8 @@ class CallShape(msgspec.Struct, frozen=True, kw_only=True):
     prompt: float
     answer: float
     cached: float = 0.0  # of the prompt
+    new_cv2: float = 0.0  # of new tokens over calls: squared deviation over mean
+    together: float = 1.0  # calls that begin in the same instant, as a call of them counts them
 
     @property
     def new(self) -> float:

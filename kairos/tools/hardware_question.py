@@ -23,6 +23,7 @@ from kairos.workload.workflows import Workflow, load
 
 MAX_AGENTS = 64  # with a place of their own; the calls of those with least tokens are pooled
 OTHERS = "(others)"
+BLOCK = 16  # tokens of a block in the KV cache: vLLM's default
 WINDOW_S = 600.0  # the busiest of the file is planned for
 TARGETS = ("p95", "ttft", "tpot")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -179,7 +180,8 @@ def observed(workflows: Sequence[Workflow]) -> list[list[ObservedCall]]:
                 agent=name if (name := _agent(call)) in named else OTHERS,
                 prompt_tokens=call.prompt_tokens,
                 answer_tokens=call.completion_tokens,
-                cached_tokens=call.cached_prefix_tokens or 0,
+                # Engines cache whole blocks.
+                cached_tokens=(call.cached_prefix_tokens or 0) // BLOCK * BLOCK,
                 gap_s=(call.gap_ms or 0) / 1000,
                 by_person=call.upstream == "user",
                 after=after,

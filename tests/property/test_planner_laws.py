@@ -23,7 +23,7 @@ from kairos.planner.pool import (
     latency_s,
     smallest_pool,
 )
-from kairos.planner.prediction import Predictor, _fixed_point
+from kairos.planner.prediction import LEVELS, Predictor, _fixed_point
 from kairos.planner.serving import CallShape, Phases, use
 from kairos.planner.work_graph import (
     TokenCounts,
@@ -431,7 +431,7 @@ def test_workflows_take_as_long_as_their_calls_one_by_one(drawn):
     found = predictor.predicted(counts, routes)
     assert found is not None
 
-    def call_s(call):
+    def call_s(call, level):
         seconds = 0.0
         for name in routes[call.agent]:
             state = found.instances[name]
@@ -444,15 +444,16 @@ def test_workflows_take_as_long_as_their_calls_one_by_one(drawn):
             else:
                 seconds += transfer_s(1e5 * call.prompt_tokens, problem.link)
             if name != "prefill":
-                seconds += call.answer_tokens * state.tpot_s
+                longer = max(0.0, 1 + state.spread * level)
+                seconds += call.answer_tokens * state.tpot_s * longer
         return seconds
 
     lasts = []
-    for each in workflows:
+    for each, level in itertools.product(workflows, LEVELS):
         ends = []
         for call in each:
             begins = max((ends[before] for before in call.after), default=0.0) + call.gap_s
-            ends.append(begins + call_s(call))
+            ends.append(begins + call_s(call, level))
         lasts.append(max(ends))
     assert found.mean_s == pytest.approx(sum(lasts) / len(lasts))
     assert found.p95_s == pytest.approx(sorted(lasts)[math.ceil(0.95 * len(lasts)) - 1])
