@@ -34,7 +34,6 @@ from kairos.flow.functions import Functions
 from kairos.model import Request
 from kairos.plan.check import every
 from kairos.plan.operators import Generation, MessageTemplate
-from kairos.plan.passes.order import KV_TOKENS
 from kairos.plan.pipeline import Passes, Plan
 from kairos.plan.templates import Static, template
 from kairos.scheduler.policies import Key, Policy
@@ -57,6 +56,7 @@ _PASSES = {
     "prompt cache": Passes(cached=False),
     "order": Passes(order=False),
 }
+KV_TOKENS = 65_536
 _ENGINE = msgspec.structs.replace(profile("h200-llama3-8b"), kv_tokens=KV_TOKENS)
 _INSTANCES = 2
 

@@ -1,13 +1,13 @@
 """Small batches of Helium's five primitives, of the sizes of its comparison with the optimum: two
 to four agents, two to four queries. Lengths in tokens are ours."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import msgspec
 
-from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall
-from kairos.plan.nesting import of_rows
+from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, delay, usage
+from kairos.plan.nesting import Sequences
 
 KV_TOKENS = 8_192
 
@@ -133,3 +133,69 @@ def drawn_tree(
         after = draw.sample([*made], min(len(made), draw.choice((0, 1, 1, 2)))) if needs else ()
         made[f"c{number}"] = ScheduledCall(path, draw.choice(answers), tuple(after))
     return made
+
+
+def of_rows(
+    calls: Mapping[str, ScheduledCall], varies: Mapping[str, int], rows: int
+) -> dict[str, ScheduledCall]:
+    """Return the calls of `rows` rows, by `row/operator`.
+
+    `varies`: by operator, with which segment of its prompt, from 0, rows begin to differ.
+    """
+    return {
+        f"{row}/{name}": ScheduledCall(
+            tuple(
+                PromptSegment(f"{row}/{each.name}", each.tokens) if at >= varies[name] else each
+                for at, each in enumerate(call.prompt)
+            ),
+            call.completion_tokens,
+            tuple(f"{row}/{needed}" for needed in call.after),
+        )
+        for row in range(rows)
+        for name, call in calls.items()
+    }
+
+
+def expanded(sequences: Sequences, rows: int) -> tuple[str, ...]:
+    """Return the order of all calls of these rows, as `of_rows` names them."""
+    return tuple(
+        f"{row}/{name}" for sequence in sequences for row in range(rows) for name in sequence
+    )
+
+
+def best_effort(
+    order: Sequence[str], calls: Mapping[str, ScheduledCall], kv_tokens: int
+) -> tuple[str, ...]:
+    """Return how one worker carries the order out.
+
+    Always the first goes that may begin, or where none may the one that may first. So an order that
+    contradicts what is needed is carried out as well.
+    """
+    place = {name: at for at, name in enumerate(order)}
+    needed_by: dict[str, list[str]] = {name: [] for name in calls}
+    waits_for = {name: len(set(calls[name].after)) for name in order}
+    for name in order:
+        for needed in set(calls[name].after):
+            needed_by[needed].append(name)
+    begins_at = dict.fromkeys(order, 0.0)
+    ready = {name for name in order if not calls[name].after}
+    done: list[str] = []
+    now, before = 0.0, None
+    while ready:
+        may = [name for name in ready if begins_at[name] <= now]
+        if may:
+            chosen = min(may, key=place.__getitem__)
+        else:
+            chosen = min(ready, key=lambda name: (begins_at[name], place[name]))
+        ready.remove(chosen)
+        call = calls[chosen]
+        now = max(now, begins_at[chosen]) + usage(before, call, kv_tokens)
+        done.append(chosen)
+        before = call
+        for waits in needed_by[chosen]:
+            waits_for[waits] -= 1
+            begins_at[waits] = max(begins_at[waits], now + delay(call))
+            if not waits_for[waits]:
+                ready.add(waits)
+    assert len(done) == len(order), "calls need each other in a circle"
+    return tuple(done)

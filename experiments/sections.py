@@ -53,6 +53,7 @@ _MODULES = (
     "e52_guard_constants",
     "e53_drawn_orders",
     "e54_drawn_placements",
+    "e56_kept_order",
     "e57_planned_rows",
     "e58_kept_prefixes",
     "e59_names_alone",

@@ -5,6 +5,7 @@ with its windows (`windows.py`, `intake.py`) and its memo. Each row ends with ex
 results come before it, for a journal, from which a later session goes on (`facts.Known`).
 """
 
+from collections import deque
 from collections.abc import Iterator
 
 from kairos.execution.behaviours import WantsCall, WantsPrefill
@@ -43,7 +44,7 @@ from kairos.execution.flight import Flight
 from kairos.execution.flights import Flights
 from kairos.execution.frames import ABSENT, OpenRow, ValueFrame
 from kairos.execution.held_values import HeldValues
-from kairos.execution.intake import RowIntake, fitting
+from kairos.execution.intake import RowIntake
 from kairos.execution.issuing import FlightCommands
 from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.execution.memo import ResultMemo
@@ -55,7 +56,9 @@ from kairos.execution.program import compile_stage
 from kairos.execution.row_bounds import IsSpent, bounds_of, never
 from kairos.execution.trials import TrialRow
 from kairos.execution.windows import CallWindow
+from kairos.plan.kept_order import RunEngines, kept_order
 from kairos.plan.operators import Generation, Processing, RegisteredCall
+from kairos.plan.passes.order import CallOrder
 from kairos.plan.passes.prefill import goes_ahead
 from kairos.plan.pipeline import Plan
 
@@ -70,7 +73,12 @@ class Executor:
         self.figures, self.observation = FlowFigures(), FlowObservation()
         self._out: list[FlowCommand] = []
         self._scopes = [compile_stage(plan, stage) for stage in range(1 + bool(plan.group))]
-        self._intakes = [RowIntake(fitting(plan, limits)) for _ in self._scopes]
+        self._intakes = [RowIntake(limits) for _ in self._scopes]
+        self._plan = plan
+        # The first rows, by which the order is found; None: it was, or none is sought.
+        seeks = plan.passes.order and limits.kv_tokens is not None and limits.max_open_rows != 1
+        self._first: list[RowRead] | None = [] if seeks else None
+        self._held_back: deque[RowRead] = deque()  # first rows that the order opens later
         self._held = HeldValues(self._out)
         self._commands = FlightCommands(plan, self._held)
         self._touches = PrefixTouches(plan.static_prefixes, limits)
@@ -78,7 +86,7 @@ class Executor:
         self._awaiting = False  # rows that are not there yet
         self._stopping = False
         self._ended = False
-        self._window = CallWindow(limits, plan.order, self._issue)
+        self._window = CallWindow(limits, self._issue)
         self._prefills = PrefillsAhead(
             plan.prefills, limits, self._has_room, self.figures, self._out
         )
@@ -114,6 +122,12 @@ class Executor:
         """Return whether a call has no result yet: it is made, or is to be."""
         return self._flights[call] is not None
 
+    def keep(self, order: CallOrder) -> None:
+        """Calls go in this order from now on; before `begin`: none is sought."""
+        self._first = None
+        self._window.keep(order)
+        self._intakes[0].keep(order)
+
     def begin(self) -> list[FlowCommand]:
         return self._go_on()
 
@@ -141,6 +155,21 @@ class Executor:
         return self._go_on()
 
     def _go_on(self) -> list[FlowCommand]:
+        while True:
+            if self._may_begin:
+                self._begin_row(self._held_back.popleft())
+            self._step()
+            if not self._may_begin:
+                break
+        commands = list(self._out)
+        self._out.clear()
+        return commands
+
+    @property
+    def _may_begin(self) -> bool:
+        return bool(self._held_back) and self._intakes[0].may_open
+
+    def _step(self) -> None:
         self._evaluation.run()
         if not self._stopping:
             self._window.release(self._flights.not_wanted)
@@ -152,13 +181,12 @@ class Executor:
         self._end()
         self.figures.open = sum(each.open for each in self._intakes)
         self.figures.in_flight = self._window.in_flight
-        commands = list(self._out)
-        self._out.clear()
-        return commands
 
     def _take(self, fact: RowRead | GroupRead | RowUnreadable | InputEnded | GroupsEnded) -> None:
-        intake, self._awaiting = self._intakes[self._stage], False
+        intake = self._intakes[self._stage]
+        are_slow, self._awaiting = self._awaiting, False
         if isinstance(fact, InputEnded | GroupsEnded):
+            self._find_order()
             # It may be told again, when another stage goes on.
             self._intakes[isinstance(fact, GroupsEnded)].exhausted()
             return
@@ -167,9 +195,28 @@ class Executor:
             intake.unreadable()
             self.figures.failed += 1
             self._out.append(FailRow(self._stage, fact.row, "", fact.error))
+        elif isinstance(fact, RowRead) and self._first is not None:
+            self._first.append(fact)
+        else:
+            self._begin_row(fact)
+        if self._first and (are_slow or len(self._first) >= intake.asked):
+            self._find_order()
+
+    def _find_order(self) -> None:
+        """Find the order by the first rows, which begin as if they came now."""
+        if not self._first:
             return
+        limits = self._limits
+        assert limits.kv_tokens is not None
+        released = limits.at_once or 2 * limits.capacity
+        sequences = min(limits.capacity, released)
+        pool = RunEngines(limits.instances, limits.kv_tokens, sequences, released)
+        self._held_back.extend(self._first)
+        self.keep(kept_order(self._plan, [each.values for each in self._first], pool))
+
+    def _begin_row(self, fact: RowRead | GroupRead) -> None:
         given: object = fact.values if isinstance(fact, RowRead) else _group(fact)
-        intake.arrived(fact.size_bytes)
+        self._intakes[self._stage].arrived(fact.size_bytes)
         row = OpenRow(self._stage, fact.row, given, fact.known, fact.size_bytes)
         row.bounds = bounds_of(self._limits, self._is_spent)
         self._evaluation.begin(row, self._scopes[self._stage])
@@ -189,6 +236,7 @@ class Executor:
         Where results are known from earlier, calls may never come.
         """
         if isinstance(fact, RowsAwaited):
+            self._find_order()
             self._awaiting = True
             return
         if isinstance(fact, PrefixTouched):
@@ -220,6 +268,8 @@ class Executor:
 
     def _has_room(self) -> bool:
         window, rows = self._window, sum(each.open for each in self._intakes)
+        if self._intakes[0].holds_back:
+            return False  # few are open, and yet many are there
         return goes_ahead(rows, window.calls, window.capacity)
 
     def _end(self) -> None:

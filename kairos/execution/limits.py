@@ -20,6 +20,7 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     at_once: int | None = None  # calls, and functions, that are under way at most; None: as above
     kv_tokens: int | None = None  # that the engines' memory holds together; None: not known
+    instances: int = 1  # engines
     functions: int = 32  # functions that run at once
     processors: int = 256  # calls of processors that are under way at once, to be batched
     max_open_rows: int | None = None  # None: see `open_rows`

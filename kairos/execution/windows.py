@@ -3,10 +3,9 @@ outside.
 
 Twice the engines' capacity is released: a call that ends has its successor at the engine already.
 Where a limit is set (`--concurrency`), it is kept to.
-Of those that are ready the plan's order says which is next: by sequence, then earlier rows, so rows
-end, and few are open. Of rows so many are read that as many calls as the engines hold stand ready
-behind those that are released; so of operators that follow each other over all rows, no more rows
-than that are between.
+Of those that are ready the kept order says which is next: of rows that go together by sequence,
+then earlier rows, so rows end, and few are open. Of rows so many are read that as many calls as the
+engines hold stand ready behind those that are released, or as many more as go together.
 """
 
 import heapq
@@ -17,7 +16,7 @@ from kairos.execution.limits import MOST_IN_FLIGHT, FlowLimits
 from kairos.execution.operator_gate import OperatorGate
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 from kairos.plan.operators import Generation, RegisteredCall
-from kairos.plan.passes.order import CallOrder
+from kairos.plan.passes.order import AS_DECLARED, CallOrder
 
 _BYTES_PER_TOKEN = 4
 
@@ -25,12 +24,12 @@ _BYTES_PER_TOKEN = 4
 class Lane:
     """Calls of one sort: engines', functions' or processors'."""
 
-    def __init__(self, limit: int, order: CallOrder) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self.in_flight = 0
-        self._order = order
-        # Stage, sequence, row, place, number.
-        self._ready: list[tuple[int, int, int, int, int, Flight]] = []
+        self.order = AS_DECLARED
+        # Stage, rows together, sequence, row, place, number.
+        self._ready: list[tuple[int, int, int, int, int, int, Flight]] = []
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -40,8 +39,9 @@ class Lane:
         return max(0, self.limit - self.in_flight)
 
     def push(self, flight: Flight) -> None:
-        row, turn = flight.leader[0].row, self._order.turn(flight.operator.name)
-        key = (row.stage, turn.sequence, row.row, turn.place, flight.number, flight)
+        row, turn = flight.leader[0].row, self.order.turn(flight.operator.name)
+        batch = row.row // self.order.together if self.order.together else 0
+        key = (row.stage, batch, turn.sequence, row.row, turn.place, flight.number, flight)
         heapq.heappush(self._ready, key)
 
     def first(self) -> Flight | None:
@@ -94,17 +94,15 @@ def expected_tokens(flight: Flight) -> int:
 class CallWindow:
     """`issue`: makes a call."""
 
-    def __init__(
-        self, limits: FlowLimits, order: CallOrder, issue: Callable[[Flight], None]
-    ) -> None:
+    def __init__(self, limits: FlowLimits, issue: Callable[[Flight], None]) -> None:
         self._issue = issue
         self._budget = RunBudget(limits)
         self.gate = OperatorGate()
         self.capacity = 0
         self._at_once = limits.at_once
         functions = limits.at_once or limits.functions
-        self._calls, self._functions = Lane(0, order), Lane(functions, order)
-        self._processors = Lane(limits.processors, order)
+        self._calls, self._functions = Lane(0), Lane(functions)
+        self._processors = Lane(limits.processors)
         self._lanes = (self._calls, self._functions, self._processors)
         self.resize(limits.capacity)
         self.blocked = False  # a call is ready, and the budget does not allow it
@@ -112,6 +110,11 @@ class CallWindow:
     def resize(self, capacity: int) -> None:
         self.capacity = max(1, capacity)
         self._calls.limit = min(self._at_once or 2 * self.capacity, MOST_IN_FLIGHT)
+
+    def keep(self, order: CallOrder) -> None:
+        """Order calls so from the next one on that is ready."""
+        for lane in self._lanes:
+            lane.order = order
 
     @property
     def in_flight(self) -> int:

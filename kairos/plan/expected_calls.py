@@ -55,13 +55,15 @@ class ExpectedCalls(msgspec.Struct):
     """The calls in the order of their rows.
 
     `operators`: the operator of each call. `ends`: by row, how many calls there are with it, and
-    how many were merged.
+    how many were merged. `joined`: rows that wait for a call that was made before instead of their
+    own, with its number.
     """
 
     calls: list[FluidCall] = []
     operators: list[str] = []
     merged: int = 0
     ends: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
 
     def before(self, row: int) -> "ExpectedCalls":
         """Return the calls of all rows before one."""
@@ -287,7 +289,9 @@ class _Walk:
         if operator.purity != "pure" or not self._plan.passes.cse:
             return None
         number = self._made.get((operator.name, marks.name))
-        self.found.merged += number is not None
+        if number is not None:
+            self.found.merged += 1
+            self.found.joined.append((self._number, number))
         return number
 
     def _new(

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
-from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, delay, usage
+from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, delay
 
 _SEARCHED = 14  # calls that are searched to the end, as far as _NODES go
 _NODES = 40_000
@@ -46,41 +46,6 @@ def cache_aware_order(calls: Mapping[str, ScheduledCall], kv_tokens: int) -> tup
         if len(calls) <= _SEARCHED:
             best = _Search(problem, best).best
     return tuple(problem.names[each] for each in best)
-
-
-def best_effort(
-    order: Sequence[str], calls: Mapping[str, ScheduledCall], kv_tokens: int
-) -> tuple[str, ...]:
-    """How one worker carries the order out: always the first that may begin, or where none may the
-    one that may first. So an order that contradicts what is needed is carried out as well."""
-    place = {name: at for at, name in enumerate(order)}
-    needed_by: dict[str, list[str]] = {name: [] for name in calls}
-    waits_for = {name: len(set(calls[name].after)) for name in order}
-    for name in order:
-        for needed in set(calls[name].after):
-            needed_by[needed].append(name)
-    begins_at = dict.fromkeys(order, 0.0)
-    ready = {name for name in order if not calls[name].after}
-    done: list[str] = []
-    now, before = 0.0, None
-    while ready:
-        may = [name for name in ready if begins_at[name] <= now]
-        if may:
-            chosen = min(may, key=place.__getitem__)
-        else:
-            chosen = min(ready, key=lambda name: (begins_at[name], place[name]))
-        ready.remove(chosen)
-        call = calls[chosen]
-        now = max(now, begins_at[chosen]) + usage(before, call, kv_tokens)
-        done.append(chosen)
-        before = call
-        for waits in needed_by[chosen]:
-            waits_for[waits] -= 1
-            begins_at[waits] = max(begins_at[waits], now + delay(call))
-            if not waits_for[waits]:
-                ready.add(waits)
-    assert len(done) == len(order), "calls need each other in a circle"
-    return tuple(done)
 
 
 class _Problem:

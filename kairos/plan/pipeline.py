@@ -14,7 +14,6 @@ from kairos.plan.passes.cse import merge_equal
 from kairos.plan.passes.decoding import PartialDecode, partial_decodes
 from kairos.plan.passes.dependencies import data_dependencies
 from kairos.plan.passes.identities import collapse
-from kairos.plan.passes.order import AS_DECLARED, CallOrder, call_order
 from kairos.plan.passes.prefill import PartialPrefill, partial_prefills
 from kairos.plan.passes.prune import prune
 from kairos.plan.passes.stages import staged
@@ -36,7 +35,7 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
     stages: bool = True  # what is embedded and ingested goes batch by batch
     prefill: bool = True  # prompts begin while their rest is found out
     cached: bool = True  # results of earlier runs are fetched
-    order: bool = True  # calls that begin alike follow each other, where more are ready than run
+    order: bool = True  # a run keeps the order in which most of prompts is found in caches
     decoding: bool = True  # items of a list begin while a model still writes it
     touch: bool = True  # what prompts begin with for every row is computed while rows are awaited
 
@@ -54,7 +53,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     fetches: tuple[CacheFetch, ...]
     partial: tuple[PartialDecode, ...]
     prefills: tuple[PartialPrefill, ...]
-    order: CallOrder
     static_prefixes: tuple[StaticPrefix, ...]
     table: Columns
     depths: Mapping[str, int]  # by operator that is asked: of its primitives, the greatest
@@ -141,7 +139,6 @@ def compile_plan(
         fetches=divided.fetches,
         partial=divided.partial,
         prefills=divided.prefills,
-        order=call_order(now.operators) if passes.order else AS_DECLARED,
         static_prefixes=static_prefixes(now.operators) if passes.touch else (),
         table=table,
         depths=primitives(now, divided).depths,

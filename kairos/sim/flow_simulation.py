@@ -74,6 +74,7 @@ def observed_flow(
     limits = FlowLimits(
         capacity=pool.instances * pool.profile.max_num_seqs,
         kv_tokens=pool.instances * pool.profile.kv_tokens,
+        instances=pool.instances,
     )
     clients: list[FlowClient] = []
 

@@ -46,7 +46,8 @@ async def call_pool(
         engines = [parse_engine(text) for text in record.engines]
         async with embedded_service(record, engines, log_dir) as (service, pool):
             await _joined(service)
-            yield msgspec.structs.replace(pool, kv_tokens=_kv_tokens(service, len(engines)))
+            kv_tokens = _kv_tokens(service, len(engines))
+            yield msgspec.structs.replace(pool, kv_tokens=kv_tokens, instances=len(engines))
 
 
 @asynccontextmanager

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from experiments.helium_order import helium_order
 from experiments.order_optimum import least_steps
-from experiments.order_problems import KV_TOKENS, drawn_tree
+from experiments.order_problems import KV_TOKENS, best_effort, drawn_tree, expanded, of_rows
 from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, token_steps
-from kairos.plan.nesting import expanded, nestings, of_rows
-from kairos.plan.order import best_effort, cache_aware_order
+from kairos.plan.nesting import nestings
+from kairos.plan.order import cache_aware_order
 
 KV = st.sampled_from([10, 1_000, 100_000])
 

@@ -1,18 +1,24 @@
 """The plan's order in simulated engines whose memory is small beside the table."""
 
+from functools import partial
+
 import msgspec
 import pytest
 
+from experiments.e56_kept_order import BLOCK, Ordered, drawn_flow, found_share, longest_call
+from experiments.e56_kept_order import debate as two_rounds
+from experiments.e56_kept_order import ran as ran_on
+from experiments.flow_systems import KV_TOKENS
 from experiments.flow_workloads import debate, parallel, trading
 from kairos import flow
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.flow.functions import Functions
 from kairos.plan.call_shapes import call_shapes
-from kairos.plan.nesting import nestings
 from kairos.plan.order import cache_aware_order
-from kairos.plan.passes.order import AS_DECLARED, KV_TOKENS, of_sequences
+from kairos.plan.passes.order import AS_DECLARED, of_sequences
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profiles import profile
+from kairos.sim.flow_client import FlowClient
 from kairos.sim.flow_simulation import PoolOptions, simulate_flow
 
 POOL = PoolOptions(
@@ -24,21 +30,20 @@ POOL = PoolOptions(
 
 
 def ran(workload, rows, order=None, seed=1):
-    plan = workload.flow.compile()
-    if order is not None:
-        plan = msgspec.structs.replace(plan, order=order, passes=flow.Passes(order=False))
-    return simulate_flow(plan, iter(workload.rows(rows, seed)), Functions(), POOL)
+    client = FlowClient if order is None else partial(Ordered, order)
+    pool = msgspec.structs.replace(POOL, client=client)
+    rows = iter(workload.rows(rows, seed))
+    return simulate_flow(workload.flow.compile(), rows, Functions(), pool)
 
 
-def hit_share(run):
-    return run.prompt_tokens_cached / (run.prompt_tokens_cached + run.prompt_tokens_computed)
+def long_seed(seed):
+    return pytest.param(seed, marks=pytest.mark.long)
 
 
 def operator_major(workload):
     shapes = call_shapes(workload.flow.compile().declaration.operators)
     order = cache_aware_order(shapes.calls, KV_TOKENS)
-    ways = nestings(order, shapes.static)
-    return of_sequences("operator-major", ways["operator-major"])
+    return of_sequences("operator-major", tuple((each,) for each in order))
 
 
 def test_e8_parallel_chains_find_at_least_twice_what_operator_major_order_does():
@@ -46,7 +51,7 @@ def test_e8_parallel_chains_find_at_least_twice_what_operator_major_order_does()
     planned = ran(workload, 32)
     other = ran(workload, 32, operator_major(workload))
 
-    assert hit_share(planned) >= 2 * hit_share(other)
+    assert found_share(planned) >= 2 * found_share(other)
     assert planned.simulated_s < other.simulated_s
     assert planned.figures.written == other.figures.written == 32
 
@@ -69,5 +74,29 @@ def test_where_contexts_of_all_rows_do_not_fit_few_are_open_and_the_table_takes_
     )
 
     assert planned.simulated_s < 0.75 * plain.simulated_s
-    assert hit_share(planned) > 2 * hit_share(plain)
+    assert found_share(planned) > 2 * found_share(plain)
     assert planned.figures.written == 48
+
+
+@pytest.mark.parametrize(("blocks", "at_once", "gains"), [(250, 4, 0.0), (100, 1, 0.2)])
+def test_a_debate_finds_no_less_with_the_order_than_without(blocks, at_once, gains):
+    f, rows = two_rounds()
+    planned, plain = (
+        ran_on(f.compile(passes), rows, blocks, at_once)
+        for passes in (flow.Passes(), flow.Passes(order=False))
+    )
+    assert found_share(planned) >= found_share(plain) + gains
+    assert planned.simulated_s <= 1.01 * plain.simulated_s
+
+
+@pytest.mark.parametrize("seed", [*range(4), *map(long_seed, range(4, 50))])
+def test_drawn_flows_find_no_less_with_the_order_than_without(seed):
+    f, rows = drawn_flow(seed)
+    blocks = -(-round(longest_call(f.compile()) * (1.5, 4, 12)[seed % 3]) // BLOCK)
+    at_once = (1, 4, 16)[seed // 3 % 3]
+    planned, plain = (
+        ran_on(f.compile(passes), rows, blocks, at_once)
+        for passes in (flow.Passes(), flow.Passes(order=False))
+    )
+    assert found_share(planned) >= found_share(plain) - 0.001
+    assert planned.figures.written == plain.figures.written == len(rows)

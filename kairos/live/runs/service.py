@@ -69,6 +69,7 @@ class RunPool(msgspec.Struct, frozen=True):
     capacity: Callable[[], int]  # calls that it runs at once, by now
     on_workflow_end: Callable[[str], None]
     kv_tokens: int | None = None  # that its engines hold together; None: not known
+    instances: int = 1  # engines
     processors: Processors | None = None  # None: the flow needs none
     problems: Callable[[], Sequence[str]] = tuple  # of engines, where none takes calls now
     # Beside the run, for as long as it goes on: has the models there that its calls want.
@@ -130,6 +131,7 @@ class FlowRun:
                 capacity=pool.capacity(),
                 at_once=self.record.concurrency,
                 kv_tokens=pool.kv_tokens,
+                instances=pool.instances,
                 functions=FUNCTIONS,
                 max_calls=self.record.max_calls,
                 max_tokens=self.record.max_tokens,

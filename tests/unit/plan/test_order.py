@@ -1,11 +1,12 @@
 """The order of a flow's calls."""
 
+from experiments.order_problems import best_effort, expanded, of_rows
 from kairos import flow
 from kairos.plan.call_shapes import COLUMN_TOKENS, call_shapes, llm_needs
 from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, token_steps
-from kairos.plan.nesting import expanded, nestings, of_rows
-from kairos.plan.order import best_effort, cache_aware_order
-from kairos.plan.passes.order import AS_DECLARED, CallTurn, call_order
+from kairos.plan.nesting import nestings
+from kairos.plan.order import cache_aware_order
+from kairos.plan.passes.order import AS_DECLARED, CallTurn, of_sequences
 from tests.unit.plan.test_tree import figure_four
 
 KV = 1_000
@@ -78,26 +79,12 @@ def test_rows_have_what_does_not_differ_between_them_in_common():
     assert calls["1/b"].after == ("1/a",)
 
 
-def test_the_nesting_that_takes_fewest_token_steps_is_chosen():
-    f = flow.Flow("f", max_tokens=10)
-    row = f.input("row")
-    head = "S" * 40_000
-    texts = {name: f"{name}{head}{{{{ row.{name} }}}}" for name in "abc"}
-    for name, text in texts.items():
-        f.output(name, f.llm(name, text, row=row))
+def test_what_waits_for_others_between_is_a_sequence_of_its_own():
+    order, static = ("a1", "b1", "b2", "a2"), {"a1": "A", "b1": "B", "b2": "B", "a2": "A"}
 
-    order = call_order(operators(f))
-
-    assert order.nesting == "nested"  # long static beginnings, and nothing of a row in common
-    assert [order.turn(name) for name in "abc"] == [CallTurn(n, 0) for n in range(3)]
-
-    f = flow.Flow("f", max_tokens=10)
-    row = f.input("row")
-    for name in "abc":
-        f.output(name, f.llm(name, f"{{{{ row.text }}}}{name}", row=row))
-    order = call_order(operators(f))
-    assert order.nesting == "row-major"
-    assert {order.turn(name).place for name in "abc"} == {0, 1, 2}
+    ways = nestings(order, static)
+    assert ways["nested"] == (("a1", "a2"), ("b1", "b2"))
+    assert ways["in stretches"] == (("a1",), ("b1", "b2"), ("a2",))
 
 
 def test_calls_of_a_flow_have_lengths_as_far_as_they_are_known_and_wait_for_whom_they_need():
@@ -122,10 +109,11 @@ def test_calls_of_a_flow_have_lengths_as_far_as_they_are_known_and_wait_for_whom
     ]  # fmt: skip
 
 
-def test_without_the_pass_operators_go_as_they_are_asked_for():
-    assert figure_four().compile(flow.Passes(order=False)).order == AS_DECLARED
-    assert figure_four().compile().order.turn("three") == CallTurn(1, 1)
-    assert AS_DECLARED.turn("three") == CallTurn(0, 0)
+def test_turns_are_by_sequence_and_place_and_what_has_none_goes_with_the_first():
+    order = of_sequences("nested", (("one",), ("two", "three")))
+
+    assert order.turn("three") == CallTurn(1, 1)
+    assert order.turn("function") == AS_DECLARED.turn("three") == CallTurn(0, 0)
 
 
 def test_many_calls_that_begin_alike_follow_each_other_too():
