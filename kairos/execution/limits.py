@@ -25,6 +25,7 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     processors: int = 256  # calls of processors that are under way at once, to be batched
     max_open_rows: int | None = None  # None: see `open_rows`
     max_open_bytes: int = 64 * 1024 * 1024  # of rows as they were read, and their vectors
+    caches_prefixes: bool = True  # False: no engine keeps what it computed of a prompt
     memo_bytes: int = 64 * 1024 * 1024  # of results that other rows may share
     # Of one row; None: what it likes.
     row_steps: int | None = None  # of operators, and values that they ask for
@@ -34,7 +35,8 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, value in msgspec.structs.asdict(self).items():
-            if value is not None and value < (name != "memo_bytes"):
+            is_count = value is not None and not isinstance(value, bool)
+            if is_count and value < (name != "memo_bytes"):
                 raise SetupError(f"{name} of a run is {value}, and must be at least 1")
 
 

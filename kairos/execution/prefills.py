@@ -31,6 +31,7 @@ class PrefillsAhead:
     ) -> None:
         # A budget is for what is asked.
         self._is_on = limits.max_calls is None and limits.max_tokens is None
+        self._is_on &= limits.caches_prefixes
         self._has_room, self._figures, self._out = has_room, figures, out
         beside = frozenset(name for each in parts for name in each.beside | each.first_beside)
         self._watched = beside | {each.operator for each in parts}

@@ -55,7 +55,8 @@ class PrefixTouches:
 
     def __init__(self, prefixes: Sequence[StaticPrefix], limits: FlowLimits) -> None:
         is_limited = limits.max_calls is not None or limits.max_tokens is not None
-        self._prefixes = () if is_limited else prefixes  # a budget is for what is asked
+        is_off = is_limited or not limits.caches_prefixes
+        self._prefixes = () if is_off else prefixes  # a budget is for what is asked
         self._of = {name: at for at, each in enumerate(self._prefixes) for name in each.operators}
         self._uses = [_Use() for _ in self._prefixes]
         self._written = 0

@@ -179,6 +179,7 @@ def _gateway(
         Aliases(settings.identity),
         Inference() if settings.infer else None,
         served_models=parts.monitor.models,
+        caches_prefixes=parts.monitor.caches_prefixes,
         on_trouble=parts.monitor.hear_of,
         on_error=on_error,
         bodies=bodies,

@@ -47,7 +47,12 @@ async def call_pool(
         async with embedded_service(record, engines, log_dir) as (service, pool):
             await _joined(service)
             kv_tokens = _kv_tokens(service, len(engines))
-            yield msgspec.structs.replace(pool, kv_tokens=kv_tokens, instances=len(engines))
+            yield msgspec.structs.replace(
+                pool,
+                kv_tokens=kv_tokens,
+                instances=len(engines),
+                caches_prefixes=service.monitor.caches_prefixes(),
+            )
 
 
 @asynccontextmanager
@@ -93,8 +98,13 @@ async def embedded_service(
         def end(workflow_id: str) -> None:
             service.brain.feed(WorkflowEnded(TENANT, workflow_id))
 
-        pool = RunPool(llm, _capacity(service, record.concurrency), end)
-        yield service, msgspec.structs.replace(pool, problems=partial(_problems, service))
+        pool = RunPool(
+            llm,
+            _capacity(service, record.concurrency),
+            end,
+            problems=partial(_problems, service),
+        )
+        yield service, pool
 
 
 def _problems(service: Service) -> list[str]:

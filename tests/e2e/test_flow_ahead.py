@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from kairos.events import Arrived
+from kairos.standin import server as standins
 from tests.e2e.batch_files import key
 from tests.e2e.flows import answers, invoke, kept_in, put
 
@@ -75,6 +77,19 @@ async def test_what_is_computed_ahead_goes_where_nobody_else_is(kairos, held, tm
     assert (await invoked).status == 200
     names = [name_of(call) for call in held.calls]
     assert (sorted(names[:2]), names[2:]) == (["ahead", "said"], ["verdict"])
+
+
+async def test_nothing_is_computed_ahead_for_engines_without_a_prefix_cache(kairos, tmp_path):
+    # The stand-in says so in its figures, as vLLM does.
+    async with standins.serve(standins.StandInSettings(model="tiny")) as engine:
+        served = await kairos(engine.url, flows=kept_in(tmp_path / "flows"))
+        kept = JUDGED.replace("400}", "400, on_cut: keep}").replace(
+            " 20\n", " 20\n    on_cut: keep\n"
+        )
+        await put(served, kept, "judged")
+        assert (await invoke(served, {"text": "x"}, "judged")).status == 200
+    agents = [fact.request.agent for fact in served.facts.all(Arrived)]
+    assert agents == ["said", "verdict"]
 
 
 async def test_nothing_is_computed_ahead_for_a_key_that_may_not_ask_for_what_is_spare(

@@ -70,6 +70,11 @@ class Monitor:
         """All models that are served at the moment."""
         return sorted({model for instance in self._joined.values() for model in instance.models})
 
+    def caches_prefixes(self) -> bool:
+        """Return whether an engine may keep what it computed of a prompt."""
+        joined = self._joined.values()
+        return not joined or any(instance.prefix_caching for instance in joined)
+
     async def model_cards(self) -> dict[str, ModelCard]:
         """Return what engines say of all models that are served at the moment.
 

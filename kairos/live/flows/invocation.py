@@ -115,10 +115,12 @@ class Invocation:
         threads: TenantThreads,
         tenant: str,
         share: Callable[[Callable[[FlowFact], None]], InvocationSharing] | None = None,
+        limits: FlowLimits = LIMITS,
     ) -> None:
         """`why_failed`: by node and error, what the client is told, if not that it failed.
         `threads`: where it computes. `share`: for a plan that fetches results."""
         self._plan, self._row, self._threads, self._tenant = plan, row, threads, tenant
+        self._limits = limits
         self._make_calls, self._why_failed, self._on_finished = make_calls, why_failed, on_finished
         self._facts: asyncio.Queue[FlowFact] = asyncio.Queue()
         self._group: GroupRead | None = None  # what its row was gathered to
@@ -136,7 +138,7 @@ class Invocation:
         """
         began_s = time.monotonic()
         executor = await self._beside(
-            partial(FlowExecutor, self._plan, LIMITS, self._time.is_spent)
+            partial(FlowExecutor, self._plan, self._limits, self._time.is_spent)
         )
         calls = self._make_calls(self._facts.put_nowait)
         try:

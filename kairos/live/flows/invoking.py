@@ -28,7 +28,13 @@ from kairos.header_names import (
 from kairos.live.flows.declared_apps import DeclaredApps
 from kairos.live.flows.flow_llm import FlowLLM
 from kairos.live.flows.flow_store import FlowStore, InvocationCounts
-from kairos.live.flows.invocation import FUNCTIONS, FlowResult, Invocation, OperatorFinished
+from kairos.live.flows.invocation import (
+    FUNCTIONS,
+    LIMITS,
+    FlowResult,
+    Invocation,
+    OperatorFinished,
+)
 from kairos.live.flows.plans import FlowPlans, spoken_by
 from kairos.live.flows.records import FlowsBusy
 from kairos.live.flows.shared_results import InvocationSharing, SharedResults
@@ -50,6 +56,8 @@ from kairos.plan.pipeline import Plan
 # Threads that a tenant has: together fewer than there are, so that another finds one. A flow of
 # many operators takes seconds to plan.
 _PLANS_AT_ONCE, _COMPUTING_AT_ONCE = 1, 2
+
+_NO_PREFIXES = msgspec.structs.replace(LIMITS, caches_prefixes=False)
 
 # What an invocation says of itself, its calls say, too.
 _PASSED_ON = tuple(
@@ -201,6 +209,7 @@ class Invoking:
                 self._threads,
                 caller.tenant,
                 share,
+                _NO_PREFIXES if not self._gateway.caches_prefixes() else LIMITS,
             )
             try:
                 return await self._in_time(invocation, ready.deadline_at)

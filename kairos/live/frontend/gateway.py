@@ -66,9 +66,14 @@ class Gateway:
         classes: ServiceClasses,
         tracing: Tracing | None = None,
         salts_caches: bool = False,
+        caches_prefixes: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Put it together. `salts_caches`: tenants share no prefix caches of engines."""
-        self.served_models = served_models
+        """Put it together.
+
+        `salts_caches`: tenants share no prefix caches of engines. `caches_prefixes`: whether an
+        engine has one, as far as this process knows.
+        """
+        self.served_models, self.caches_prefixes = served_models, caches_prefixes
         self.sink, self.engine, self.access, self.prompts = sink, engine, access, prompts
         self.aliases, self.inference, self.classes = aliases, inference, classes
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies

@@ -70,6 +70,7 @@ class RunPool(msgspec.Struct, frozen=True):
     on_workflow_end: Callable[[str], None]
     kv_tokens: int | None = None  # that its engines hold together; None: not known
     instances: int = 1  # engines
+    caches_prefixes: bool = True  # an engine keeps what it computed of a prompt, as far as is known
     processors: Processors | None = None  # None: the flow needs none
     problems: Callable[[], Sequence[str]] = tuple  # of engines, where none takes calls now
     # Beside the run, for as long as it goes on: has the models there that its calls want.
@@ -133,6 +134,7 @@ class FlowRun:
                 kv_tokens=pool.kv_tokens,
                 instances=pool.instances,
                 functions=FUNCTIONS,
+                caches_prefixes=pool.caches_prefixes,
                 max_calls=self.record.max_calls,
                 max_tokens=self.record.max_tokens,
             )

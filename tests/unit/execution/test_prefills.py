@@ -312,3 +312,9 @@ def test_a4_of_a_prompt_each_part_begins_when_it_is_known():
     assert [type(each) for each in asked] == [IssueCall, TouchPrefix] * 2 + [IssueCall]
     assert asked[1].body["messages"][1]["content"] == "".join(PASSAGES) + " Found: "
     assert asked[3].body["messages"][1]["content"].endswith(" Draft: ")
+
+
+def test_a4_nothing_goes_ahead_to_engines_that_keep_nothing_of_a_prompt():
+    given = {"q": "why so", "ps": PASSAGES}
+    asked = drive(looped(), given, caches_prefixes=False)
+    assert {type(each) for each in asked} == {IssueCall}
