@@ -3,13 +3,15 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from kairos.engine_profile import EngineProfile
 from kairos.errors import SetupError
-from kairos.plan.call_shapes import llm_needs
+from kairos.plan.call_shapes import call_shapes, llm_needs
 from kairos.plan.check import every
 from kairos.plan.costs.fluid import makespan_us
 from kairos.plan.device_work import OperatorWork
-from kairos.plan.operators import Generation
+from kairos.plan.operators import Generation, Operator
 from kairos.plan.pipeline import Plan
 from kairos.plan.prediction import FlowPrediction, OperatorCalls
 from kairos.planner.serving import CallShape
@@ -30,13 +32,43 @@ def flow_work(
     """
     operators, counted = plan.declaration.operators, prediction.by_operator
     waits, made = llm_needs(operators), []
+    reused = shared_contexts(operators)
     for operator in every(operators):
         calls = counted.get(operator.name)
         if isinstance(operator.params, Generation) and calls is not None and calls.calls:
             model = _model(operator.params.model, profiles)
             after = tuple(dict.fromkeys(_asked(waits, operator.name, counted)))
-            made.append(_work(operator.name, model, after, calls, profiles, devices))
+            work = _work(operator.name, model, after, calls, profiles, devices)
+            context, share = reused.get(operator.name, (None, 0.0))
+            tokens = share * calls.prompt_tokens
+            if context is not None and tokens <= profiles[model].kv_tokens:
+                saved_us = tokens * profiles[model].step.prefill_token_us
+                saved_us = min(saved_us, work.run_us[0] - work.last_us if work.last_us else 0.0)
+                work = replace(work, context=context, reused_us=max(0.0, saved_us))
+            made.append(work)
     return made
+
+
+def shared_contexts(operators: Sequence[Operator]) -> dict[str, tuple[str, float]]:
+    """Return what prompts of a row begin with together, and its share of each (Halo's lambda).
+
+    What all rows have is left out: an engine computes it once for the whole batch. Operators that
+    share nothing of a row with another are left out, too.
+    """
+    shapes = call_shapes(operators)
+    paths = {name: call.prompt for name, call in shapes.calls.items()}
+    below: dict[str, set[str]] = {}  # by segment, the operators whose prompts have it
+    for name, path in paths.items():
+        for segment in path:
+            below.setdefault(segment.name, set()).add(name)
+    found = {}
+    for name, path in paths.items():
+        varying = path[shapes.varies[name] :]
+        shared = [each for each in varying if len(below[each.name]) > 1]
+        if shared:
+            tokens = sum(each.tokens for each in shared)
+            found[name] = (shared[0].name, tokens / sum(each.tokens for each in path))
+    return found
 
 
 def _asked(

@@ -4,8 +4,9 @@ import pytest
 
 from kairos import flow
 from kairos.errors import SetupError
+from kairos.plan.call_shapes import COLUMN_TOKENS
 from kairos.plan.costs.fluid import makespan_us
-from kairos.plan.flow_work import flow_work
+from kairos.plan.flow_work import flow_work, shared_contexts
 from kairos.plan.prediction import predict
 from kairos.planner.serving import CallShape
 from kairos.sim.engine.profiles import profile
@@ -79,3 +80,30 @@ def test_a_model_of_which_nothing_is_known_is_refused():
     with pytest.raises(SetupError, match="calls that name no model"):
         works(f.compile())
     assert works(f.compile(), {"small": PROFILES["small"]})[0].model == "small"
+
+
+def test_what_prompts_of_a_row_begin_with_together_is_reused_on_the_same_device():
+    f = flow.Flow("contexts", max_tokens=8)
+    row = f.input("row")
+    role, text = "You judge. " * 30, "{{ row.text }}\n"
+    first = f.llm("first", text + "Who?", system=role, row=row)
+    f.output("a", f.llm("second", text + "So: {{ v }}", system=role, row=row, v=first))
+    f.output("b", f.llm("other", "{{ row.title }}" + text, system=role, row=row))
+    f.output("c", f.llm("alone", "{{ row.text }} {{ row.title }}", row=row))
+    found = shared_contexts(f.compile().declaration.operators)
+    assert {*found} == {"first", "second"}
+    assert found["first"][0] == found["second"][0]
+    whole = COLUMN_TOKENS + len(role) / 4
+    assert found["first"][1] == pytest.approx(COLUMN_TOKENS / whole, abs=0.03)
+    # In a batch that an engine's memory holds, not in one that it does not.
+    plan, llama = f.compile(), profile("a40-llama3-8b")
+    for count, is_reused in ((4, True), (40_000, False)):
+        counted = predict(
+            plan, [{"text": f"{n} " * 400, "title": "t"} for n in range(count // 100 or 4)]
+        )
+        for each in counted.by_operator.values():
+            each.calls, each.prompt_tokens = count, count * 600
+        works = {each.name: each for each in flow_work(plan, counted, {"m": llama}, 2)}
+        assert (works["second"].reused_us > 0) == is_reused
+        assert works["alone"].reused_us == works["other"].reused_us == 0
+        assert works["second"].reused_us < works["second"].run_us[0]
