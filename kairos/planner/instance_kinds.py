@@ -7,7 +7,7 @@ import msgspec
 from kairos.errors import SetupError
 from kairos.planner.engine_rates import EngineRates, derived, layouts
 from kairos.planner.hardware import Accelerator, ModelShape
-from kairos.planner.ownership import Terms, hourly_cost
+from kairos.planner.ownership import Terms, check_terms, hourly_cost
 from kairos.planner.pool import CallKind, InstanceKind
 from kairos.planner.serving import Phases, use
 
@@ -41,6 +41,7 @@ def instance_kinds(offer: HardwareOffer, calls: Sequence[CallKind]) -> InstanceK
     Raises:
         SetupError: no device can serve the calls of some model; the message says why not.
     """
+    check_terms(offer.terms)
     models = {offer.model_of(call.name).name: offer.model_of(call.name) for call in calls}
     kinds: list[InstanceKind] = []
     left_out: dict[str, str] = {}
@@ -85,6 +86,7 @@ def _of_device(
                     rates=rates,
                     usd_per_hour=hourly.total * rates.devices,
                     kwh_per_hour=hourly.kwh * rates.devices,
+                    paid=hourly.paid,
                     model=model.name,
                     kv_bytes_per_token=model.kv_bytes_per_token(),
                 )

@@ -33,6 +33,7 @@ class HourlyCost(msgspec.Struct, frozen=True, kw_only=True):
     energy: float = 0.0
     hosting: float = 0.0
     kwh: float = 0.0  # drawn in an hour
+    paid: str = "bought"  # or rented
 
     @property
     def total(self) -> float:
@@ -49,17 +50,21 @@ def payment_per_month(price_usd: float, years: float, interest: float) -> float:
 
 
 def hourly_cost(device: Accelerator, terms: Terms) -> HourlyCost:
-    """Raises SetupError: the catalogue has no such price for it, or the terms make no sense."""
-    price = device.bought if terms.prices == "bought" else device.rented
+    """Return the cost on these terms; without a price for them, on the other ones.
+
+    Raises:
+        SetupError: the catalogue has no price for the device, or the terms make no sense.
+    """
+    rented = device.bought is None or (terms.prices == "rented" and device.rented is not None)
+    check_terms(terms)
+    price = device.rented if rented else device.bought
     if price is None:
         raise SetupError(
-            f"{device.name} has no price as {terms.prices}: give one in a catalogue of your own, "
-            f"or leave {device.name} out"
+            f"{device.name} has no price: give one in a catalogue of your own, or leave "
+            f"{device.name} out"
         )
-    if terms.prices == "rented":
-        return HourlyCost(capital=price.usd, kwh=_kwh(device, terms))
-    if not (terms.years > 0 and terms.interest >= 0 and terms.usd_per_kwh >= 0):
-        raise SetupError("years must be above 0, interest and usd_per_kwh 0 or more")
+    if rented:
+        return HourlyCost(capital=price.usd, kwh=_kwh(device, terms), paid="rented")
     kwh = _kwh(device, terms)
     return HourlyCost(
         capital=payment_per_month(price.usd, terms.years, terms.interest) / HOURS_PER_MONTH,
@@ -67,6 +72,12 @@ def hourly_cost(device: Accelerator, terms: Terms) -> HourlyCost:
         hosting=device.watts / 1000 * terms.hosting_usd_per_kw_month / HOURS_PER_MONTH,
         kwh=kwh,
     )
+
+
+def check_terms(terms: Terms) -> None:
+    """Raises SetupError: the terms make no sense."""
+    if not (terms.years > 0 and terms.interest >= 0 and terms.usd_per_kwh >= 0):
+        raise SetupError("years must be above 0, interest and usd_per_kwh 0 or more")
 
 
 def per_workflow(usd_per_hour: float, workflows_per_s: float) -> float:

@@ -53,6 +53,7 @@ class InstanceKind(msgspec.Struct, frozen=True, kw_only=True):
     rates: EngineRates
     usd_per_hour: float  # of all its devices
     kwh_per_hour: float = 0.0
+    paid: str = ""  # how: bought or rented
     model: str = ""  # whose calls it serves
     kv_bytes_per_token: float = 0.0  # of the model; 0: the problem's
     most: int = MOST_INSTANCES  # that can be had

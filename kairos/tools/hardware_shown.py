@@ -88,6 +88,7 @@ def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
                 "utilisation": round(found.instances[kind.name].utilisation, 3),
                 "batch": round(found.instances[kind.name].batch, 1),
                 "kv_tokens": int(kind.rates.kv_tokens),
+                "paid": kind.paid,
                 "measured": kind.rates.measured,
                 "rests_on": kind.rates.rests_on,
             }
@@ -191,7 +192,7 @@ def _instances(planned: PlannedPool) -> Table:
             f"{count * kind.rates.devices:,}",
             f"{state.utilisation:.0%}",
             Text("measured" if kind.rates.measured else "derived")
-            + Text(f": {kind.rates.rests_on}"),
+            + Text(f"; {kind.paid}: {kind.rates.rests_on}"),
         )
     return table
 

@@ -1,5 +1,6 @@
 """G8: four years, 8 %, 0.40 per kWh: what an hour, a workflow and a token cost."""
 
+import msgspec
 import pytest
 
 from kairos.errors import SetupError
@@ -56,8 +57,8 @@ def test_g8_per_workflow_and_per_million_tokens():
 
 
 def test_what_has_no_price_is_refused_with_what_to_do():
-    with pytest.raises(SetupError, match="l40s has no price as bought: give one"):
-        hourly_cost(L40S, Terms())
+    with pytest.raises(SetupError, match="l40s has no price: give one"):
+        hourly_cost(msgspec.structs.replace(L40S, rented=None), Terms())
     with pytest.raises(SetupError, match="years must be above 0"):
         hourly_cost(H100, Terms(years=0))
 

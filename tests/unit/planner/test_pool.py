@@ -310,11 +310,21 @@ def test_a_workflow_costs_the_hour_over_the_workflows_of_it():
 
 
 def test_devices_that_cannot_be_used_are_named_with_the_reason():
-    found = plan(question(names=("h100", "l40s", "epyc-9654")))
-    assert set(found.left_out) == {"l40s", "epyc-9654"}
-    assert "no price as bought" in found.left_out["l40s"]
-    with pytest.raises(SetupError, match="nothing can serve llama-3-8b: l40s has no price"):
-        plan(question(names=("l40s",)))
+    found = plan(question(names=("h100", "epyc-9654")))
+    assert set(found.left_out) == {"epyc-9654"}
+    with pytest.raises(SetupError, match="nothing can serve llama-3-8b: epyc-9654 is a processor"):
+        plan(question(names=("epyc-9654",)))
+
+
+def test_what_has_no_price_as_bought_is_planned_as_rented():
+    asked = question(names=("h100", "l40s"))
+    paid = {
+        each.device: (each.paid, each.usd_per_hour)
+        for each in instance_kinds(asked.offer, question_calls(asked)).kinds
+        if each.rates.devices == 1
+    }
+    assert paid["l40s"] == ("rented", 1.40)
+    assert paid["h100"][0] == "bought"
 
 
 def test_what_was_measured_takes_the_place_of_what_is_derived():
