@@ -26,16 +26,16 @@ from kairos.plan.flow_profile import OperatorProfile
 from kairos.plan.nesting import nestings
 from kairos.plan.operators import Generation
 from kairos.plan.order import cache_aware_order
-from kairos.plan.order_trial import Sample, TrialEngine, tried
+from kairos.plan.order_trial import STEP_TOKENS, Sample, TrialEngine, tried
 from kairos.plan.passes.order import AS_DECLARED, CallOrder, of_sequences
 from kairos.plan.pipeline import Plan
 
-_MORE = 0.06  # of prompts' tokens that must be found beside those without an order
+_MORE = 0.08  # of prompts' tokens that must be found beside those without an order
 _LESS_TIME = 0.99  # of the time
 _ROWS, _CALLS, _BYTES = 16, 400, 2 << 20  # of the sample: the rows, their calls, their prompts
 _TRIED_ROWS, _TRIED_CALLS = 128, 700  # in a trial
 _SEQUENCES = 32  # of an engine; a larger one is tried at a smaller scale
-_WINDOWS = (1, 2, 4, 8, 16, 32, 64)  # rows
+_WINDOWS = (1, 2, 3, 4, 6, 8, 16, 32, 64)  # rows
 _TIMES = 3.0  # rounds of a loop, items of a map
 _ANSWERS = tuple(0.25 + 0.075 * tenth for tenth in range(11))  # of the tokens that they may have
 
@@ -60,7 +60,7 @@ def kept_order(plan: Plan, rows: Sequence[Mapping[str, object]], pool: RunEngine
     sample = _sample(plan, rows)
     if sample is None:
         return AS_DECLARED
-    engine, scale = _share(pool, sample.same_tokens)
+    engine, scale = _share(pool, sample)
     engines = [engine, replace(engine, queues=True)]
     count = min(_TRIED_ROWS, max(2, _TRIED_CALLS * len(sample.of_row) // len(sample.calls)))
     without = [tried(sample, AS_DECLARED, each, count) for each in engines]
@@ -132,19 +132,22 @@ def _guessed(plan: Plan) -> dict[str, OperatorProfile]:
     return found
 
 
-def _share(pool: RunEngines, same_tokens: int) -> tuple[TrialEngine, float]:
+def _share(pool: RunEngines, sample: Sample) -> tuple[TrialEngine, float]:
     """Return the part of the pool that is tried, and how many such there are.
 
     It is one instance, or a part of a large one. What is the same for all rows it holds whole.
     """
-    sequences = max(1, pool.sequences // pool.instances)
-    smaller = max(1.0, sequences / _SEQUENCES)
     memory = pool.kv_tokens // pool.instances
-    same = min(same_tokens, memory)
+    same = min(sample.same_tokens, memory)
+    largest = fmean(each.tokens + each.answer_tokens for each in sample.calls)
+    fit = max(1, round(2 * memory / largest))  # what they have in common leaves room for more
+    sequences = min(fit, max(1, pool.sequences // pool.instances))
+    smaller = max(1.0, sequences / _SEQUENCES)
     engine = TrialEngine(
         kv_tokens=round(same + (memory - same) / smaller),
         sequences=round(sequences / smaller),
         released=max(1, round(pool.released / pool.instances / smaller)),
+        step_tokens=STEP_TOKENS / smaller,  # a part computes as much less in a step
     )
     return engine, pool.instances * smaller
 

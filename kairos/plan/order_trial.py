@@ -38,6 +38,7 @@ class TrialEngine(msgspec.Struct, frozen=True):
     sequences: int
     released: int
     queues: bool = False
+    step_tokens: float = STEP_TOKENS  # that are computed in the time of a decoding step
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -184,7 +185,7 @@ class _Run:
             if not self._running:
                 break
             self._end()
-        took = self._asked - self._found + self._step * STEP_TOKENS
+        took = self._asked - self._found + self._step * self._engine.step_tokens
         return Trial(self._found, self._asked, took)
 
     def _dispatch(self) -> None:
@@ -262,7 +263,7 @@ class _Run:
         found = min(found, (call.tokens - 1) // _BLOCK_TOKENS) * _BLOCK_TOKENS
         self._found += found
         self._asked += call.tokens
-        steps = call.answer_tokens + (call.tokens - found) / STEP_TOKENS
+        steps = call.answer_tokens + (call.tokens - found) / self._engine.step_tokens
         heapq.heappush(self._running, (self._step + steps, at, keys, answer))
         return True
 
