@@ -61,6 +61,7 @@ _MODULES = (
     "e61_hardware_regret",
     "e63_little_memory",
     "e64_mini_batches",
+    "e65_depth_order",
     "e62_hardware_loads",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}

@@ -42,6 +42,7 @@ QUICKEST = (
     "e60_convergence",
     "e63_little_memory",
     "e64_mini_batches",
+    "e65_depth_order",
 )
 
 
