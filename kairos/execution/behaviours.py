@@ -14,7 +14,7 @@ import msgspec
 from kairos.execution.frames import ABSENT, OpenRow, Slot, ValueFrame
 from kairos.execution.reading import ArgumentReader, Located
 from kairos.plan.invalid import OperatorFailed
-from kairos.plan.operators import MOST_ITEMS, Reference
+from kairos.plan.operators import MOST_ITEMS
 from kairos.plan.passes.prefill import PartialPrefill
 from kairos.plan.templates import Expression, Template
 from kairos.plan.values import as_text, type_name
@@ -113,13 +113,9 @@ class BeginsPrompt(msgspec.Struct, frozen=True):
             number, beside = frame.values[1] + 1, part.beside  # type: ignore[operator]
             if number > self.last_round:
                 return Gives(ABSENT)
-        rounds = {
-            name: number
-            for name, argument in part.inputs.items()
-            if argument == Reference(f"{part.loop}.round")
-        }
         node = f"{part.loop}.{number}.{part.operator}"
-        return WantsPrefill(part, part.body({**values, **rounds}), node, beside)
+        body = part.body({**values, **dict.fromkeys(part.rounds, number)})
+        return WantsPrefill(part, body, node, beside)
 
 
 class Chooses(msgspec.Struct, frozen=True):

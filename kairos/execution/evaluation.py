@@ -32,8 +32,7 @@ class Evaluation:
     def begin(self, row: OpenRow, scope: CompiledScope) -> None:
         frame = scope.frame(row)
         self._demand((frame, len(scope.operators) - 1))
-        for slot in scope.ahead:
-            self._demand((frame, slot))
+        self._begin_ahead(frame)
 
     def run(self) -> None:
         """Until every open row waits for a call, or has ended."""
@@ -92,7 +91,7 @@ class Evaluation:
         self._agenda.append(wanted)
 
     def _begin_ahead(self, frame: ValueFrame) -> None:
-        """Ask for what may be computed ahead in a round that begins."""
+        """Ask for what may be computed ahead in a row, or in a round, that begins."""
         for slot in frame.scope.ahead:
             if frame.values[slot] is UNASKED:
                 self._demand((frame, slot))

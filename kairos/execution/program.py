@@ -30,7 +30,6 @@ from kairos.execution.requests import function_call, generation, processing
 from kairos.plan.check import every
 from kairos.plan.operators import (
     Aggregate,
-    Argument,
     Branch,
     Chunking,
     Data,
@@ -45,11 +44,9 @@ from kairos.plan.operators import (
     Output,
     Params,
     Processing,
-    Reference,
     RegisteredCall,
     StagedMap,
 )
-from kairos.plan.passes.prefill import PartialPrefill
 from kairos.plan.pipeline import Plan
 from kairos.plan.references import placeholders
 from kairos.plan.retrieval import aggregated, chunked
@@ -118,12 +115,9 @@ class _Compiler:
             else _outputs(declared.outputs, names)
         )
         for part in self._plan.prefills:
-            if part.loop is None:
-                self._begin_ahead(scope, BeginsPrompt(part, inputs_reader(part.inputs, names)))
-            elif part.first_beside:
-                inputs = {
-                    name: each for name, each in part.inputs.items() if not _is_round(part, each)
-                }
+            if part.loop is None or part.first_beside:
+                rounds = part.rounds
+                inputs = {name: each for name, each in part.inputs.items() if name not in rounds}
                 self._begin_ahead(scope, BeginsPrompt(part, inputs_reader(inputs, names)))
         scope.operators.append(CompiledOperator(ROOT, None, root))
         return scope
@@ -233,8 +227,3 @@ def _choice(
     cases = {case: argument_reader(value, names) for case, value in params.cases.items()}
     other = None if params.otherwise is None else argument_reader(params.otherwise, names)
     return lambda values: cases.get(as_text(on.value(values)), other)
-
-
-def _is_round(part: PartialPrefill, argument: Argument) -> bool:
-    """Return whether an argument is the number of the round of the part's loop."""
-    return argument == Reference(f"{part.loop}.round")

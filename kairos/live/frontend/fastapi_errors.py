@@ -53,11 +53,11 @@ def _methods_of(request: HttpRequest) -> str:
         for each in request.app.routes
         if isinstance(each, Route) and each.matches(request.scope)[0] is not Match.NONE
     ]
-    own = [each for each in routes if isinstance(each, APIRoute)]
-    # What is left matches all of `/v1`: calls that are passed on, and models.
-    passes = is_passed_on("POST", request.url.path)
-    methods = {method for each in own or routes * passes for method in each.methods or ()}
-    methods = methods or {"GET"}
+    own: list[Route] = [each for each in routes if isinstance(each, APIRoute)]
+    if not own and is_passed_on("POST", request.url.path):
+        own = routes  # the one for all of `/v1`
+    methods = {method for each in own for method in each.methods or ()}
+    methods = methods or {"GET"}  # of models
     more = {"HEAD", "OPTIONS"} if "GET" in methods else {"OPTIONS"}
     return ", ".join(sorted(methods | more))
 

@@ -35,6 +35,7 @@ from kairos.plan.operators import (
     MapOver,
     MessageTemplate,
     Operator,
+    Reference,
 )
 from kairos.plan.prompts import beginning
 from kairos.plan.references import needs, placeholders, referred
@@ -67,6 +68,12 @@ class PartialPrefill(msgspec.Struct, frozen=True):
     tokens: int  # about
     loop: str | None = None
     first_beside: frozenset[str] = frozenset()
+
+    @property
+    def rounds(self) -> frozenset[str]:
+        """Inputs that are the number of the loop's round."""
+        number = Reference(f"{self.loop}.round")
+        return frozenset(name for name, each in self.inputs.items() if each == number)
 
     def body(self, values: Mapping[str, object]) -> dict[str, object]:
         """See `prompts.beginning`. Raises OperatorFailed: a value lacks a part."""
