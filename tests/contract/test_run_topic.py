@@ -17,9 +17,10 @@ from kairos.live.bus.left_out import left_out
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.runs import journal as journal_module
 from kairos.live.runs import run_topic, run_topic_reader
-from kairos.live.runs.journal import KeptResult, RunJournal
+from kairos.live.runs.journal import RunJournal
 from kairos.live.runs.journal_changes import NodeKept
 from kairos.live.runs.large_values import MESSAGE_VALUE_BYTES, LargeValues
+from kairos.live.runs.result_store import KeptResult
 from kairos.live.runs.run_log import RecordTold, RunClaimed
 from kairos.live.runs.run_store import RunRecord, RunStore
 from kairos.live.runs.run_topic import RunTopic
@@ -34,6 +35,10 @@ from kairos.tools.run_bus import find_run, tell_cancelled
 from kairos.topics import RUNS
 
 LARGE = "x" * MESSAGE_VALUE_BYTES
+
+
+def known(journal, row):
+    return journal.resumed(0, [row])[row].results
 
 
 class Hosts:
@@ -105,17 +110,17 @@ def test_another_host_with_an_empty_directory_has_all_that_was_journalled(hosts)
     second = hosts.execute("two")
 
     for journal in (second, hosts.execute("one")):
-        assert journal.known(0, 0) == {
+        assert known(journal, 0) == {
             "a": KeptResult("signature of {'n': [1, 2, 'é']}", {"n": [1, 2, "é"]})
         }
-        assert journal.known(0, 2) == journal.known(0, 1) == {"shared": KeptResult("s", "for all")}
-        assert journal.known(0, 3) == {}
+        assert known(journal, 2) == known(journal, 1) == {"shared": KeptResult("s", "for all")}
+        assert known(journal, 3) == {}
         assert list(journal.written(0, 9)) == [(0, "out")]
         assert list(journal.groups(9)) == [("k", [7])]
         assert [(each.row, each.node, each.error) for each in journal.failed(0, 9)] == [
             (4, "a", "why")
         ]
-        assert journal.has_ended(0, 0, b"digest")
+        assert journal.resumed(0, [0])[0].ended == b"digest"
         hosts.leave(journal)
 
 
@@ -137,9 +142,9 @@ def test_of_two_executors_the_later_one_counts_and_the_earlier_one_is_told(hosts
 
     hosts.leave_all()
     third = hosts.execute("three")
-    assert [sorted(third.known(0, row)) for row in (0, 1, 2)] == [["a"], ["a"], []]
+    assert [sorted(known(third, row)) for row in (0, 1, 2)] == [["a"], ["a"], []]
     # And where the earlier one was, too.
-    assert [sorted(hosts.execute("one").known(0, row)) for row in (0, 1, 2)] == [["a"], ["a"], []]
+    assert [sorted(known(hosts.execute("one"), row)) for row in (0, 1, 2)] == [["a"], ["a"], []]
 
 
 def test_a_name_that_anybody_may_have_given_itself_does_nothing_to_a_terminal(hosts):
@@ -184,7 +189,7 @@ def test_a_host_that_left_before_its_disk_had_all_reads_that_again(hosts, monkey
         keep(first, 0, "late")
         hosts.leave(first)
 
-    assert sorted(hosts.execute("one").known(0, 0)) == ["a"]
+    assert sorted(known(hosts.execute("one"), 0)) == ["a"]
 
 
 def test_a_host_whose_disk_was_full_when_it_left_reads_what_it_lacks_again(hosts, monkeypatch):
@@ -202,7 +207,7 @@ def test_a_host_whose_disk_was_full_when_it_left_reads_what_it_lacks_again(hosts
     hosts.leave(first)
 
     again = hosts.execute("one")
-    assert [sorted(again.known(0, row)) for row in (0, 1)] == [["a"], ["a"]]
+    assert [sorted(known(again, row)) for row in (0, 1)] == [["a"], ["a"]]
 
 
 def test_a_large_value_goes_by_a_file_that_both_hosts_see(hosts, mock_kafka):
@@ -214,7 +219,7 @@ def test_a_large_value_goes_by_a_file_that_both_hosts_see(hosts, mock_kafka):
     assert all(len(each.value()) < 1000 for each in everything(hosts, mock_kafka))
 
     second = hosts.execute("two", values=hosts.values)
-    assert second.known(0, 0)["a"].value == LARGE
+    assert known(second, 0)["a"].value == LARGE
     assert list(second.written(0, 9)) == [(1, {"text": LARGE})]
     assert all(
         each.stat().st_mode & 0o077 == 0 for each in hosts.values.rglob("*") if each.is_file()
@@ -236,7 +241,7 @@ def test_without_such_a_directory_a_large_value_stops_the_run_and_says_what_to_g
         keep(first, 1, LARGE)
     first.settle()
     hosts.leave(first)
-    assert [sorted(hosts.execute("two").known(0, row)) for row in (0, 1)] == [["a"], []]
+    assert [sorted(known(hosts.execute("two"), row)) for row in (0, 1)] == [["a"], []]
 
 
 def test_what_is_known_of_a_run_is_there_for_others_unless_the_run_was_lost(hosts):
@@ -299,7 +304,7 @@ def test_a_host_that_is_left_while_it_begins_takes_the_run_from_nobody(hosts, mo
             begun.result(30)
     keep(first, 0, "goes on")
     first.settle()
-    assert first.known(0, 0) == {"a": KeptResult("signature of goes on", "goes on")}
+    assert known(first, 0) == {"a": KeptResult("signature of goes on", "goes on")}
 
 
 def test_a_large_value_is_written_beside_whoever_sends_it_and_stays_in_order(hosts, monkeypatch):
@@ -323,9 +328,9 @@ def test_a_large_value_is_written_beside_whoever_sends_it_and_stays_in_order(hos
     first.settle()
     assert threading.main_thread() not in kept_in
     assert (first.backlog, first.backlog_bytes) == (0, 0)
-    assert first.known(0, 0)["a"].value == "other"
+    assert known(first, 0)["a"].value == "other"
     hosts.leave(first)
-    assert hosts.execute("two", values=hosts.values).known(0, 0)["a"].value == "other"
+    assert known(hosts.execute("two", values=hosts.values), 0)["a"].value == "other"
 
 
 def test_an_executor_is_heard_while_large_values_are_being_written(hosts, monkeypatch):
@@ -345,7 +350,7 @@ def test_an_executor_is_heard_while_large_values_are_being_written(hosts, monkey
     go_on.set()
     first.settle()
     assert (first.backlog, first.backlog_bytes) == (0, 0)
-    assert first.known(0, 0)["a"].value == LARGE
+    assert known(first, 0)["a"].value == LARGE
 
 
 def test_a_run_is_cancelled_without_what_it_has_found_out_and_nobody_goes_on_with_it(
@@ -383,7 +388,7 @@ def test_of_a_log_whose_beginning_is_gone_what_is_left_counts(hosts):
     first._topic.send(NodeKept(0, 0, "shared", "s"))
     keep(first, 0, "kept")
     first.settle()
-    assert first.known(0, 0) == {"a": KeptResult("signature of kept", "kept")}
+    assert known(first, 0) == {"a": KeptResult("signature of kept", "kept")}
 
 
 def test_of_a_run_that_is_older_than_its_log_what_its_executor_has_written_counts(hosts):
@@ -401,7 +406,7 @@ def test_of_a_run_that_is_older_than_its_log_what_its_executor_has_written_count
 
     assert latest_record(hosts.cluster, hosts.run_id) == b'{"state": "running"}'
     journal = hosts.execute("another")
-    assert [sorted(journal.known(0, row)) for row in range(4)] == [["a"], [], [], ["a"]]
+    assert [sorted(known(journal, row)) for row in range(4)] == [["a"], [], [], ["a"]]
 
 
 def test_other_runs_and_what_makes_no_sense_do_nothing(hosts):
@@ -418,7 +423,7 @@ def test_other_runs_and_what_makes_no_sense_do_nothing(hosts):
     keep(first, 1, "ours")
     first.settle()
 
-    assert [sorted(first.known(0, row)) for row in (0, 1)] == [[], ["a"]]
+    assert [sorted(known(first, row)) for row in (0, 1)] == [[], ["a"]]
     assert left_out()[RUNS] == before + 5
 
 
@@ -455,7 +460,7 @@ def test_a_run_is_taken_over_while_other_runs_write_to_its_partition_all_the_tim
         told = threads.submit(latest_record, hosts.cluster, hosts.run_id)
         assert told.result(60) == b'{"state": "running"}'
         second = threads.submit(hosts.execute, "two").result(60)
-        assert sorted(second.known(0, 0)) == ["a"]
+        assert sorted(known(second, 0)) == ["a"]
 
 
 def test_who_stands_by_hears_a_run_behind_all_that_there_is_of_others(hosts, monkeypatch):

@@ -359,8 +359,8 @@ async def test_while_the_disk_is_full_the_run_waits_and_then_goes_on(
     journals, tries = [], []
     opened = RunJournal.__init__
 
-    def limited(self, *arguments):
-        opened(self, *arguments)
+    def limited(self, *arguments, **options):
+        opened(self, *arguments, **options)
         self._commit._connection.execute("PRAGMA max_page_count = 30")
         self._commit._connection.set_trace_callback(
             lambda statement: tries.append(1) if statement.startswith("BEGIN") else None

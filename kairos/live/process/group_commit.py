@@ -34,13 +34,17 @@ class GroupCommit:
         on_trouble: Callable[[str | None], None],
         *,
         may_lose: bool = False,
+        guard: Change | None = None,
     ) -> None:
         """
         Args:
             on_trouble: is called in the writer's thread with a line when the disk takes nothing,
                 and with None when it does again.
             may_lose: drop what a full disk does not take.
+            guard: a query that finds something for as long as this may write; it is asked in each
+                transaction.
         """
+        self._guard = guard
         self._connection, self._on_trouble, self._may_lose = connection, on_trouble, may_lose
         self._changes: queue.SimpleQueue[Change | threading.Event | None] = queue.SimpleQueue()
         self._group: list[Change] = []
@@ -148,6 +152,8 @@ class GroupCommit:
     def _commit(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
+            if self._guard is not None and not self._connection.execute(*self._guard).fetchone():
+                raise sqlite3.IntegrityError("somebody else writes there now")
             for statement, parameters in self._group:
                 self._connection.execute(statement, parameters)
             self._connection.execute("COMMIT")

@@ -25,12 +25,18 @@ from kairos.execution.commands import (
     WriteRow,
 )
 from kairos.execution.executor import Executor
-from kairos.execution.facts import CacheAnswered, EnginesIdle, FlowFact, StopAsked
+from kairos.execution.facts import (
+    CacheAnswered,
+    CallAnswered,
+    CallBroke,
+    EnginesIdle,
+    FlowFact,
+    StopAsked,
+)
 from kairos.execution.timeline import Timeline
 from kairos.live.runs.calls import RunCalls
 from kairos.live.runs.intake import TableIntake
-from kairos.live.runs.journal import RunJournal
-from kairos.live.runs.result_cache import ResultCache
+from kairos.live.runs.result_store import CachedValue, ResultStore
 
 # Changes that the journal may be behind, and bytes, until the executor waits for the disk.
 BACKLOG, BACKLOG_BYTES = 10_000, 64 << 20
@@ -49,14 +55,13 @@ class RunDriver:
     def __init__(
         self,
         executor: Executor,
-        journal: RunJournal,
-        cache: ResultCache | None,
+        store: ResultStore,
         on_workflow_end: Callable[[str], None],
         timeline: Timeline | None = None,
     ) -> None:
         """`on_workflow_end` is told the workflow of each row that has ended, if it made a call;
         `timeline` what begins and ends when."""
-        self.executor, self._journal, self._cache = executor, journal, cache
+        self.executor, self._store = executor, store
         self._on_workflow_end, self._timeline = on_workflow_end, timeline
         self._facts: deque[FlowFact] = deque()
         self._has_facts = asyncio.Event()
@@ -86,8 +91,10 @@ class RunDriver:
             while self._end is None:
                 await self._next_facts(reading)
                 for _ in range(min(len(self._facts), _FACTS_AT_ONCE)):
-                    commands = self.executor.handle(self._facts.popleft())
-                    self._perform(commands, intake, calls)
+                    fact = self._facts.popleft()
+                    self._perform(self.executor.handle(fact), intake, calls)
+                    if isinstance(fact, CallAnswered | CallBroke):
+                        self._call_told(fact.call)
                 await asyncio.sleep(0)
         finally:
             reading.cancel()
@@ -113,7 +120,7 @@ class RunDriver:
             await self._has_facts.wait()
 
     def _is_behind(self) -> bool:
-        return self._journal.backlog > BACKLOG or self._journal.backlog_bytes > BACKLOG_BYTES
+        return self._store.backlog > BACKLOG or self._store.backlog_bytes > BACKLOG_BYTES
 
     def _perform(self, commands: list[FlowCommand], intake: TableIntake, calls: RunCalls) -> None:
         for command in commands:
@@ -137,21 +144,27 @@ class RunDriver:
                 case _:
                     self._end_row(command, intake, calls)
 
+    def _call_told(self, call: int) -> None:
+        if not self.executor.is_in_flight(call):  # no other attempt follows
+            self._store.ended(call)
+
     def _fetch(self, command: FetchCached) -> None:
-        found = None if self._cache is None else self._cache.find(command.signature)
-        if found is None:
-            self.tell(CacheAnswered(command.call, False))
-        else:
-            self.tell(CacheAnswered(command.call, True, found.value))
+        call = command.call
+
+        def found(cached: CachedValue | None) -> None:
+            value = None if cached is None else cached.value
+            self.tell(CacheAnswered(call, cached is not None, value))
+
+        self._store.find(call, command.signature, found)
 
     def _keep(self, command: KeepResult | KeepAnswer | DropCall) -> None:
-        if isinstance(command, DropCall):  # nothing waits for it here
+        if isinstance(command, DropCall):
+            self._store.ended(command.call)
             return
         if isinstance(command, KeepAnswer):
-            if self._cache is not None:
-                self._cache.store(command.signature, command.text)
+            self._store.store(command.signature, command.text)
             return
-        self._journal.keep(
+        self._store.keep(
             command.stage,
             command.row,
             command.node,
@@ -160,8 +173,8 @@ class RunDriver:
             shared=command.store or command.origin != "called",
             until_end=command.until_end,
         )
-        if command.store and self._cache is not None:
-            self._cache.store(command.signature, command.value)
+        if command.store:
+            self._store.store(command.signature, command.value)
 
     def _end_row(
         self,
@@ -172,16 +185,16 @@ class RunDriver:
         match command:
             case WriteRow(stage=stage, row=row):
                 digest = intake.digest_of(stage, row)
-                self._journal.end(stage, row, "written", digest, command.values)
+                self._store.end(stage, row, "written", digest, command.values)
             case FailRow(stage=stage, row=row):
                 digest = intake.digest_of(stage, row)
-                self._journal.end(stage, row, "failed", digest, command.error, node=command.node)
+                self._store.end(stage, row, "failed", digest, command.error, node=command.node)
             case DropRow(stage=stage, row=row):
                 digest = intake.digest_of(stage, row)
-                self._journal.end(stage, row, "dropped", digest, None)
+                self._store.end(stage, row, "dropped", digest, None)
             case GatherRow(row=row):
                 stage, digest = 0, intake.digest_of(0, row)
-                self._journal.end(0, row, "gathered", digest, command.value, key=command.key)
+                self._store.end(0, row, "gathered", digest, command.value, key=command.key)
         if (workflow := calls.end_of(stage, row)) is not None:
             self._on_workflow_end(workflow)
 

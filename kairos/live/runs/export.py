@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kairos.flow.openai_batch import LINE_NAME
-from kairos.live.runs.journal import RunJournal
 from kairos.live.runs.output_file import check_new
+from kairos.live.runs.result_store import ResultStore
 from kairos.live.runs.tables import write_table
 
 ROW = "row"  # the column that says which row it is of, unless the flow has one of this name
@@ -38,7 +38,7 @@ class Tables:
 
     def __init__(
         self,
-        journal: RunJournal,
+        store: ResultStore,
         out: Path,
         outputs: tuple[str, ...],
         stage: int,
@@ -48,14 +48,14 @@ class Tables:
         """Take what is to be written.
 
         Args:
-            journal: what was found out.
+            store: what was found out.
             out: the file of the rows that came out.
             outputs: its columns.
             stage: 1 if rows were gathered to groups, else 0.
             rows: how many there are, by stage.
             names: of the rows of the input, one after the other, where a flow names them.
         """
-        self._journal, self._out, self._outputs = journal, out, outputs
+        self._store, self._out, self._outputs = store, out, outputs
         self._stage, self._rows, self._names = stage, rows, names
 
     async def write(
@@ -97,14 +97,14 @@ class Tables:
         return {str(path): _stat(path) for path, _, _ in tables}
 
     def _written(self) -> Iterator[dict[str, Any]]:
-        for row, values in self._journal.written(self._stage, self._rows[self._stage]):
+        for row, values in self._store.written(self._stage, self._rows[self._stage]):
             yield {ROW: row, **values}
 
     def _failed(self) -> Iterator[dict[str, Any]]:
         """Yield rows that failed, then groups, which are numbered apart."""
         names = enumerate(self._names()) if self._names is not None else iter(())
         for stage, rows in enumerate(self._rows):
-            for each in self._journal.failed(stage, rows):
+            for each in self._store.failed(stage, rows):
                 named = {}
                 if self._names is not None and stage == 0:
                     named = {LINE_NAME: next((name for at, name in names if at == each.row), None)}

@@ -1,4 +1,4 @@
-"""What a run has found out, kept beyond the death of whoever drives it: one SQLite file per run.
+"""The results of a run in one SQLite file, which outlives the process that drives it.
 
 Of each (row, node) one result counts: the first that was journalled, until the node's signature is
 another, because the flow or the row was edited. Of each row it keeps how it ended, with a digest of
@@ -10,7 +10,7 @@ else: then the file is what one host has of that.
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from kairos.live.runs.journal_changes import (
     RowEnded,
     RowOutcome,
 )
+from kairos.live.runs.result_cache import ResultCache
+from kairos.live.runs.result_store import FailedRow, Found, KeptResult, Resumed
 from kairos.live.runs.rows import ROW_BYTES
 from kairos.live.runs.run_topic import RunTopic
 from kairos.live.runs.run_topic_reader import LogPlace
@@ -55,6 +57,11 @@ _PLACE = """
     INSERT INTO places VALUES (?, ?, ?)
     ON CONFLICT DO UPDATE SET next = excluded.next, holder = excluded.holder
 """
+_OWNERS = "CREATE TABLE IF NOT EXISTS owners (part INTEGER PRIMARY KEY, epoch INTEGER NOT NULL)"
+_OWN = """
+    INSERT INTO owners VALUES (?, 1) ON CONFLICT DO UPDATE SET epoch = epoch + 1 RETURNING epoch
+"""
+_OWNS = "SELECT 1 FROM owners WHERE part = ? AND epoch = ?"
 # Of a log whose beginning is gone by its age, an answer may be missing: then nothing is known.
 _KNOWN = """
     SELECT node, results.signature, coalesce(results.value, answers.value)
@@ -66,21 +73,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class KeptResult(msgspec.Struct, frozen=True):
-    signature: str
-    value: Any
-
-
-class FailedRow(msgspec.Struct, frozen=True):
-    """What the table of errors says of one."""
-
-    row: int
-    node: str | None
-    error: str
-
-
 class RunJournal:
-    """Writes in groups, from its own thread; reads in the caller's.
+    """The `ResultStore` of one host: the run's own file, and the `cache` that its runs share.
 
     A row that is ended here was handed over before, and all of its results too.
     """
@@ -90,17 +84,32 @@ class RunJournal:
         path: Path,
         on_trouble: Callable[[str | None], None],
         topic: RunTopic | None = None,
+        *,
+        cache: ResultCache | None = None,
+        partition: int | None = None,
     ) -> None:
-        """`topic`: the run's log, which this claims; it blocks until all that stands there is here.
+        """Open the file, and make it if it is missing.
+
+        Args:
+            path: of the file.
+            on_trouble: called in a thread with a line when the disk takes nothing, and with None
+                when it does again.
+            topic: the run's log, which this claims; it blocks until all that stands there is here.
+            cache: results of other runs; None: these do not count. It is closed with this.
+            partition: the part of a run that this owns from now on; None: all of it.
 
         Raises:
             SetupError: the file is no journal, or one of another version; or the log cannot be
                 used.
         """
-        self._topic, self._is_closing = topic, False
+        self._topic, self._is_closing, self._cache = topic, False, cache
+        self.epoch, guard = 0, None
         try:
             self._reading = open_database(path, _SCHEMA, _VERSION, "begin a new run")
-            self._commit = GroupCommit(connect(path), on_trouble)
+            if partition is not None:
+                self.epoch = self._own(partition)
+                guard = _OWNS, (partition, self.epoch)
+            self._commit = GroupCommit(connect(path), on_trouble, guard=guard)
             if topic is not None:
                 self._begin(topic)
             found = self._reading.execute("SELECT 1 FROM results WHERE until_end LIMIT 1")
@@ -115,9 +124,19 @@ class RunJournal:
 
     @property
     def backlog_bytes(self) -> int:
-        """What these hold."""
+        """Return the size of these."""
         in_log = 0 if self._topic is None else self._topic.backlog_bytes
         return self._commit.backlog_bytes + in_log
+
+    def find(self, call: int, signature: str, found: Found) -> None:  # noqa: ARG002 - as others
+        found(None if self._cache is None else self._cache.find(signature))
+
+    def store(self, signature: str, value: Any) -> None:
+        if self._cache is not None:
+            self._cache.store(signature, value)
+
+    def ended(self, call: int) -> None:
+        """Do nothing: no other process waits for a call."""
 
     def keep(
         self,
@@ -130,8 +149,6 @@ class RunJournal:
         shared: bool,
         until_end: bool = False,
     ) -> None:
-        """A node's result. `shared`: all that have the signature have the value. `until_end`: it is
-        forgotten when the row has ended, unless that failed, and will be tried again."""
         encoded = msgspec.Raw(_encode(value))
         inline = encoded
         if shared and not until_end:
@@ -151,29 +168,28 @@ class RunJournal:
         node: str | None = None,
         key: str | None = None,
     ) -> None:
-        """A row has ended. `value`: what it gives, or the error; `key`: into which group."""
         encoded = msgspec.Raw(_encode(value))
         self._change(RowEnded(stage, row, outcome, digest, encoded, node, key))
         if self._has_passing and outcome != "failed":
             self._change(PassingForgotten(stage, row))
 
     def tell(self, record: bytes) -> None:
-        """What is known of the run, as JSON, to whoever may go on with it on another host."""
         if self._topic is not None:
             self._topic.tell(record)
 
-    def known(self, stage: int, row: int) -> dict[str, KeptResult]:
-        """The results of a row, by node."""
+    def _known(self, stage: int, row: int) -> dict[str, KeptResult]:
         found = self._reading.execute(_KNOWN, (stage, row))
         return {node: KeptResult(each, _decode(value)) for node, each, value in found}
 
-    def has_ended(self, stage: int, row: int, digest: bytes) -> bool:
-        """Whether a row that begins with this has ended otherwise than by failing."""
+    def resumed(self, stage: int, rows: Sequence[int]) -> Mapping[int, Resumed]:
+        return {row: Resumed(self._ended_with(stage, row), self._known(stage, row)) for row in rows}
+
+    def _ended_with(self, stage: int, row: int) -> bytes | None:
         found = self._reading.execute(
-            "SELECT 1 FROM ends WHERE stage = ? AND row = ? AND digest = ? AND outcome != 'failed'",
-            (stage, row, digest),
-        )
-        return found.fetchone() is not None
+            "SELECT digest FROM ends WHERE stage = ? AND row = ? AND outcome != 'failed'",
+            (stage, row),
+        ).fetchone()
+        return None if found is None else found[0]
 
     def is_empty(self) -> bool:
         return self._reading.execute("SELECT 1 FROM results LIMIT 1").fetchone() is None and (
@@ -181,17 +197,14 @@ class RunJournal:
         )
 
     def written(self, stage: int, rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Of the first so many rows those that gave something, in their order."""
         for row, value in self._ended(stage, rows, "written", "row, value"):
             yield row, _decode(value)
 
     def failed(self, stage: int, rows: int) -> Iterator[FailedRow]:
-        """Of the first so many rows those that failed, in their order."""
         for row, node, value in self._ended(stage, rows, "failed", "row, node, value"):
             yield FailedRow(row, node, _decode(value))
 
     def outcomes(self, stage: int, rows: int) -> dict[str, int]:
-        """How many of the first so many rows ended how."""
         found = self._reading.execute(
             "SELECT outcome, count(*) FROM ends WHERE stage = ? AND row < ? GROUP BY outcome",
             (stage, rows),
@@ -199,8 +212,6 @@ class RunJournal:
         return dict(found.fetchall())
 
     def groups(self, rows: int) -> Iterator[tuple[str, list[Any] | None]]:
-        """What the first so many rows of stage 0 were gathered to: keys in the order of their
-        smallest row, items in that of rows; None in place of what is larger than a row may be."""
         keys = self._reading.execute(
             "SELECT key, sum(length(value)) FROM ends WHERE outcome = 'gathered' AND row < ?"
             " GROUP BY key ORDER BY min(row)",
@@ -231,6 +242,13 @@ class RunJournal:
             self._topic.close()
         self._commit.close(give_up=give_up)
         self._reading.close()
+        if self._cache is not None:
+            self._cache.close()
+
+    def _own(self, partition: int) -> int:
+        """Take a partition from its owner, and return its new epoch."""
+        self._reading.execute(_OWNERS)
+        return self._reading.execute(_OWN, (partition,)).fetchone()[0]  # type: ignore[no-any-return]
 
     def _begin(self, topic: RunTopic) -> None:
         try:

@@ -8,13 +8,14 @@ nothing else.
 import sqlite3
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from kairos.errors import SetupError
 from kairos.live.process.group_commit import GroupCommit
 from kairos.live.process.sqlite_file import connect, open_database
+from kairos.live.runs.result_store import CachedValue
 
 CACHE_BYTES = 1 << 30
 BACKLOG_BYTES = 64 << 20  # that the disk may be behind, until what comes is not kept
@@ -48,10 +49,6 @@ _EVICT = """
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
-
-
-class CachedValue(NamedTuple):
-    value: Any
 
 
 class ResultCache:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ from kairos.live.runs.intake import TableIntake
 from kairos.live.runs.journal import RunJournal
 from kairos.live.runs.processing import Processors
 from kairos.live.runs.result_cache import ResultCache
+from kairos.live.runs.result_store import ResultStore
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunDirectory, RunRecord
 from kairos.live.runs.run_topic import RunTopic
@@ -93,7 +95,7 @@ class FlowRun:
         self._before, self._fallbacks_before = record.figures, record.fallbacks
         self._session: RunSession | None = None
         self._pool: RunPool | None = None  # while it drives
-        self._journal: RunJournal | None = None  # while it is open
+        self._store: ResultStore | None = None  # while it is open
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -127,7 +129,7 @@ class FlowRun:
             OSError: a table cannot be written.
         """
         await declare_plan(pool.llm, self.record.flow, job.plan)
-        async with self._opened(job) as (journal, cache):
+        async with self._opened(job) as store:
             limits = FlowLimits(
                 capacity=pool.capacity(),
                 at_once=self.record.concurrency,
@@ -139,22 +141,22 @@ class FlowRun:
                 max_tokens=self.record.max_tokens,
             )
             driver = RunDriver(
-                Executor(job.plan, limits), journal, cache, pool.on_workflow_end, self._timeline
+                Executor(job.plan, limits), store, pool.on_workflow_end, self._timeline
             )
-            intake = TableIntake(job.table, journal, job.digest, driver.tell)
-            self._session = session = RunSession(driver, intake, journal, job.table)
+            intake = TableIntake(job.table, store, job.digest, driver.tell)
+            self._session = session = RunSession(driver, intake, store, job.table)
             if self._is_stopping:
                 driver.stop()
             driving_since_s, before_s = time.monotonic(), self.record.took_s
             end = await self._drive(session, job, pool)
             took_s = before_s + time.monotonic() - driving_since_s
-            await asyncio.to_thread(journal.settle)
+            await asyncio.to_thread(store.settle)
             is_done, written = end.reason == "done", self.record.written
             if is_done:
                 stage = 0 if job.plan.group is None else 1
                 out = Path(self.record.out)
                 names = _line_names(job)
-                tables = Tables(journal, out, job.plan.outputs, stage, intake.read, names)
+                tables = Tables(store, out, job.plan.outputs, stage, intake.read, names)
                 writing = tables.write(self.record.id, written, self._on_trouble)
                 written = await _beside(writing, [self._keep_record(session)])
             self._change(
@@ -199,30 +201,31 @@ class FlowRun:
             await calls.abandon()
 
     @asynccontextmanager
-    async def _opened(self, job: FlowJob) -> AsyncIterator[tuple[RunJournal, ResultCache | None]]:
+    async def _opened(self, job: FlowJob) -> AsyncIterator[ResultStore]:
         loop = asyncio.get_running_loop()
 
         def on_trouble(line: str | None) -> None:  # in the writer's thread
             loop.call_soon_threadsafe(self._on_trouble, line)
 
-        path = self._directory.journal
+        cache = None
+        if job.cache_path is not None:
+            cache = ResultCache(job.cache_path, job.cache_scope)
+        opening = partial(RunJournal, self._directory.journal, on_trouble, job.topic, cache=cache)
         try:
-            journal = await asyncio.to_thread(RunJournal, path, on_trouble, job.topic)
-        except asyncio.CancelledError:
-            if job.topic is not None:
+            store = await asyncio.to_thread(opening)
+        except BaseException as error:
+            if job.topic is not None and isinstance(error, asyncio.CancelledError):
                 job.topic.leave()  # the thread goes on, but takes the run from nobody
-            raise
-        self._journal, cache = journal, None
-        try:
-            if job.cache_path is not None:
-                cache = ResultCache(job.cache_path, job.cache_scope)
-            self._change(state="running", detail="")
-            yield journal, cache
-        finally:
-            self._journal = None
-            await asyncio.to_thread(journal.close, give_up=True)
             if cache is not None:
-                await asyncio.to_thread(cache.close)
+                cache.close()
+            raise
+        self._store = store
+        try:
+            self._change(state="running", detail="")
+            yield store
+        finally:
+            self._store = None
+            await asyncio.to_thread(store.close, give_up=True)
 
     async def _keep_record(self, session: RunSession) -> None:
         while True:
@@ -246,8 +249,8 @@ class FlowRun:
             self._directory.write(self.record)
         except SetupError as error:
             self._on_note(f"what is known of the run is not kept for now: {error}")
-        if self._journal is not None:
-            self._journal.tell(msgspec.json.encode(self.record))
+        if self._store is not None:
+            self._store.tell(msgspec.json.encode(self.record))
 
 
 def waits_for(pool: RunPool, now_s: float) -> str:

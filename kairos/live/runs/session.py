@@ -7,7 +7,7 @@ import msgspec
 from kairos.execution.observation import Fallback, FlowObservation
 from kairos.live.runs.driver import RunDriver
 from kairos.live.runs.intake import TableIntake
-from kairos.live.runs.journal import RunJournal
+from kairos.live.runs.result_store import ResultStore
 from kairos.live.runs.rows import InputTable
 
 # Of an executor's figures, what the sessions of a run have made together.
@@ -43,11 +43,11 @@ class RunProgress(msgspec.Struct, frozen=True):
 
 class RunSession:
     def __init__(
-        self, driver: RunDriver, intake: TableIntake, journal: RunJournal, table: InputTable
+        self, driver: RunDriver, intake: TableIntake, store: ResultStore, table: InputTable
     ) -> None:
         self.driver, self.intake = driver, intake
-        self._journal, self._table = journal, table
-        self._ended_before = journal.outcomes(0, _ALL)
+        self._store, self._table = store, table
+        self._ended_before = store.outcomes(0, _ALL)
 
     @property
     def observation(self) -> FlowObservation:
@@ -69,7 +69,7 @@ class RunSession:
 
     def final_figures(self, before: Mapping[str, int]) -> dict[str, int]:
         """The same, counted: a second for some million rows."""
-        ends = [self._journal.outcomes(stage, rows) for stage, rows in enumerate(self.intake.read)]
+        ends = [self._store.outcomes(stage, rows) for stage, rows in enumerate(self.intake.read)]
         rows = {name: sum(each.get(name, 0) for each in ends) for name in _ENDED}
         return {"rows": self.intake.read[0], **rows, **self._spent(before)}
 

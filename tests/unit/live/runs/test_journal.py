@@ -8,7 +8,8 @@ from kairos.errors import SetupError
 from kairos.live.process import group_commit
 from kairos.live.process.group_commit import GroupCommit
 from kairos.live.process.sqlite_file import connect
-from kairos.live.runs.journal import FailedRow, KeptResult, RunJournal
+from kairos.live.runs.journal import RunJournal
+from kairos.live.runs.result_store import FailedRow, KeptResult
 
 ONE, TWO = "signature one", "signature two"
 
@@ -29,7 +30,7 @@ def test_a_result_of_another_signature_takes_its_place(journal):
     journal.keep(0, 7, "a", TWO, ["after", 1], shared=False)
     journal.settle()
 
-    assert journal.known(0, 7) == {"a": KeptResult(TWO, ["after", 1])}
+    assert journal.resumed(0, [7])[7].results == {"a": KeptResult(TWO, ["after", 1])}
 
 
 def test_what_only_its_row_needs_is_kept_until_that_has_ended(journal, tmp_path):
@@ -38,11 +39,11 @@ def test_what_only_its_row_needs_is_kept_until_that_has_ended(journal, tmp_path)
         journal.keep(0, row, "v", f"{ONE} {row}", vectors, shared=True, until_end=True)
         journal.keep(0, row, "a", TWO, "answer", shared=False)
         journal.settle()
-        assert journal.known(0, row)["v"].value == vectors
+        assert journal.resumed(0, [row])[row].results["v"].value == vectors
         journal.end(0, row, "written", b"digest", {})
     journal.settle()
 
-    assert all(set(journal.known(0, row)) == {"a"} for row in range(200))
+    assert all(set(journal.resumed(0, [row])[row].results) == {"a"} for row in range(200))
     file = tmp_path / "journal.sqlite"
     assert file.stat().st_size < 2_000_000 < 200 * sum(map(len, vectors))
 
