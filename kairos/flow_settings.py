@@ -12,6 +12,9 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # A .py file with the Functions that flows may call, which is run as Kairos starts. Flows that
     # come over HTTP carry no code.
     functions: str | None = None
+    # Items that embedders, rerankers, collections and batched functions take at a time, by what
+    # `kairos profile` calls them ("embed:minilm"). Others have the usual batches.
+    batches: dict[str, int] = {}
     # Of operators that name none. Without it the only one that is served, or the engine's own.
     model: str | None = None
     max_flows: int = 200  # that are kept at once
@@ -29,5 +32,7 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError("flows.share_s must be from 0 to 86400")
         if self.max_flow_bytes > MOST_FLOW_BYTES:
             raise ValueError(f"flows.max_flow_bytes must be at most {MOST_FLOW_BYTES}")
+        if not all(1 <= items <= 2_048 for items in self.batches.values()):
+            raise ValueError("flows.batches must be from 1 to 2048")
         if not self.directory:
             raise ValueError("flows.directory is empty: name a directory")

@@ -67,7 +67,7 @@ def plan(
     from kairos.sim.engine.profiles import profile as engine
     from kairos.tools.flow_file import check_columns, load_flow
     from kairos.tools.flow_placement import flow_placement
-    from kairos.tools.flow_profiled import profile_path, read_profile
+    from kairos.tools.flow_profiled import known_batches, profile_path, read_profile
 
     loaded = load_flow(flow, functions)
     costs = TYPICAL
@@ -77,7 +77,8 @@ def plan(
         known = read_profile(learnt or profile_path(flow))
         costs = latencies(engine(engine_profile), known.answers, known.times_us)
     passes = Passes(**switched_off(without or []))
-    made = compile_plan(loaded.declaration, passes, latencies=costs)
+    batches = known_batches(learnt, flow)
+    made = compile_plan(loaded.declaration, passes, latencies=costs, batches=batches)
     loaded.functions.check(made)
     if as_primitives:
         typer.echo("\n".join(primitive_lines(made.primitives())))

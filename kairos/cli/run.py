@@ -99,7 +99,8 @@ def run(
         Path | None,
         typer.Option(
             "--profile",
-            help=r"With --engine-profile: what kairos profile learnt \[FLOW.profile.json].",
+            help=r"What kairos profile learnt: batches of processors, and with --engine-profile "
+            r"what is expected \[FLOW.profile.json, if there is one].",
         ),
     ] = None,
     engine_profile: Annotated[
@@ -135,6 +136,7 @@ def run(
     """
     from kairos.live.runs.run_store import RunStore
     from kairos.tools.flow_file import load_flow, table_path
+    from kairos.tools.flow_profiled import expecting, known_batches
     from kairos.tools.flow_run import PERFORMERS, check_task, new_record, runs_root
 
     if bool(engine) + (url is not None) + (host is not None) > 1:
@@ -159,6 +161,7 @@ def run(
         service_class=service_class,
         concurrency=concurrency,
         passes=switched_off(without or []),
+        batches=known_batches(learnt, flow),
         retrieval=retrieval(embedder, reranker, collections, processor),
         uses_cache=not no_cache,
         max_calls=max_calls,
@@ -169,8 +172,6 @@ def run(
     )
     task = check_task(record, loaded.declaration, loaded.functions, table)
     if engine_profile is not None:
-        from kairos.tools.flow_profiled import expecting
-
         task = expecting(task, learnt, flow, engine_profile)
     run_loop(follow(task, store, log_dir=str(log) if log else None))
 

@@ -46,11 +46,13 @@ class IssueCall(CallAttempt, frozen=True):
 
 class RunFunction(CallAttempt, frozen=True):
     """Of a registered function, with copies of these arguments. `idempotency_key`: within the run,
-    for what has an effect."""
+    for what has an effect. `batch`: the function takes as many calls at once; `depth`: as below."""
 
     function: str
     arguments: Mapping[str, object]
     idempotency_key: str | None
+    batch: int | None = None
+    depth: int = 0
 
 
 class RunProcessor(CallAttempt, frozen=True):

@@ -46,7 +46,12 @@ class FlightCommands:
         key = f"{row.stage}/{node}/{row.row}" if operator.purity == "effect" else None
         if isinstance(params, RegisteredCall):
             return RunFunction(
-                *attempt, function=params.function, arguments=wants.content, idempotency_key=key
+                *attempt,
+                function=params.function,
+                arguments=wants.content,
+                idempotency_key=key,
+                batch=params.items if params.is_batched else None,
+                depth=self._depths[operator.name],
             )
         assert isinstance(params, Processing)
         return RunProcessor(

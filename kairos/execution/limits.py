@@ -22,7 +22,7 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int | None = None  # that the engines' memory holds together; None: not known
     instances: int = 1  # engines
     functions: int = 32  # functions that run at once
-    processors: int = 256  # calls of processors that are under way at once, to be batched
+    processors: int = 256  # calls of processors, and of batched functions, that are under way
     max_open_rows: int | None = None  # None: see `open_rows`
     max_open_bytes: int = 64 * 1024 * 1024  # of rows as they were read, and their vectors
     caches_prefixes: bool = True  # False: no engine keeps what it computed of a prompt

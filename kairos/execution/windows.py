@@ -22,7 +22,7 @@ _BYTES_PER_TOKEN = 4
 
 
 class Lane:
-    """Calls of one sort: engines', functions' or processors'."""
+    """Calls of one sort: engines', functions', or of what takes several at once."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -178,4 +178,5 @@ class CallWindow:
         params = flight.operator.params
         if isinstance(params, Generation):
             return self._calls
-        return self._functions if isinstance(params, RegisteredCall) else self._processors
+        is_alone = isinstance(params, RegisteredCall) and not params.is_batched
+        return self._functions if is_alone else self._processors

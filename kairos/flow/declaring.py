@@ -153,6 +153,8 @@ class Flow(RetrievalOperators):
         *,
         purity: Purity | None = None,
         version: str = "",
+        batched: bool = False,
+        batch: int | None = None,
         retries: int = 0,
         on_error: OnError = "fail",
         default: object = None,
@@ -161,12 +163,13 @@ class Flow(RetrievalOperators):
         **bound: object,
     ) -> Operand:
         """A Python function, with its arguments by name. One that is not registered yet is, with
-        the purity that is said here; none is said: `effect`."""
-        function = self.functions.known_as(function, purity or "effect", version)
+        the purity that is said here; none is said: `effect`. `batched`: calls that wait go
+        together, `batch` at most; the function gets each argument as a list, and returns one."""
+        function = self.functions.known_as(function, purity or "effect", version, batched=batched)
         known = self.functions[function]
         if purity not in (None, known.purity):
             raise InvalidFlow(name, f"'{function}' is registered as {known.purity}")
-        params = RegisteredCall(function, known.purity, known.version)
+        params = RegisteredCall(function, known.purity, known.version, known.batched, batch)
         return self._add(
             name,
             params,

@@ -24,11 +24,15 @@ _Callable = TypeVar("_Callable", bound=Callable[..., object])
 
 
 class RegisteredFunction(msgspec.Struct, frozen=True):
-    """It is called with its arguments by name, JSON values, and returns one."""
+    """A function that is called with its arguments by name, JSON values, and returns one.
+
+    A batched one gets each argument as a list, with an element for each call, and returns a list.
+    """
 
     function: Callable[..., object]
     purity: Purity
     version: str
+    batched: bool = False
 
     def call(self, arguments: Mapping[str, object]) -> object:
         """Call the function with copies of the arguments, so that it cannot change anyone else's.
@@ -47,6 +51,16 @@ class RegisteredFunction(msgspec.Struct, frozen=True):
         except BaseException as error:  # noqa: BLE001 - it ends its row, not what runs it
             raise FunctionFailed(said_of(error)) from None
         return value if isawaitable(value) else given(value)
+
+    def call_alone(self, arguments: Mapping[str, object]) -> object:
+        """Call the function for one call, whether it takes several at once or not.
+
+        Raises: as `call`.
+        """
+        if not self.batched:
+            return self.call(arguments)
+        values = self.call({name: [value] for name, value in arguments.items()})
+        return values[0] if isinstance(values, list) and len(values) == 1 else values
 
 
 class FunctionFailed(Exception):
@@ -105,14 +119,18 @@ class Functions:
         purity: Purity,
         version: str = "",
         name: str | None = None,
+        batched: bool = False,
     ) -> str:
-        """Its name, by default the function's own. The same function may be registered again.
+        """Return its name, by default the function's own. It may be registered again.
+
+        With `batched`, calls that wait go together: the function gets each argument as a list, with
+        an element for each call, and returns a list of their values.
 
         Raises:
             SetupError: another one has this name.
         """
         known = name or function.__name__
-        new = RegisteredFunction(function, purity, version)
+        new = RegisteredFunction(function, purity, version, batched)
         if self._by_name.setdefault(known, new) != new:
             raise SetupError(
                 f"two functions are called '{known}', or one is declared in two ways; give another "
@@ -120,12 +138,21 @@ class Functions:
             )
         return known
 
-    def known_as(self, function: Callable[..., object] | str, purity: Purity, version: str) -> str:
+    def known_as(
+        self,
+        function: Callable[..., object] | str,
+        purity: Purity,
+        version: str,
+        *,
+        batched: bool = False,
+    ) -> str:
         """Its name. One that is not registered yet is, as is said here."""
         if isinstance(function, str):
             return function
         known = (name for name, each in self._by_name.items() if each.function is function)
-        return next(known, None) or self.register(function, purity=purity, version=version)
+        return next(known, None) or self.register(
+            function, purity=purity, version=version, batched=batched
+        )
 
     def versioned(self, declaration: Declaration) -> Declaration:
         """Return the same flow, in which calls that name no version have a digest of the code.
@@ -158,7 +185,7 @@ class Functions:
 
     def check(self, plan: Plan) -> None:
         """Raises SetupError: the plan calls one that is not here, or takes it for purer than it is,
-        or for another version."""
+        or for another version, or for one that takes several calls at once where it does not."""
         for operator in every(plan.declaration.operators):
             params = operator.params
             if not isinstance(params, RegisteredCall):
@@ -170,4 +197,10 @@ class Functions:
                     f"operator '{operator.name}' calls '{params.function}' as {declared[0]}, "
                     f"version '{declared[1]}'; it is registered as {known.purity}, version "
                     f"'{known.version}'"
+                )
+            if params.is_batched != known.batched:
+                takes = "several calls at once" if known.batched else "one call at a time"
+                raise SetupError(
+                    f"operator '{operator.name}': '{params.function}' is registered as taking "
+                    f"{takes}: declare `batched` alike"
                 )

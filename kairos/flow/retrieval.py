@@ -38,14 +38,16 @@ class RetrievalOperators(DeclaredOperators):
         texts: object,
         *,
         model: str | None = None,
-        batch: int = Embedding().batch,
+        batch: int | None = None,
         retries: int = ENGINE_RETRIES,
         on_error: OnError = "fail",
         default: object = None,
         after: Sequence[Operand] = (),
     ) -> Operand:
-        """The vector of a text, or those of a list of texts, of which `batch` are embedded at a
-        time."""
+        """Embed a text, or each of a list of texts, `batch` at a time.
+
+        By default a batch is what `kairos profile` found best, else 16 texts.
+        """
         return self._add(
             name,
             Embedding(model, batch),
@@ -63,16 +65,17 @@ class RetrievalOperators(DeclaredOperators):
         vectors: object,
         *,
         collection: str | None = None,
+        batch: int | None = None,
         retries: int = ENGINE_RETRIES,
         on_error: OnError = "fail",
         default: object = None,
         after: Sequence[Operand] = (),
     ) -> Operand:
         """A collection of this row, to be searched; or with a name of one that stays, what is put
-        into that (`collection`, and `count`)."""
+        into that (`collection`, and `count`), `batch` passages at a time."""
         return self._add(
             name,
-            Ingest(collection),
+            Ingest(collection, batch),
             {"texts": texts, "vectors": vectors},
             after=after,
             on_error=on_error,
@@ -117,16 +120,17 @@ class RetrievalOperators(DeclaredOperators):
         *,
         top_k: int = Rerank().top_k,
         model: str | None = None,
+        batch: int | None = None,
         retries: int = ENGINE_RETRIES,
         on_error: OnError = "fail",
         default: object = None,
         after: Sequence[Operand] = (),
     ) -> Operand:
         """Those `top_k` of the passages (texts, or what `search` gives) that answer the query best,
-        best first: a list of `text` and `score`."""
+        best first: a list of `text` and `score`. `batch` passages are ranked at a time."""
         return self._add(
             name,
-            Rerank(top_k, model),
+            Rerank(top_k, model, batch),
             {"query": query, "passages": passages},
             after=after,
             on_error=on_error,

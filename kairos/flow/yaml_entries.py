@@ -5,7 +5,6 @@ import msgspec
 from kairos.plan.operators import (
     ENGINE_RETRIES,
     Chunking,
-    Embedding,
     OnCut,
     OnError,
     Parse,
@@ -69,6 +68,8 @@ class CallEntry(Fallible, frozen=True, kw_only=True):
     function: str
     purity: Purity = "effect"
     version: str = ""
+    batched: bool = False
+    batch: int | None = None
 
 
 class ChunkEntry(OperatorEntry, frozen=True, kw_only=True):
@@ -78,11 +79,12 @@ class ChunkEntry(OperatorEntry, frozen=True, kw_only=True):
 
 class EmbedEntry(Fallible, frozen=True, kw_only=True):
     model: str | None = None
-    batch: int = Embedding().batch
+    batch: int | None = None
 
 
 class IngestEntry(Fallible, frozen=True, kw_only=True):
     collection: str | None = None
+    batch: int | None = None
 
 
 class SearchEntry(Fallible, frozen=True, kw_only=True):
@@ -93,6 +95,7 @@ class SearchEntry(Fallible, frozen=True, kw_only=True):
 class RerankEntry(Fallible, frozen=True, kw_only=True):
     top_k: int = Rerank().top_k
     model: str | None = None
+    batch: int | None = None
 
 
 class FilterEntry(OperatorEntry, frozen=True, kw_only=True):

@@ -130,7 +130,9 @@ def params_of(
         case LlmEntry():
             return _generation(name, entry, defaults)
         case CallEntry():
-            return RegisteredCall(entry.function, entry.purity, entry.version)
+            return RegisteredCall(
+                entry.function, entry.purity, entry.version, entry.batched, entry.batch
+            )
         case BranchEntry():
             return _branch(name, entry, scope)
         case LoopEntry():
@@ -148,11 +150,11 @@ def _retrieval(entry: OperatorEntry) -> Params | None:
         case EmbedEntry():
             return Embedding(entry.model, entry.batch)
         case IngestEntry():
-            return Ingest(entry.collection)
+            return Ingest(entry.collection, entry.batch)
         case SearchEntry():
             return Search(entry.top_k, entry.collection)
         case RerankEntry():
-            return Rerank(entry.top_k, entry.model)
+            return Rerank(entry.top_k, entry.model, entry.batch)
     return None
 
 

@@ -10,6 +10,7 @@ from kairos.plan.operators import (
     MOST_ITEMS,
     MOST_ROUNDS,
     NAME,
+    Batched,
     Branch,
     Chunking,
     Constant,
@@ -55,6 +56,8 @@ def check_params(operator: Operator) -> None:
         case RegisteredCall(function=function):
             if not 1 <= len(function) <= 256:
                 raise InvalidFlow(operator.name, "it names a registered function", key="function")
+    if isinstance(params, Batched):
+        _check_batch(operator, params)
     if isinstance(params, Chunking | Processing):
         _check_retrieval(operator, params)
     _check_constants(operator)
@@ -88,8 +91,6 @@ def _check_retrieval(operator: Operator, params: Chunking | Processing) -> None:
         case Chunking(size=size):
             _between(operator, "size", size, 1, MOST_WORDS)
             _between(operator, "overlap", params.overlap, 0, size - 1)
-        case Embedding(batch=batch):
-            _between(operator, "batch", batch, 1, MOST_BATCH)
         case Search(top_k=top_k) | Rerank(top_k=top_k):
             _between(operator, "top_k", top_k, 1, MOST_TOP_K)
     if isinstance(params, Embedding | Rerank):
@@ -101,6 +102,15 @@ def _check_retrieval(operator: Operator, params: Chunking | Processing) -> None:
             "a name begins with a letter and has letters, digits and _ alone, 64 at most",
             key="collection",
         )
+
+
+def _check_batch(operator: Operator, params: Batched) -> None:
+    if params.batch is None:
+        return
+    _between(operator, "batch", params.batch, 1, MOST_BATCH)
+    if not params.is_batched:
+        one = "the function takes one call at a time: register it with batched=True"
+        raise InvalidFlow(operator.name, one, key="batch")
 
 
 def _check_arguments(operator: Operator, wanted: Sequence[str]) -> None:

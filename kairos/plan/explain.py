@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from kairos.plan.batches import batch_of
 from kairos.plan.forecast import FlowForecast, forecast_lines
 from kairos.plan.operators import Asking, Loop, MapOver, Operator, Reference
 from kairos.plan.passes.decoding import PartialDecode
@@ -25,6 +26,7 @@ class ExplainedOperator(msgspec.Struct, frozen=True):
     is_call: bool  # of an engine, a function or a processor
     shared: bool  # equal calls of other rows are made once
     predicted: OperatorCalls | None
+    batch: int | None = None  # items that go together; None: it takes one
 
 
 class ExplainedPlan(msgspec.Struct, frozen=True):
@@ -136,6 +138,8 @@ def _line(each: ExplainedOperator) -> str:
         parts.append("equal calls made once" if each.shared else "made for each row")
         if each.fetched:
             parts.append("fetched if computed before")
+        if each.batch is not None:
+            parts.append(f"{each.batch} at a time")
     if each.predicted is not None:
         parts.append(f"{each.predicted.calls} calls, {each.predicted.merged} merged")
     return "; ".join(parts)
@@ -162,6 +166,7 @@ def _operators(
             is_call=call,
             shared=call and each.purity == "pure" and plan.passes.cse,
             predicted=by_operator.get(each.name),
+            batch=batch_of(each.params),
         )
         params = each.params
         inner = times

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from kairos.confidence import Interval, interval
+from kairos.plan.batches import BatchProfile
 from kairos.plan.check import every
 from kairos.plan.operators import Generation, RegisteredCall
 from kairos.plan.passes.structure import structure
@@ -35,6 +36,12 @@ class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):
     flow: str
     rows: int  # that it was learnt from
     operators: dict[str, OperatorProfile]
+    batches: dict[str, BatchProfile] = {}  # by `batch_key`
+
+    @property
+    def efficient_batches(self) -> dict[str, int]:
+        """Return the efficient batch of each processor and function that was measured."""
+        return {key: each.efficient for key, each in self.batches.items()}
 
     @property
     def answers(self) -> dict[str, float]:

@@ -23,6 +23,8 @@ RESERVED = frozenset({"state", "round", "item", "index", "loop", "self", "super"
 MOST_OPERATORS = 1_000
 MOST_ROUNDS, MOST_ITEMS = 100, 10_000  # also passages, and vectors
 DEEPEST_BODY = 4
+# Items that go together where nothing was measured and the flow says nothing.
+USUAL_BATCHES = {"embed": 16, "rerank": 32, "ingest": 256, "call": 16}
 ENGINE_RETRIES = 2  # of calls of engines and collections, where a flow says nothing
 
 Purity = Literal["pure", "sampled", "effect"]
@@ -95,11 +97,19 @@ class Generation(msgspec.Struct, frozen=True, tag="llm", omit_defaults=True):
 
 class RegisteredCall(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     """A Python function that whoever runs the flow has registered under a name. Its arguments are
-    the operator's. `version`: of the function; another one means that results are computed anew."""
+    the operator's. `version`: of the function; another one means that results are computed anew.
+    `is_batched`: the function takes the arguments of several calls at once, `batch` at most."""
 
     function: str
     purity: Purity = "effect"
     version: str = ""
+    is_batched: bool = False
+    batch: int | None = None
+
+    @property
+    def items(self) -> int:
+        """Return how many calls go together at most."""
+        return self.batch or USUAL_BATCHES["call"]
 
 
 class Chunking(msgspec.Struct, frozen=True, tag="chunk"):
@@ -114,7 +124,14 @@ class Embedding(msgspec.Struct, frozen=True, tag="embed", omit_defaults=True):
     """The vector of a text, or those of a list of texts (`plan/retrieval.py`)."""
 
     model: str | None = None  # none: the one that the run has for it
-    batch: int = 16  # texts of a longer list that are embedded at a time
+    batch: int | None = None  # texts that are embedded at a time; none: what was measured
+
+    is_batched = True
+
+    @property
+    def items(self) -> int:
+        """Return how many texts are embedded at a time."""
+        return self.batch or USUAL_BATCHES["embed"]
 
 
 class Ingest(msgspec.Struct, frozen=True, tag="ingest", omit_defaults=True):
@@ -122,6 +139,14 @@ class Ingest(msgspec.Struct, frozen=True, tag="ingest", omit_defaults=True):
     into the `collection` of that name, which stays. The same passage is in that once."""
 
     collection: str | None = None
+    batch: int | None = None  # passages that are put into one that stays at a time
+
+    is_batched = True
+
+    @property
+    def items(self) -> int:
+        """Return how many passages are put into a collection that stays at a time."""
+        return self.batch or USUAL_BATCHES["ingest"]
 
 
 class Search(msgspec.Struct, frozen=True, tag="search", omit_defaults=True):
@@ -137,10 +162,19 @@ class Rerank(msgspec.Struct, frozen=True, tag="rerank", omit_defaults=True):
 
     top_k: int = 3
     model: str | None = None  # none: the one that the run has for it
+    batch: int | None = None  # passages that are ranked at a time; none: what was measured
+
+    is_batched = True
+
+    @property
+    def items(self) -> int:
+        """Return how many passages are ranked at a time."""
+        return self.batch or USUAL_BATCHES["rerank"]
 
 
 # What a processor does: an engine for embeddings, one that ranks, a collection.
 Processing = Embedding | Ingest | Search | Rerank
+Batched = Embedding | Ingest | Rerank | RegisteredCall  # what takes several items at once
 
 
 class Filter(msgspec.Struct, frozen=True, tag="filter"):

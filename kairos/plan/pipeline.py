@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from kairos.plan.batches import with_batches
 from kairos.plan.check import check, every
 from kairos.plan.columns import Columns, columns
 from kairos.plan.costs.latency import TYPICAL, Latencies
@@ -99,12 +100,15 @@ def compile_plan(
     revision: str = "",
     latencies: Latencies = TYPICAL,
     values_stay: bool = False,
+    batches: Mapping[str, int] = {},
 ) -> Plan:
     """`latencies`: that savings are weighed by; `values_stay`: with processors, where nobody else
-    needs them. Those are in no cache of results.
+    needs them. Those are in no cache of results. `batches`: efficient ones that were measured, by
+    `batch_key`.
 
     Raises InvalidFlow: it cannot be run; says where, and what would be right."""
     check(declaration)
+    declaration = with_batches(declaration, batches)
     passes = passes or Passes()
     now = msgspec.structs.replace(declaration, operators=in_order(declaration.operators))
     collapsed: Mapping[str, Reference] = {}

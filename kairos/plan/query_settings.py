@@ -20,8 +20,9 @@ SETTABLE: Mapping[str, tuple[str, ...]] = {
     "map": ("max_items",),
     "chunk": ("size", "overlap"),
     "embed": ("model", "batch"),
+    "ingest": ("batch",),
     "search": ("top_k",),
-    "rerank": ("model", "top_k"),
+    "rerank": ("model", "top_k", "batch"),
 }
 
 

@@ -55,9 +55,11 @@ def arguments_of(params: Params) -> tuple[str, ...]:
 def settings(params: Processing) -> dict[str, object]:
     """What a processor is told beside the arguments and the model."""
     match params:
-        case Embedding(batch=batch):
-            return {"batch": batch}
-        case Search(top_k=top_k, collection=None) | Rerank(top_k=top_k):
+        case Embedding():
+            return {"batch": params.items}
+        case Rerank(top_k=top_k):
+            return {"top_k": top_k, "batch": params.items}
+        case Search(top_k=top_k, collection=None):
             return {"top_k": top_k}
         case Search(top_k=top_k, collection=name):
             return {"top_k": top_k, "collection": name}
@@ -69,7 +71,12 @@ def settings(params: Processing) -> dict[str, object]:
 
 def is_passing(params: Params) -> bool:
     """Whether its values are large, and only there to be searched: vectors, a row's collection."""
-    return isinstance(params, Embedding) or params == Ingest()
+    return isinstance(params, Embedding) or is_of_row(params)
+
+
+def is_of_row(params: Params) -> bool:
+    """Return whether it makes a collection of this row alone."""
+    return isinstance(params, Ingest) and params.collection is None
 
 
 def vectors_bytes(value: object) -> int:
@@ -99,13 +106,19 @@ def chunked(params: Chunking, text: object) -> list[str]:
 
 
 def aggregated(parts: object) -> object:
-    """One collection of this row, of those that there are."""
+    """One collection of this row, of those that there are; or what was put into one that stays."""
+    if isinstance(parts, list) and all(map(_is_count, parts)) and parts:
+        return {"collection": parts[0]["collection"], "count": sum(e["count"] for e in parts)}
     found = _parts(parts)
     if len(found) == 1:
         return found[0]
     if any(held_id(each) for each in found):
         return found  # whoever searches takes parts, too
     return {key: [each for one in found for each in one[key]] for key in ("texts", "vectors")}
+
+
+def _is_count(part: object) -> bool:
+    return isinstance(part, Mapping) and part.keys() == {"collection", "count"}
 
 
 def flat_parts(arguments: Mapping[str, object]) -> Mapping[str, object]:

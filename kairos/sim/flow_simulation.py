@@ -112,7 +112,7 @@ def functions_runner(functions: Functions) -> Callable[[RunFunction], object]:
         if known.purity != "pure":
             return None
         try:
-            value = known.call(command.arguments)
+            value = known.call_alone(command.arguments)
         except FunctionFailed as error:
             raise InvalidRequest(str(error)[:200]) from error
         return None if isawaitable(value) else value

@@ -1,6 +1,7 @@
 """What some rows of a table teach about a flow: they are run, on engines or simulated ones, and
 what their calls turned out to be is kept as a small file beside the flow."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,16 +12,20 @@ import numpy as np
 
 from kairos.errors import InvalidFile, SetupError
 from kairos.execution.observation import ROWS_KEPT, FlowObservation
+from kairos.flow.functions import Functions
+from kairos.live.remote.opened import opened_processors
 from kairos.live.runs.rows import InputTable
-from kairos.live.runs.run_store import RunForecast, RunStore
+from kairos.live.runs.run_store import RunForecast, RunRecord, RunStore
 from kairos.live.runs.service import FlowRun
 from kairos.model import SECOND
+from kairos.plan.batches import BatchProfile
 from kairos.plan.costs.latency import latencies
 from kairos.plan.flow_profile import FORMAT, FlowProfile, learnt
 from kairos.plan.forecast import forecast, with_text_tokens
 from kairos.plan.pipeline import Passes, Plan, compile_plan
 from kairos.sim.engine.profiles import profile as engine_profile
 from kairos.sim.flow_simulation import PoolOptions, observed_flow
+from kairos.tools.flow_batches import AskedItems, measured_batches
 from kairos.tools.flow_file import LoadedFlow, check_columns
 from kairos.tools.flow_run import FlowTask, check_task, new_record, run_task
 from kairos.workload.files import atomic_write
@@ -66,7 +71,7 @@ def checked_plan(loaded: LoadedFlow, table: InputTable) -> Plan:
 def simulated_profile(
     loaded: LoadedFlow, plan: Plan, rows: Sequence[Row], pool: PoolOptions
 ) -> FlowProfile:
-    """Of answers that are made up."""
+    """Return what rows teach, with answers that are made up."""
     _, seen = observed_flow(plan, iter(rows), loaded.functions, pool)
     return _learnt(plan, rows, seen)
 
@@ -83,18 +88,44 @@ async def measured_profile(
         SetupError: nobody performs the calls, or no row came to an end.
     """
     runs: list[FlowRun] = []
+    asked = AskedItems()
     with TemporaryDirectory() as scratch:
         store = RunStore(Path(scratch))
         out = str(Path(scratch) / "out.jsonl")
         record = new_record(store, loaded.declaration, out=out, uses_cache=False, **pool)
         task = check_task(record, loaded.declaration, loaded.functions, list(rows))
-        record = await run_task(task, store, lambda _: None, runs.append)
+        record = await run_task(task, store, lambda _: None, runs.append, timeline=asked)
     failed = record.figures.get("failed", 0)
     if failed == len(rows):
         raise SetupError(
             f"all {failed} rows failed, so nothing was learnt: kairos run on this table says why"
         )
-    return _learnt(plan, rows, runs[0].observation)
+    found = _learnt(plan, rows, runs[0].observation)
+    return msgspec.structs.replace(found, batches=await _batches(record, asked, loaded.functions))
+
+
+async def _batches(
+    record: RunRecord, asked: AskedItems, functions: Functions
+) -> dict[str, BatchProfile]:
+    """Measure what goes in batches with what the rows asked for."""
+    if record.retrieval is None:
+        return await measured_batches(asked, None, functions)
+    async with opened_processors(record.retrieval, os.environ) as service:
+        return await measured_batches(asked, service.of(run=record.id), functions)
+
+
+def known_batches(learnt: Path | None, flow: Path) -> dict[str, int]:
+    """Return the efficient batches of a flow's profile; empty where there is no profile.
+
+    Without `learnt`, the profile in the flow's folder counts, if there is one.
+
+    Raises:
+        InvalidFile: it is no profile.
+    """
+    path = learnt or profile_path(flow)
+    if learnt is None and not path.exists():
+        return {}
+    return read_profile(path).efficient_batches
 
 
 def read_profile(path: Path) -> FlowProfile:
@@ -163,6 +194,12 @@ def shown(profile: FlowProfile) -> list[str]:
             low, high = each.time_us.low / SECOND, each.time_us.high / SECOND
             said.append(f"{each.time_us.mean / SECOND:.3g} s a call ({low:.3g} to {high:.3g})")
         lines.append(", ".join(said))
+    for key, batch in profile.batches.items():
+        alone_us, us = batch.latency_us.get(1), batch.latency_us[batch.efficient]
+        said = [f"  {key.removesuffix(':')}: {batch.efficient} at a time, {us / SECOND:.3g} s"]
+        if alone_us is not None and batch.efficient > 1:
+            said.append(f"one alone {alone_us / SECOND:.3g} s")
+        lines.append("; ".join(said))
     return lines
 
 

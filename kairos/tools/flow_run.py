@@ -53,7 +53,12 @@ class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def plan(self) -> Plan:
         """As it is declared, whatever models there are. Raises InvalidFlow: as `compile_plan`."""
-        return compile_plan(self.declaration, self.passes, latencies=self.latencies)
+        return compile_plan(
+            self.declaration,
+            self.passes,
+            latencies=self.latencies,
+            batches=self.record.batches,
+        )
 
 
 def runs_root(environ: Mapping[str, str]) -> Path:
@@ -138,6 +143,7 @@ async def run_task(
             revision=" ".join(filter(None, (model, record.revision))),
             latencies=task.latencies,
             values_stay=asked is not None and asked.keeps_values,
+            batches=record.batches,
         )
         check_processors(plan, asked)
         pool.llm.use_model(model)
@@ -274,6 +280,7 @@ def run_flow(
             bus_config=before.bus_config,
             created_at=before.created_at,
             plan_digest=before.plan_digest,
+            batches=record.batches or before.batches,
             figures=before.figures,
             fallbacks=before.fallbacks,
             written=before.written,

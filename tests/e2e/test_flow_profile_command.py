@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+from kairos.standin.server import StandInSettings, serve
 from tests.e2e.flow_runs import answering, kairos_command, write_rows
 
 FLOW = """
@@ -64,3 +67,53 @@ async def test_a_run_says_what_was_expected_beside_what_it_came_to(tmp_path, eng
         tmp_path, *run[:6], "--url", engine.url, "--engine-profile", "cpu-tiny"
     )
     assert "goes with --engine" in said
+
+
+INDEX = """
+flow: index
+operators:
+  row: {kind: input}
+  vectors: {kind: embed, inputs: {texts: row.passages}}
+  store: {kind: ingest, collection: docs, inputs: {texts: row.passages, vectors: vectors}}
+outputs: {count: store.count}
+"""
+
+
+async def test_batches_are_measured_and_used_by_plans_and_runs(tmp_path):
+    async with serve(StandInSettings(model="minilm")) as embedder:
+        (tmp_path / "flow.yaml").write_text(INDEX)
+        passages = [f"passage {number}" for number in range(300)]
+        write_rows(tmp_path / "rows.jsonl", [{"passages": passages}])
+        kept = ("--embedder", embedder.url, "--collections", "kept")
+        table = ("flow.yaml", "--inputs", "rows.jsonl")
+        status, said = await kairos_command(tmp_path, "profile", *table, *kept)
+        assert status == 0, said
+        path = tmp_path / "flow.profile.json"
+        found = json.loads(path.read_text())
+        assert set(found["batches"]) == {"embed:minilm", "ingest"}
+        assert "embed:minilm: " in said
+        for each in found["batches"].values():
+            assert str(each["efficient"]) in each["latency_us"]
+        found["batches"]["embed:minilm"]["efficient"] = 40
+        found["batches"]["ingest"]["efficient"] = 100
+        path.write_text(json.dumps(found))
+        embedder.received.clear()
+        status, said = await kairos_command(tmp_path, "plan", *table)
+        assert "vectors_part: embed" in said
+        assert "40 at a time" in said
+        status, said = await kairos_command(
+            tmp_path, "run", *table, "--out", "out.jsonl", *kept, "--no-cache"
+        )
+        assert status == 0, said
+        sizes = [len(json.loads(seen.body)["input"]) for seen in embedder.received]
+        assert sorted(sizes, reverse=True) == [40] * 7 + [20]
+        assert json.loads((tmp_path / "out.jsonl").read_text())["count"] == 300
+
+
+@pytest.mark.parametrize("word", ["--engine", "--url"])
+async def test_a_flow_with_llm_calls_needs_somebody_who_performs_them(tmp_path, word):
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    write_rows(tmp_path / "rows.jsonl", [{"text": "a"}])
+    status, said = await kairos_command(tmp_path, "profile", "flow.yaml", "--inputs", "rows.jsonl")
+    assert status == 1
+    assert word in said

@@ -49,6 +49,7 @@ from kairos.live.request.deadlines import deadline_of
 from kairos.live.request.identity.declared import declared
 from kairos.live.request.identity.identity import Headers
 from kairos.live.runs.calls import RunCalls
+from kairos.live.runs.function_batches import FunctionBatches
 from kairos.model import SECOND
 from kairos.plan.columns import Columns
 from kairos.plan.pipeline import Plan
@@ -113,12 +114,14 @@ class Invoking:
         of_any = None if processors is None else processors.of()
         planning = TenantThreads(threads, _PLANS_AT_ONCE)
         shares = settings.share_s > 0
-        self.store, self.plans = store, FlowPlans(functions, of_any, planning, shares=shares)
+        batches = settings.batches
+        self.plans = FlowPlans(functions, of_any, planning, shares=shares, batches=batches)
+        self.store = store
         self._shared = SharedResults(settings.share_s) if shares else None
         self._threads = TenantThreads(threads, _COMPUTING_AT_ONCE)
         self.beside = gateway.readers.run  # what a large body says
         self._functions, self._most = functions, settings.max_running
-        self._model = settings.model
+        self._model, self._batches = settings.model, FunctionBatches()
         self._gateway, self._inner = gateway, InnerGateway(gateway)
         self._declared = DeclaredApps(gateway.sink.feed)
         self._running: dict[str, int] = {}  # by tenant
@@ -198,6 +201,9 @@ class Invoking:
                     service_class=ready.service_class,
                     ahead_class=ahead_class,
                     threads=FUNCTIONS,
+                    batches=self._batches,
+                    tenant=caller.tenant,
+                    began_at=now,
                 )
 
             invocation = Invocation(

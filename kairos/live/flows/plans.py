@@ -28,12 +28,14 @@ class FlowPlans:
         threads: TenantThreads,
         *,
         shares: bool = False,
+        batches: Mapping[str, int] = {},
     ) -> None:
         """`functions`, `processors`: what flows may use. `threads`: where plans are made.
-        `shares`: invocations fetch results of others."""
+        `shares`: invocations fetch results of others. `batches`: efficient ones, as measured."""
         # A single row has no batch to come whose beginnings would be kept.
         self._passes = Passes(cached=shares, touch=False)
         self._functions, self._processors, self._threads = functions, processors, threads
+        self._batches = batches
         self._plans = PlanCache()
 
     async def checked(self, tenant: str, name: str, source: str, *, is_json: bool) -> Plan:
@@ -62,7 +64,7 @@ class FlowPlans:
             declaration = _declaration(name, source, is_json=is_json)
             asked = with_models(with_settings(declaration, settings), self._processors)
             stay = self._processors is not None and self._processors.keeps_values
-            plan = compile_plan(asked, self._passes, values_stay=stay)
+            plan = compile_plan(asked, self._passes, values_stay=stay, batches=self._batches)
             self._functions.check(plan)
             check_processors(plan, self._processors)
         except SetupError as error:

@@ -10,8 +10,6 @@ import msgspec
 from kairos.errors import UpstreamFailed
 from kairos.live.processors.asked_engine import AskedEngine
 
-BATCH = 32  # passages that an engine is asked for at once
-
 Pair = tuple[str, str]  # a query, and a passage
 
 

@@ -185,7 +185,7 @@ class FlowProcessors:
         texts = list(dict.fromkeys(passages))
         pairs, query = [(asked["query"], text) for text in texts], self._query(command)
         scores = await self._service.rankers.results(
-            command.model, ranking.BATCH, query, command.depth, pairs, self._tenant
+            command.model, asked["batch"], query, command.depth, pairs, self._tenant
         )
         return exact_search.best_of(zip(texts, scores, strict=True), asked["top_k"])
 

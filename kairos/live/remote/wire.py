@@ -63,7 +63,7 @@ def params_of(command: RunProcessor) -> Processing:
             named = isinstance(where, str) and not where.startswith("held:")
             return Search(_count(told, "top_k"), _collection(told) if named else None)
         case "rerank":
-            return Rerank(_count(told, "top_k"), command.model)
+            return Rerank(_count(told, "top_k"), command.model, _count(told, "batch"))
 
 
 def _count(told: Mapping[str, object], name: str) -> int:

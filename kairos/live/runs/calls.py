@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from hashlib import blake2b
@@ -36,6 +36,7 @@ from kairos.header_names import AGENT, APP, ATTEMPT, CLASS, REQUEST_ID, WORKFLOW
 from kairos.live.llm.streamed_chat import Listen
 from kairos.live.processors.lost import ValuesLost
 from kairos.live.runs.chat_answer import read_chat
+from kairos.live.runs.function_batches import FunctionBatches, awaited
 from kairos.live.runs.list_items import list_listener
 from kairos.live.runs.processing import Processors
 from kairos.model import SECOND
@@ -91,10 +92,16 @@ class RunCalls:
         ahead_class: str | None,
         threads: int,
         at_once: int | None = None,
+        batches: FunctionBatches | None = None,
+        tenant: str = "",
+        began_at: int = 0,
     ) -> None:
         """Begin nothing yet.
 
         Args:
+            batches: of functions, where others share them; None: its own.
+            tenant: whose turn it is there.
+            began_at: of what waits there, the earlier goes first.
             ahead_class: of calls that only compute beginnings of prompts; None: none is made.
             threads: in which functions run.
             at_once: calls that models have at most, beginnings of prompts included; None: the
@@ -108,6 +115,9 @@ class RunCalls:
         self._tasks: set[asyncio.Task[None]] = set()
         self._touches = 0
         limit = None if at_once is None else asyncio.Semaphore(at_once)
+        self._own_batches = FunctionBatches(at_once) if batches is None else None
+        self._batches = batches or self._own_batches
+        self._tenant, self._began_at = tenant, began_at
         self._has_room: AbstractAsyncContextManager[object] = limit or nullcontext()
         self._begun: set[tuple[int, int]] = set()  # rows that have made a call
 
@@ -139,6 +149,8 @@ class RunCalls:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._own_batches is not None:
+            await self._own_batches.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _start(
@@ -231,6 +243,19 @@ class RunCalls:
         arguments = dict(command.arguments)
         if command.idempotency_key is not None and _takes_key(known.function):
             arguments[_IDEMPOTENCY_KEY] = command.idempotency_key
+        if command.batch is not None:
+            assert self._batches is not None, "its own, or those of others"
+            query = self._began_at, command.stage, command.row
+            value, took_us = await self._batches.value(
+                command.function,
+                known,
+                arguments,
+                command.batch,
+                query,
+                command.depth,
+                self._tenant,
+            )
+            return CallAnswered(command.call, value, took_us=took_us)
         took_s = 0.0
         if inspect.iscoroutinefunction(known.function):
             value = known.call(arguments)
@@ -239,7 +264,7 @@ class RunCalls:
             value, took_s = await loop.run_in_executor(self._threads, _timed, known, arguments)
         if inspect.isawaitable(value):
             began_s = time.monotonic()
-            value = given(await _awaited(value))
+            value = given(await awaited(value))
             took_s += time.monotonic() - began_s
         return CallAnswered(command.call, value, took_us=round(took_s * SECOND))
 
@@ -253,25 +278,6 @@ def _timed(known: RegisteredFunction, arguments: dict[str, Any]) -> tuple[object
     began_s = time.monotonic()
     value = known.call(arguments)
     return value, time.monotonic() - began_s
-
-
-async def _awaited(value: Awaitable[object]) -> object:
-    """Return what a function's coroutine gives.
-
-    Raises:
-        FunctionFailed: it raised anything, a CancelledError of its own included.
-        asyncio.CancelledError: the call is abandoned.
-        KairosError: it raised that.
-    """
-    try:
-        return await value
-    except KairosError:
-        raise
-    except BaseException as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise
-        raise FunctionFailed(said_of(error)) from None
 
 
 def _takes_key(function: Callable[..., object]) -> bool:

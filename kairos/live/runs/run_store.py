@@ -64,6 +64,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     plan_digest: str = ""  # of the flow and its functions, as they were last run
     passes: dict[str, bool] = {}
+    batches: dict[str, int] = {}  # efficient ones that were measured, by `plan/batches.py`
     retrieval: RetrievalSettings | None = None  # what processes its operators of retrieval
     uses_cache: bool = True
     max_calls: int | None = None

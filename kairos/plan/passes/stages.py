@@ -1,11 +1,12 @@
 """What is embedded and ingested goes in stages (Teola's pass 2, stage decomposition).
 
-Texts that are embedded, and then put into a collection of the row, go batch by batch, as many at
-once as an engine is asked for: each batch is ingested as soon as it has its vectors, while others
-are embedded. An `aggregate` in the place of the ingestion puts the parts together, so whoever
-needs the collection sees no difference. Done where the vectors are for the collection alone, and
-where a failure of either fails the row. A collection that stays is left alone: of a row that fails
-it would have a part.
+Texts that are embedded, and then put into a collection, go batch by batch, as many at once as an
+engine is asked for: each batch is ingested as soon as it has its vectors, while others are
+embedded. For a collection that stays a stage has as many texts as are put there at a time, if
+those are more: there each time costs a transaction. An `aggregate` in the place of the ingestion
+puts the parts together, so whoever needs the collection sees no difference. Done where the vectors
+are for the collection alone, and where a failure of either fails the row. Then a collection that
+stays may have a part of the row's passages; to put all there once more adds what is missing.
 """
 
 from collections import Counter
@@ -71,7 +72,7 @@ def _pairs(
     by_name = {each.name: each for each in operators}
     after = {name for each in every(operators) for name in each.after}
     for each in operators:
-        if each.params != Ingest() or each.on_error != "fail":
+        if not isinstance(each.params, Ingest) or each.on_error != "fail":
             continue
         vectors = each.inputs["vectors"]
         embedding = by_name.get(vectors.operator) if isinstance(vectors, Reference) else None
@@ -89,11 +90,15 @@ def _pairs(
 
 def _stages(embedding: Operator, ingestion: Operator, taken: set[str]) -> Iterator[Operator]:
     assert isinstance(embedding.params, Embedding)
+    assert isinstance(ingestion.params, Ingest)
     stages = _fresh(f"{ingestion.name[:_LONGEST_BASE]}_stages", taken)
     vectors = _fresh(f"{embedding.name[:_LONGEST_BASE]}_part", taken)
     part = _fresh(f"{ingestion.name[:_LONGEST_BASE]}_part", taken)
     texts: Argument = Reference(f"{stages}.item")
-    batch = embedding.params.batch
+    batch = embedding.params.items
+    if ingestion.params.collection is not None:
+        batch *= -(-ingestion.params.items // batch)  # whole batches of the embedder
+    batch = min(batch, MOST_ITEMS)
     replace = msgspec.structs.replace
     body = (
         replace(embedding, name=vectors, inputs={"texts": texts}, after=()),

@@ -8,6 +8,7 @@ from kairos.plan.check_templates import templates_of
 from kairos.plan.operators import (
     Argument,
     Arguments,
+    Batched,
     Constant,
     Format,
     Generation,
@@ -64,7 +65,10 @@ def _what(operator: Operator) -> object:
         return [written, roles, texts, msgspec.json.encode(schema).decode()]
     if isinstance(params, Loop | MapOver):
         operator = _body_numbered(operator)
-    return [msgspec.to_builtins(operator.params), _all(operator.inputs)]
+    written = msgspec.to_builtins(operator.params)
+    if isinstance(params, Batched):
+        written.pop("batch", None)  # how many go together changes no value
+    return [written, _all(operator.inputs)]
 
 
 def _slot(slot: Slot, inputs: Arguments) -> object:

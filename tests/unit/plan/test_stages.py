@@ -111,6 +111,51 @@ def test_a3_a_part_that_breaks_fails_the_row():
     assert (row.end.node, row.end.error) == ("vectors", "broken"), "as the flow declares it"
 
 
+def filling(**how):
+    f = flow.Flow("filling")
+    row = f.input("row")
+    chunks = f.chunk("chunks", row["text"], size=1, overlap=0)
+    vectors = f.embed("vectors", chunks, batch=how.pop("embeds", 16))
+    f.output("store", f.ingest("store", chunks, vectors, collection="docs", **how))
+    return f
+
+
+@pytest.mark.parametrize(
+    ("words", "embeds", "puts", "stages"),
+    [
+        (0, 16, 16, [0]),
+        (1, 16, 16, [1]),
+        (16, 16, 16, [16]),
+        (17, 16, 16, [16, 1]),
+        (48, 16, 1, [16, 16, 16]),  # no stage is less than the embedder takes at once
+        (48, 16, 32, [32, 16]),
+        (48, 16, 33, [48]),  # whole batches of the embedder
+        (48, 5, 12, [15, 15, 15, 3]),
+        (600, 16, None, [256, 256, 88]),
+    ],
+)
+def test_passages_of_a_collection_that_stays_go_in_stages_and_are_counted_together(
+    words, embeds, puts, stages
+):
+    made = filling(embeds=embeds, batch=puts)
+    row = {"text": " ".join(f"w{n}" for n in range(words))}
+    staged = Row(made.compile(ON), row)
+    asked = [each for each in staged.waiting if each.kind == "embed"]
+    assert [len(each.arguments["texts"]) for each in asked] == [n for n in stages if n]
+    assert all(each.arguments["batch"] == embeds for each in asked)
+    assert staged.all() == Row(made.compile(OFF), row).all()
+    assert staged.end.values["store"] == {"collection": "docs", "count": words}
+
+
+def test_a_part_of_a_collection_that_stays_that_breaks_fails_the_row():
+    row = Row(filling(batch=16, retries=0).compile(ON), ROW)
+    row.answer("store_stages.0.vectors_part")
+    row.answer("store_stages.0.store_part")
+    row.answer("store_stages.1.vectors_part")
+    row.breaks("store_stages.1.store_part")
+    assert (row.end.node, row.end.error) == ("store", "broken")
+
+
 def kinds(f):
     return [each.kind for each in f.compile(ON).declaration.operators]
 
@@ -123,11 +168,6 @@ def test_a3_stages_are_made_only_where_nobody_can_tell():
     vectors = f.embed("vectors", row["texts"])
     f.output("vectors", vectors)
     f.output("index", f.ingest("index_", row["texts"], vectors))
-    assert "stages" not in kinds(f)
-    f = flow.Flow("f")
-    row = f.input("row")
-    vectors = f.embed("vectors", row["texts"])
-    f.output("index", f.ingest("index_", row["texts"], vectors, collection="docs"))
     assert "stages" not in kinds(f)
 
 

@@ -1,0 +1,185 @@
+"""How long batches take, measured: of engines that embed and rank, of collections and functions."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from kairos.errors import KairosError
+from kairos.execution.commands import RunFunction, RunProcessor
+from kairos.execution.timeline import Calling, Timeline
+from kairos.flow.functions import FunctionFailed, Functions
+from kairos.live.runs.function_batches import FunctionBatches
+from kairos.live.runs.processing import Processors
+from kairos.model import SECOND
+from kairos.plan.batches import BatchProfile, batch_key, efficient
+from kairos.plan.operators import Embedding, Ingest, RegisteredCall, Rerank
+
+MOST_ITEMS = 512  # of a batch
+_TIMES, _ONCE_S = 3, 0.5  # that a batch of one size is tried; slower ones once
+_TIME_S = 30.0  # for all batches of one processor or function
+_LESS = 0.9  # of the best throughput: below, larger batches are not tried
+_KEPT = 512  # texts, or arguments, of one processor or function
+
+Sized = Callable[[int], Awaitable[object]]
+Clock = Callable[[], float]
+
+
+class AskedItems(Timeline):
+    """Texts and arguments of a run's processors and batched functions, to measure with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: dict[str, Calling] = {}  # the first, by batch key
+        self.items: dict[str, list[Any]] = {}
+
+    def begun(self, command: Calling, at_us: int) -> None:
+        """Keep its items, if its kind goes in batches."""
+        super().begun(command, at_us)
+        if (key := _key(command)) is None:
+            return
+        self.commands.setdefault(key, command)
+        kept = self.items.setdefault(key, [])
+        if len(kept) < _KEPT:
+            kept += _items(command)[: _KEPT - len(kept)]
+
+
+async def measured_batches(
+    asked: AskedItems,
+    processors: Processors | None,
+    functions: Functions,
+    clock: Clock = time.perf_counter,
+) -> dict[str, BatchProfile]:
+    """Measure batches of 1, 2, 4 ... items with what a run asked for, one batch at a time.
+
+    Ends for a processor or function where throughput falls, after `MOST_ITEMS`, or after some
+    seconds. Functions with effects are left out. Of collections the passages that were put there
+    are put there once more, which changes nothing.
+    """
+    found = {}
+    for key, command in asked.commands.items():
+        items = asked.items[key]
+        if isinstance(command, RunFunction):
+            if functions[command.function].purity == "effect":
+                continue
+            batches = FunctionBatches()
+            try:
+                ask = _function(command, functions, items, batches)
+                latency = await curve(ask, MOST_ITEMS, clock)
+            finally:
+                await batches.close()
+        elif isinstance(command, RunProcessor) and processors is not None:
+            most = len(items) if command.kind == "ingest" else MOST_ITEMS
+            latency = await curve(_processor(command, items, processors), most, clock)
+        else:
+            continue
+        if latency:
+            found[key] = BatchProfile(latency, efficient(latency))
+    return found
+
+
+async def curve(
+    ask: Sized, most: int = MOST_ITEMS, clock: Clock = time.perf_counter
+) -> dict[int, float]:
+    """Return the µs that batches of 1, 2, 4 ... items take, by items; as far as they succeed."""
+    latency: dict[int, float] = {}
+    items, best = 1, 0.0
+    try:
+        await ask(1)  # the first may load something
+        until_s = clock() + _TIME_S
+        while items <= most and clock() < until_s:
+            took = [await _timed(ask, items, clock)]
+            while len(took) < _TIMES and took[0] < _ONCE_S * SECOND:
+                took.append(await _timed(ask, items, clock))
+            latency[items] = median(took)
+            throughput = items / max(latency[items], 1.0)
+            if throughput < _LESS * best:
+                break
+            best, items = max(best, throughput), 2 * items
+    except (KairosError, FunctionFailed):
+        pass  # larger ones are refused
+    return latency
+
+
+async def _timed(ask: Sized, items: int, clock: Clock) -> float:
+    began_s = clock()
+    await ask(items)
+    return (clock() - began_s) * SECOND
+
+
+def _processor(command: RunProcessor, items: Sequence[Any], processors: Processors) -> Sized:
+    number = 0
+
+    async def ask(count: int) -> object:
+        nonlocal number
+        taken = [items[at % len(items)] for at in range(number, number + count)]
+        number += count
+        arguments: dict[str, Any]
+        match command.kind:
+            case "embed":
+                # Numbered, so that no engine knows one from before.
+                arguments = {"texts": [f"{number} {each}" for each in taken], "batch": count}
+            case "rerank":
+                passages = [f"{number}-{at} {each}" for at, each in enumerate(taken)]
+                asked = command.arguments["query"]
+                arguments = {"query": asked, "passages": passages, "top_k": 1, "batch": count}
+            case _:
+                told = {"collection": command.arguments["collection"]}
+                texts, vectors = [each[0] for each in taken], [each[1] for each in taken]
+                arguments = {"texts": texts, "vectors": vectors, **told}
+        return await processors.run(
+            msgspec.structs.replace(command, arguments=arguments, stays=False, held={})
+        )
+
+    return ask
+
+
+def _function(
+    command: RunFunction, functions: Functions, items: Sequence[Any], batches: FunctionBatches
+) -> Sized:
+    known = functions[command.function]
+
+    async def ask(count: int) -> object:
+        calls = [items[at % len(items)] for at in range(count)]
+        queries = (batches.value(command.function, known, each, count, (0,), 0) for each in calls)
+        return await asyncio.gather(*queries)
+
+    return ask
+
+
+def _key(command: Calling) -> str | None:
+    match command:
+        case RunProcessor(kind="embed"):
+            return batch_key(Embedding(command.model))
+        case RunProcessor(kind="rerank"):
+            return batch_key(Rerank(model=command.model))
+        case RunProcessor(kind="ingest", arguments={"collection": str()}) if not command.held:
+            return batch_key(Ingest())
+        case RunFunction(batch=int()):
+            return batch_key(RegisteredCall(command.function))
+    return None
+
+
+def _items(command: Calling) -> list[Any]:
+    match command:
+        case RunFunction(arguments=arguments):
+            return [arguments]
+        case RunProcessor(kind="embed", arguments=arguments):
+            return _listed(arguments["texts"])
+        case RunProcessor(kind="rerank", arguments=arguments):
+            return [_text(each) for each in _listed(arguments["passages"])]
+        case RunProcessor(arguments=arguments):
+            texts, vectors = _listed(arguments["texts"]), _listed(arguments["vectors"])
+            return list(zip(texts, vectors, strict=True))
+    return []
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _text(passage: object) -> object:
+    return passage["text"] if isinstance(passage, Mapping) else passage
