@@ -7,7 +7,7 @@ it says that B200::Gaudi3 is best, most of all in FP8, a little above B200::B200
 H100::Gaudi3 often comes up to B200::B200 or slightly above. Its model was fitted to measurements
 that it does not give.
 
-Here: the same, from data sheets and shapes alone (`experiments/hardware/pairs.py`), with the
+Here: the same, from data sheets and shapes alone (`experiments/device_pairs.py`), with the
 paper's prices and terms. Shares of the peaks that are reached are assumed, and alike for all
 vendors. This may flatter Gaudi 3: its peak of 1835 TFLOP/s is the same in BF16 and FP8, so in BF16
 it prefills nearly as fast as a B200 at a third of the price.
@@ -20,7 +20,7 @@ import msgspec
 
 from bench.report import Figure
 from experiments.claim import Study, table
-from experiments.hardware.pairs import PairQuestion, pair
+from experiments.device_pairs import PairQuestion, pair
 from experiments.report import commit, picture
 from kairos.planner.serving import NO_TARGETS, CallShape, LatencyTargets
 from kairos.tools.hardware_files import catalogue

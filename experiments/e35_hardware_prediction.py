@@ -190,12 +190,13 @@ class _Planned:
                 phases=phases,
                 rates=derived(known.accelerator_named(device), shape),
                 usd_per_hour=1.0,
+                kv_bytes_per_token=shape.kv_bytes_per_token(),
             )
             for phases, (device, _) in sides.items()
         )
         counts = [count for _, count in sides.values()]
         self._counts = {kind.name: n for kind, n in zip(self._kinds, counts, strict=True)}
-        self._pool = SimulatedPool(counts=self._counts, kinds=self._kinds, model=shape)
+        self._pool = SimulatedPool(counts=self._counts, kinds=self._kinds)
         self._workflows = workflows(workload)
         self._observed: Sequence[Sequence[ObservedCall]] = observed(self._workflows)
         self._calls = call_kinds(self._observed, 1.0, self._kinds[-1].rates)
@@ -217,7 +218,7 @@ class _Planned:
             calls=calls,
             instances=self._kinds,
             workflows_per_s=per_s,
-            kv_bytes_per_token=self._pool.model.kv_bytes_per_token(),
+            kv_bytes_per_token=self._kinds[0].kv_bytes_per_token,
         )
         pool = Pool(
             counts=self._counts,

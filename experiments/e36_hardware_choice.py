@@ -102,7 +102,7 @@ def _row(case: Case, at_commit: str) -> Row:
 
     def p95_s(counts: Mapping[str, int]) -> float:
         count = min(max(round(STAYS * case.per_s * case.p95_s), FEWEST), MOST)
-        pool = SimulatedPool(counts=counts, kinds=tuple(kinds.values()), model=asked.offer.model)
+        pool = SimulatedPool(counts=counts, kinds=tuple(kinds.values()))
         times = simulated(pool, flows, case.per_s, count)
         return float(f"{times.p95_s:.5g}")
 

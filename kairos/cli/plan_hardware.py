@@ -37,8 +37,13 @@ def plan_hardware(
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="The model, as the catalogue names it.")
-    ] = "llama-3-8b",
+        list[str] | None,
+        typer.Option(
+            help="The model, as the catalogue names it, or AGENT=MODEL, or SERVED=MODEL for what "
+            r"was served by another name. May be given several times \[what the calls asked for, "
+            "or llama-3-8b]."
+        ),
+    ] = None,
     precision: Annotated[str, typer.Option(help="Of its weights: bf16, fp8.")] = "bf16",
     hardware: Annotated[
         str | None,
@@ -51,8 +56,8 @@ def plan_hardware(
     profile: Annotated[
         list[str] | None,
         typer.Option(
-            help="DEVICE=PROFILE: what `kairos calibrate` measured of the model on one device, in "
-            "place of what its data sheet says. May be given several times."
+            help="DEVICE=PROFILE, or DEVICE@MODEL=PROFILE: what `kairos calibrate` measured of the "
+            "model on one device, in place of what its data sheet says. May be given several times."
         ),
     ] = None,
     rate: Annotated[
@@ -145,7 +150,7 @@ def plan_hardware(
         flow=flow,
         inputs=inputs,
         functions=functions,
-        model=model,
+        models=model or (),
         targets=target or (),
         precision=precision,
         hardware=hardware,

@@ -1,24 +1,24 @@
-"""From the calls that an application's workflows made to its graph of work.
+"""From the calls that an application's workflows made to its typed graph of work.
 
-A node stands for the n-th call of an agent in its workflow, up to `VISITS`; calls beyond share the
-last one's node, which then runs more than once. So the graph has no cycle, and its runs and tokens
-are exactly the means of what was seen. An edge's share is that of the source's workflows in which
-the target waited for it. Time before a call in which no model was busy becomes a tool's node, or,
-before what a person asks, a human's.
+After Asgar, Nguyen and Katti (Efficient and Scalable Agentic AI with Heterogeneous Systems, 2025),
+sections 2.4 and 4.2. A call is taken apart into the prompt's computing (`prefill`) and the answer's
+generation (`decode`); between them goes the KV cache. Loops are unrolled already, since each round
+was recorded as calls of its own: an agent is one node pair, and `runs` counts its executions. So
+runs and tokens are exactly the means of what was seen. Time before a call in which no model was
+busy becomes a tool's node, or, before what a person asks, a human's.
 
-Orders that contradict each other in different workflows cannot all be kept: an edge that leads
-against the mean position of its nodes is left out.
+An edge's share is that of the source's workflows in which the target waited for it. Orders that
+contradict each other in different workflows cannot all be kept: an edge that leads against the mean
+position of its nodes is left out.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
 from statistics import fmean
 
 import msgspec
 
-from kairos.planner.work_graph import TokenCounts, Work, WorkEdge, WorkGraph, WorkKind, WorkNode
-
-VISITS = 8  # of an agent in a workflow that have a node of their own
 BYTES_PER_TOKEN = 4.0  # of text between calls; English in today's tokenizers
 
 
@@ -34,86 +34,114 @@ class ObservedCall(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[int, ...] = ()  # positions in its workflow of the calls that it waited for
 
 
+class WorkKind(StrEnum):
+    """What a node does, and so which hardware may do it."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    TOOL = "tool"
+    HUMAN = "human"
+
+
+class WorkNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the application; the figures are means of one execution."""
+
+    name: str
+    kind: WorkKind
+    agent: str
+    runs: float  # executions in a workflow
+    tokens: float = 0.0  # computed (prefill), or generated (decode)
+    wait_s: float = 0.0  # of tools and people
+
+
+class WorkEdge(msgspec.Struct, frozen=True, kw_only=True):
+    """What the target needs of the source."""
+
+    source: str
+    target: str
+    data_bytes: float = 0.0  # text, or a KV cache
+    share: float = 1.0  # of the source's workflows in which the target follows
+
+
+class WorkGraph(msgspec.Struct, frozen=True, kw_only=True):
+    nodes: tuple[WorkNode, ...]  # in the order of their mean positions
+    edges: tuple[WorkEdge, ...]
+
+
 class _Seen:
-    """What was seen of one node."""
+    """What was seen of one agent."""
 
     def __init__(self) -> None:
         self.calls: list[ObservedCall] = []
         self.positions: list[int] = []
-        self.workflows = 0  # that it ran in
-        self.follows: defaultdict[str, set[int]] = defaultdict(set)  # node -> workflows
+        self.workflows = 0  # that it called in
+        self.follows: defaultdict[str, set[int]] = defaultdict(set)  # agent -> workflows
 
 
-def lowered(workflows: Iterable[Sequence[ObservedCall]], *, visits: int = VISITS) -> WorkGraph:
-    """The graph of an application. `runs` count executions per workflow.
+def lowered(
+    workflows: Iterable[Sequence[ObservedCall]], kv_bytes: Callable[[str], float]
+) -> WorkGraph:
+    """Return the graph of an application.
 
     Args:
         workflows: each its calls, in the order in which they were made.
-        visits: of an agent in a workflow that have a node of their own; 1: a node for each agent.
+        kv_bytes: of a token in the cache, by agent.
     """
-    seen: dict[str, _Seen] = {}
+    seen: defaultdict[str, _Seen] = defaultdict(_Seen)
     count = 0
     for number, calls in enumerate(workflows):
-        _add(seen, number, calls, visits)
+        _add(seen, number, calls)
         count += 1
     nodes: list[WorkNode] = []
     edges: list[WorkEdge] = []
-    place = {name: (fmean(each.positions), name) for name, each in seen.items()}
-    for name, each in sorted(seen.items(), key=lambda item: place[item[0]]):
-        waits = _gap(name, each, count)
-        nodes += [*waits, _node(name, each, count)]
-        entry = waits[0].name if waits else name
-        if waits:
-            edges.append(WorkEdge(source=entry, target=name))
+    place = {agent: (fmean(each.positions), agent) for agent, each in seen.items()}
+    for agent, each in sorted(seen.items(), key=lambda item: place[item[0]]):
+        waits = _gap(agent, each, count)
+        prefill, decode = _phases(agent, each, count)
+        nodes += [*waits, prefill, decode]
+        cache = kv_bytes(agent) * fmean(call.prompt_tokens for call in each.calls)
+        edges += [WorkEdge(source=node.name, target=prefill.name) for node in waits]
+        edges.append(WorkEdge(source=prefill.name, target=decode.name, data_bytes=cache))
         for source, together in sorted(each.follows.items()):
-            if place[source] < place[name]:
-                share = len(together) / seen[source].workflows
+            if place[source] < place[agent]:
                 edges.append(
                     WorkEdge(
-                        source=source,
-                        target=entry,
-                        share=share,
+                        source=f"{source}.{WorkKind.DECODE}",
+                        target=(waits[0] if waits else prefill).name,
+                        share=len(together) / seen[source].workflows,
                         data_bytes=BYTES_PER_TOKEN * _answer(seen[source]),
                     )
                 )
     return WorkGraph(nodes=tuple(nodes), edges=tuple(edges))
 
 
-def _add(seen: dict[str, _Seen], number: int, calls: Sequence[ObservedCall], visits: int) -> None:
-    made: defaultdict[str, int] = defaultdict(int)
-    names: list[str] = []
+def _add(seen: defaultdict[str, _Seen], number: int, calls: Sequence[ObservedCall]) -> None:
     for position, call in enumerate(calls):
-        made[call.agent] += 1
-        name = _name(call.agent, min(made[call.agent], visits))
-        each = seen.setdefault(name, _Seen())
+        each = seen[call.agent]
         each.calls.append(call)
         each.positions.append(position)
-        each.workflows += name not in names
         for before in call.after:
-            if names[before] != name:
-                each.follows[names[before]].add(number)
-        names.append(name)
+            if calls[before].agent != call.agent:
+                each.follows[calls[before].agent].add(number)
+    for agent in {call.agent for call in calls}:
+        seen[agent].workflows += 1
 
 
-def _name(agent: str, visit: int) -> str:
-    return agent if visit == 1 else f"{agent}#{visit}"
-
-
-def _node(name: str, seen: _Seen, workflows: int) -> WorkNode:
-    tokens = TokenCounts(
-        prompt=fmean(call.prompt_tokens for call in seen.calls),
-        answer=_answer(seen),
-        cached=fmean(call.cached_tokens for call in seen.calls),
-    )
+def _phases(agent: str, seen: _Seen, workflows: int) -> tuple[WorkNode, WorkNode]:
     runs = len(seen.calls) / workflows
-    return WorkNode(name=name, kind=WorkKind.LLM, tokens=tokens, runs=runs)
+    new = fmean(call.prompt_tokens - call.cached_tokens for call in seen.calls)
+
+    def node(kind: WorkKind, tokens: float) -> WorkNode:
+        return WorkNode(name=f"{agent}.{kind}", kind=kind, agent=agent, runs=runs, tokens=tokens)
+
+    return node(WorkKind.PREFILL, new), node(WorkKind.DECODE, _answer(seen))
 
 
 def _answer(seen: _Seen) -> float:
     return fmean(call.answer_tokens for call in seen.calls)
 
 
-def _gap(name: str, seen: _Seen, workflows: int) -> list[WorkNode]:
+def _gap(agent: str, seen: _Seen, workflows: int) -> list[WorkNode]:
     """What happened before its calls, where something did."""
     waits = [call for call in seen.calls if call.gap_s]
     if not waits:
@@ -121,9 +149,10 @@ def _gap(name: str, seen: _Seen, workflows: int) -> list[WorkNode]:
     people = sum(call.by_person for call in waits) * 2 > len(waits)
     return [
         WorkNode(
-            name=f"before {name}",
+            name=f"before {agent}",
             kind=WorkKind.HUMAN if people else WorkKind.TOOL,
-            work=Work(wait_s=fmean(call.gap_s for call in waits)),
+            agent=agent,
             runs=len(waits) / workflows,
+            wait_s=fmean(call.gap_s for call in waits),
         )
     ]

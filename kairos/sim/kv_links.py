@@ -20,6 +20,7 @@ class CacheLink(msgspec.Struct, frozen=True, kw_only=True):
     # goes as soon as it is computed.
     overlapped: float = 0.0
     host_gb_s: float = 25.0  # from its host's memory: PCIe 4.0 x16 as it is reached
+    bytes_per_token: float | None = None  # of its model; None: those of all
 
 
 class KvLinks:
@@ -44,7 +45,7 @@ class KvLinks:
 
     def between(self, source: str, target: str, tokens: int, at: int) -> int:
         """When the whole of it is there, if it can be sent from `at` on; µs."""
-        size = tokens * self._bytes_per_token
+        size = tokens * self._bytes(target)
         ends = self._links[source], self._links[target]
         per_us = min(each.gbit_s for each in ends) * _GBIT / 1e6
         share = 1 - max(each.overlapped for each in ends)
@@ -59,6 +60,10 @@ class KvLinks:
         link = self._links[instance]
         per_us = link.host_gb_s * 1e9 / 1e6
         begins = max(at, self._loads_until.get(instance, 0.0))
-        done = begins + tokens * self._bytes_per_token / per_us
+        done = begins + tokens * self._bytes(instance) / per_us
         self._loads_until[instance] = done
         return ceil(done + link.latency_us)
+
+    def _bytes(self, instance: str) -> float:
+        own = self._links[instance].bytes_per_token
+        return self._bytes_per_token if own is None else own

@@ -77,13 +77,20 @@ class Users:
     """Submits workflows when they are due, and makes their calls when they may be made."""
 
     def __init__(
-        self, clock: VirtualClock, feed: Feed, *, tell_lengths: bool, anonymous: float = 0.0
+        self,
+        clock: VirtualClock,
+        feed: Feed,
+        *,
+        tell_lengths: bool,
+        anonymous: float = 0.0,
+        by_model: bool = False,
     ) -> None:
         """`feed` raises KairosError where the gateway refuses a call at once. `tell_lengths`: calls
         set `max_tokens` to the length that their answers will have, as a replay has to.
-        `anonymous`: the share of calls that do not say whose they are."""
+        `anonymous`: the share of calls that do not say whose they are. `by_model`: calls ask for
+        their own `model`, instead of all for the same."""
         self._clock, self._feed, self._tell_lengths = clock, feed, tell_lengths
-        self._anonymous = anonymous
+        self._anonymous, self._by_model = anonymous, by_model
         self._asked: dict[str, _Asked] = {}  # by request id
         self.left = 0  # workflows that have not ended, those to come included
         self.retries = 0
@@ -185,7 +192,7 @@ class Users:
             upstream=call.upstream if known else None,
             parent_ids=tuple(_request_id(task, each) for each in parents),
             attempt=asked.attempt,
-            model=MODEL,
+            model=call.model if self._by_model else MODEL,
             workflow_started_at=task.started_at if known else self._clock.now(),
             arrived_at=self._clock.now(),
             prompt_tokens=call.prompt_tokens,

@@ -75,6 +75,7 @@ class WorldEvent(msgspec.Struct, frozen=True, kw_only=True):
 _PROFILED_SEQS, _PROFILED_KV_TOKENS = 16, 16_000
 NO_PHASES: Mapping[str, Phase] = MappingProxyType({})
 NO_TIERS: Mapping[str, HostTier] = MappingProxyType({})
+NO_MODELS: Mapping[str, str] = MappingProxyType({})
 
 
 def token_us(profile: EngineProfile) -> float:
@@ -107,6 +108,7 @@ class World:
         links: KvLinks | None = None,
         tiers: Mapping[str, HostTier] = NO_TIERS,
         absent: Collection[str] = (),
+        models: Mapping[str, str] = NO_MODELS,
     ) -> None:
         """`instances`: all that there ever are, by id; those to which it happens first that they
         join are not there at the start. `tell_lengths`, `anonymous`: see `Users`; `guard`: see
@@ -115,7 +117,7 @@ class World:
         `clients` are in the place of users that ask for `submissions`. `phases`: of instances that
         serve one alone; `links`: over which the caches of their calls go, and what instances
         have of `tiers`, the memory of their hosts. `absent`: instances that are not there until
-        `join` is called."""
+        `join` is called. `models`: of each instance, where calls ask for their own `model`."""
         self.metrics = RunMetrics()
         self.clock = VirtualClock()
         self.learner = Learner(Orchestrator())
@@ -124,12 +126,16 @@ class World:
         watching: tuple[Observer, ...] = (self._measure, *observers, learn)
         self._runtime = Runtime(self.balancer, self, self.clock, watching)
         users = Users(
-            self.clock, self._runtime.feed, tell_lengths=tell_lengths, anonymous=anonymous
+            self.clock,
+            self._runtime.feed,
+            tell_lengths=tell_lengths,
+            anonymous=anonymous,
+            by_model=bool(models),
         )
         self.users = users if clients is None else clients(self.clock, self._runtime.feed)
         self.fleet = SimulatedEngines(self.clock, self._seen, links)
         self._instances, self._on_second, self._phases = dict(instances), on_second, phases
-        self._tiers = tiers
+        self._tiers, self._models = tiers, models
         in_time = sorted(happenings, key=lambda each: each.at_us)
         first = {each.instance_id: each.what for each in reversed(in_time)}
         for instance_id in instances:
@@ -211,13 +217,13 @@ class World:
         """It takes no more; what runs there goes on to its end."""
         self._runtime.feed(InstanceLeft(instance_id))
 
-    def join(self, instance_id: str, models: tuple[str, ...] = (MODEL,)) -> None:
-        """It takes requests for these from now on."""
+    def join(self, instance_id: str, models: tuple[str, ...] = ()) -> None:
+        """It takes requests for these from now on; without any, for its only one."""
         profile = self._instances[instance_id]
         self.fleet.start(instance_id, profile, self._tiers.get(instance_id))
         instance = Instance(
             id=instance_id,
-            models=models,
+            models=models or (self._models.get(instance_id, MODEL),),
             max_num_seqs=profile.max_num_seqs,
             kv_tokens=profile.kv_tokens,
             block_size=profile.block_size,

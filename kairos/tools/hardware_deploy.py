@@ -1,8 +1,8 @@
 """A planned pool as files to deploy: Docker Compose for one machine, or manifests of Kubernetes.
 
 What the plan does not know is left to be filled in: the model as Hugging Face names it, in Compose
-by the variable `VLLM_MODEL`, in manifests as CHANGE-ME, and so are images of engines for devices of
-other vendors than NVIDIA. Ports are on loopback, nothing runs as root.
+by the variable `VLLM_MODEL` (or one for each model), in manifests as CHANGE-ME, and so are images
+of engines for devices of other vendors than NVIDIA. Ports are on loopback, nothing runs as root.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,6 +39,7 @@ class _Engines(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     kind: InstanceKind
     vendor: str
+    variable: str = "VLLM_MODEL"  # of Compose, with the model
 
     @property
     def options(self) -> list[str]:
@@ -67,18 +68,24 @@ def _engines(planned: PlannedPool, devices: Sequence[Accelerator]) -> list[_Engi
     if any(kind.phases is not Phases.BOTH for kind in planned.kinds):
         raise SetupError("pairs cannot be deployed from here yet: plan with --no-pairs")
     vendors = {device.name: device.vendor for device in devices}
+    several = len({kind.model for kind in planned.kinds}) > 1
     found = [
         _Engines(
-            name="".join(each if each.isalnum() else "-" for each in kind.name.lower()).strip("-"),
+            name=_plain(kind.name, "-"),
             count=planned.pool.counts[kind.name],
             kind=kind,
             vendor=vendors[kind.device],
+            variable="VLLM_MODEL" + (f"_{_plain(kind.model, '_').upper()}" if several else ""),
         )
         for kind in planned.kinds
     ]
     if len({each.name for each in found}) < len(found):
         raise SetupError("two kinds of instance differ in signs alone: rename one in the catalogue")
     return found
+
+
+def _plain(name: str, sign: str) -> str:
+    return "".join(each if each.isalnum() else sign for each in name.lower()).strip(sign)
 
 
 def _compose(engines: Sequence[_Engines]) -> dict[str, Any]:
@@ -115,7 +122,10 @@ def _compose_engine(engines: _Engines, first_device: int) -> dict[str, Any]:
     ids = [str(first_device + number) for number in range(engines.kind.rates.devices)]
     return {
         "image": _VLLM,
-        "command": ["${VLLM_MODEL:?the model, as Hugging Face names it}", *engines.options],
+        "command": [
+            f"${{{engines.variable}:?the model, as Hugging Face names it}}",
+            *engines.options,
+        ],
         "restart": "unless-stopped",
         "user": "1000:0",
         "cap_drop": ["ALL"],

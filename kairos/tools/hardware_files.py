@@ -15,7 +15,7 @@ _OWN = ("accelerators.toml", "models.toml")
 
 
 def catalogue(own: Path | None = None) -> HardwareCatalogue:
-    """What comes with Kairos, and what a file adds to it or replaces in it.
+    """Return the catalogue of Kairos, with entries that a file adds or replaces.
 
     Raises:
         InvalidFile: the file is no catalogue; the message says which field is wrong.

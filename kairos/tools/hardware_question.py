@@ -1,4 +1,4 @@
-"""What `kairos plan-hardware` is asked: an export, options as text, and what the planner takes."""
+"""Questions to `kairos plan-hardware`: options as text, and what the planner takes."""
 
 import math
 import re
@@ -9,6 +9,7 @@ import msgspec
 
 from kairos.errors import SetupError
 from kairos.planner.engine_rates import EngineRates
+from kairos.planner.hardware import HardwareCatalogue
 from kairos.planner.hardware_plan import HardwareQuestion
 from kairos.planner.instance_kinds import HardwareOffer
 from kairos.planner.kv_transfer import Link
@@ -25,6 +26,7 @@ MAX_AGENTS = 64  # with a place of their own; the calls of those with least toke
 OTHERS = "(others)"
 BLOCK = 16  # tokens of a block in the KV cache: vLLM's default
 WINDOW_S = 600.0  # the busiest of the file is planned for
+DEFAULT_MODEL = "llama-3-8b"
 TARGETS = ("p95", "ttft", "tpot")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -36,7 +38,7 @@ class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
     flow: Path | None = None
     inputs: Path | None = None
     functions: Path | None = None
-    model: str
+    models: Sequence[str]  # NAME, or AGENT=NAME or SERVED=NAME
     targets: Sequence[str] = ()  # p95=30s, ttft=250ms, tpot=20ms
     precision: str = "bf16"
     hardware: str | None = None  # names; None: all with a price
@@ -54,7 +56,7 @@ class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned_workflows(options: HardwareOptions) -> list[Workflow]:
-    """That the hardware is for.
+    """Return what the hardware is for; each call's `model` is the name in the catalogue.
 
     Raises:
         SetupError, InvalidFile: what is wrong with an option or a file, and what to do.
@@ -66,15 +68,72 @@ def planned_workflows(options: HardwareOptions) -> list[Workflow]:
     if options.export is not None:
         if options.inputs is not None or options.functions is not None:
             raise SetupError("--inputs and --functions are of a FLOW: leave them out with --export")
-        return load(options.export)
-    assert options.flow is not None
-    return flow_workflows(options.flow, options.inputs, options.functions)
+        found = load(options.export)
+    else:
+        assert options.flow is not None
+        found = flow_workflows(options.flow, options.inputs, options.functions)
+    return with_models(found, options.models, catalogue(options.catalogue))
+
+
+def with_models(
+    workflows: Sequence[Workflow], texts: Sequence[str], known: HardwareCatalogue
+) -> list[Workflow]:
+    """Return the workflows with the catalogue's name of each call's model.
+
+    `texts` have `NAME` for all calls, `WHO=NAME` for calls of an agent (`AGENT` or `APP/AGENT`) or
+    of a served model. Where nothing else fits, a call has the model that it asked for, if the
+    catalogue has that (or the end of Hugging Face's name); otherwise the plan's.
+
+    Raises:
+        SetupError: the catalogue has no such model, or no call is WHO's.
+    """
+    names = dict(_model(text) for text in texts)
+    if len(names) < len(texts):
+        raise SetupError("--model says two things of the same calls: give each one once")
+    for name in names.values():
+        known.model_named(name)
+    plain = names.pop("", DEFAULT_MODEL)
+    calls = {(call.app, call.agent, call.model) for each in workflows for call in each.calls}
+    who = {
+        each for app, agent, model in calls for each in (f"{app}/{agent}", agent, model or agent)
+    }
+    if unknown := set(names) - who:
+        raise SetupError(
+            f"--model {min(unknown)}=...: no call is of such an agent or model; there are "
+            + ", ".join(sorted(who))
+        )
+    in_catalogue = {each.name for each in known.model}
+
+    def named(call: FileCall) -> str:
+        for each in (f"{call.app}/{call.agent}", call.agent, call.model):
+            if each in names:
+                return names[each]
+        served = (call.model or "").lower().rpartition("/")[2]
+        for ending in ("", "-instruct", "-chat", "-it"):
+            for beginning in ("", "meta-"):
+                short = served.removesuffix(ending).removeprefix(beginning)
+                if short in in_catalogue:
+                    return short
+        return plain
+
+    replace = msgspec.structs.replace
+    return [
+        replace(each, calls=tuple(replace(call, model=named(call)) for call in each.calls))
+        for each in workflows
+    ]
+
+
+def _model(text: str) -> tuple[str, str]:
+    who, equals, name = text.rpartition("=")
+    if not name or (equals and not who):
+        raise SetupError(f"'{text}': write --model NAME, or --model AGENT=NAME")
+    return who, name
 
 
 def question(
     options: HardwareOptions, workflows: Sequence[Workflow] | None = None
 ) -> HardwareQuestion:
-    """`workflows`: those of `planned_workflows`, if they are known.
+    """Return the question; `workflows` are from `planned_workflows`, or are read here.
 
     Raises:
         SetupError, InvalidFile: what is wrong with an option or a file, and what to do.
@@ -88,14 +147,17 @@ def question(
         names = [name.strip() for name in options.hardware.split(",")]
         devices = tuple(known.accelerator_named(name) for name in names)
     measured = dict(_profile(text) for text in options.profiles)
-    if unknown := set(measured) - {each.name for each in devices}:
+    if unknown := {each.partition("@")[0] for each in measured} - {each.name for each in devices}:
         raise SetupError(f"--profile names {min(unknown)}, which is not among the hardware")
+    agents = agent_names(workflows)
+    models = {name: known.model_named(model) for (_, model), name in agents.items()}
     return HardwareQuestion(
-        workflows=observed(workflows),
+        workflows=observed(workflows, agents),
         workflows_per_s=_positive("--rate", options.rate) or busiest_rate(workflows),
         offer=HardwareOffer(
             devices=devices,
-            model=known.model_named(options.model),
+            model=next(iter(models.values())),
+            models=models,
             precision=options.precision,
             terms=options.terms,
             most_devices=options.max_devices,
@@ -166,18 +228,34 @@ def busiest_rate(workflows: Sequence[Workflow]) -> float:
     return most / WINDOW_S
 
 
-def observed(workflows: Sequence[Workflow]) -> list[list[ObservedCall]]:
-    """As the planner takes them; agents are named APP/AGENT."""
-    tokens: dict[str, int] = {}
+def agent_names(workflows: Sequence[Workflow]) -> dict[tuple[str, str], str]:
+    """Return names of agents by their model: APP/AGENT, or with several models APP/AGENT@MODEL.
+
+    Agents with least tokens are pooled, by model.
+    """
+    tokens: dict[tuple[str, str], int] = {}
     for each in workflows:
         for call in each.calls:
-            name = _agent(call)
-            tokens[name] = tokens.get(name, 0) + call.prompt_tokens + call.completion_tokens
-    named = set(sorted(tokens, key=lambda name: (-tokens[name], name))[:MAX_AGENTS])
+            key = _agent(call), call.model or ""
+            tokens[key] = tokens.get(key, 0) + call.prompt_tokens + call.completion_tokens
+    by_tokens = sorted(tokens, key=lambda key: (-tokens[key], key))
+    bases = {key: key[0] for key in by_tokens[:MAX_AGENTS]}
+    bases |= dict.fromkeys(by_tokens[MAX_AGENTS:], OTHERS)
+    models = {base: {key[1] for key in bases if bases[key] == base} for base in bases.values()}
+    return {
+        key: f"{base}@{key[1]}" if len(models[base]) > 1 else base for key, base in bases.items()
+    }
+
+
+def observed(
+    workflows: Sequence[Workflow], names: Mapping[tuple[str, str], str] | None = None
+) -> list[list[ObservedCall]]:
+    """Return the workflows in the planner's terms. `names`: from `agent_names`."""
+    known = agent_names(workflows) if names is None else names
     return [
         [
             ObservedCall(
-                agent=name if (name := _agent(call)) in named else OTHERS,
+                agent=known[_agent(call), call.model or ""],
                 prompt_tokens=call.prompt_tokens,
                 answer_tokens=call.completion_tokens,
                 # Engines cache whole blocks.

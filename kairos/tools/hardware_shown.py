@@ -17,7 +17,7 @@ from kairos.planner.hardware_plan import (
     HardwareQuestion,
     PlannedPool,
 )
-from kairos.planner.lowering import lowered
+from kairos.planner.lowering import WorkGraph, lowered
 from kairos.planner.node_routing import CPU_WORKERS, NodePlace, node_places
 from kairos.planner.serving import Phases
 from kairos.tools.pool_simulation import SimulatedTimes
@@ -36,22 +36,14 @@ def as_figures(
     """The plan as JSON has it; the arguments are those of `show`."""
     figures: dict[str, Any] = {
         "workflows_per_s": round(asked.workflows_per_s, 6),
-        "model": asked.offer.model.name,
+        "models": {name: asked.offer.model_of(name).name for name in plan.chosen.pool.routes},
         "precision": asked.offer.precision,
         "prices": asked.offer.terms.prices,
         "met": plan.met,
         "chosen": _pool_figures(plan.chosen),
         "in_target": _pool_figures(plan.in_target) if plan.in_target else None,
         "in_budget": _pool_figures(plan.in_budget) if plan.in_budget else None,
-        "nodes": [
-            {
-                "name": each.node,
-                "kind": str(each.kind),
-                "places": list(each.places),
-                "at_once": None if each.at_once is None else round(each.at_once, 3),
-            }
-            for each in _nodes(asked, plan)
-        ],
+        "graph": _graph_figures(asked, plan),
         "front": [_pool_figures(each) for each in plan.front],
         "left_out": dict(plan.left_out),
         "what_if": {text: _pool_figures(other.chosen) for text, other in others.items()},
@@ -64,6 +56,33 @@ def as_figures(
             "p95_s": round(times.p95_s, 3),
         }
     return figures
+
+
+def _graph_figures(asked: HardwareQuestion, plan: HardwarePlan) -> dict[str, Any]:
+    graph, places = _graph(asked, plan)
+    return {
+        "nodes": [
+            {
+                "name": each.node.name,
+                "kind": str(each.node.kind),
+                "runs": round(each.node.runs, 4),
+                "tokens": round(each.node.tokens, 1),
+                "wait_s": round(each.node.wait_s, 4),
+                "places": {name: round(share, 4) for name, share in each.shares.items()},
+                "at_once": None if each.at_once is None else round(each.at_once, 3),
+            }
+            for each in places
+        ],
+        "edges": [
+            {
+                "source": each.source,
+                "target": each.target,
+                "share": round(each.share, 4),
+                "bytes": round(each.data_bytes),
+            }
+            for each in graph.edges
+        ],
+    }
 
 
 def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
@@ -80,6 +99,7 @@ def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
         "instances": [
             {
                 "name": kind.name,
+                "model": kind.model,
                 "device": kind.device,
                 "devices": kind.rates.devices,
                 "phases": str(kind.phases),
@@ -107,8 +127,7 @@ def show(
     others: Mapping[str, HardwarePlan],
     times: SimulatedTimes | None = None,
 ) -> None:
-    """`others`: plans of changed questions, by what was changed; `times`: of a simulation of what
-    is chosen."""
+    """Print the plan, plans of changed questions by their change, and times of a simulation."""
     console = Console()
     console.width = console.width if console.is_terminal else _WIDTH
     console.print(shown(asked, plan, others))
@@ -135,7 +154,7 @@ def _simulated(plan: HardwarePlan, times: SimulatedTimes) -> str:
 def shown(asked: HardwareQuestion, plan: HardwarePlan, others: Mapping[str, HardwarePlan]) -> Group:
     parts: list[Table | Text] = [
         Text(
-            f"{asked.offer.model.name} in {asked.offer.precision}, {asked.workflows_per_s:.3g} "
+            f"{_models(asked, plan)} in {asked.offer.precision}, {asked.workflows_per_s:.3g} "
             f"workflows/s, prices as {asked.offer.terms.prices}"
         ),
         _instances(plan.chosen),
@@ -149,6 +168,15 @@ def shown(asked: HardwareQuestion, plan: HardwarePlan, others: Mapping[str, Hard
         parts += map(Text, _not_met(asked, plan))
     parts += [Text(f"left out: {why}") for why in plan.left_out.values()]
     return Group(*parts)
+
+
+def _models(asked: HardwareQuestion, plan: HardwarePlan) -> str:
+    by_model: dict[str, list[str]] = {}
+    for agent in plan.chosen.pool.routes:
+        by_model.setdefault(asked.offer.model_of(agent).name, []).append(agent)
+    if len(by_model) == 1:
+        return next(iter(by_model))
+    return "; ".join(f"{name} for {', '.join(agents)}" for name, agents in by_model.items())
 
 
 def _not_met(asked: HardwareQuestion, plan: HardwarePlan) -> Iterator[str]:
@@ -223,18 +251,17 @@ def place(planned: PlannedPool, agent: str) -> str:
     )
 
 
-def _nodes(asked: HardwareQuestion, plan: HardwarePlan) -> Sequence[NodePlace]:
-    """Of the application, each agent as one, with what happens before its calls."""
+def _graph(asked: HardwareQuestion, plan: HardwarePlan) -> tuple[WorkGraph, Sequence[NodePlace]]:
+    """The application, each agent's prompts and answers, and what happens before its calls."""
     chosen = plan.chosen
-    graph = lowered(asked.workflows, visits=1)
-    return node_places(graph, chosen.pool, chosen.kinds, asked.workflows_per_s)
+    graph = lowered(asked.workflows, lambda agent: asked.offer.model_of(agent).kv_bytes_per_token())
+    return graph, node_places(graph, chosen.pool, chosen.kinds, asked.workflows_per_s)
 
 
 def _beside(asked: HardwareQuestion, plan: HardwarePlan) -> Iterator[Text]:
-    """What needs no accelerator."""
-    at_once = sum(
-        each.at_once or 0.0 for each in _nodes(asked, plan) if each.places == (CPU_WORKERS,)
-    )
+    """Say how many CPU workers tools need."""
+    _, places = _graph(asked, plan)
+    at_once = sum(each.at_once or 0.0 for each in places if CPU_WORKERS in each.shares)
     if at_once:
         yield Text(f"Tools between calls: {at_once:,.1f} at a time in the mean, on CPU workers")
 
@@ -292,7 +319,7 @@ def _table(title: str, *columns: str) -> Table:
 
 @contextmanager
 def quiet_solver() -> Iterator[None]:
-    """What the solver, which is C++, prints to standard output is dropped."""
+    """Drop the output of the solver, which is C++ and prints to standard output."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:

@@ -14,7 +14,6 @@ from kairos.engine_profile import EngineProfile, StepCost
 from kairos.errors import SetupError
 from kairos.model import Phase
 from kairos.planner.engine_rates import EngineRates
-from kairos.planner.hardware import ModelShape
 from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion
 from kairos.planner.kv_transfer import Link
 from kairos.planner.pool import InstanceKind
@@ -32,7 +31,7 @@ STAYS, FEWEST, MOST = 50, 500, 20_000  # workflows: as many as come in 50 times 
 
 
 class SimulatedTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Of workflows, from being asked for to their end."""
+    """Times of workflows, from request to end."""
 
     workflows: int
     mean_s: float
@@ -41,11 +40,10 @@ class SimulatedTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True):
-    """Instances of planned kinds, as many as are said."""
+    """Instances of planned kinds."""
 
     counts: Mapping[str, int]  # by kind
     kinds: Sequence[InstanceKind]
-    model: ModelShape
     link: Link = Link()  # of pairs
 
     def instances(self, workflows: Sequence[Workflow]) -> dict[str, EngineProfile]:
@@ -74,11 +72,17 @@ class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True):
                 gbit_s=link.gbit_s * kind.rates.devices,
                 latency_us=link.latency_s * _US,
                 overlapped=link.overlapped,
+                bytes_per_token=kind.kv_bytes_per_token,
             )
             for kind in self.kinds
             for name in self._ids(kind)
         }
-        return KvLinks(found, self.model.kv_bytes_per_token())
+        return KvLinks(found, 0.0)
+
+    def models(self) -> dict[str, str]:
+        """Return the model of each instance; empty: all have the same."""
+        found = {name: kind.model for kind in self.kinds for name in self._ids(kind)}
+        return found if len(set(found.values())) > 1 else {}
 
     def _ids(self, kind: InstanceKind) -> list[str]:
         name = kind.name.replace(" ", "-")
@@ -122,8 +126,7 @@ def engine_profile(rates: EngineRates, name: str, max_model_len: int) -> EngineP
 def simulated_plan(
     asked: HardwareQuestion, plan: HardwarePlan, workflows: Sequence[Workflow]
 ) -> SimulatedTimes:
-    """The chosen pool under the workflows that it was planned for, so many of them that it is long
-    in its steady state.
+    """Simulate the chosen pool under its workflows for long enough to be in a steady state.
 
     Raises:
         SetupError: the pool has instances that cannot be simulated.
@@ -131,9 +134,7 @@ def simulated_plan(
     chosen, per_s = plan.chosen, asked.workflows_per_s
     stays_s = STAYS * chosen.prediction.mean_s
     count = min(max(round(per_s * stays_s), FEWEST), MOST)
-    pool = SimulatedPool(
-        counts=chosen.pool.counts, kinds=chosen.kinds, model=asked.offer.model, link=asked.link
-    )
+    pool = SimulatedPool(counts=chosen.pool.counts, kinds=chosen.kinds, link=asked.link)
     return simulated(pool, workflows, per_s, count)
 
 
@@ -159,7 +160,11 @@ def pool_world(
     seed: int,
     policy: str = POLICY,
 ) -> World:
-    """A workflow at each of these instants; none has run yet. Raises SetupError: as `simulated`."""
+    """Return a world with a workflow at each of these instants; none has run yet.
+
+    Where the pool has several models, each call asks for its `model`. Raises SetupError: as
+    `simulated`.
+    """
     return World(
         submissions(workflows, at_us, seed),
         pool.instances(workflows),
@@ -167,4 +172,5 @@ def pool_world(
         placement_named(PLACEMENT),
         phases=pool.phases(),
         links=pool.links(),
+        models=pool.models(),
     )

@@ -98,6 +98,7 @@ def _call(
         end_ms=(row.ended_at - began_at) // 1000,
         workflow_start_ms=began_at // 1000,
         cached_prefix_tokens=row.cached_tokens,
+        model=request.model,
     )
 
 

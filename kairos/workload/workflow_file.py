@@ -46,6 +46,7 @@ class FileCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached_prefix_tokens: Count | None = None  # of the prompt, found in a prefix cache
     # Of the prompt, from its start, what is the same in every call of this app's agent.
     shared_prefix_tokens: Count | None = None
+    model: Name | None = None  # that the call asked for
 
 
 def read_workflows(path: Path) -> Iterator[FileCall]:

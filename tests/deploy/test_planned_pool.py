@@ -130,3 +130,30 @@ def test_names_are_such_as_dns_takes(export):
 def test_compose_is_refused_for_devices_that_it_cannot_give_out(export):
     with pytest.raises(SetupError, match="--deploy kubernetes"):
         plan(export, "--hardware", "gaudi3", "--deploy", "compose")
+
+
+def test_in_compose_each_model_of_an_application_has_a_variable(tmp_path):
+    path = tmp_path / "day.jsonl"
+    write_workflows(
+        path,
+        (
+            FileCall(
+                workflow_id=f"w{i}",
+                app="docs",
+                agent=agent,
+                upstream=None,
+                call_index=at,
+                prompt_tokens=900,
+                completion_tokens=90,
+                workflow_start_ms=i * 1000,
+                model=model,
+            )
+            for i in range(40)
+            for at, (agent, model) in enumerate([("plan", "qwen2.5-7b"), ("write", "llama-3-8b")])
+        ),
+    )
+    services = yaml.safe_load(plan(path, "--hardware", "h100", "--deploy", "compose"))["services"]
+    variables = {
+        each["command"][0].partition(":")[0] for name, each in services.items() if name != "kairos"
+    }
+    assert variables == {"${VLLM_MODEL_QWEN2_5_7B", "${VLLM_MODEL_LLAMA_3_8B"}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from experiments.hardware.pairs import PairQuestion, compared, pair
+from experiments.device_pairs import PairQuestion, compared, pair
 from kairos.planner.engine_rates import EngineRates
 from kairos.planner.ownership import Terms
 from kairos.planner.serving import CallShape, LatencyTargets, Phases, use

@@ -98,10 +98,10 @@ def test_the_plan_as_json_has_what_the_choice_rests_on(export):
     )
     assert all(each["rests_on"] and not each["measured"] for each in chosen["instances"])
     assert set(chosen["routes"]) == {"docs/plan", "docs/write"}
-    nodes = {each["name"]: each for each in found["nodes"]}
-    assert nodes["docs/write"]["places"] == [*chosen["routes"]["docs/write"]]
+    nodes = {each["name"]: each for each in found["graph"]["nodes"]}
+    assert nodes["docs/write.decode"]["places"] == chosen["routes"]["docs/write"]
     tool = nodes["before docs/write"]
-    assert tool["places"] == ["cpu workers"]
+    assert tool["places"] == {"cpu workers": 1.0}
     assert tool["at_once"] == pytest.approx(0.5 * 40 / 390, abs=0.001)  # half a second each
     assert found["what_if"]["load=100"]["usd_per_hour"] > chosen["usd_per_hour"]
 
@@ -213,7 +213,7 @@ def test_agents_beyond_the_most_are_pooled(tmp_path, monkeypatch):
 
 def test_one_thing_is_multiplied(export):
     asked = module.question(
-        module.HardwareOptions(export=export, model="llama-3-8b", targets=["p95=20s,ttft=250ms"])
+        module.HardwareOptions(export=export, models=["llama-3-8b"], targets=["p95=20s,ttft=250ms"])
     )
     assert asked.targets.ttft_s == 0.25
     assert module.changed(asked, "load=2").workflows_per_s == 2 * asked.workflows_per_s
@@ -296,7 +296,7 @@ outputs: {summary: summary, answer: answer}
 
 @pytest.fixture
 def flow(tmp_path):
-    """Thirty rows, of which two and two have the same text."""
+    """Thirty rows; two and two have the same text."""
     (tmp_path / "two.yaml").write_text(FLOW)
     rows = [{"text": f"{i // 2} " * 400} for i in range(30)]
     lines = "".join(json.dumps(each) + "\n" for each in rows)

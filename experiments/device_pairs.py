@@ -27,7 +27,7 @@ from kairos.planner.serving import (
 
 
 class PairSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a pair, in its cheapest layout."""
+    """Cheapest layout of one side of a pair."""
 
     device: str
     tensor: int
@@ -56,7 +56,7 @@ class PhasePair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be served, and on what terms."""
+    """Calls to serve, and terms of payment."""
 
     model: ModelShape
     call: CallShape
@@ -126,7 +126,7 @@ def compared(
     devices: Sequence[tuple[Accelerator, Accelerator]],
     baseline: tuple[Accelerator, Accelerator],
 ) -> dict[str, float | None]:
-    """By name of the pair: how many tokens a dollar buys, over the baseline's.
+    """Return tokens per dollar over those of the baseline, by name of the pair.
 
     None: the pair is not in time. Without a baseline in time all are None.
     """

@@ -1,1 +1,0 @@
-"""Asgar, Nguyen and Katti (2025): what of their planner no command of Kairos uses."""
