@@ -62,6 +62,7 @@ _MODULES = (
     "e63_little_memory",
     "e64_mini_batches",
     "e65_depth_order",
+    "e68_measured_batches",
     "e62_hardware_loads",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}

@@ -11,7 +11,7 @@ import msgspec
 from kairos.agent_key import AgentKey
 from kairos.declared_plan import PlannedWork
 from kairos.entitlements import Entitlements
-from kairos.learnt import AgentProfile, AgentRank, RemainingModel
+from kairos.learnt import AgentProfile, AgentRank, JoinPlace, RemainingModel
 from kairos.model import Instance, Request
 from kairos.rate_limits import RateLimits
 
@@ -131,6 +131,7 @@ class ProfilesLearnt(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[AgentRank, ...] = ()
     forgotten: tuple[AgentKey, ...] = ()
     kendall_tau: float | None = None  # of the ranks, against the order of mean remaining work
+    joins: tuple[JoinPlace, ...] | msgspec.UnsetType = msgspec.UNSET  # left out where none changed
 
 
 class PlanDeclared(msgspec.Struct, frozen=True, tag=True):

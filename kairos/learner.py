@@ -11,7 +11,7 @@ import msgspec
 
 from kairos.agent_key import AgentKey
 from kairos.events import ProfilesLearnt, Record
-from kairos.learnt import POOLED, AgentProfile, AgentRank, RemainingModel
+from kairos.learnt import POOLED, AgentRank, RemainingModel
 from kairos.orchestrator.learning_data import AppKey, Learning
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.workflow import Lesson, OpenedWorkflow
@@ -36,11 +36,12 @@ class Learner:
     def observe(self, record: Record) -> None:
         self.orchestrator.observe(record)
 
-    def restore(self, profiles: Iterable[AgentProfile], models: Iterable[RemainingModel]) -> None:
+    def restore(self, known: ProfilesLearnt) -> None:
         """Go on from what was published before a restart. Nothing has been observed yet."""
-        models = tuple(models)
-        self._models.update(((model.tenant, model.app), model) for model in models)
-        self.orchestrator.profiles.restore(profiles, models)
+        self._models.update(((model.tenant, model.app), model) for model in known.models)
+        self.orchestrator.profiles.restore(known.profiles, known.models)
+        if known.joins is not msgspec.UNSET:
+            self.orchestrator.joins.restore(known.joins)
 
     def step(self) -> ProfilesLearnt | None:
         """All parts one after the other, for whoever has no request to keep waiting."""
@@ -56,7 +57,12 @@ class Learner:
     def begin(self, *, whole: bool = False) -> Learning | None:
         """A copy of what has changed enough, or, the `whole` of it, at all; None: nothing has."""
         learning = self.orchestrator.profiles.take_changed(whole=whole)
-        if learning is not None and learning.models:
+        if learning is None:
+            return None
+        learning = msgspec.structs.replace(
+            learning, joins=self.orchestrator.joins.take_changed(whole=whole)
+        )
+        if learning.models:
             still_open, known = self.orchestrator.still_open(), dict(self._models)
             return msgspec.structs.replace(learning, still_open=still_open, known=known)
         return learning
@@ -81,6 +87,7 @@ class Learner:
             ranks=self._new_ranks(),
             forgotten=learning.forgotten,
             kendall_tau=self._ranking.kendall_tau(),
+            joins=learning.joins or msgspec.UNSET,
         )
 
     def _new_ranks(self) -> tuple[AgentRank, ...]:

@@ -93,6 +93,40 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
         return self.tenant, self.app, self.agent
 
 
+class Sighting(msgspec.Struct, frozen=True):
+    """A call that may have waited for more branches than the one that it names.
+
+    `caller`, with the call's agent, is the place: the agent above all of these branches.
+    """
+
+    agent: str
+    caller: str | None
+    after_us: int  # from the end of the named call until this call arrived
+    # By agent of a branch's first call: from the end of the named call until the branch had ended,
+    # as far as it had begun; negative if it ended before.
+    others: tuple[tuple[str, int], ...]
+    branch: str  # the agent of the branch that has the named call
+    choices: (
+        float  # logarithm of how many calls of the named agent each such call could choose from
+    )
+
+
+class JoinPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A place at which calls may join branches, with its newest sightings; () if forgotten."""
+
+    tenant: str
+    app: str
+    agent: str
+    caller: str | None
+    seen: int  # sightings that there ever were
+    sightings: tuple[Sighting, ...]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Return what it is known by; no agent's name is empty."""
+        return self.tenant, self.app, self.agent, self.caller or ""
+
+
 class RemainingModel(msgspec.Struct, frozen=True, kw_only=True):
     """ln(remaining_us) of an app's calls, linear in what `kairos.position.features` says of
     a call.

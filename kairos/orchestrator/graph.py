@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from kairos.learnt import Sighting
 from kairos.orchestrator.joins import KnownJoins, branch_ends, place
-from kairos.orchestrator.learnt_joins import Sighting
 from kairos.orchestrator.parents import link
 from kairos.orchestrator.spans import Span, parallel_groups
 

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from kairos.learnt import POOLED
+from kairos.learnt import POOLED, Sighting
 from kairos.orchestrator.ancestry import Ancestry
-from kairos.orchestrator.learnt_joins import SURE, SURE_BY_NAMES, UNKNOWN, Sighting, Verdict
+from kairos.orchestrator.learnt_joins import SURE, SURE_BY_NAMES, UNKNOWN, Verdict
 from kairos.orchestrator.parents import ParentLink
 
 # Of a call: groups above it whose branches it may join, the nearest; groups in which its end is

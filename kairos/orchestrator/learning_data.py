@@ -6,7 +6,14 @@ import msgspec
 import numpy as np
 
 from kairos.agent_key import AgentKey
-from kairos.learnt import POOLED, AgentProfile, Floats, RemainingModel, distribution
+from kairos.learnt import (
+    POOLED,
+    AgentProfile,
+    Floats,
+    JoinPlace,
+    RemainingModel,
+    distribution,
+)
 from kairos.orchestrator.open_workflows import OpenCalls, OpenWorkflow, rows_of
 from kairos.orchestrator.remaining_model import UNTRACKED, fit
 from kairos.orchestrator.window import CALL, REMAINING, STAGES, TOKENS
@@ -81,6 +88,7 @@ class Learning(msgspec.Struct, frozen=True):
     forgotten: tuple[AgentKey, ...]  # agents that are not known any more
     still_open: Sequence[OpenWorkflow] = ()
     known: Mapping[AppKey, RemainingModel] = {}  # the models before
+    joins: tuple[JoinPlace, ...] = ()
 
     def learn(self) -> tuple[list[AgentProfile], list[RemainingModel]]:
         """Pure, and slow: 0.2 ms for each profile, some ms for each model (`make bench`)."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from kairos.learnt import JoinPlace, Sighting
 from kairos.orchestrator.learning_data import AppKey
 from kairos.shared_lru import SharedLru
 
@@ -29,24 +30,6 @@ _EACH = 16  # then a verdict is renewed after this many
 _ONCE, _BESIDE = 1, 0.04
 _LATE = 3.0  # what one arrival during a branch weighs against a join
 _LAST = 0.9  # share of calls that name the branch that ended last, above which names are evidence
-
-
-class Sighting(msgspec.Struct, frozen=True):
-    """A call that may have waited for more branches than the one that it names.
-
-    `caller`, with the call's agent, is the place: the agent above all of these branches.
-    """
-
-    agent: str
-    caller: str | None
-    after_us: int  # from the end of the named call until this call arrived
-    # By agent of a branch's first call: from the end of the named call until the branch had ended,
-    # as far as it had begun; negative if it ended before.
-    others: tuple[tuple[str, int], ...]
-    branch: str  # the agent of the branch that has the named call
-    choices: (
-        float  # logarithm of how many calls of the named agent each such call could choose from
-    )
 
 
 class SeenJoin(msgspec.Struct, frozen=True):
@@ -69,6 +52,7 @@ class Verdict(NamedTuple):
 
 
 UNKNOWN = Verdict()
+_PlaceKey = tuple[AppKey, str, str | None]
 
 
 class JoinsOfApp:
@@ -89,7 +73,8 @@ class LearntJoins:
 
     def __init__(self, *, skew_us: int = 0, max_places: int = MAX_PLACES) -> None:
         self._skew_us = skew_us
-        self._places: SharedLru[tuple[AppKey, str, str | None], _Place] = SharedLru(max_places)
+        self._places: SharedLru[_PlaceKey, _Place] = SharedLru(max_places)
+        self._forgotten: set[_PlaceKey] = set()  # since it was last asked what has changed
 
     def __len__(self) -> int:
         return len(self._places)
@@ -108,21 +93,48 @@ class LearntJoins:
         """
         sighting, app = seen.sighting, seen.app
         key = (app, sighting.agent, sighting.caller)
-        place = self._places.get(key)
+        self._place(key).add(sighting, self._skew_us)
+
+    def take_changed(self, *, whole: bool = False) -> tuple[JoinPlace, ...]:
+        """Return the places to be published, and those that are forgotten.
+
+        A place is published when its sightings have doubled, later after each `MAX_SIGHTINGS`;
+        with `whole`, if it has any that were not published.
+        """
+        changed = [
+            _published(key, place)
+            for key, place in zip(self._places.keys(), self._places.values(), strict=True)
+            if place.is_news(whole=whole)
+        ]
+        gone = [_published(key, None) for key in self._forgotten if key not in self._places]
+        self._forgotten.clear()
+        return (*changed, *gone)
+
+    def restore(self, places: Iterable[JoinPlace]) -> None:
+        """Go on from what was published before a restart. Nothing has been learnt yet."""
+        for each in places:
+            if each.sightings:
+                key = (each.tenant, each.app), each.agent, each.caller
+                self._place(key).restore(each, self._skew_us)
+        self._forgotten.clear()
+
+    def _place(self, key: _PlaceKey) -> "_Place":
+        """Return the place, as what was used last."""
+        place, tenant = self._places.get(key), key[0][0]
         if place is None:
             place = _Place()
-            self._places.put(app[0], key, place)
+            self._forgotten.update(gone for gone, _ in self._places.put(tenant, key, place))
         else:
-            self._places.touch(app[0], key)
-        place.add(sighting, self._skew_us)
+            self._places.touch(tenant, key)
+        return place
 
 
 class _Place:
-    __slots__ = ("due", "seen", "sightings", "verdict")
+    __slots__ = ("due", "published", "seen", "sightings", "verdict")
 
     def __init__(self) -> None:
         self.sightings: deque[Sighting] = deque(maxlen=MAX_SIGHTINGS)
-        self.seen, self.due = 0, _FEWEST
+        self.seen, self.due, self.published = 0, _FEWEST, 0
         self.verdict = UNKNOWN
 
     def add(self, sighting: Sighting, skew_us: int) -> None:
@@ -131,6 +143,29 @@ class _Place:
         if self.seen >= self.due:
             self.due = self.seen + min(max(1, self.seen // 4), _EACH)
             self.verdict = weigh(self.sightings, skew_us)
+
+    def is_news(self, *, whole: bool) -> bool:
+        """Return whether it is to be published, which is then taken for done."""
+        new = self.seen - self.published
+        if not new or (not whole and new < max(_FEWEST, min(self.published, MAX_SIGHTINGS))):
+            return False
+        self.published = self.seen
+        return True
+
+    def restore(self, known: JoinPlace, skew_us: int) -> None:
+        self.sightings.extend(known.sightings)
+        self.seen = self.published = max(known.seen, len(known.sightings))
+        self.due = self.seen + 1
+        if len(self.sightings) >= _FEWEST:
+            self.verdict = weigh(self.sightings, skew_us)
+
+
+def _published(key: _PlaceKey, place: _Place | None) -> JoinPlace:
+    (tenant, app), agent, caller = key
+    seen, sightings = (0, ()) if place is None else (place.seen, tuple(place.sightings))
+    return JoinPlace(
+        tenant=tenant, app=app, agent=agent, caller=caller, seen=seen, sightings=sightings
+    )
 
 
 def weigh(sightings: Sequence[Sighting], skew_us: int) -> Verdict:

@@ -24,7 +24,7 @@ MOST_OPERATORS = 1_000
 MOST_ROUNDS, MOST_ITEMS = 100, 10_000  # also passages, and vectors
 DEEPEST_BODY = 4
 # Items that go together where nothing was measured and the flow says nothing.
-USUAL_BATCHES = {"embed": 16, "rerank": 32, "ingest": 256, "call": 16}
+USUAL_BATCHES = {"embed": 16, "rerank": 32, "ingest": 64, "call": 16}
 ENGINE_RETRIES = 2  # of calls of engines and collections, where a flow says nothing
 
 Purity = Literal["pure", "sampled", "effect"]

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -21,7 +20,8 @@ from kairos.plan.operators import Embedding, Ingest, RegisteredCall, Rerank
 MOST_ITEMS = 512  # of a batch
 _TIMES, _ONCE_S = 3, 0.5  # that a batch of one size is tried; slower ones once
 _TIME_S = 30.0  # for all batches of one processor or function
-_LESS = 0.9  # of the best throughput: below, larger batches are not tried
+_NEAR = 8  # the largest batch is found to an eighth
+_LESS, _WORSE = 0.9, 2  # of the best throughput: two sizes below, and no larger one is tried
 _KEPT = 512  # texts, or arguments, of one processor or function
 
 Sized = Callable[[int], Awaitable[object]]
@@ -84,30 +84,47 @@ async def measured_batches(
 async def curve(
     ask: Sized, most: int = MOST_ITEMS, clock: Clock = time.perf_counter
 ) -> dict[int, float]:
-    """Return the µs that batches of 1, 2, 4 ... items take, by items; as far as they succeed."""
+    """Return the µs that batches take, by items: 1, 2, 4 ..., and the largest, as they succeed."""
     latency: dict[int, float] = {}
-    items, best = 1, 0.0
-    try:
-        await ask(1)  # the first may load something
-        until_s = clock() + _TIME_S
-        while items <= most and clock() < until_s:
-            took = [await _timed(ask, items, clock)]
-            while len(took) < _TIMES and took[0] < _ONCE_S * SECOND:
-                took.append(await _timed(ask, items, clock))
-            latency[items] = median(took)
-            throughput = items / max(latency[items], 1.0)
-            if throughput < _LESS * best:
+    items, best, refused, worse = 1, 0.0, most + 1, 0
+    if not await _done(ask, 1):  # the first may load something
+        return latency
+    until_s = clock() + _TIME_S
+    while clock() < until_s:
+        us = await _took(ask, items, clock)
+        if us is None:
+            refused = items
+        else:
+            latency[items] = us
+            throughput = items / max(us, 1.0)
+            worse = worse + 1 if throughput < _LESS * best else 0
+            if worse == _WORSE:
                 break
-            best, items = max(best, throughput), 2 * items
-    except (KairosError, FunctionFailed):
-        pass  # larger ones are refused
+            best = max(best, throughput)
+        largest = max(latency, default=0)
+        items = 2 * largest if 2 * largest < refused else (largest + refused) // 2
+        if items - largest < max(1, largest // _NEAR):
+            break
     return latency
 
 
-async def _timed(ask: Sized, items: int, clock: Clock) -> float:
-    began_s = clock()
-    await ask(items)
-    return (clock() - began_s) * SECOND
+async def _done(ask: Sized, items: int) -> bool:
+    try:
+        await ask(items)
+    except (KairosError, FunctionFailed):
+        return False
+    return True
+
+
+async def _took(ask: Sized, items: int, clock: Clock) -> float | None:
+    """Return the least µs that a batch takes; None: it is refused."""
+    took: list[float] = []
+    while len(took) < _TIMES and (not took or took[0] < _ONCE_S * SECOND):
+        began_s = clock()
+        if not await _done(ask, items):
+            return None
+        took.append((clock() - began_s) * SECOND)
+    return min(took)
 
 
 def _processor(command: RunProcessor, items: Sequence[Any], processors: Processors) -> Sized:

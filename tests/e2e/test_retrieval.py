@@ -210,3 +210,42 @@ async def test_the_command_runs_a_flow_that_retrieves(tmp_path, engine, embedder
 
     assert status == 0, said
     assert "otter1 eats" in (tmp_path / "out.jsonl").read_text()
+
+
+SCORED = """
+flow: scored
+operators:
+  row: {kind: input}
+  scores:
+    kind: map
+    over: row.texts
+    body: {score: {kind: call, function: score, purity: pure, batched: true, inputs: {text: item}}}
+    result: score
+outputs: {scores: scores}
+"""
+
+
+async def test_calls_of_a_function_go_together_whatever_row_they_are_of(runs):
+    batches = []
+
+    def score(text):
+        batches.append(len(text))
+        return [len(each) for each in text]
+
+    runs.functions.register(score, purity="pure", batched=True)
+    rows = [{"texts": ["x" * n for n in range(row, row + 20)]} for row in range(0, 400, 20)]
+    record = await runs.run(SCORED, rows)
+    assert (record.state, record.has_failures) == ("done", False)
+    assert [row["scores"] for row in runs.out()] == [[*map(len, each["texts"])] for each in rows]
+    assert sum(batches) == 400, "each text once"
+    assert max(batches) == 16
+    assert len(batches) <= 60, "25 if no batch goes before it is full"
+    before = len(batches)
+    await runs.run(SCORED, rows, "again.jsonl", batches={"call:score": 64}, uses_cache=False)
+    assert max(batches[before:]) > 16
+
+
+async def test_a_flow_must_say_whether_its_function_takes_several_calls(runs):
+    runs.functions.register(lambda text: text, purity="pure", name="score")
+    with pytest.raises(SetupError, match="registered as taking one call at a time"):
+        await runs.run(SCORED, [{"texts": ["a"]}])

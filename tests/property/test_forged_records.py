@@ -251,7 +251,7 @@ def check_learning(pools, seed, count):
             continue
         read += 1
         played.deciding.active.feed(part)
-        Learner(Orchestrator()).restore(part.profiles, part.models)
+        Learner(Orchestrator()).restore(part)
     played.perform()
     played.check_alive()
     assert read > len(genuine)

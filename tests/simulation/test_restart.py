@@ -57,8 +57,9 @@ def published():
 def began_with(published, placement, seed):
     run = world(offered(WORKFLOWS, RATE_PER_S, seed), placement)
     profiles, models = published.profiles.values(), published.models.values()
-    run.learner.restore(profiles, models)
-    run._runtime.feed(ProfilesLearnt(tuple(profiles), models=tuple(models)))
+    known = ProfilesLearnt(tuple(profiles), models=tuple(models))
+    run.learner.restore(known)
+    run._runtime.feed(known)
     run.run()
     return run.metrics.record()
 

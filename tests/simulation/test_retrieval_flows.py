@@ -24,14 +24,14 @@ from tests.support.flow_tables import RETRIEVAL, example, rows
 TIMED = Surroundings(processors=TEOLA, function_us=SECOND)
 
 
-def run(loaded, table, around):
+def run(loaded, table, around, passes=None):
     """The client that carried it out, to its end."""
     clients = []
 
     def client(clock, feed):
         clients.append(
             FlowClient(
-                compile_plan(loaded.declaration),
+                compile_plan(loaded.declaration, passes),
                 FlowLimits(capacity=16),
                 iter(table),
                 functions_runner(loaded.functions),
@@ -147,3 +147,35 @@ def test_a_chat_that_goes_on_within_its_last_message_begins_like_the_whole_one()
     )
     assert whole[: len(begun) - 1] == begun[:-1]
     assert len(begun) * 16 >= (len(system) + len(passage)) / 4
+
+
+def filled_s(words, item_us, passes, **batch):
+    """Return the seconds in which passages of a row are put into a collection that stays."""
+    f = flow.Flow("filling")
+    row = f.input("row")
+    chunks = f.chunk("chunks", row["text"], size=1, overlap=0)
+    f.output("n", f.ingest("kept", chunks, f.embed("v", chunks), collection="docs", **batch))
+    text = " ".join(f"w{n}" for n in range(words))
+    times = {**TEOLA, "ingest": ProcessorTimes(fixed_us=10_000, item_us=item_us, batch=10_000)}
+    ran = run(
+        LoadedFlow(f.declaration, f.functions),
+        [{"text": text}],
+        Surroundings(processors=times),
+        passes,
+    )
+    assert ran.written[0, 0]["n"] == {"collection": "docs", "count": words}
+    return max(each.ended_us for each in ran.timeline.activities) / SECOND
+
+
+@pytest.mark.parametrize("item_us", [1_000, 5_000, 25_000])
+@pytest.mark.parametrize("words", [48, 480, 4_800])
+def test_a_collection_that_stays_is_filled_while_passages_are_embedded(words, item_us):
+    whole = filled_s(words, item_us, flow.Passes(stages=False))
+    usual = filled_s(words, item_us, flow.Passes())
+    small = filled_s(words, item_us, flow.Passes(), batch=16)
+    embedding, putting = -(-words // 16) * 0.05 + words * 0.025, words * item_us / SECOND
+    for staged, stage in ((usual, min(words, 64)), (small, 16)):
+        assert staged <= whole
+        # The slower one of both, one stage, and 10 ms for each time at each.
+        one = -(-stage // 16) * 0.05 + stage * (0.025 + item_us / SECOND)
+        assert staged <= max(embedding, putting) + one + 0.02 * (words // stage + 1)

@@ -22,7 +22,7 @@ def recall(runtime: Runtime, learner: Learner, store: LearntStore) -> None:
     """Begin with what was learnt before a restart, if anything was."""
     known = store.read()
     if known is not None:
-        learner.restore(known.profiles, known.models)
+        learner.restore(known)
         runtime.feed(known)
 
 
@@ -33,7 +33,7 @@ def replay(
     ended then, but for those of the last seconds, which nobody learns from."""
     known = None if store is None else store.read()
     if store is not None and known is not None:
-        learner.restore(known.profiles, known.models)
+        learner.restore(known)
         # At the first instant there is: a fact of now would make all that follows one of now.
         first = Record(0, known)
         balancer.replay(first)

@@ -1,6 +1,7 @@
 """What was learnt, on the compacted topic `kairos.profiles`: the newest of each part is kept.
 
-A part is an agent's profile, an app's model, an agent's rank, or Kendall's tau; its key says which.
+A part is an agent's profile, an app's model, an agent's rank, where its calls join branches, or
+Kendall's tau; its key says which.
 The value is a `ProfilesLearnt` with just that part; what is forgotten is a tombstone. Values are
 untrusted: what has no use is left out.
 """
@@ -19,7 +20,7 @@ from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.items import CaughtUp, ReceivedMessage
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import Subscription
-from kairos.live.observers.store import LIMIT_BYTES, check_learnt, have_known_shapes
+from kairos.live.observers.store import LIMIT_BYTES, check_joins, check_learnt, have_known_shapes
 from kairos.topics import PROFILES
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ def read_part(name: str, value: bytes | None) -> ProfilesLearnt:
     if not have_known_shapes(part.profiles, part.models):
         raise ValueError("it was written by a Kairos that learns other figures")
     check_learnt(part.profiles, part.models, part.ranks, part.kendall_tau)
+    check_joins(part.joins or ())
     return part
 
 
@@ -145,6 +147,9 @@ def _parts(learnt: ProfilesLearnt) -> Iterator[tuple[Key, ProfilesLearnt | None]
         yield ("model", model.tenant, model.app), ProfilesLearnt(models=(model,))
     for rank in learnt.ranks:
         yield ("rank", *rank.key), ProfilesLearnt(ranks=(rank,))
+    for place in learnt.joins or ():
+        value = ProfilesLearnt(joins=(place,)) if place.sightings else None
+        yield ("join", *place.key), value
     if learnt.kendall_tau is not None:
         yield _TAU, ProfilesLearnt(kendall_tau=learnt.kendall_tau)
 
@@ -155,7 +160,9 @@ def _is_profile(key: Key) -> bool:
 
 def _merged(parts: Sequence[ProfilesLearnt]) -> ProfilesLearnt:
     """As one fact. No two parts are of the same key."""
+    joins = tuple(each for part in parts for each in part.joins or ())
     return ProfilesLearnt(
+        joins=joins or msgspec.UNSET,
         profiles=tuple(each for part in parts for each in part.profiles),
         models=tuple(each for part in parts for each in part.models),
         ranks=tuple(each for part in parts for each in part.ranks),

@@ -22,8 +22,10 @@ from kairos.learnt import (
     AgentProfile,
     AgentRank,
     Distribution,
+    JoinPlace,
     RemainingModel,
 )
+from kairos.orchestrator.learnt_joins import MAX_SIGHTINGS
 from kairos.position import FEATURES, STEPS
 from kairos.workload.files import atomic_write
 
@@ -36,6 +38,7 @@ _VERSION = 1
 _COUNTS = range(1 << 53)
 _MOST = 1e18  # of any figure
 _NAMES = 128  # characters
+_BRANCHES = 10_000  # that a call may have waited for
 
 _Key = tuple[str, ...]  # what it is, and of whom
 _encode = msgspec.json.Encoder().encode
@@ -49,6 +52,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[RemainingModel, ...]
     ranks: tuple[AgentRank, ...]
     kendall_tau: float | None
+    joins: tuple[JoinPlace, ...] = ()
 
 
 class _Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,7 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     models: list[msgspec.Raw]
     ranks: tuple[AgentRank, ...]
     kendall_tau: float | None
+    joins: list[msgspec.Raw] = []
 
 
 class LearntStore:
@@ -100,7 +105,11 @@ class LearntStore:
             logger.warning("nothing learnt before is known (%s); put aside: %s", error, aside)
             return None
         return ProfilesLearnt(
-            known.profiles, known.models, known.ranks, kendall_tau=known.kendall_tau
+            known.profiles,
+            known.models,
+            known.ranks,
+            kendall_tau=known.kendall_tau,
+            joins=known.joins or msgspec.UNSET,
         )
 
     async def run(self) -> None:
@@ -128,6 +137,11 @@ class LearntStore:
             self._keep(("profile", *profile.key), _encode(profile))
         for model in learnt.models:
             self._keep(("model", model.tenant, model.app), _encode(model))
+        for place in learnt.joins or ():
+            if place.sightings:
+                self._keep(("join", *place.key), _encode(place))
+            else:
+                self._drop(("join", *place.key))
         for rank in learnt.ranks:
             self._ranks[rank.key] = rank
         for tenant, app, agent in learnt.forgotten:
@@ -157,6 +171,7 @@ class LearntStore:
             models=[msgspec.Raw(part) for key, part in parts if key[0] == "model"],
             ranks=tuple(self._ranks.values()),
             kendall_tau=self._tau,
+            joins=[msgspec.Raw(part) for key, part in parts if key[0] == "join"],
         )
 
     def _write(self, parts: _Parts) -> None:
@@ -184,6 +199,7 @@ def _read(path: Path, limit_bytes: int) -> _Known:
         raise InvalidFile(path, "was written by a Kairos that learns other figures")
     try:
         check_learnt(known.profiles, known.models, known.ranks, known.kendall_tau)
+        check_joins(known.joins)
     except InvalidRequest as error:
         raise InvalidFile(path, f"has figures that nothing learns: {error}") from None
     return known
@@ -228,6 +244,24 @@ def check_learnt(
         _check_figures((rank.rank,))
     if kendall_tau is not None and not -1 <= kendall_tau <= 1:
         raise InvalidRequest("Kendall's tau is out of range")
+
+
+def check_joins(places: Iterable[JoinPlace]) -> None:
+    """Check what another process says of where calls join branches.
+
+    Raises:
+        InvalidRequest: No process learns such figures.
+    """
+    for place in places:
+        if len(place.sightings) > MAX_SIGHTINGS:
+            raise InvalidRequest("a place has too many sightings")
+        _check_names(place.key)
+        _check_counts(place.seen)
+        for each in place.sightings:
+            if len(each.others) > _BRANCHES:
+                raise InvalidRequest("a call has too many branches")
+            _check_names((each.agent, each.caller or "", each.branch, *dict(each.others)))
+            _check_figures((each.after_us, each.choices, *(end for _, end in each.others)))
 
 
 def _check_cut(cut: Distribution) -> None:

@@ -34,7 +34,7 @@ class Following:
         began_at = since.began_at if since is not None else None
         self.orchestrator = Orchestrator(idle_us=idle_us, began_at=began_at)
         self.learner = Learner(self.orchestrator)
-        self.learner.restore(known.profiles, known.models)
+        self.learner.restore(known)
         self.estimates = WorkEstimates()
         self.estimates.learn(known)
         self.records = 0

@@ -43,6 +43,7 @@ QUICKEST = (
     "e63_little_memory",
     "e64_mini_batches",
     "e65_depth_order",
+    "e68_measured_batches",
 )
 
 

@@ -4,13 +4,14 @@ from random import Random
 
 import pytest
 
+from kairos.learnt import Sighting
 from kairos.orchestrator.graph import CallGraph
 from kairos.orchestrator.learnt_joins import (
     MAX_SIGHTINGS,
     SURE,
+    UNKNOWN,
     LearntJoins,
     SeenJoin,
-    Sighting,
     weigh,
 )
 from kairos.orchestrator.spans import Span
@@ -143,6 +144,66 @@ def test_a_tenant_with_many_places_yields_its_own():
 
     assert len(joins) == 20
     assert joins.of(APP).verdict("j", "a").by_times >= SURE
+
+
+@pytest.mark.parametrize("of", [after_last, after_named, with_one_more, names_the_last])
+@pytest.mark.parametrize("number", [1, 3, 4, 7, 20, 64, 100, 300])
+def test_after_a_restart_the_same_is_concluded(of, number):
+    before, after = LearntJoins(), LearntJoins()
+    learnt(before, sightings(of, number))
+    places = before.take_changed(whole=True)
+    after.restore(places)
+
+    (place,) = places
+    assert (place.seen, len(place.sightings)) == (number, min(number, MAX_SIGHTINGS))
+    expected = weigh(place.sightings, 0) if number >= 4 else UNKNOWN
+    assert after.verdict(APP, "j", "a") == expected
+    assert after.take_changed(whole=True) == ()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_restarts_between_workflows_change_no_conclusion(seed):
+    draw = Random(seed)
+    of = draw.choice([after_last, after_named])
+    all_of_them = sightings(of, 200, seed)
+    without, restarted, kept = LearntJoins(), LearntJoins(), {}
+    for each in all_of_them:
+        without.add(SeenJoin(APP, each))
+        restarted.add(SeenJoin(APP, each))
+        if draw.random() < 0.05:  # a restart, before which all is saved
+            kept |= {place.key: place for place in restarted.take_changed(whole=True)}
+            restarted = LearntJoins()
+            restarted.restore(kept.values())
+    is_join = of is after_last
+    for joins in (without, restarted):
+        assert (joins.verdict(APP, "j", "a").by_times >= SURE) == is_join
+
+
+def test_a_place_is_published_as_its_sightings_double_and_later_after_each_window():
+    joins, published = LearntJoins(), []
+    for number, each in enumerate(sightings(after_last, 400), start=1):
+        joins.add(SeenJoin(APP, each))
+        if joins.take_changed():
+            published.append(number)
+    assert published == [4, 8, 16, 32, 64, 128, 192, 256, 320, 384]
+
+
+def test_what_makes_room_is_published_as_forgotten():
+    joins = LearntJoins(max_places=3)
+    for n in range(5):
+        joins.add(SeenJoin(("u", f"app-{n}"), sightings(after_last, 1)[0]))
+    gone = [each.app for each in joins.take_changed(whole=True) if not each.sightings]
+    assert sorted(gone) == ["app-0", "app-1"]
+    assert joins.take_changed(whole=True) == ()
+
+
+def test_what_is_known_from_before_is_bounded_too():
+    many = LearntJoins()
+    for n in range(50):
+        many.add(SeenJoin(("u", f"app-{n}"), sightings(after_last, 1)[0]))
+    few = LearntJoins(max_places=10)
+    few.restore(many.take_changed(whole=True))
+    assert len(few) == 10
 
 
 def map_reduce(draw, after_all):

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from kairos.events import Arrived, Dispatch, Finished, Record, WorkflowEnded
+from kairos.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
 from kairos.learner import Learner
 from kairos.learnt import POOLED
 from kairos.model import SECOND
@@ -115,7 +115,7 @@ def test_what_is_known_says_what_is_expected_of_open_workflows():
     """Before a restart, and then each time that models are learnt."""
     much = fit(*APP, app_of(200, lambda *_: 3_600e6), {0: "worker"})
     app = App()
-    app.learner.restore((), [much])
+    app.learner.restore(ProfilesLearnt(models=(much,)))
     first = app.learner.begin()
     found = {(each.tenant, each.app): each for each in app.learner.compute(first).models}
     app.run("open", 3)

@@ -1,5 +1,7 @@
 """The orchestrator: from records to workflows, and from workflows that ended to what is learnt."""
 
+from random import Random
+
 import pytest
 
 from kairos.events import (
@@ -14,6 +16,7 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.learner import Learner
+from kairos.live.observers.store import LearntStore
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import MAX_ENDED, Orchestrator
 from kairos.orchestrator.profiles import CallSample
@@ -308,7 +311,7 @@ class Learnt:
 
     def __init__(self, *agents, mean_us=1_000_000, forgotten=()):
         self.profiles = [profile(agent, [mean_us + n]) for n, agent in enumerate(agents)]
-        self.forgotten = forgotten
+        self.forgotten, self.joins = forgotten, ()
 
     def learn(self):
         return self.profiles, []
@@ -335,8 +338,50 @@ def test_a_learner_goes_on_from_what_was_published_before():
     published = first.step()
 
     second = Learner(Orchestrator())
-    second.restore(published.profiles, published.models)
+    second.restore(published)
     again = second.step()
     before = {p.key: p.remaining_us.mean for p in published.profiles}
     assert {p.key: pytest.approx(p.remaining_us.mean) for p in again.profiles} == before
     assert [r.agent for r in again.ranks] == [r.agent for r in published.ranks]
+
+
+def map_reduce(facts, workflow, at_s, draw):
+    """A plan, three searches at once, and a sum that follows the last of them."""
+    ends = [at_s + 2 + draw.uniform(0.5, 3) for _ in range(3)]
+    named = {"workflow_id": workflow, "app": "a"}
+    facts.call(at_s, at_s + 1, f"{workflow}p", agent="plan", **named)
+    for n in range(3):
+        facts.arrive(
+            at_s + 1 + n / 100, f"{workflow}s{n}", agent="search", upstream="plan", **named
+        )
+    for end, n in sorted(zip(ends, range(3), strict=True)):
+        facts.tell(end, Finished(f"{workflow}s{n}", 1, 1))
+    last = max(ends) + 0.01
+    facts.call(last, last + 1, f"{workflow}j", agent="sum", upstream="search", **named)
+    facts.end(last + 2, workflow)
+    return last + 3
+
+
+def test_where_calls_join_is_known_after_a_restart(tmp_path):
+    draw, at_s = Random(3), 0.0
+    first, store = Learner(Orchestrator()), LearntStore(tmp_path / "learnt.json")
+    facts = Facts()
+    facts.orchestrator = first.orchestrator
+    for n in range(60):
+        at_s = map_reduce(facts, f"w{n}", at_s, draw)
+        published = first.step()
+        if published is not None:
+            store(Record(1, published))
+    store.save()
+    known = store.read()
+
+    for restored in (False, True):
+        second = Learner(Orchestrator())
+        if restored:
+            second.restore(known)
+        again = Facts()
+        again.orchestrator = second.orchestrator
+        map_reduce(again, "x", 0.0, draw)
+        workflow = second.orchestrator.workflow("default", "x")
+        graph = workflow.graph(0, second.orchestrator.joins)
+        assert len(graph.nodes["xj"].parents) == (3 if restored else 1)

@@ -94,7 +94,7 @@ def test_an_operator_has_what_was_measured_unless_it_declares_its_own(operator, 
         (Embedding("m"), "embed:m", 16),
         (Embedding(), "embed:", 16),
         (Rerank(model="m"), "rerank:m", 32),
-        (Ingest("docs"), "ingest", 256),
+        (Ingest("docs"), "ingest", 64),
         (RegisteredCall("f", is_batched=True), "call:f", 16),
     ],
 )

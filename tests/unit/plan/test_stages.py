@@ -131,7 +131,7 @@ def filling(**how):
         (48, 16, 32, [32, 16]),
         (48, 16, 33, [48]),  # whole batches of the embedder
         (48, 5, 12, [15, 15, 15, 3]),
-        (600, 16, None, [256, 256, 88]),
+        (150, 16, None, [64, 64, 22]),
     ],
 )
 def test_passages_of_a_collection_that_stays_go_in_stages_and_are_counted_together(

@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.errors import SetupError
+from kairos.errors import InvalidRequest, SetupError
 from kairos.events import ProfilesLearnt, Record
-from kairos.learnt import QUANTILES, AgentProfile, AgentRank, Distribution, RemainingModel
+from kairos.learnt import (
+    QUANTILES,
+    AgentProfile,
+    AgentRank,
+    Distribution,
+    JoinPlace,
+    RemainingModel,
+    Sighting,
+)
+from kairos.live.kafka.profiles_topic import read_part
 from kairos.live.observers import store
 from kairos.live.observers.store import LearntStore
 from kairos.position import FEATURES
@@ -48,6 +57,14 @@ def model(app="app", *, samples=9):
     )
 
 
+def place(agent="j", app="app", sightings=4, **of):
+    fields = {"after_us": 5, "others": (("c", -3),), "branch": "b", "choices": 0.5} | of
+    seen = Sighting(agent=agent, caller="a", **fields)
+    return JoinPlace(
+        tenant="t", app=app, agent=agent, caller="a", seen=9, sightings=(seen,) * sightings
+    )
+
+
 def publish(kept, **learnt):
     kept(Record(1, ProfilesLearnt(**learnt)))
 
@@ -67,6 +84,54 @@ def test_what_was_published_is_known_after_a_restart(path):
     assert LearntStore(path).read() == ProfilesLearnt(
         (profile("a"), profile("b")), (model(),), ranks, kendall_tau=0.75
     )
+
+
+def test_where_calls_join_is_known_after_a_restart_and_what_is_forgotten_is_not(path):
+    kept = LearntStore(path)
+    publish(kept, joins=(place("x"), place("y"), place("z", app="other")))
+    publish(kept, joins=(place("y", sightings=7), place("x", sightings=0)))
+    kept.save()
+    assert LearntStore(path).read().joins == (place("z", app="other"), place("y", sightings=7))
+
+
+def test_joins_are_within_the_limit_of_the_file_too(path):
+    size = len(msgspec.json.encode(place("x0")))
+    kept = LearntStore(path, limit_bytes=3 * size)
+    publish(kept, joins=tuple(place(f"x{n}") for n in range(8)))
+    kept.save()
+    assert [each.agent for each in LearntStore(path).read().joins] == ["x5", "x6", "x7"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        place("x" * 200),
+        place(sightings=65),
+        place(after_us=10**30),
+        place(others=(("c" * 200, 1),)),
+        place(others=(("c", 10**30),)),
+        place(others=(("c", 1),) * 10_001),
+        place(branch="b" * 200),
+        place(choices=1e30),
+    ],
+)
+def test_joins_that_nothing_learns_are_put_aside_and_left_out_of_the_topic(path, wrong):
+    kept = LearntStore(path)
+    publish(kept, joins=(wrong,))
+    kept.save()
+    assert LearntStore(path).read() is None
+    key = msgspec.json.encode(("join", *wrong.key)).decode()
+    with pytest.raises(InvalidRequest):
+        read_part(key, msgspec.json.encode(ProfilesLearnt(joins=(wrong,))))
+
+
+def test_a_place_is_a_part_of_the_topic():
+    key = msgspec.json.encode(("join", *place().key)).decode()
+    part = ProfilesLearnt(joins=(place(),))
+    assert read_part(key, msgspec.json.encode(part)) == part
+    assert read_part(key, None) == ProfilesLearnt()
+    with pytest.raises(ValueError, match="not the part"):
+        read_part(key, msgspec.json.encode(ProfilesLearnt(joins=(place("other"),))))
 
 
 def test_what_the_orchestrator_forgot_is_not_kept_either(path):
