@@ -10,7 +10,7 @@ KIND := standin
 # A third of their time tests wait.
 TEST_PROCESSES = $(shell expr $$(nproc) + 1)
 # What needs no service and is not too long for the gate.
-GATE := not real and not kafka and not vllm and not frameworks and not soak and not acceptance and not browser and not long
+GATE := not real and not kafka and not ray and not vllm and not frameworks and not soak and not acceptance and not browser and not long
 # Files with tests of a mark: to collect the others takes longer than many of them run.
 marked = $(shell grep -lrE --include='test_*.py' 'mark\.$(1)\b' tests)
 PYTEST = $(BIN)/pytest
@@ -22,7 +22,7 @@ VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance acceptance-agents acceptance-attacks acceptance-batches acceptance-containers acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts acceptance-rows acceptance-sanitizers bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-floors test-frameworks test-http test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
+.PHONY: acceptance acceptance-agents acceptance-attacks acceptance-batches acceptance-containers acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts acceptance-rows acceptance-sanitizers bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-ray install-vllm kafka kinds lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-floors test-frameworks test-http test-kafka test-laws test-long test-ray test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -37,6 +37,10 @@ compile: $(INSTALLED)  ## the brain compiled to C, two minutes: its part of a ca
 install-vllm: $(VLLM_INSTALLED)  ## .venv-vllm with vLLM for CPUs: 2 GB
 .venv-vllm/.installed: requirements-vllm.lock scripts/install-vllm.sh
 	@sh scripts/install-vllm.sh .venv-vllm
+
+install-ray: .venv-ray/.installed  ## .venv-ray with Ray, for runs on it: 0.8 GB
+.venv-ray/.installed: requirements-ray.lock scripts/install-ray.sh
+	@sh scripts/install-ray.sh .venv-ray
 
 FRAMEWORKS :=
 ifeq ($(FRAMEWORKS),)
@@ -100,6 +104,9 @@ test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 
 test-kafka: $(INSTALLED)  ## what needs a real Kafka: its crashes, and those of the services on it
 	@$(PYTEST) -m "kafka and not acceptance" $(call marked,kafka)
+
+test-ray: .venv-ray/.installed  ## runs on a real Ray with a real PostgreSQL: tables, kills, what is asked twice
+	@PYTHONPATH=. .venv-ray/bin/python -m pytest -m ray -s tests/ray
 
 test-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## end to end on real vLLM, on the CPU
 	@$(PYTEST) -m "vllm and not acceptance" $(call marked,vllm)

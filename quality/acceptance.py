@@ -189,6 +189,12 @@ PARTS = {
         (*BRAIN, *HTTP, "tests/acceptance"),
         10,
     ),
+    "ray": Part(
+        "runs on a real Ray and a real PostgreSQL: tables as in one process, kills, no database",
+        _make("test-ray"),
+        (*FLOWS, "kairos/tools/spread", "tests/ray", "requirements-ray.lock"),
+        30,
+    ),
     "real": Part(
         "everything on real llama.cpp servers",
         _make("test-real"),

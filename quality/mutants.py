@@ -29,7 +29,8 @@ from quality.operators import Mutant, statements
 from quality.reach import Reach, Reaching
 
 GATE = (
-    "not real and not kafka and not vllm and not frameworks and not soak and not acceptance"
+    "not real and not kafka and not ray and not vllm and not frameworks and not soak"
+    " and not acceptance"
     " and not browser and not long"
 )
 LIMIT_S = 60.0

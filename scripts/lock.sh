@@ -7,7 +7,12 @@ compile() {
     "$venv/bin/uv" pip compile --quiet --python-version "${python:-3.11}" --generate-hashes --no-annotate \
         --no-emit-index-url --custom-compile-command "make lock" "$@"
 }
-compile --universal --all-extras pyproject.toml --output-file requirements.lock
+extras=$(sed -n '/^\[project.optional-dependencies\]/,/^\[project.scripts\]/s/^\([a-z]*\) = .*/--extra \1/p' pyproject.toml | grep -v ' ray$')
+# shellcheck disable=SC2086
+compile --universal $extras pyproject.toml --output-file requirements.lock
+# Ray is in a virtual environment of its own (scripts/install-ray.sh): half a gigabyte that few need.
+printf '%s\n' 'ray[data]' hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist |
+    compile --python-platform x86_64-manylinux_2_28 --constraint requirements.lock --extra ray pyproject.toml - --output-file requirements-ray.lock
 compile --universal --constraint requirements.lock pyproject.toml --output-file requirements-runtime.lock
 # The lowest versions that pyproject.toml allows, and what their tests need.
 grep -oE '^(h11|httpx2|hypothesis|openai|pytest|pytest-asyncio|pytest-timeout|pytest-xdist)==[^ ]+' requirements.lock |

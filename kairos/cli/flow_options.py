@@ -93,6 +93,25 @@ Values = Annotated[
         help="With --bus: a directory that all hosts see, for values of more than 256 KiB."
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        help="Drive the rows by partitions on Ray: local-ray, or ray://HEAD:PORT of a cluster "
+        "(with --results). Needs the extra ray.",
+    ),
+]
+Partitions = Annotated[
+    int | None,
+    typer.Option(min=1, help=r"With --on: in how many parts \[one for each CPU of the cluster]."),
+]
+Results = Annotated[
+    str | None,
+    typer.Option(
+        help="With --on: the PostgreSQL that all hosts keep results in, "
+        r"postgresql://\[USER@]HOST\[:PORT]/NAME \[files of this host].",
+    ),
+]
 Directory = Annotated[
     Path | None,
     typer.Option(

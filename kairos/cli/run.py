@@ -17,8 +17,11 @@ from kairos.cli.flow_options import (
     FlowFile,
     FunctionsFile,
     Model,
+    On,
+    Partitions,
     ProcessorServices,
     Rerankers,
+    Results,
     Url,
     Values,
     Without,
@@ -112,6 +115,9 @@ def run(
     bus: Bus = None,
     config: BusConfig = None,
     values: Values = None,
+    on: On = None,
+    partitions: Partitions = None,
+    results: Results = None,
     directory: Directory = None,
 ) -> None:
     """Run a declared workflow over a table: one row in, one row out, each exactly once.
@@ -133,6 +139,9 @@ def run(
 
     kairos run reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
     --bus kafka://kafka1:9092
+
+    kairos run reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
+    --on local-ray
     """
     from kairos.live.runs.run_store import RunStore
     from kairos.tools.flow_file import load_flow, table_path
@@ -142,6 +151,10 @@ def run(
     if bool(engine) + (url is not None) + (host is not None) > 1:
         raise SetupError(PERFORMERS)
     _check_together(engine, engine_profile, bus, config, values)
+    if on is None and (partitions is not None or results is not None):
+        raise SetupError("--partitions and --results go with --on local-ray, or ray://HEAD:PORT")
+    if on is not None and log is not None:
+        raise SetupError("--log and --on exclude each other: leave one of them out")
     table = table_path(flow, inputs)
     loaded = load_flow(flow, functions)
     store = RunStore(directory or runs_root(os.environ))
@@ -169,6 +182,9 @@ def run(
         bus=bus,
         bus_config=absolute(config),
         values=absolute(values),
+        on=on,
+        partitions=partitions,
+        results=results,
     )
     task = check_task(record, loaded.declaration, loaded.functions, table)
     if engine_profile is not None:

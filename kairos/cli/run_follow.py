@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kairos.live.runs.run_store import RunDirectory, RunStore
     from kairos.live.runs.service import FlowRun
     from kairos.tools.flow_run import FlowTask
+    from kairos.tools.spread.run import RayRun
 
 FAILED_ROWS = 3  # the exit status
 STOPPED = 130
@@ -36,7 +37,7 @@ async def follow(
     console = Console(stderr=True)
     shown: list[asyncio.Task[None]] = []
 
-    def watch(run: "FlowRun") -> None:
+    def watch(run: "FlowRun | RayRun") -> None:
         told = show_progress(console, lambda: progress_line(run.record.id, run.progress()))
         shown.append(asyncio.create_task(told))
         _stop_on_signals(run, asyncio.current_task())
@@ -63,7 +64,7 @@ async def follow(
         raise typer.Exit(FAILED_ROWS)
 
 
-def _stop_on_signals(run: "FlowRun", task: "asyncio.Task[None] | None") -> None:
+def _stop_on_signals(run: "FlowRun | RayRun", task: "asyncio.Task[None] | None") -> None:
     """Once: what is in flight ends. Twice: it is left. Three times: a function that never returns
     is left, too."""
     told = 0

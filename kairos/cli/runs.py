@@ -202,6 +202,7 @@ def runs_cancel(run: Run, directory: Directory = None) -> None:
     from kairos.live.runs.run_store import RunStore
     from kairos.tools.flow_run import runs_root
     from kairos.tools.run_bus import tell_cancelled
+    from kairos.tools.spread.run import forget_results
 
     found = RunStore(directory or runs_root(os.environ)).find(run)
     found.stop_holder(_STOP_S)
@@ -215,5 +216,6 @@ def runs_cancel(run: Run, directory: Directory = None) -> None:
         tell_cancelled(record, os.environ)
         found.write(record)
         found.forget_results()
+        forget_results(record)
         record.large_values.forget()
     typer.echo(f"kairos: {record.id} is cancelled")

@@ -32,9 +32,18 @@ TENANT = "default"
 
 @asynccontextmanager
 async def call_pool(
-    record: RunRecord, environ: Mapping[str, str], log_dir: str | None = None
+    record: RunRecord,
+    environ: Mapping[str, str],
+    log_dir: str | None = None,
+    host: str | None = None,
 ) -> AsyncIterator[RunPool]:
-    """The pool that a record names, ready to be called.
+    """Yield the pool that a record names, ready to be called.
+
+    Args:
+        record: of the run.
+        environ: holds the key for a Kairos elsewhere.
+        log_dir: where a Kairos of its own keeps facts and decisions; None: nowhere.
+        host: where a Kairos of its own listens; None: for this host alone.
 
     Raises:
         SetupError: no engine can be used.
@@ -44,7 +53,7 @@ async def call_pool(
             yield pool
     else:
         engines = [parse_engine(text) for text in record.engines]
-        async with embedded_service(record, engines, log_dir) as (service, pool):
+        async with embedded_service(record, engines, log_dir, host) as (service, pool):
             await _joined(service)
             kv_tokens = _kv_tokens(service, len(engines))
             yield msgspec.structs.replace(
@@ -71,14 +80,17 @@ async def _elsewhere(
     key = config.api_key(record.api_key_env, environ)
     async with _llm(record, base_url, key) as llm, _Ends(llm) as ends:
         capacity = record.concurrency or _CONCURRENCY
-        yield RunPool(llm, lambda: capacity, ends.tell)
+        yield RunPool(llm, lambda: capacity, ends.tell, at=(base_url, key))
 
 
 @asynccontextmanager
 async def embedded_service(
-    record: RunRecord, engines: Sequence[EngineSettings], log_dir: str | None
+    record: RunRecord,
+    engines: Sequence[EngineSettings],
+    log_dir: str | None,
+    host: str | None = None,
 ) -> AsyncIterator[tuple[Service, RunPool]]:
-    """A Kairos on ports that are free, which lets nobody else in."""
+    """Yield a Kairos on free ports, which lets nobody else in."""
     key = secrets.token_urlsafe(32)
     digest = hashlib.sha256(key.encode()).hexdigest()
     settings = config.load(
@@ -90,6 +102,7 @@ async def embedded_service(
             "engine": list(engines),
             "key": [KeySettings(sha256=digest, tenant=TENANT)],
             "answer_s": _ANSWER_S,
+            **({} if host is None else {"host": host}),
             "log_dir": log_dir,
         },
     )
@@ -103,6 +116,7 @@ async def embedded_service(
             _capacity(service, record.concurrency),
             end,
             problems=partial(_problems, service),
+            at=(f"{service.url}/v1", key),
         )
         yield service, pool
 

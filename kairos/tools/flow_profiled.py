@@ -28,6 +28,7 @@ from kairos.sim.flow_simulation import PoolOptions, observed_flow
 from kairos.tools.flow_batches import AskedItems, measured_batches
 from kairos.tools.flow_file import LoadedFlow, check_columns
 from kairos.tools.flow_run import FlowTask, check_task, new_record, run_task
+from kairos.tools.spread.run import RayRun
 from kairos.workload.files import atomic_write
 
 _BYTES = 16 << 20  # of a profile's file
@@ -87,7 +88,7 @@ async def measured_profile(
     Raises:
         SetupError: nobody performs the calls, or no row came to an end.
     """
-    runs: list[FlowRun] = []
+    runs: list[FlowRun | RayRun] = []
     asked = AskedItems()
     with TemporaryDirectory() as scratch:
         store = RunStore(Path(scratch))
@@ -100,6 +101,7 @@ async def measured_profile(
         raise SetupError(
             f"all {failed} rows failed, so nothing was learnt: kairos run on this table says why"
         )
+    assert isinstance(runs[0], FlowRun), "it is of this process"
     found = _learnt(plan, rows, runs[0].observation)
     return msgspec.structs.replace(found, batches=await _batches(record, asked, loaded.functions))
 

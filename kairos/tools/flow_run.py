@@ -30,8 +30,9 @@ from kairos.tools.call_pool import call_pool, chosen_model, default_model, no_en
 from kairos.tools.flow_file import check_columns
 from kairos.tools.hosted_pool import hosted_pool
 from kairos.tools.run_bus import find_run, run_cluster, run_topic
+from kairos.tools.spread.run import RayRun, check_on_ray, run_on_ray
 
-Watch = Callable[[FlowRun], None]
+Watch = Callable[[FlowRun | RayRun], None]
 PERFORMERS = (
     "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a Kairos "
     "that runs, or --host FILE with models whose engines Kairos starts"
@@ -45,6 +46,7 @@ class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
     declaration: Declaration
     functions: Functions
     table: InputTable
+    source: object = None  # of the table, as `open_table` takes it
     latencies: Latencies = TYPICAL  # of its engines, where they are known
 
     @property
@@ -95,6 +97,8 @@ def check_task(
     functions.check(plan)
     if plan.models and not _names_performers(record):
         raise SetupError(PERFORMERS)
+    if record.on is not None:
+        check_on_ray(record, declaration)
     if record.bus is not None:
         run_cluster(record.bus, record.bus_config, os.environ)
     out = Path(record.out)
@@ -107,6 +111,7 @@ def check_task(
         declaration=declaration,
         functions=functions,
         table=table,
+        source=inputs,
     )
 
 
@@ -132,6 +137,19 @@ async def run_task(
         SetupError: it cannot run; nothing was spent, unless the message says so.
     """
     record = task.record
+    if record.on is not None:
+        return await run_on_ray(
+            record,
+            task.declaration,
+            task.functions,
+            task.source,
+            task.table,
+            store,
+            on_note,
+            watch,
+            directory,
+            task.latencies,
+        )
     allow_many_connections()  # with a Kairos of its own, three for each call
     async with _processors(record) as asked, _pool(task, on_note, log_dir) as engines:
         pool = msgspec.structs.replace(engines, processors=asked)

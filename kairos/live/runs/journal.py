@@ -29,7 +29,14 @@ from kairos.live.runs.journal_changes import (
     RowOutcome,
 )
 from kairos.live.runs.result_cache import ResultCache
-from kairos.live.runs.result_store import FailedRow, Found, KeptResult, Resumed
+from kairos.live.runs.result_store import (
+    Claims,
+    FailedRow,
+    Found,
+    KeptResult,
+    NoClaims,
+    Resumed,
+)
 from kairos.live.runs.rows import ROW_BYTES
 from kairos.live.runs.run_topic import RunTopic
 from kairos.live.runs.run_topic_reader import LogPlace
@@ -87,6 +94,7 @@ class RunJournal:
         *,
         cache: ResultCache | None = None,
         partition: int | None = None,
+        claims: Claims | None = None,
     ) -> None:
         """Open the file, and make it if it is missing.
 
@@ -97,12 +105,14 @@ class RunJournal:
             topic: the run's log, which this claims; it blocks until all that stands there is here.
             cache: results of other runs; None: these do not count. It is closed with this.
             partition: the part of a run that this owns from now on; None: all of it.
+            claims: asked about what the cache does not have; None: nobody else makes calls.
 
         Raises:
             SetupError: the file is no journal, or one of another version; or the log cannot be
                 used.
         """
         self._topic, self._is_closing, self._cache = topic, False, cache
+        self._claims = claims or NoClaims()
         self.epoch, guard = 0, None
         try:
             self._reading = open_database(path, _SCHEMA, _VERSION, "begin a new run")
@@ -128,15 +138,21 @@ class RunJournal:
         in_log = 0 if self._topic is None else self._topic.backlog_bytes
         return self._commit.backlog_bytes + in_log
 
-    def find(self, call: int, signature: str, found: Found) -> None:  # noqa: ARG002 - as others
-        found(None if self._cache is None else self._cache.find(signature))
+    def find(self, call: int, signature: str, found: Found) -> None:
+        known = None if self._cache is None else self._cache.find(signature)
+        if known is None:
+            self._claims.ask(call, signature, found)
+        else:
+            found(known)
 
     def store(self, signature: str, value: Any) -> None:
         if self._cache is not None:
             self._cache.store(signature, value)
+        if not isinstance(self._claims, NoClaims):
+            self._claims.answered(signature, _encode(value))
 
     def ended(self, call: int) -> None:
-        """Do nothing: no other process waits for a call."""
+        self._claims.ended(call)
 
     def keep(
         self,

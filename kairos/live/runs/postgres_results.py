@@ -26,7 +26,15 @@ import msgspec
 
 from kairos.errors import SetupError
 from kairos.live.runs.journal_changes import NO_VALUE, RowOutcome
-from kairos.live.runs.result_store import CachedValue, FailedRow, Found, KeptResult, Resumed
+from kairos.live.runs.result_store import (
+    CachedValue,
+    Claims,
+    FailedRow,
+    Found,
+    KeptResult,
+    NoClaims,
+    Resumed,
+)
 from kairos.live.runs.rows import ROW_BYTES
 
 LARGE_BYTES = 256 << 10
@@ -130,6 +138,7 @@ class PostgresResults:
         *,
         scope: str | None = "default",
         partition: int | None = None,
+        claims: Claims | None = None,
         deliver: Callable[..., object] = lambda call, *given: call(*given),
     ) -> None:
         """Own the partition from now on. Blocks.
@@ -141,6 +150,7 @@ class PostgresResults:
                 it is there again.
             scope: whose results of earlier runs count; None: nobody's.
             partition: None: the whole run.
+            claims: asked about what the database does not have; None: nobody else makes calls.
             deliver: calls its first argument with the others, in the thread of the event loop.
 
         Raises:
@@ -150,7 +160,7 @@ class PostgresResults:
         self._url, self._run, self._scope = url, run_id, scope
         self._on_trouble, self._deliver = on_trouble, deliver
         self._part = _WHOLE if partition is None else partition
-        self._is_leaving = False
+        self._is_leaving, self._claims = False, claims or NoClaims()
         self._broken: BaseException | None = None
         self._added = self._done = self._added_bytes = self._done_bytes = 0
         self._changes: queue.SimpleQueue[_Change | threading.Event | None] = queue.SimpleQueue()
@@ -176,18 +186,26 @@ class PostgresResults:
     def backlog_bytes(self) -> int:
         return self._added_bytes - self._done_bytes
 
-    def find(self, call: int, signature: str, found: Found) -> None:  # noqa: ARG002 - as others
+    def find(self, call: int, signature: str, found: Found) -> None:
+        def looked(known: CachedValue | None) -> None:
+            if known is None:
+                self._claims.ask(call, signature, found)
+            else:
+                found(known)
+
         if self._scope is None:
-            found(None)
+            looked(None)
         else:
-            self._finds.put((signature, found))
+            self._finds.put((signature, looked))
 
     def store(self, signature: str, value: Any) -> None:
+        encoded = _encode(value)
         if self._scope is not None:
-            self._add(_ANSWER, self._scope, signature, self._kept(_encode(value)))
+            self._add(_ANSWER, self._scope, signature, self._kept(encoded))
+        self._claims.answered(signature, encoded)
 
     def ended(self, call: int) -> None:
-        """Do nothing: other processes are not waiting for a call."""
+        self._claims.ended(call)
 
     def keep(
         self,

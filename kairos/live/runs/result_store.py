@@ -40,6 +40,30 @@ class Resumed(msgspec.Struct, frozen=True):
     results: Mapping[str, KeptResult] = {}
 
 
+class Claims(Protocol):
+    """Agreement of the partitions of a run on who makes a call that no store has an answer to."""
+
+    def ask(self, call: int, signature: str, found: "Found") -> None:
+        """Call `found` with the answer that another partition had, or with None: make the call."""
+
+    def answered(self, signature: str, encoded: bytes) -> None: ...
+
+    def ended(self, call: int) -> None: ...
+
+
+class NoClaims:
+    """One process makes all calls."""
+
+    def ask(self, call: int, signature: str, found: "Found") -> None:  # noqa: ARG002
+        found(None)
+
+    def answered(self, signature: str, encoded: bytes) -> None:
+        """Do nothing: nobody waits."""
+
+    def ended(self, call: int) -> None:
+        """Do nothing: nobody waits."""
+
+
 Found = Callable[[CachedValue | None], None]
 
 

@@ -72,6 +72,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     bus: str | None = None  # the Kafka that has its journal, and how to be let in there
     bus_config: str | None = None
     values: str | None = None  # the directory for what is too large for that
+    on: str | None = None  # the Ray that has its partitions: local-ray, or ray://HEAD:PORT
+    partitions: int | None = None  # None: one for each of its CPUs
+    results: str | None = None  # the PostgreSQL of its results; None: files here
     state: State = "running"
     detail: str = ""  # why it stopped
     created_at: int  # µs since the epoch

@@ -75,6 +75,7 @@ class RunPool(msgspec.Struct, frozen=True):
     caches_prefixes: bool = True  # an engine keeps what it computed of a prompt, as far as is known
     processors: Processors | None = None  # None: the flow needs none
     problems: Callable[[], Sequence[str]] = tuple  # of engines, where none takes calls now
+    at: tuple[str, str | None] = ("", None)  # its base URL, and the key for it
     # Beside the run, for as long as it goes on: has the models there that its calls want.
     follow: Callable[[RunDriver], Coroutine[None, None, None]] | None = None
 
@@ -155,7 +156,7 @@ class FlowRun:
             if is_done:
                 stage = 0 if job.plan.group is None else 1
                 out = Path(self.record.out)
-                names = _line_names(job)
+                names = line_names(job)
                 tables = Tables(store, out, job.plan.outputs, stage, intake.read, names)
                 writing = tables.write(self.record.id, written, self._on_trouble)
                 written = await _beside(writing, [self._keep_record(session)])
@@ -272,7 +273,7 @@ def waits_for(pool: RunPool, now_s: float) -> str:
     return "; ".join(said)
 
 
-def _line_names(job: FlowJob) -> Callable[[], Iterator[object]] | None:
+def line_names(job: FlowJob) -> Callable[[], Iterator[object]] | None:
     """Return how to read the names of a batch's lines; None for other flows."""
     if job.plan.declaration.name != openai_batch.NAME:
         return None

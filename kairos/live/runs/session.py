@@ -11,7 +11,7 @@ from kairos.live.runs.result_store import ResultStore
 from kairos.live.runs.rows import InputTable
 
 # Of an executor's figures, what the sessions of a run have made together.
-_ADDED = (
+SPENT = (
     "calls",
     "functions",
     "processed",
@@ -82,7 +82,7 @@ class RunSession:
 
     def _spent(self, before: Mapping[str, int]) -> dict[str, int]:
         now = self._now()
-        spent = {name: before.get(name, 0) + now.get(name, 0) for name in _ADDED}
+        spent = {name: before.get(name, 0) + now.get(name, 0) for name in SPENT}
         return {name: value for name, value in spent.items() if value}
 
     def _now(self) -> dict[str, int]:

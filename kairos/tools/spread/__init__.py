@@ -1,0 +1,1 @@
+"""Runs of declared workflows whose partitions are actors of a Ray cluster."""
