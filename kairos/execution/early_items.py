@@ -1,12 +1,13 @@
 """Items of a list that a model still writes: begun before the list is whole (`trials.py`)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kairos.execution.behaviours import Maps
 from kairos.execution.evaluation import Evaluation
 from kairos.execution.flight import Flight
-from kairos.execution.frames import ValueFrame
+from kairos.execution.frames import Slot, ValueFrame
 from kairos.execution.trials import EarlyWork, TrialRow
+from kairos.plan.operators import RegisteredCall
 
 
 def begin_items(
@@ -18,10 +19,21 @@ def begin_items(
     flight.items[first:] = items
     for frame, slot in flight.waiting:
         if frame.row.alive and not isinstance(frame.row, TrialRow):
-            for where, at in frame.waiters[slot] or ():
+            for where, at in _after_parsers(frame.waiters[slot] or ()):
                 behaviour = where.scope.operators[at].behaviour
                 if isinstance(behaviour, Maps) and behaviour.early:
                     _begin(evaluation, behaviour, where, first, flight.items)
+
+
+def _after_parsers(waiters: Sequence[Slot]) -> Iterator[Slot]:
+    """Yield what waits; in place of a call that takes the text apart, what waits for that."""
+    for where, at in waiters:
+        operator = where.scope.operators[at].operator
+        params = None if operator is None else operator.params
+        if isinstance(params, RegisteredCall) and params.partial:
+            yield from where.waiters[at] or ()
+        else:
+            yield where, at
 
 
 def _begin(

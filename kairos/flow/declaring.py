@@ -155,6 +155,7 @@ class Flow(RetrievalOperators):
         version: str = "",
         batched: bool = False,
         batch: int | None = None,
+        partial: bool = False,
         retries: int = 0,
         on_error: OnError = "fail",
         default: object = None,
@@ -164,12 +165,16 @@ class Flow(RetrievalOperators):
     ) -> Operand:
         """A Python function, with its arguments by name. One that is not registered yet is, with
         the purity that is said here; none is said: `effect`. `batched`: calls that wait go
-        together, `batch` at most; the function gets each argument as a list, and returns one."""
+        together, `batch` at most; the function gets each argument as a list, and returns one.
+        `partial`: it gives a list of parts of a text, and may be called on a prefix of what a model
+        writes: all parts but the last go to a `map` or `embed` at once."""
         function = self.functions.known_as(function, purity or "effect", version, batched=batched)
         known = self.functions[function]
         if purity not in (None, known.purity):
             raise InvalidFlow(name, f"'{function}' is registered as {known.purity}")
-        params = RegisteredCall(function, known.purity, known.version, known.batched, batch)
+        params = RegisteredCall(
+            function, known.purity, known.version, known.batched, batch, partial
+        )
         return self._add(
             name,
             params,

@@ -70,6 +70,7 @@ class CallEntry(Fallible, frozen=True, kw_only=True):
     version: str = ""
     batched: bool = False
     batch: int | None = None
+    partial: bool = False
 
 
 class ChunkEntry(OperatorEntry, frozen=True, kw_only=True):

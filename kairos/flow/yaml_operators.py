@@ -131,7 +131,12 @@ def params_of(
             return _generation(name, entry, defaults)
         case CallEntry():
             return RegisteredCall(
-                entry.function, entry.purity, entry.version, entry.batched, entry.batch
+                entry.function,
+                entry.purity,
+                entry.version,
+                entry.batched,
+                entry.batch,
+                entry.partial,
             )
         case BranchEntry():
             return _branch(name, entry, scope)

@@ -53,9 +53,8 @@ def check_params(operator: Operator) -> None:
             _between(operator, "cases", len(cases), 1, MOST_CASES)
         case Data(value=value):
             _check_json(operator, "value", value)
-        case RegisteredCall(function=function):
-            if not 1 <= len(function) <= 256:
-                raise InvalidFlow(operator.name, "it names a registered function", key="function")
+        case RegisteredCall():
+            _check_call(operator, params)
     if isinstance(params, Batched):
         _check_batch(operator, params)
     if isinstance(params, Chunking | Processing):
@@ -102,6 +101,14 @@ def _check_retrieval(operator: Operator, params: Chunking | Processing) -> None:
             "a name begins with a letter and has letters, digits and _ alone, 64 at most",
             key="collection",
         )
+
+
+def _check_call(operator: Operator, params: RegisteredCall) -> None:
+    if not 1 <= len(params.function) <= 256:
+        raise InvalidFlow(operator.name, "it names a registered function", key="function")
+    if params.partial and (params.purity != "pure" or len(operator.inputs) != 1):
+        one = "a function that takes prefixes is pure, and has a text as its only argument"
+        raise InvalidFlow(operator.name, one, key="partial")
 
 
 def _check_batch(operator: Operator, params: Batched) -> None:

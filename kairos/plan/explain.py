@@ -121,7 +121,8 @@ def _of_passes(explained: ExplainedPlan) -> Iterator[str]:
         yield f"begins ahead: the prompt of {name}, beside {', '.join(beside)}"
     for streamed in explained.partial:
         maps = ", ".join(streamed.maps)
-        yield f"streamed: {streamed.operator}, whose items go to {maps} as they are finished"
+        by = "" if streamed.parser is None else f" (found by {streamed.parser})"
+        yield f"streamed: {streamed.operator}, whose items{by} go to {maps} as they are finished"
 
 
 def _written(given: Reference) -> str:

@@ -98,13 +98,15 @@ class Generation(msgspec.Struct, frozen=True, tag="llm", omit_defaults=True):
 class RegisteredCall(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     """A Python function that whoever runs the flow has registered under a name. Its arguments are
     the operator's. `version`: of the function; another one means that results are computed anew.
-    `is_batched`: the function takes the arguments of several calls at once, `batch` at most."""
+    `is_batched`: the function takes the arguments of several calls at once, `batch` at most.
+    `partial`: it gives a list of parts of a text, and may be called on a prefix of that text."""
 
     function: str
     purity: Purity = "effect"
     version: str = ""
     is_batched: bool = False
     batch: int | None = None
+    partial: bool = False
 
     @property
     def items(self) -> int:
@@ -215,10 +217,11 @@ class MapOver(msgspec.Struct, frozen=True, tag="map"):
 
 class StagedMap(MapOver, frozen=True, tag="stages", kw_only=True):
     """The body's results for each batch of a list; what is no list, or has nothing in it, is one
-    batch. Never declared: the pass `stages` makes it. `declared`: by the names that the pass made,
-    the names of the operators that these stand for."""
+    batch. Without a batch, for each item of a list. Never declared: the passes `stages` and
+    `decoding` make it. `declared`: by the names that a pass made, the names of the operators that
+    these stand for."""
 
-    batch: int
+    batch: int | None
     declared: Mapping[str, str] = {}
 
 

@@ -12,7 +12,7 @@ from kairos.plan.graph import ancestors, in_order, outputs_need
 from kairos.plan.operators import Declaration, Generation, Group, Reference, RegisteredCall
 from kairos.plan.passes.cached import CacheFetch, cache_fetches
 from kairos.plan.passes.cse import merge_equal
-from kairos.plan.passes.decoding import PartialDecode, partial_decodes
+from kairos.plan.passes.decoding import PartialDecode, itemised, partial_decodes
 from kairos.plan.passes.dependencies import data_dependencies
 from kairos.plan.passes.identities import collapse
 from kairos.plan.passes.prefill import PartialPrefill, partial_prefills
@@ -124,6 +124,8 @@ def compile_plan(
         pruned = tuple(each.name for each in every(before.operators) if each.name not in left)
     table = columns(now)
     now, freed, merged = _reduced(now, passes)
+    if passes.decoding:
+        now = itemised(now)
     if passes.stages:
         now = staged(now)
     stay = staying(now) if values_stay else frozenset()

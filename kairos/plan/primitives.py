@@ -200,8 +200,8 @@ class _Making:
             begins = _joined(*(early.get(name, (name,)) for name in waits))
         inner = {**tails, **dict.fromkeys(placeholders(operator), begins)}
         items, times = self._size([params.over]), self._times
-        if isinstance(params, StagedMap):
-            return self._stages(operator, params, node, waits, inner, items)
+        if isinstance(params, StagedMap) and params.batch is not None:
+            return self._stages(operator, params, params.batch, node, waits, inner, items)
         self._items.setdefault(operator.name, items)
         self._times = times * items
         self.scope(params.body, inner, f"{node}.*.", begins)
@@ -213,6 +213,7 @@ class _Making:
         self,
         operator: Operator,
         params: StagedMap,
+        batch: int,
         node: str,
         waits: Names,
         tails: dict[str, Names],
@@ -220,9 +221,9 @@ class _Making:
     ) -> Names:
         """Batch by batch; its parts are put together by the operator that follows."""
         found: list[Names] = []
-        for number, begin in enumerate(range(0, items, params.batch)):
+        for number, begin in enumerate(range(0, items, batch)):
             inner = dict(tails)
-            self._items[placeholders(operator)[0]] = min(params.batch, items - begin)
+            self._items[placeholders(operator)[0]] = min(batch, items - begin)
             for each in params.body:
                 self._items.pop(each.name, None)
             self.scope(params.body, inner, f"{node}.{number}.", waits)

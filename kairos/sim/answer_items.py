@@ -34,6 +34,18 @@ def finished_items(text: str, path: Path, most: int) -> list[tuple[int, object]]
     return found
 
 
+def parsed_items(text: str, parse: Callable[[str], object], most: int) -> list[tuple[int, object]]:
+    """Return the parts of a text as a function finds them, as far as prefixes have the same."""
+    raw, found = text.encode(), list[tuple[int, object]]()
+    for tokens in range(1, len(raw) // BYTES_PER_TOKEN + 1):
+        prefix = raw[: tokens * BYTES_PER_TOKEN].decode(errors="ignore")
+        parts = parse(prefix)
+        finished = parts[:-1] if isinstance(parts, list) else []
+        if len(found) < len(finished):
+            found += [(tokens, each) for each in finished[len(found) : most]]
+    return found
+
+
 class AnswerItems:
     """Looks at answers in short turns, as long as they are under way."""
 

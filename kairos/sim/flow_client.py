@@ -42,9 +42,10 @@ from kairos.execution.timeline import Calling, Timeline
 from kairos.model import SECOND, Request
 from kairos.plan.check import every
 from kairos.plan.operators import Generation
+from kairos.plan.passes.decoding import PartialDecode
 from kairos.plan.pipeline import Plan
 from kairos.plan.planned_work import planned_work
-from kairos.sim.answer_items import AnswerItems, Generated, finished_items
+from kairos.sim.answer_items import AnswerItems, Generated, finished_items, parsed_items
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import EngineCall
 from kairos.sim.flow_answers import answer, tokens_of
@@ -254,9 +255,29 @@ class FlowClient:
         )
         self._made[request_id] = _Made(command, workflow, prompt_of(command.body), text)
         if (wanted := command.items) is not None:
-            items = finished_items(text, wanted.path, wanted.most)
+            items = self._finished(command, wanted, text)
             self._items.follow(request_id, command.call, items)
         self._arrive(request_id)
+
+    def _finished(
+        self, command: IssueCall, wanted: PartialDecode, text: str
+    ) -> list[tuple[int, object]]:
+        """Return each item of an answer, and after how many of its tokens it is there."""
+        if wanted.parser is None:
+            return finished_items(text, wanted.path, wanted.most)
+        common = (command.call, command.stage, command.node, command.row, command.attempt)
+        argument = wanted.argument
+
+        def parse(prefix: str) -> object:
+            asked = RunFunction(
+                *common, command.operator, "", 0, wanted.parser or "", {argument: prefix}, None
+            )
+            try:
+                return self._run(asked)
+            except KairosError:
+                return None
+
+        return parsed_items(text, parse, wanted.most)
 
     def _touch(self, command: TouchPrefix) -> None:
         self._touches += 1

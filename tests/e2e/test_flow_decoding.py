@@ -8,9 +8,12 @@ from aiohttp import web
 
 from examples.demo import LLAMA
 from kairos.demo.engines import start_engines
+from kairos.errors import SetupError
 from kairos.execution.commands import IssueCall
 from kairos.execution.facts import CallAnswered
-from tests.e2e.flow_runs import Runs, completion
+from kairos.retrieval_settings import RetrievalSettings
+from kairos.standin.server import StandInSettings, serve
+from tests.e2e.flow_runs import Runs, completion, read_rows
 from tests.e2e.flows import invoke, kept_in, put
 
 QUESTIONS = """
@@ -207,3 +210,93 @@ async def test_a5_of_a_real_model_the_first_item_is_asked_before_the_list_has_it
     async with start_engines("llama", 1, options=LLAMA) as (runs.engine.url,):
         assert await is_asked_early(runs, seen, "out.jsonl")
         assert not await is_asked_early(runs, seen, "without.jsonl", decoding=False)
+
+
+EMBEDDED = """
+flow: questions
+operators:
+  row: {kind: input}
+  more:
+    kind: llm
+    prompt: "Ask more than {{ row.q }}"
+    retries: 0
+    schema: {type: object, properties: {q: {type: array, items: {type: string}}}, required: [q]}
+  vectors: {kind: embed, retries: 0, inputs: {texts: more.q}}
+outputs: {found: vectors, texts: more.q}
+"""
+
+
+async def test_a_text_is_embedded_before_the_list_has_its_last_token(runs, engine):
+    async with serve(StandInSettings(model="minilm")) as embedder:
+        retrieval = RetrievalSettings(embedders=(embedder.url,))
+        asked = asyncio.create_task(embedder.until(lambda it: len(it.received) > 0))
+        writer = Writer(engine, '{"q": ["a b', '", ', None, '"c"', "]}")
+        asked.add_done_callback(lambda _: writer.turns.release())
+        await runs.run(EMBEDDED, ROW, retrieval=retrieval)
+        texts = [text for each in embedder.received for text in json.loads(each.body)["input"]]
+        assert texts == ["a b", "c"]
+        assert writer.streamed == [True]
+        (ahead,) = runs.out()
+        Writer(engine, '{"q": ["a b", "c"]}')
+        await runs.run(EMBEDDED, ROW, "plain.jsonl", retrieval=retrieval,
+                       passes={"decoding": False}, uses_cache=False)  # fmt: skip
+        (plain,) = read_rows(runs.directory / "plain.jsonl")
+        assert ahead["found"] == plain["found"]
+        assert len(ahead["found"]) == 2
+
+
+LINES = """
+flow: questions
+operators:
+  row: {kind: input}
+  more: {kind: llm, prompt: "Ask more than {{ row.q }}", retries: 0}
+  parts: {kind: call, function: lines, purity: pure, partial: true, inputs: {text: more}}
+  all:
+    kind: map
+    over: parts
+    body:
+      each: {kind: llm, prompt: "{{ item }}", retries: 0}
+    result: each
+outputs: {found: all}
+"""
+
+
+def lines(text):
+    return [each.removeprefix("- ").strip() for each in text.split("\n") if each.strip()]
+
+
+def broken_by_prefixes(text):
+    if not text.endswith("."):
+        raise ValueError("it is not whole")
+    return lines(text)
+
+
+def misled_by_prefixes(text):
+    return lines(text) if text.endswith(".") else ["wrong", "wronger", "wrongest"]
+
+
+async def test_a_part_that_a_function_finds_goes_on_before_the_text_has_its_last_token(
+    runs, engine
+):
+    runs.functions.register(lines, purity="pure")
+    writer = Writer(engine, "- a b", "\n- c", None, "\n- d", "\n- e.")
+    await runs.run(LINES, ROW)
+    assert runs.out() == [{"row": 0, "found": ["of a b", "of c", "of d", "of e."]}]
+    assert writer.log[0] == "a b"
+    assert writer.log.index("a b") < writer.log.index("whole")
+    assert sorted(writer.log) == ["a b", "c", "d", "e.", "whole"], "each is asked once"
+    assert writer.streamed == [True]
+
+
+@pytest.mark.parametrize("function", [broken_by_prefixes, misled_by_prefixes])
+async def test_what_a_function_makes_of_prefixes_changes_no_value(runs, engine, function):
+    runs.functions.register(function, purity="pure", name="lines")
+    Writer(engine, "- a b", "\n- c", "\n- d.")
+    await runs.run(LINES, ROW)
+    assert runs.out() == [{"row": 0, "found": ["of a b", "of c", "of d."]}]
+
+
+async def test_a_function_that_takes_prefixes_is_pure(runs, engine):
+    runs.functions.register(lines, purity="effect")
+    with pytest.raises(SetupError, match="takes prefixes is pure"):
+        await runs.run(LINES.replace("purity: pure", "purity: effect"), ROW)

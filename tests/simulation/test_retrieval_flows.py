@@ -179,3 +179,33 @@ def test_a_collection_that_stays_is_filled_while_passages_are_embedded(words, it
         # The slower one of both, one stage, and 10 ms for each time at each.
         one = -(-stage // 16) * 0.05 + stage * (0.025 + item_us / SECOND)
         assert staged <= max(embedding, putting) + one + 0.02 * (words // stage + 1)
+
+
+def words(text):
+    return text.split()
+
+
+@pytest.mark.parametrize("parsed", [False, True])
+def test_what_a_model_writes_is_embedded_while_it_writes(parsed):
+    texts = {"type": "array", "items": {"type": "string", "minLength": 20}, "minItems": 6}
+    schema = {"type": "object", "properties": {"q": texts}, "required": ["q"]}
+    f = flow.Flow("expanding")
+    row = f.input("row")
+    if parsed:
+        more = f.llm("more", "ask {{ row.q }}", row=row, max_tokens=60)
+        asked = f.call("parts", words, purity="pure", partial=True, text=more)
+    else:
+        asked = f.llm("more", "ask {{ row.q }}", row=row, schema=schema, max_tokens=200)["q"]
+    f.output("v", f.embed("v", asked))
+    loaded, ended_s, early = LoadedFlow(f.declaration, f.functions), {}, {}
+    for is_on in (False, True):
+        ran = run(loaded, [{"q": "?"}], TIMED, flow.Passes(decoding=is_on))
+        [more] = [each for each in ran.timeline.activities if each.node == "more"]
+        embeds = [each for each in ran.timeline.activities if each.kind == "embed"]
+        early[is_on] = sum(each.begun_us < more.ended_us for each in embeds), len(embeds)
+        ended_s[is_on] = max(each.ended_us for each in embeds) / SECOND
+        assert len(ran.written[0, 0]["v"]) >= 6
+    assert early[False] == (0, 1)
+    begun, of = early[True]
+    assert begun >= of - 1
+    assert ended_s[True] < ended_s[False]

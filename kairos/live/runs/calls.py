@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -37,7 +38,7 @@ from kairos.live.llm.streamed_chat import Listen
 from kairos.live.processors.lost import ValuesLost
 from kairos.live.runs.chat_answer import read_chat
 from kairos.live.runs.function_batches import FunctionBatches, awaited
-from kairos.live.runs.list_items import list_listener
+from kairos.live.runs.list_items import ParsedItems, list_listener
 from kairos.live.runs.processing import Processors
 from kairos.model import SECOND
 
@@ -230,13 +231,37 @@ class RunCalls:
         if items is None:
             return await self._llm.complete(body, headers)
 
+        def heard(first: int, new: list[object]) -> None:
+            self._tell(ItemsFinished(command.call, first, new))
+
+        if items.parser is None:
+            return await self._llm.complete_streamed(
+                body, headers, lambda: list_listener(items.path, items.most, heard)
+            )
+        parse = partial(self._parsed, items.parser, items.argument)
+        attempts: list[ParsedItems] = []
+
         def listen() -> Callable[[str], None]:
-            def heard(first: int, new: list[object]) -> None:
-                self._tell(ItemsFinished(command.call, first, new))
+            for each in attempts:
+                each.close()
+            attempts.append(ParsedItems(parse, items.most, heard))
+            return attempts[-1].hear
 
-            return list_listener(items.path, items.most, heard)
+        try:
+            return await self._llm.complete_streamed(body, headers, listen)
+        finally:
+            for each in attempts:
+                each.close()
 
-        return await self._llm.complete_streamed(body, headers, listen)
+    async def _parsed(self, function: str, argument: str, text: str) -> object:
+        """Return the parts of a text that is not whole yet; None: the function fails."""
+        known, loop = self._functions[function], asyncio.get_running_loop()
+        if inspect.iscoroutinefunction(known.function):
+            return None
+        try:
+            return await loop.run_in_executor(self._threads, known.call_alone, {argument: text})
+        except (FunctionFailed, KairosError):
+            return None
 
     async def _compute(self, command: RunFunction) -> CallAnswered:
         known = self._functions[command.function]

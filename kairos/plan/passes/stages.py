@@ -91,9 +91,9 @@ def _pairs(
 def _stages(embedding: Operator, ingestion: Operator, taken: set[str]) -> Iterator[Operator]:
     assert isinstance(embedding.params, Embedding)
     assert isinstance(ingestion.params, Ingest)
-    stages = _fresh(f"{ingestion.name[:_LONGEST_BASE]}_stages", taken)
-    vectors = _fresh(f"{embedding.name[:_LONGEST_BASE]}_part", taken)
-    part = _fresh(f"{ingestion.name[:_LONGEST_BASE]}_part", taken)
+    stages = fresh(f"{ingestion.name[:_LONGEST_BASE]}_stages", taken)
+    vectors = fresh(f"{embedding.name[:_LONGEST_BASE]}_part", taken)
+    part = fresh(f"{ingestion.name[:_LONGEST_BASE]}_part", taken)
     texts: Argument = Reference(f"{stages}.item")
     batch = embedding.params.items
     if ingestion.params.collection is not None:
@@ -121,7 +121,7 @@ def _stages(embedding: Operator, ingestion: Operator, taken: set[str]) -> Iterat
     yield Operator(name=ingestion.name, params=Aggregate(), inputs={"parts": Reference(stages)})
 
 
-def _fresh(name: str, taken: set[str]) -> str:
+def fresh(name: str, taken: set[str]) -> str:
     """It, or with a number, as no other operator is called."""
     made, number = name, 1
     while made in taken:
