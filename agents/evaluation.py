@@ -25,6 +25,7 @@ import msgspec
 
 from agents.sandbox import TIME_UP
 from kairos.errors import InvalidRequest, SetupError
+from kairos.live.process import child_process
 
 MIB = 1 << 20
 
@@ -124,7 +125,7 @@ async def _run(stdin: IO[bytes], output: IO[bytes], directory: str) -> tuple[int
     """Run the sandbox to its end, which its own timer makes sure of."""
     verdict_fd, its_end = os.pipe()
     try:
-        process = await asyncio.create_subprocess_exec(
+        process = await child_process.start_child(
             *(sys.executable, "-I", "-S", "-u", str(_SANDBOX), str(its_end)),
             stdin=stdin,
             stdout=output,

@@ -22,6 +22,7 @@ from bench.report import Figure
 from bench.servers import Server, server
 from bench.systems import free_ports, kairos_command, take_core, upstream_command
 from bench.upstream import Mode
+from kairos.live.process.child_process import start_child
 from kairos.live.process.tuning import allow_many_connections
 
 INSTANCES = 64
@@ -117,7 +118,7 @@ async def _until_answered(asked: Load) -> None:
 
 async def _asked_meanwhile(kairos: Server, asked: Load, seconds: float) -> list[Figure]:
     before, before_s, began = asked.answered, kairos.cpu_s(), time.monotonic()
-    process = await asyncio.create_subprocess_exec(
+    process = await start_child(
         *(sys.executable, "-m", "bench.probe", str(kairos.port), str(seconds)),
         stdout=asyncio.subprocess.PIPE,
     )

@@ -23,6 +23,7 @@ from bench.command import Bench
 from bench.report import Figure
 from bench.servers import NotStarted, Server
 from kairos.cli.commands import COMMANDS, load
+from kairos.live.process.child_process import start_child
 
 ROUNDS, QUICK_ROUNDS = 7, 2
 START_S = 60.0
@@ -65,7 +66,7 @@ def _children_s() -> float:
 
 async def until_served(*arguments: str) -> float:
     """CPU time in ms. Raises NotStarted, TimeoutError."""
-    process = await asyncio.create_subprocess_exec(
+    process = await start_child(
         *(*_KAIROS, *_SERVE, *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

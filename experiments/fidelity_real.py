@@ -16,6 +16,7 @@ from experiments.fidelity_cpu import Cores, Meter, cores
 from kairos.call_row import CallRow
 from kairos.core_names import MOVED
 from kairos.errors import SetupError
+from kairos.live.process.child_process import start_child
 from kairos.tools.replay import Replay
 from kairos.tools.replayed import Replayed
 from kairos.workload.workflows import Submission
@@ -103,7 +104,7 @@ async def serving(
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """`kairos serve`, once all engines have joined: its process, and where it serves. It is killed
     with the block, and with this process, however that ends."""
-    process = await asyncio.create_subprocess_exec(
+    process = await start_child(
         *(sys.executable, "-m", "kairos.live.engines.child", "kairos.cli.main", "serve"),
         *("--port=0", "--admin-port=0", *options),
         stdin=asyncio.subprocess.PIPE,

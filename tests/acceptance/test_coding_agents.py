@@ -17,6 +17,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from kairos.events import Arrived, Cancelled, Failed, Finished
+from kairos.live.process.child_process import start_child
 from kairos.standin import server as standins
 from kairos.standin.script import Rule, Script, ToolUse
 from tests.e2e.batch_files import key
@@ -48,7 +49,7 @@ def of(asked, tool, arguments, *, times=1, says="All is done."):
 
 
 async def _run(command, environ, where, status=0):
-    process = await asyncio.create_subprocess_exec(
+    process = await start_child(
         *command,
         env={"PATH": os.environ["PATH"], "HOME": str(where), **environ},
         cwd=where,
@@ -95,7 +96,7 @@ async def agentic_api(url, where):
     """Run vLLM's Agentic API before a URL, and yield its own. It passes its callers' keys on."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = await asyncio.create_subprocess_exec(
+    process = await start_child(
         *(str(BIN.parents[1] / "python" / "bin" / "agentic-server"), "--llm-api-base", url),
         *("--gateway-host", "127.0.0.1", "--gateway-port", str(port)),
         *("--db-url", f"sqlite://{where / 'responses.db'}?mode=rwc"),

@@ -9,6 +9,7 @@ import shutil
 import httptools
 import pytest
 
+from kairos.live.process.child_process import start_child
 from tests.conformance.readers import REFUSED, Response, reading
 from tests.support.ports import free_ports
 
@@ -80,7 +81,7 @@ class Nginx:
         self._servers = takes, gives
         settings = self._folder / "settings"
         settings.write_text(SETTINGS.format(folder=self._folder, **ports))
-        self._process = await asyncio.create_subprocess_exec(PROGRAM, "-c", str(settings))
+        self._process = await start_child(PROGRAM, "-c", str(settings))
         async with asyncio.timeout(LIMIT_S):
             while True:
                 with contextlib.suppress(ConnectionRefusedError):

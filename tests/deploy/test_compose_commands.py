@@ -16,6 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from kairos.live.process.child_process import start_child
 from tests.deploy.files import DEPLOY, OURS, ROOT, compose, env_file, in_profile
 from tests.deploy.test_monitoring import asked_for, exported
 from tests.support.kafka import Broker
@@ -114,7 +115,7 @@ class Stack:
         service = self.services[name]
         entrypoint = service.get("entrypoint", ["kairos"])
         log = self.log(name).open("wb")
-        process = await asyncio.create_subprocess_exec(
+        process = await start_child(
             *self._words(name, [*entrypoint, *service["command"]], child=True),
             cwd=ROOT,
             env=_environment(service),
@@ -146,7 +147,7 @@ class Stack:
 
     async def run(self, name, *words):
         """Run a command as `docker compose exec` would. Returns what it printed."""
-        process = await asyncio.create_subprocess_exec(
+        process = await start_child(
             *self._words(name, words),
             cwd=ROOT,
             env=_environment(self.services[name]),
@@ -165,9 +166,7 @@ class Stack:
 
     async def _is_healthy(self, name):
         _, *words = self.services[name]["healthcheck"]["test"]
-        check = await asyncio.create_subprocess_exec(
-            *self._words(name, words), stderr=asyncio.subprocess.DEVNULL
-        )
+        check = await start_child(*self._words(name, words), stderr=asyncio.subprocess.DEVNULL)
         return await check.wait() == 0
 
     def _words(self, name, words, *, child=False):

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from kairos.execution.executor import Executor
 from kairos.live.frontend import http
+from kairos.live.process import child_process
 from kairos.standin import server as standins
 from tests.e2e.client import LIMIT_S
 from tests.e2e.engine import Engine
@@ -113,7 +114,7 @@ async def issuer():
 def forks(monkeypatch):
     """What starts `python -m MODULE` in this process gets a fork."""
     forked.prepare()
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", forked.create_subprocess_exec)
+    monkeypatch.setattr(child_process, "start_child", forked.start_child)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, WorkflowEnded
+from kairos.live.process.child_process import start_child
 from tests.e2e.batch_files import key
 
 CLIENT = Path(__file__).parents[2] / "client"
@@ -77,7 +78,7 @@ async def run(forking, tmp_path):
 
 async def run_alone(served, *command, **environ):
     """Run a command, and return what it wrote to stderr."""
-    process = await asyncio.create_subprocess_exec(
+    process = await start_child(
         *command, env=environment(served, **environ), stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(LIMIT_S):
@@ -435,7 +436,7 @@ async def test_kairos_run_needs_no_change_of_the_program(kairos, engine, tmp_pat
     [([], "say what to run"), (["no-such-program"], "cannot run no-such-program")],
 )
 async def test_kairos_run_says_what_is_wrong(arguments, said):
-    process = await asyncio.create_subprocess_exec(
+    process = await start_child(
         *[sys.executable, "-m", "kairos_client.run", *arguments],
         env={"PYTHONPATH": str(CLIENT), "PATH": os.environ["PATH"]},
         stderr=asyncio.subprocess.PIPE,

@@ -19,6 +19,7 @@ from kairos.demo import engines
 from kairos.demo.engines import start_engines
 from kairos.errors import SetupError
 from kairos.live.engines import engine_process
+from kairos.live.process.child_process import start_child
 
 LIMIT_S = 60
 PARENT = """
@@ -145,7 +146,7 @@ async def test_cancelling_twice_ends_a_stubborn_engine_without_the_grace(engine_
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 async def test_an_engine_ends_when_its_parent_is_ended_by(number):
-    parent = await asyncio.create_subprocess_exec(
+    parent = await start_child(
         *(sys.executable, "-c", PARENT),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from kairos.live.process.child_process import start_child
 from tests.support.vllm import descendants, needs_vllm, until_gone
 
 COMMAND = (sys.executable, "-m", "experiments.e00_fidelity", "--quick", "--json")
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2 * LIMIT_S + 60)]
 @asynccontextmanager
 async def experiment():
     needs_vllm()
-    process = await asyncio.create_subprocess_exec(
+    process = await start_child(
         *COMMAND, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:

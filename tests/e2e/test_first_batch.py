@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kairos.live.process.child_process import start_child
 from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ async def started(directory, given, port=0):
     """It runs in the directory until the block ends."""
     environ = {**os.environ, "KAIROS_PORT": str(port), "KAIROS_ADMIN_PORT": "0"}
     with (directory / "said").open("ab") as said:
-        process = await asyncio.create_subprocess_exec(
+        process = await start_child(
             *given, cwd=directory, env=environ, stdout=said, stderr=said, start_new_session=True
         )
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from kairos.live.process.child_process import start_child
 from kairos.tenant_settings import KeySettings
 from tests.e2e.client import LIMIT_S
 
@@ -57,7 +58,7 @@ def read(call, body):
 
 
 async def output_of(*command):
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    process = await start_child(*command, stdout=asyncio.subprocess.PIPE)
     async with asyncio.timeout(LIMIT_S):
         output, _ = await process.communicate()
     assert process.returncode == 0

@@ -9,6 +9,7 @@ import shutil
 import aiohttp
 import pytest
 
+from kairos.live.process.child_process import start_child
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_http_clients import ASKED, CALLS, CHAT, JSON, echo, output_of, read, right
 from tests.support.ports import free_ports
@@ -71,7 +72,7 @@ async def before(url, which, folder):
     address = url.removeprefix("http://")
     settings.write_text(text.format(folder=folder, port=port, address=address, **values))
     command = found, *COMMANDS[program][1:], str(settings)
-    process = await asyncio.create_subprocess_exec(*command)
+    process = await start_child(*command)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

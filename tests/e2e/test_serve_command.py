@@ -29,6 +29,7 @@ from kairos.events import (
 from kairos.live import service
 from kairos.live.frontend import http
 from kairos.live.observers.fact_log import read_facts
+from kairos.live.process.child_process import start_child
 from kairos.scheduler.policies import POLICIES
 from tests.support import forked
 
@@ -85,7 +86,7 @@ async def spawn(*arguments, program=None, open_files=None, fresh=False, **enviro
     given = {"env": inherited | environ, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     if program:
         command = (sys.executable, "-c", program, "serve", *arguments)
-        return await asyncio.create_subprocess_exec(*command, **given)
+        return await start_child(*command, **given)
     command = ("kairos.cli.main", "serve", *arguments)
     return await forked.start(*command, fresh=fresh, open_files=open_files, **given)
 

@@ -13,6 +13,7 @@ import pytest
 
 from kairos.demo.engines import start_engines
 from kairos.errors import SetupError
+from kairos.live.process.child_process import start_child
 from tests.support.ports import free_ports
 from tests.support.processes import Process
 from tests.support.vllm import descendants, until_gone
@@ -197,8 +198,8 @@ async def test_the_command_ends_whole_however_it_is_ended(number, tmp_path):
 
 
 async def test_the_command_ends_in_order_with_what_started_it():
-    shell = await asyncio.create_subprocess_shell(
-        f"{sys.executable} -m kairos.demo.vllm --port 0 --ends-slowly yes; true",
+    shell = await start_child(
+        *("sh", "-c", f"{sys.executable} -m kairos.demo.vllm --port 0 --ends-slowly yes; true"),
         stdout=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(60):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kairos.events import Arrived, WorkflowEnded
+from kairos.live.process.child_process import start_child
 from kairos.standin.script import load
 
 HERE = Path(__file__).parent
@@ -64,7 +65,7 @@ async def run(name, url, directory, *, watched, runs=2):
 
 async def run_program(name, program, url, directory, *arguments):
     """Returns what it printed."""
-    process = await asyncio.create_subprocess_exec(
+    process = await start_child(
         *[python_of(name), "-c", program, *arguments],
         env={
             **QUIET,

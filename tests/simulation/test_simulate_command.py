@@ -15,6 +15,7 @@ import pytest
 
 from kairos.cli.main import main
 from kairos.live.observers.fact_log import FactLog, read_facts
+from kairos.live.process.child_process import start_child
 from kairos.model import SECOND
 from kairos.sim.plan import planner
 from kairos.sim.simulation import Simulation, summary
@@ -41,7 +42,7 @@ RECORD = {
 
 
 async def started(*arguments, **environment):
-    return await asyncio.create_subprocess_exec(
+    return await start_child(
         KAIROS,
         "simulate",
         *map(str, arguments),

@@ -23,10 +23,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from kairos.live.process import child_process
+
 LIMIT_S = 60
 FORKER = "kairos-forker"  # the name of the process that makes what a fork starts
 ROOT = Path(__file__).parents[2]
-_create_subprocess_exec = asyncio.create_subprocess_exec
+_start_child = child_process.start_child
 _READ_AT_START = ("KAIROS_INTERPRETED", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON")
 
 
@@ -150,20 +152,20 @@ class AsyncProgram:
 
 
 async def start(module, *arguments, fresh=False, open_files=None, **options):
-    """Start a program in a loop: options are those of `asyncio.create_subprocess_exec`."""
+    """Start a program in a loop: options are those of `child_process.start_child`."""
     if fresh or not _can_be_forked(options.get("env")):
         if open_files is not None:
             options["preexec_fn"] = _limiting(open_files)
         words = (sys.executable, "-m", module, *map(str, arguments))
-        return await _create_subprocess_exec(*words, **options)
+        return await _start_child(*words, **options)
     return AsyncProgram(Program(module, *arguments, open_files=open_files, bufsize=0, **options))
 
 
-async def create_subprocess_exec(program, *arguments, **options):
-    """As `asyncio.create_subprocess_exec`; `python -m MODULE` is a fork."""
+async def start_child(program, *arguments, **options):
+    """As `child_process.start_child`; `python -m MODULE` is a fork."""
     if program == sys.executable and arguments[0] == "-m":
         return await start(*arguments[1:], **options)
-    return await _create_subprocess_exec(program, *arguments, **options)
+    return await _start_child(program, *arguments, **options)
 
 
 def forks_of(control):

@@ -9,7 +9,6 @@ Each fork has such a process of its own, for what it starts itself as `python -m
 else be the dearest part of it. It is the parent of what is started, and in the fork's group.
 """
 
-import asyncio
 import atexit
 import fcntl
 import gc
@@ -25,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from select import POLLIN, poll
 
+from kairos.live.process import child_process
 from tests.support import forked
 
 # What commands import at their start or when they begin to work. A module that is missing here
@@ -170,7 +170,7 @@ def _high(file):
 def _start_forks(control, forker):
     """Let what this process starts be forks too. `forker`: the process that makes them."""
     forked.forks_of(control)
-    asyncio.create_subprocess_exec = forked.create_subprocess_exec
+    child_process.start_child = forked.start_child
     atexit.register(os.waitpid, forker, 0)  # after the next: its time is a part of ours
     atexit.register(control.close)
 

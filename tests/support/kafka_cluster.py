@@ -10,6 +10,7 @@ from collections import Counter
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
 from kairos.live.kafka.topic_setup import ensure
+from kairos.live.process.child_process import start_child
 from kairos.ports import Message
 from kairos.topics import AGENTS, DEAD_LETTERS
 from tests.support.buses import TIMEOUT_S, consuming
@@ -52,7 +53,7 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def worker(self, *, slow_s=2):
-        process = await asyncio.create_subprocess_exec(
+        process = await start_child(
             *(sys.executable, "-m", "tests.support.kafka_worker"),
             *(self.url, self.source, self.sink, str(slow_s)),
             stdout=asyncio.subprocess.PIPE,

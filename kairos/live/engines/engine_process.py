@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from kairos.errors import SetupError
+from kairos.live.process import child_process
 
 GRACE_S = 5.0  # vLLM takes two to leave in order
 LAST_LINES = 20
@@ -109,11 +110,11 @@ async def start_process(
 ) -> EngineProcess:
     """`module` as a program, with these arguments. It prints `ready URL` once it serves.
     `on_failure` is told in a line when it has ended after that, and nobody asked it to."""
-    process = await asyncio.create_subprocess_exec(
+    process = await child_process.start_child(
         *(sys.executable, "-m", "kairos.live.engines.child", module, *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        stdin=child_process.PIPE,
+        stdout=child_process.PIPE,
+        stderr=child_process.STDOUT,
         start_new_session=True,
     )
     return EngineProcess(name, process, on_failure)

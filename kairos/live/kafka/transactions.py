@@ -150,6 +150,7 @@ class _Worker:
                 failure = error
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(_settle, done, failure)
+        self._producer = None  # destroyed here: it waits for its threads, the event loop must not
 
     def perform(self, outgoing: Sequence[Outgoing], partitions: Any, group_metadata: Any) -> None:
         refused: dict[int, str] = {}

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 
 from kairos.errors import Unavailable
+from kairos.live.process import child_process
 
 _MEMORY_BYTES = 4 << 30  # of addresses, of which numpy alone takes 1 GB
 _MOST_BYTES = 16 << 20  # of what it says
@@ -84,11 +85,11 @@ class Beside:
     async def _started(
         self, arguments: tuple[str, ...]
     ) -> AsyncIterator[asyncio.subprocess.Process]:
-        process = await asyncio.create_subprocess_exec(
+        process = await child_process.start_child(
             *(sys.executable, "-m", "kairos.cli.main", *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stdin=child_process.DEVNULL,
+            stdout=child_process.PIPE,
+            stderr=child_process.PIPE,
             env=_environment(),
             start_new_session=True,  # Ctrl-C is for this process, which ends the other
         )

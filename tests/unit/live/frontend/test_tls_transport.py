@@ -16,6 +16,7 @@ from kairos.live.frontend.connection_limits import ConnectionLimits
 from kairos.live.frontend.http import listen, server_of, serving
 from kairos.live.frontend.port_tls import PortTls
 from kairos.live.frontend.tls_transport import TlsTransport
+from kairos.live.process.child_process import start_child
 from kairos.live.process.pace import LoopPace
 from kairos.live.request.client_response import CLIENT
 from kairos.tls_settings import TlsFiles, client_context
@@ -139,7 +140,7 @@ async def test_what_openssl_takes_in_pieces_is_sent_whole(serve, trusting, monke
 
 async def test_a_client_that_wants_to_renegotiate_is_told_no(serve, authority):
     host, port = await serve()
-    client = await asyncio.create_subprocess_exec(
+    client = await start_child(
         *("openssl", "s_client", "-connect", f"{host}:{port}", "-CAfile", authority.ca, "-msg"),
         "-tls1_2",
         stdin=asyncio.subprocess.PIPE,
