@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 
+from kairos.live.process.child_process import start_child
 from kairos.live.runs.postgres_results import PostgresResults
 from kairos.live.runs.run_store import RunStore
 from kairos.tools.flow_file import load_flow
@@ -161,7 +162,7 @@ async def test_a_driver_that_is_killed_leaves_a_run_that_goes_on(database, tmp_p
     environ = os.environ | {"KAIROS_RUNS": str(tmp_path / "kairos"), "PYTHONPATH": str(ROOT)}
 
     async def kairos(*words):
-        return await asyncio.create_subprocess_exec(
+        return await start_child(
             sys.executable, "-m", "kairos.cli.main", *words, cwd=tmp_path, env=environ,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
