@@ -35,7 +35,9 @@ async def start_child(
     Args:
         program: its path, or a name that is looked up in PATH.
         arguments: what it is given; no shell reads them.
-        stdin, stdout, stderr: `PIPE`, `DEVNULL`, an open file or None, which inherits.
+        stdin: `PIPE`, `DEVNULL`, an open file, or None, which inherits this process's.
+        stdout: the same.
+        stderr: the same, or `STDOUT`.
         limit: bytes of the longest line that `readline` returns.
         options: of `subprocess.Popen`. A `preexec_fn` would be Python in the child.
 
@@ -59,8 +61,10 @@ async def start_child(
 
 
 class _Child(BaseSubprocessTransport):
-    """asyncio's transport, for any loop: its end is a readable file descriptor (Linux 5.3), else a
-    thread waits for it."""
+    """Transport of asyncio for any loop.
+
+    The end of the program makes a file descriptor readable (Linux 5.3), else a thread waits for it.
+    """
 
     def _start(
         self,
