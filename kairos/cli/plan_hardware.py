@@ -44,10 +44,10 @@ def plan_hardware(
             "or llama-3-8b]."
         ),
     ] = None,
-    precision: Annotated[str, typer.Option(help="Of its weights: bf16, fp8.")] = "bf16",
+    precision: Annotated[str, typer.Option(help="Precision of the weights: bf16, fp8.")] = "bf16",
     hardware: Annotated[
         str | None,
-        typer.Option(help=r"What may be used, by name: h100,gaudi3 \[all that has a price]."),
+        typer.Option(help=r"Allowed hardware, by name: h100,gaudi3 \[all with a price]."),
     ] = None,
     catalogue: Annotated[
         Path | None,
@@ -62,9 +62,36 @@ def plan_hardware(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(help=r"Workflows per second \[those of the file's busiest ten minutes]."),
+        typer.Option(help=r"Workflows per second \[the file's busiest ten minutes]."),
     ] = None,
-    budget: Annotated[float | None, typer.Option(help="At most, USD an hour.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Limit on the cost, USD an hour.")] = None,
+    objective: Annotated[
+        Literal["cost", "latency", "energy", "tokens"],
+        typer.Option(
+            help="Least cost within the target, least P95 within --budget and --have, least energy "
+            "within the target, or, for work that nobody waits for, most tokens for a dollar."
+        ),
+    ] = "cost",
+    have: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Limits on devices and resources: h100=8,cores=64,memory=512,disk=2000,"
+            "network=3200,kw=12 (memory in GiB, disk in GB, network in Gbit/s). May be given "
+            "several times."
+        ),
+    ] = None,
+    worker: Annotated[
+        str | None,
+        typer.Option(help=r"Needs of a tool between calls \[cores=1,memory=1]."),
+    ] = None,
+    today: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help='The pool that there is, "4 x a100, 2 x h100-tp2": also say in which steps it '
+            "becomes the plan's, keeping the target, and what each costs.",
+        ),
+    ] = None,
     late_usd: Annotated[
         float | None,
         typer.Option(
@@ -75,14 +102,19 @@ def plan_hardware(
     prices: Annotated[
         Literal["bought", "rented"], typer.Option(help="Which prices count.")
     ] = "bought",
-    years: Annotated[float, typer.Option(help="Until what is bought is paid back.")] = TERMS.years,
+    years: Annotated[
+        float, typer.Option(help="Years until bought hardware is paid back.")
+    ] = TERMS.years,
     interest: Annotated[float, typer.Option(help="A year.")] = TERMS.interest,
-    usd_per_kwh: Annotated[float, typer.Option(help="Of power.")] = TERMS.usd_per_kwh,
+    usd_per_kwh: Annotated[float, typer.Option(help="Price of power.")] = TERMS.usd_per_kwh,
     max_devices: Annotated[
-        int, typer.Option(min=1, max=64, help="Of one instance, in parallel.")
+        int, typer.Option(min=1, max=64, help="Largest number of devices in one instance.")
     ] = 8,
     max_kinds: Annotated[
-        int, typer.Option(min=1, max=64, help="Of instances in one pool; a pair is two.")
+        int,
+        typer.Option(
+            min=1, max=64, help="Largest number of kinds of instance in one pool; a pair is two."
+        ),
     ] = 3,
     pairs: Annotated[
         bool,
@@ -141,6 +173,10 @@ def plan_hardware(
 
     kairos plan-hardware --export day.jsonl --target p95=30s --max-devices 1 --simulate
 
+    kairos plan-hardware --export day.jsonl --objective latency --budget 20 --have h100=8
+
+    kairos plan-hardware --export day.jsonl --target p95=30s --from "4 x a100"
+
     kairos plan-hardware --export day.jsonl --target p95=30s --no-pairs --deploy kubernetes
     """
     from kairos.tools.hardware_question import HardwareOptions
@@ -165,6 +201,10 @@ def plan_hardware(
         pairs=pairs,
         link_gbit=link_gbit,
         terms=Terms(prices=prices, years=years, interest=interest, usd_per_kwh=usd_per_kwh),
+        objective=objective,
+        have=have or (),
+        worker=worker,
+        today=today,
     )
     _answer(options, what_if or (), deploy, simulate=simulate, as_json=as_json)
 
@@ -177,7 +217,11 @@ def _answer(
     simulate: bool,
     as_json: bool,
 ) -> None:
+    from msgspec.structs import replace
+
     from kairos.planner.hardware_plan import plan
+    from kairos.planner.migration import migration
+    from kairos.planner.reasons import reasons
     from kairos.tools import hardware_question, hardware_shown, pool_simulation
     from kairos.tools.hardware_deploy import deployment
 
@@ -186,13 +230,20 @@ def _answer(
     changes = {text: hardware_question.changed(asked, text) for text in what_if}
     with hardware_shown.quiet_solver():
         found = plan(asked)
-        others = {text: plan(changed) for text, changed in changes.items()}
-    times = pool_simulation.simulated_plan(asked, found, workflows) if simulate else None
+        more = hardware_shown.Additions(
+            others={text: plan(changed) for text, changed in changes.items()},
+            why=reasons(asked, found) if found.met and asked.objective == "cost" else None,
+        )
+    if options.today is not None:
+        from_today = hardware_question.todays_pool(options, asked)
+        more = replace(more, steps=migration(from_today[0], found, from_today[1]))
+    if simulate:
+        more = replace(more, times=pool_simulation.simulated_plan(asked, found, workflows))
     if deploy is not None:
         typer.echo(deployment(found.chosen, asked.offer.devices, deploy), nl=False)
     elif as_json:
-        typer.echo(json.dumps(hardware_shown.as_figures(asked, found, others, times)))
+        typer.echo(json.dumps(hardware_shown.as_figures(asked, found, more)))
     else:
-        hardware_shown.show(asked, found, others, times)
+        hardware_shown.show(asked, found, more)
     if not found.met:
         raise typer.Exit(NOT_MET)

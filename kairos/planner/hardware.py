@@ -14,6 +14,13 @@ from kairos.errors import SetupError
 
 GB, GBIT = 1e9, 1e9 / 8  # bytes
 GIB = 2**30
+UNITS: Mapping[str, str] = {  # of resources beside accelerators
+    "cores": "",
+    "memory": "GiB",
+    "disk": "GB",
+    "network": "Gbit/s",
+    "kw": "kW",
+}
 PRECISIONS: Mapping[str, float] = {"bf16": 2.0, "fp8": 1.0}  # bytes of a weight
 
 
@@ -62,6 +69,15 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def tflops_at(self, precision: str) -> float | None:
         """Dense; fp8 where there is none falls back to bf16, since weights are then widened."""
         return self.tflops.get(precision, self.tflops.get("bf16"))
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Price of something beside accelerators: cores, memory, disk, network."""
+
+    name: str  # as `resources.UNITS` has it
+    usd_per_hour: float  # of one unit
+    source: str
+    date: str
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,16 +131,20 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class HardwareCatalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A catalogue file: `[[accelerator]]` and `[[model]]` tables."""
+    """A catalogue file: `[[accelerator]]`, `[[model]]` and `[[resource]]` tables."""
 
     accelerator: tuple[Accelerator, ...] = ()
     model: tuple[ModelShape, ...] = ()
+    resource: tuple[Resource, ...] = ()
 
     def with_others(self, other: "HardwareCatalogue") -> "HardwareCatalogue":
         """Both; where names are the same, the other's."""
         accelerators = {each.name: each for each in (*self.accelerator, *other.accelerator)}
         models = {each.name: each for each in (*self.model, *other.model)}
-        return HardwareCatalogue(tuple(accelerators.values()), tuple(models.values()))
+        resources = {each.name: each for each in (*self.resource, *other.resource)}
+        return HardwareCatalogue(
+            tuple(accelerators.values()), tuple(models.values()), tuple(resources.values())
+        )
 
     def accelerator_named(self, name: str) -> Accelerator:
         """Raises SetupError: there is none; the message lists the names."""
@@ -137,7 +157,7 @@ class HardwareCatalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def problem(self) -> str | None:
         """What makes no sense, and where; None: all does."""
         entries: tuple[Accelerator | ModelShape, ...] = (*self.accelerator, *self.model)
-        found = (_problem_of(each) for each in entries)
+        found = [*map(_problem_of, entries), *map(_problem_of_resource, self.resource)]
         return next((each for each in found if each), None)
 
 
@@ -165,6 +185,14 @@ def _problem_of(entry: Accelerator | ModelShape) -> str | None:
             return f"{entry.name}: heads is no multiple of kv_heads ({entry.kv_heads})"
         return None
     return _problem_of_device(entry)
+
+
+def _problem_of_resource(resource: Resource) -> str | None:
+    if resource.name not in UNITS:
+        return f"{resource.name}: known resources are {', '.join(UNITS)}"
+    if not 0 <= resource.usd_per_hour < math.inf or not (resource.source and resource.date):
+        return f"{resource.name}: a price has usd_per_hour (0 or more), source and date"
+    return None
 
 
 def _problem_of_device(device: Accelerator) -> str | None:

@@ -6,8 +6,9 @@ among them, by what `prediction.py` says of each.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean, pvariance
+from typing import Literal
 
 import msgspec
 
@@ -19,14 +20,21 @@ from kairos.planner.lowering import ObservedCall
 from kairos.planner.ownership import per_million_tokens, per_workflow
 from kairos.planner.pool import CallKind, InstanceKind, Pool, PoolProblem
 from kairos.planner.pool_search import FoundPool, SearchLimits, front
-from kairos.planner.prediction import Prediction, Predictor
+from kairos.planner.prediction import NEAR, Prediction, Predictor
+from kairos.planner.queueing import in_system
+from kairos.planner.resources import Worker, price, total, worker_needs
 from kairos.planner.serving import NO_TARGETS, CallShape, LatencyTargets
 
 # Of the busiest instances. Up to there planner and simulation were compared: experiments/e35.
 CHECKED_UTILISATION = 0.8
 APART = 0.98  # of the time of the next cheaper pool that is listed
 
+OFFLINE_LOAD = 0.95  # of what a pool can do, in plans for most tokens for a dollar
+LADDER, SINGLY, STEP = 12, 4, 1.5  # rates that are tried for it: one instance more, then in steps
+IDLE_PER_S = 1e-3  # workflows, of the first
+
 Workflows = Sequence[Sequence[ObservedCall]]
+Objective = Literal["cost", "latency", "energy", "tokens"]
 
 
 class HardwareQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +50,11 @@ class HardwareQuestion(msgspec.Struct, frozen=True, kw_only=True):
     link: Link = Link()
     most_kinds: int | None = None  # of instances in one pool, for each model
     split: bool = True  # an agent's calls may go to several kinds
+    # Least cost within the target, least time within the budget, least energy within both; or, for
+    # work that nobody waits for, most tokens for a dollar: then the rate and `p95_s` do not count.
+    objective: Objective = "cost"
+    have: Mapping[str, float] = {}  # of devices by name, and of resources, at most
+    worker: Worker = Worker()  # what a tool needs
 
 
 class PlannedPool(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +67,8 @@ class PlannedPool(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_workflow: float
     usd_per_million_tokens: float  # of prompts and answers together
     kwh_per_workflow: float
+    workflows_per_s: float  # that it is planned for
+    resources: Mapping[str, float]  # that it takes beside its devices, with the tools' share
 
     @property
     def checked(self) -> bool:
@@ -66,24 +81,54 @@ class HardwarePlan(msgspec.Struct, frozen=True, kw_only=True):
     chosen: PlannedPool
     met: bool  # whether it is within target and budget
     front: tuple[PlannedPool, ...]  # cheapest first, each quicker than the one before
-    calls: tuple[CallKind, ...]
     left_out: Mapping[str, str]  # devices that could not be used, and why
     in_target: PlannedPool | None = None  # the cheapest within the target, whatever it costs
     in_budget: PlannedPool | None = None  # the quickest within the budget, whatever it takes
 
 
 def plan(question: HardwareQuestion) -> HardwarePlan:
-    """The front, and of it the cheapest within target and budget.
+    """Return the front, and of it the best within target and budget by the question's objective.
 
     Where a second too late has a price (`usd_per_s_late`), the choice is where cost and lateness
     together are least. Where nothing is within both, it is the pool that exceeds them least, as a
     multiple of the target or the budget.
 
     Raises:
-        SetupError: no hardware can serve all calls.
+        SetupError: no hardware can serve all calls, or not as much as there is of it.
+    """
+    if question.objective == "tokens":
+        return _most_tokens(question)
+    problem, left_out = question_problem(question)
+    pools = front(Predictor(problem, question.workflows), _limits(question))
+    if not pools:
+        raise SetupError(_NOTHING + " and what there is (--have)" * bool(question.have))
+    planned = tuple(_planned(question, problem, each) for each in pools)
+    affordable = [each for each in planned if each.usd_per_hour <= question.usd_per_hour]
+    in_time = [each for each in planned if each.prediction.p95_s <= question.p95_s]
+    chosen, met = _choice(question, planned)
+    in_target = min(in_time, key=lambda each: each.usd_per_hour, default=None)
+    in_budget = min(affordable, key=lambda each: each.prediction.p95_s, default=None)
+    return HardwarePlan(
+        chosen=chosen,
+        met=met,
+        front=_apart(planned, {id(each) for each in (chosen, in_target, in_budget)}),
+        left_out=left_out,
+        in_target=in_target,
+        in_budget=in_budget,
+    )
+
+
+_NOTHING = "no pool of this hardware can serve all calls within the targets"
+
+
+def question_problem(question: HardwareQuestion) -> tuple[PoolProblem, Mapping[str, str]]:
+    """Return the question in the search's terms, and devices that cannot be used, with why.
+
+    Raises:
+        SetupError: no device can serve the calls of some model.
     """
     calls = question_calls(question)
-    found = instance_kinds(question.offer, calls)
+    found = instance_kinds(question.offer, calls, question.link)
     problem = PoolProblem(
         calls=calls,
         instances=found.kinds,
@@ -91,22 +136,79 @@ def plan(question: HardwareQuestion) -> HardwarePlan:
         targets=question.targets,
         link=question.link,
     )
-    limits = SearchLimits(most_kinds=question.most_kinds, split=question.split)
-    pools = front(Predictor(problem, question.workflows), limits)
-    if not pools:
-        raise SetupError("no pool of this hardware can serve all calls within the targets")
-    planned = tuple(_planned(question, problem, each) for each in pools)
-    affordable = [each for each in planned if each.usd_per_hour <= question.usd_per_hour]
-    in_time = [each for each in planned if each.prediction.p95_s <= question.p95_s]
-    chosen, met = _choice(question, planned)
+    return problem, found.left_out
+
+
+def tools_at_once(question: HardwareQuestion) -> float:
+    """Return how many tools run at a time in the mean, by Little's law."""
+    gaps = (call.gap_s for calls in question.workflows for call in calls if not call.by_person)
+    return in_system(question.workflows_per_s, sum(gaps) / len(question.workflows))
+
+
+def _tools(question: HardwareQuestion) -> dict[str, float]:
+    return worker_needs(tools_at_once(question), question.worker)
+
+
+def _limits(question: HardwareQuestion, *, least: bool = False) -> SearchLimits:
+    """Raises SetupError: tools alone need more than there is."""
+    tools = _tools(question)
+    for name, amount in question.have.items():
+        if tools.get(name, 0.0) > amount:
+            raise SetupError(
+                f"tools between calls need {tools[name]:,.3g} {name}, and there are {amount:g}: "
+                "allow more (--have), or plan for less (--rate)"
+            )
+    prices: tuple[Literal["usd", "kwh"], ...] = ("usd",)
+    if question.objective == "energy":
+        prices = ("kwh", "usd") if question.usd_per_hour < math.inf else ("kwh",)
+    return SearchLimits(
+        most_kinds=question.most_kinds,
+        split=question.split,
+        prices=prices,
+        have={name: amount - tools.get(name, 0.0) for name, amount in question.have.items()},
+        least=least,
+    )
+
+
+def _most_tokens(question: HardwareQuestion) -> HardwarePlan:
+    """Return the pool that does most for a dollar, at 95 % of the rate that it can take.
+
+    At each of some rates the cheapest pool is sought that can do so much, and how much more it can.
+    """
+    replace = msgspec.structs.replace
+    per_s, found = IDLE_PER_S, list[PlannedPool]()
+    for number in range(LADDER):
+        asked = replace(question, workflows_per_s=per_s, p95_s=math.inf)
+        problem, left_out = question_problem(asked)
+        predictor = Predictor(problem, asked.workflows)
+        try:
+            pools = front(predictor, _limits(asked, least=True))
+        except SetupError:
+            break
+        if not pools:
+            break
+        pool = pools[0]
+        factor = predictor.largest_factor(pool.counts, pool.routes)
+        full = replace(asked, workflows_per_s=per_s * factor * OFFLINE_LOAD)
+        predictor = predictor.scaled(factor * OFFLINE_LOAD)
+        prediction = predictor.predicted(pool.counts, pool.routes)
+        assert prediction is not None
+        planned = _planned(full, predictor.problem, replace(pool, prediction=prediction))
+        if found and planned.usd_per_hour > question.usd_per_hour:
+            break
+        found.append(planned)
+        per_s *= factor * (STEP if number >= SINGLY else 1 + 2 * NEAR)
+    if not found:
+        raise SetupError(_NOTHING + " and what there is (--have)" * bool(question.have))
+    chosen = min(found, key=lambda each: (each.usd_per_million_tokens, each.usd_per_hour))
+    met = chosen.usd_per_hour <= question.usd_per_hour
     return HardwarePlan(
         chosen=chosen,
         met=met,
-        front=_apart(planned, {id(each) for each in (chosen, *in_time[:1], *affordable[-1:])}),
-        calls=tuple(calls),
-        left_out=found.left_out,
-        in_target=in_time[0] if in_time else None,
-        in_budget=affordable[-1] if affordable else None,
+        front=tuple(sorted(found, key=lambda each: each.usd_per_hour)),
+        left_out=left_out,
+        in_target=found[0],
+        in_budget=chosen if met else None,
     )
 
 
@@ -186,7 +288,11 @@ def _planned(question: HardwareQuestion, problem: PoolProblem, found: FoundPool)
     counts = dict(found.counts)
     kinds = tuple(kind for kind in problem.instances if kind.name in counts)
     tokens = sum(call.per_s * (call.shape.prompt + call.shape.answer) for call in problem.calls)
+    resources = total((counts[kind.name], kind.needs) for kind in kinds)
+    resources = total([(1, resources), (1, _tools(question))])
+    devices = {kind.device for kind in kinds}
     usd = sum(kind.usd_per_hour * counts[kind.name] for kind in kinds)
+    usd += price(_tools(question), question.offer.resource_usd)
     kwh = sum(kind.kwh_per_hour * counts[kind.name] for kind in kinds)
     routes = {call.name: dict(found.routes[call.name]) for call in problem.calls}
     return PlannedPool(
@@ -203,6 +309,8 @@ def _planned(question: HardwareQuestion, problem: PoolProblem, found: FoundPool)
         usd_per_workflow=per_workflow(usd, question.workflows_per_s),
         usd_per_million_tokens=per_million_tokens(usd, tokens),
         kwh_per_workflow=per_workflow(kwh, question.workflows_per_s),
+        workflows_per_s=question.workflows_per_s,
+        resources={name: amount for name, amount in resources.items() if name not in devices},
     )
 
 
@@ -223,5 +331,12 @@ def _choice(question: HardwareQuestion, front: Sequence[PlannedPool]) -> tuple[P
         best = min(affordable, key=lambda each: each.usd_per_hour + late_s(each) * per_hour)
         return best, not late_s(best)
     if in_time:
-        return in_time[0], True
+        return min(in_time, key=_RANKS[question.objective]), True
     return min(front, key=excess), False
+
+
+_RANKS: Mapping[Objective, Callable[[PlannedPool], tuple[float, float]]] = {
+    "cost": lambda each: (each.usd_per_hour, each.prediction.p95_s),
+    "latency": lambda each: (each.prediction.p95_s, each.usd_per_hour),
+    "energy": lambda each: (each.kwh_per_workflow, each.usd_per_hour),
+}

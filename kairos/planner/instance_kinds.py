@@ -7,9 +7,13 @@ import msgspec
 from kairos.errors import SetupError
 from kairos.planner.engine_rates import EngineRates, derived, layouts
 from kairos.planner.hardware import Accelerator, ModelShape
+from kairos.planner.kv_transfer import Link
 from kairos.planner.ownership import Terms, check_terms, hourly_cost
 from kairos.planner.pool import CallKind, InstanceKind
+from kairos.planner.resources import engine_needs, price
 from kairos.planner.serving import Phases, use
+
+LINK = Link()
 
 
 class HardwareOffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +29,7 @@ class HardwareOffer(msgspec.Struct, frozen=True, kw_only=True):
     # Of one device with a model, where it was measured, by DEVICE (the plan's model) or
     # DEVICE@MODEL: the derived rates' place is theirs.
     measured: Mapping[str, EngineRates] = {}
+    resource_usd: Mapping[str, float] = {}  # an hour of a unit, by resource
 
     def model_of(self, agent: str) -> ModelShape:
         return self.models.get(agent, self.model)
@@ -35,8 +40,10 @@ class InstanceKinds(msgspec.Struct, frozen=True, kw_only=True):
     left_out: Mapping[str, str]  # devices that cannot be used -> why
 
 
-def instance_kinds(offer: HardwareOffer, calls: Sequence[CallKind]) -> InstanceKinds:
-    """Every layout that serves some of the calls.
+def instance_kinds(
+    offer: HardwareOffer, calls: Sequence[CallKind], link: Link = LINK
+) -> InstanceKinds:
+    """Every layout that serves some of the calls. `link`: of pairs.
 
     Raises:
         SetupError: no device can serve the calls of some model; the message says why not.
@@ -50,7 +57,7 @@ def instance_kinds(offer: HardwareOffer, calls: Sequence[CallKind]) -> InstanceK
         for model in models.values():
             theirs = [call for call in calls if call.model == model.name]
             try:
-                found += _of_device(offer, device, model, theirs, several=len(models) > 1)
+                found += _of_device(offer, device, model, theirs, link, several=len(models) > 1)
             except SetupError as error:
                 left_out[device.name] = str(error)
         kinds += found
@@ -70,6 +77,7 @@ def _of_device(
     device: Accelerator,
     model: ModelShape,
     calls: Sequence[CallKind],
+    link: Link,
     *,
     several: bool,
 ) -> Iterable[InstanceKind]:
@@ -79,13 +87,16 @@ def _of_device(
     for (tensor, pipeline), rates in _rates(offer, device, model).items():
         for phases in Phases if offer.pairs else (Phases.BOTH,):
             if any(use(rates, call.shape, phases) is not None for call in calls):
+                needs = engine_needs(rates, model, offer.precision, phases, link)
+                kw = hourly.kwh * rates.devices
                 yield InstanceKind(
                     name=_name(device, tensor, pipeline, phases) + f" {model.name}" * several,
                     device=device.name,
                     phases=phases,
                     rates=rates,
-                    usd_per_hour=hourly.total * rates.devices,
-                    kwh_per_hour=hourly.kwh * rates.devices,
+                    usd_per_hour=hourly.total * rates.devices + price(needs, offer.resource_usd),
+                    kwh_per_hour=kw,
+                    needs={device.name: rates.devices, "kw": kw, **needs},
                     paid=hourly.paid,
                     model=model.name,
                     kv_bytes_per_token=model.kv_bytes_per_token(),

@@ -57,6 +57,7 @@ class InstanceKind(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""  # whose calls it serves
     kv_bytes_per_token: float = 0.0  # of the model; 0: the problem's
     most: int = MOST_INSTANCES  # that can be had
+    needs: Mapping[str, float] = {}  # devices by name, and resources of `resources.py`
 
 
 class PoolProblem(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from kairos.planner.pool import InstanceKind, Pool, smallest_pool
 from kairos.planner.prediction import Prediction, Predictor
 from kairos.planner.program import NotSolvedInTime
+from kairos.planner.resources import total
 from kairos.planner.serving import Phases
 
 NEAR_IDLE = 1.001  # over the time without load: more instances gain nothing
@@ -53,7 +55,7 @@ class FoundPool(msgspec.Struct, frozen=True, kw_only=True):
 
     counts: Mapping[str, int]
     routes: Routes
-    prices: tuple[float, ...]  # what is to be low beside time: USD an hour, perhaps kWh
+    prices: tuple[float, ...]  # to be low beside time, as `SearchLimits.prices` names them
     times: tuple[float, ...]  # P95; with the mean, where calls of other models are to follow
     prediction: Prediction
 
@@ -67,8 +69,10 @@ class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     most_kinds: int | None = None  # of instances, for each model
     split: bool = True  # an agent's calls may be
-    energy: bool = False  # power counts beside cost
-    devices: Mapping[str, int] = {}  # that can be had
+    # To be low beside time: USD an hour, kWh an hour. The first one leads the search.
+    prices: tuple[Literal["usd", "kwh"], ...] = ("usd",)
+    have: Mapping[str, float] = {}  # of devices by name, and of resources, at most
+    least: bool = False  # instances that just do the work, however long workflows take
 
 
 class _Front:
@@ -225,9 +229,7 @@ class _Search:
         """Serve a block's calls one way. Returns the pools, and the kinds that are of any use."""
         found, useful = _Front(), set[str]()
         by_phases = {
-            phases: sorted(
-                (kind for kind in kinds if kind.phases is phases), key=lambda k: k.usd_per_hour
-            )
+            phases: sorted((kind for kind in kinds if kind.phases is phases), key=self._price)
             for phases in Phases
         }
         for kind in by_phases[Phases.BOTH]:
@@ -265,7 +267,7 @@ class _Search:
         for kind in kinds:
             need = self._need(kind, {agent: {kind.name: 1.0} for agent in block.agents})
             if need is not None:
-                worth.append((need * kind.usd_per_hour, kind.name))
+                worth.append((need * self._price(kind), kind.name))
         by_work = [name for _, name in sorted(worth)]
         able = set(by_work)
         by_piece = [kind.name for kind in kinds if kind.name in able]  # they ascend by price
@@ -309,14 +311,20 @@ class _Search:
         if need is None or idle is None:
             return
         least = count = max(1, math.ceil(need * (1 - ROUNDING)))
-        most = min(kind.most, self._limits.devices.get(kind.device, kind.most * 64))
-        while count <= min(least * MOST_TIMES, most // kind.rates.devices):
+        most = min(kind.most, least * MOST_TIMES, self._affordable(kind))
+        while count <= most:
             slow = self._mean_s(kind, routes, count)
             if slow is not None:
                 yield count
-                if slow <= idle * NEAR_IDLE:
+                if slow <= idle * NEAR_IDLE or self._limits.least:
                     return
             count += 1 if count < least + singly else max(1, round(count * step))
+
+    def _affordable(self, kind: InstanceKind) -> float:
+        """Return how many instances of a kind there can be at the most."""
+        have = self._limits.have
+        able = [have[n] / amount for n, amount in kind.needs.items() if n in have and amount]
+        return math.floor(min(able) + ROUNDING) if able else math.inf
 
     # Calls that are split
 
@@ -334,20 +342,25 @@ class _Search:
             bound = tuple(map(min, quickest[a], quickest[b]))
             for share in SHARES:
                 shares = dict.fromkeys(a, share) | dict.fromkeys(b, 1 - share)
-                least = self._least(whole, shares)
-                if least is None or best.beaten((*self._prices(least), *bound)):
-                    continue
-                routes = dict.fromkeys(whole.agents, shares)
-                quick = self._idle(routes)
-                if quick is None or best.beaten((*self._prices(least), *quick)):
-                    continue
-                sides = [self._side(self._kinds[name], whole, shares[name]) for name in shares]
-                below = min(
-                    (e.prices[0] for e in best.found if _beats(e.times, quick)), default=math.inf
-                )
-                for prices, _, counts in _merged(sides, below):
-                    if not best.beaten((*prices, *quick)):
-                        self._try(best, counts, routes)
+                self._split_so(best, whole, shares, bound)
+
+    def _split_so(
+        self, best: _Front, whole: _Block, shares: Mapping[str, float], bound: tuple[float, ...]
+    ) -> None:
+        least = self._least(whole, shares)
+        if least is None or best.beaten((*self._prices(least), *bound)):
+            return
+        routes = dict.fromkeys(whole.agents, shares)
+        quick = self._idle(routes)
+        if quick is None or best.beaten((*self._prices(least), *quick)):
+            return
+        sides = [self._side(self._kinds[name], whole, shares[name]) for name in shares]
+        if not all(sides):
+            return
+        below = min((e.prices[0] for e in best.found if _beats(e.times, quick)), default=math.inf)
+        for prices, _, counts in _merged(sides, below):
+            if not best.beaten((*prices, *quick)):
+                self._try(best, counts, routes)
 
     def _least(self, block: _Block, shares: Mapping[str, float]) -> dict[str, int] | None:
         """Instances that just do the work. None: some kind cannot."""
@@ -374,7 +387,7 @@ class _Search:
                 routes = {agent: {kind.name: 1.0} for agent in whole.agents}
                 need = self._need(kind, routes)
                 if need is not None:
-                    found[kind.name,] = need * kind.usd_per_hour
+                    found[kind.name,] = need * self._price(kind)
         return sorted(found, key=lambda way: (found[way], way))[:MIXED_WAYS]
 
     def _side(self, kind: InstanceKind, block: _Block, share: float) -> list[_Side]:
@@ -480,24 +493,28 @@ class _Search:
 
     def _allowed(self, counts: Mapping[str, int]) -> bool:
         kinds: dict[str, int] = {}
-        devices: dict[str, int] = {}
         for name, count in counts.items():
             kind = self._kinds[name]
             if count > kind.most:
                 return False
             kinds[kind.model] = kinds.get(kind.model, 0) + 1
-            devices[kind.device] = devices.get(kind.device, 0) + count * kind.rates.devices
         most = self._limits.most_kinds
-        return (most is None or max(kinds.values()) <= most) and all(
-            count <= self._limits.devices.get(device, count) for device, count in devices.items()
-        )
+        if most is not None and max(kinds.values()) > most:
+            return False
+        have = self._limits.have
+        used = total((count, self._kinds[name].needs) for name, count in counts.items() if have)
+        return all(used.get(name, 0.0) <= amount + ROUNDING for name, amount in have.items())
 
     def _prices(self, counts: Mapping[str, int]) -> tuple[float, ...]:
-        usd = sum(self._kinds[name].usd_per_hour * count for name, count in counts.items())
-        if not self._limits.energy:
-            return (usd,)
-        kwh = sum(self._kinds[name].kwh_per_hour * count for name, count in counts.items())
-        return usd, kwh
+        return tuple(
+            sum(self._price(self._kinds[name], which) * count for name, count in counts.items())
+            for which in self._limits.prices
+        )
+
+    def _price(self, kind: InstanceKind, which: str = "") -> float:
+        """Return one price of an instance; without a name the one that leads."""
+        leads = which or self._limits.prices[0]
+        return kind.usd_per_hour if leads == "usd" else kind.kwh_per_hour
 
     def _times_of(self, found: Prediction) -> tuple[float, ...]:
         return (found.p95_s, found.mean_s) if self.mean_too else (found.p95_s,)

@@ -12,11 +12,13 @@ several ways for each workflow, so percentiles have what the slower kind adds.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from statistics import NormalDist
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from kairos.planner.engine_rates import EngineRates, attended_pairs
 from kairos.planner.kv_transfer import transfer_s
@@ -30,6 +32,8 @@ CLOSE = 1e-6  # to the step before, relative
 LONGEST_S = 60.0  # that a token may take
 NUDGE = 0.05  # relative, to see how a step grows
 MOST_PULL, MOST_SPREAD = 0.97, 0.6
+MOST_TIMES = 1e9  # the load that is looked at
+NEAR = 0.002  # of a load, relative
 DEALS = 8  # ways in which the calls of each workflow are dealt out to several kinds
 GOLDEN, PLASTIC = 0.6180339887498949, 0.7548776662466927  # steps of even sequences, in one and two
 
@@ -237,6 +241,34 @@ class Predictor:
         self._work = _Work(workflows, [call.name for call in problem.calls])
         self._states: dict[tuple[str, int, tuple[Any, ...]], LoadedInstance | None] = {}
         self._prompts: dict[tuple[str, float, float], Array] = {}
+
+    def scaled(self, factor: float) -> "Predictor":
+        """Return predictions for so many times the load."""
+        other = copy(self)
+        calls = [replace(call, per_s=call.per_s * factor) for call in self.problem.calls]
+        other.problem = replace(
+            self.problem, calls=calls, workflows_per_s=self.problem.workflows_per_s * factor
+        )
+        other.calls = {call.name: call for call in calls}
+        other._states = {}
+        return other
+
+    def largest_factor(
+        self, counts: Mapping[str, int], routes: Shares, p95_s: float = math.inf
+    ) -> float:
+        """Return by how much the load may grow on a pool; 0: it is in time at no rate."""
+
+        def in_time(factor: float) -> bool:
+            found = self.scaled(factor).predicted(counts, routes)
+            return found is not None and found.p95_s <= p95_s
+
+        low, high = 0.0, 1.0
+        while high < MOST_TIMES and in_time(high):
+            low, high = high, high * 2
+        while high - low > NEAR * high and high > NEAR / MOST_TIMES:
+            middle = (low + high) / 2
+            low, high = (middle, high) if in_time(middle) else (low, middle)
+        return low
 
     def state(self, name: str, count: int, routes: Shares) -> LoadedInstance | None:
         """Return one kind's state. None: it has too much to do, or is too slow for the targets."""

@@ -16,6 +16,7 @@ from kairos.errors import SetupError
 from kairos.planner.hardware import Accelerator
 from kairos.planner.hardware_plan import PlannedPool
 from kairos.planner.pool import InstanceKind
+from kairos.planner.resources import ENGINE_CORES, ENGINE_MEMORY_GIB
 from kairos.planner.serving import Phases
 
 Deployment = Literal["compose", "kubernetes"]
@@ -235,7 +236,7 @@ def _container(engines: _Engines) -> dict[str, Any]:
         "readinessProbe": _probe(period_s=5, failures=2),
         "livenessProbe": _probe(period_s=10, failures=6),
         "resources": {
-            "requests": {"cpu": "4", "memory": "16Gi"},
+            "requests": {"cpu": str(ENGINE_CORES), "memory": f"{ENGINE_MEMORY_GIB}Gi"},
             "limits": {"memory": "64Gi", device: count},
         },
         "securityContext": {

@@ -9,12 +9,13 @@ import msgspec
 
 from kairos.errors import SetupError
 from kairos.planner.engine_rates import EngineRates
-from kairos.planner.hardware import HardwareCatalogue
-from kairos.planner.hardware_plan import HardwareQuestion
+from kairos.planner.hardware import UNITS, HardwareCatalogue
+from kairos.planner.hardware_plan import HardwareQuestion, Objective
 from kairos.planner.instance_kinds import HardwareOffer
 from kairos.planner.kv_transfer import Link
 from kairos.planner.lowering import ObservedCall
 from kairos.planner.ownership import Terms
+from kairos.planner.resources import Worker
 from kairos.planner.serving import LatencyTargets
 from kairos.sim.engine.profiles import profile
 from kairos.tools.flow_workflows import flow_workflows
@@ -53,6 +54,10 @@ class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_kinds: int = 3  # of instances in one pool
     split: bool = True  # an agent's calls
     terms: Terms = Terms()
+    objective: Objective = "cost"
+    have: Sequence[str] = ()  # NAME=AMOUNT, of devices and resources
+    worker: str | None = None  # cores=1,memory=1: of a tool
+    today: str | None = None  # "4 x a100, 2 x h100-tp2": the pool that there is
 
 
 def planned_workflows(options: HardwareOptions) -> list[Workflow]:
@@ -63,7 +68,7 @@ def planned_workflows(options: HardwareOptions) -> list[Workflow]:
     """
     if (options.export is None) == (options.flow is None):
         raise SetupError("say what is to be served: --export FILE, or FLOW --inputs TABLE")
-    if options.flow is not None and options.rate is None:
+    if options.flow is not None and options.rate is None and options.objective != "tokens":
         raise SetupError("a table does not tell how often rows come: give --rate, rows a second")
     if options.export is not None:
         if options.inputs is not None or options.functions is not None:
@@ -149,11 +154,16 @@ def question(
     measured = dict(_profile(text) for text in options.profiles)
     if unknown := {each.partition("@")[0] for each in measured} - {each.name for each in devices}:
         raise SetupError(f"--profile names {min(unknown)}, which is not among the hardware")
+    if options.late_usd is not None and options.objective != "cost":
+        raise SetupError("--late-usd is for --objective cost: leave out one of them")
+    rate = _positive("--rate", options.rate)
+    if rate is None:
+        rate = 1.0 if options.objective == "tokens" else busiest_rate(workflows)
     agents = agent_names(workflows)
     models = {name: known.model_named(model) for (_, model), name in agents.items()}
     return HardwareQuestion(
         workflows=observed(workflows, agents),
-        workflows_per_s=_positive("--rate", options.rate) or busiest_rate(workflows),
+        workflows_per_s=rate,
         offer=HardwareOffer(
             devices=devices,
             model=next(iter(models.values())),
@@ -163,6 +173,7 @@ def question(
             most_devices=options.max_devices,
             pairs=options.pairs,
             measured=measured,
+            resource_usd={each.name: each.usd_per_hour for each in known.resource},
         ),
         p95_s=targets.get("p95", math.inf),
         usd_per_hour=_positive("--budget", options.budget) or math.inf,
@@ -173,7 +184,58 @@ def question(
         link=Link(gbit_s=_positive("--link-gbit", options.link_gbit) or 400.0),
         most_kinds=options.max_kinds,
         split=options.split,
+        objective=options.objective,
+        have=_amounts("--have", options.have, [*(each.name for each in devices), *UNITS]),
+        worker=_worker(options.worker),
     )
+
+
+def _amounts(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    """Return numbers by name, from `h100=8,cores=64`. Raises SetupError."""
+    found: dict[str, float] = {}
+    for each in (one.strip() for text in texts for one in text.split(",")):
+        name, _, amount = each.partition("=")
+        if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", amount) is None or name not in names:
+            raise SetupError(f"'{each}': write {option} NAME=AMOUNT; names are {', '.join(names)}")
+        found[name] = float(amount)
+    return found
+
+
+def _worker(text: str | None) -> Worker:
+    found = {} if text is None else _amounts("--worker", [text], ["cores", "memory"])
+    usual = Worker()
+    return Worker(
+        cores=found.get("cores", usual.cores), memory_gib=found.get("memory", usual.memory_gib)
+    )
+
+
+def todays_pool(
+    options: HardwareOptions, asked: HardwareQuestion
+) -> tuple[HardwareQuestion, dict[str, int]]:
+    """Return the pool that there is, as `--from` has it, and a question whose hardware has it.
+
+    Raises:
+        SetupError: the text names no pool, or a device that the catalogue does not have.
+    """
+    assert options.today is not None
+    known = catalogue(options.catalogue)
+    pool: dict[str, int] = {}
+    for each in options.today.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,6})\s*x\s+(\S.*?)\s*", each)
+        if match is None or not int(match[1]):
+            raise SetupError(
+                f"'{each.strip()}': write --from \"4 x a100, 2 x h100-tp2\", with the names that "
+                "plans give to instances"
+            )
+        pool[match[2]] = pool.get(match[2], 0) + int(match[1])
+    names = {each.name for each in asked.offer.devices}
+    devices = [*asked.offer.devices]
+    for device in known.accelerator:
+        used = any(re.match(rf"{re.escape(device.name)}(-tp|-pp|-ep| |$)", name) for name in pool)
+        if used and device.name not in names:
+            devices.append(device)
+    replace = msgspec.structs.replace
+    return replace(asked, offer=replace(asked.offer, devices=tuple(devices))), pool
 
 
 def parse_targets(texts: Sequence[str]) -> Mapping[str, float]:

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from kairos.planner.hardware import UNITS
 from kairos.planner.hardware_plan import (
     CHECKED_UTILISATION,
     HardwarePlan,
@@ -18,24 +20,38 @@ from kairos.planner.hardware_plan import (
     PlannedPool,
 )
 from kairos.planner.lowering import WorkGraph, lowered
+from kairos.planner.migration import Migration
 from kairos.planner.node_routing import CPU_WORKERS, NodePlace, node_places
+from kairos.planner.reasons import Reasons
 from kairos.planner.serving import Phases
 from kairos.tools.pool_simulation import SimulatedTimes
 
 _WIDTH = 160  # where there is no terminal
-FEWEST_SHOWN = 12  # of the front
+SHOWN_BEFORE, SHOWN = 4, 12  # of the front: cheaper than the chosen pool, and in all
+LARGEST = 1000.0  # times the rate: further, it is not said what a pool can do
 WHOLE = 0.995  # a share that is shown as all
 
 
+class Additions(msgspec.Struct, frozen=True, kw_only=True):
+    """Additions to a plan."""
+
+    others: Mapping[str, HardwarePlan] = {}  # plans of changed questions, by what was changed
+    why: Reasons | None = None
+    steps: Migration | None = None  # from today's pool
+    times: SimulatedTimes | None = None  # of a simulation of the chosen pool
+
+
+NO_ADDITIONS = Additions()
+
+
 def as_figures(
-    asked: HardwareQuestion,
-    plan: HardwarePlan,
-    others: Mapping[str, HardwarePlan],
-    times: SimulatedTimes | None = None,
+    asked: HardwareQuestion, plan: HardwarePlan, more: Additions = NO_ADDITIONS
 ) -> dict[str, Any]:
-    """The plan as JSON has it; the arguments are those of `show`."""
+    """Return the plan for `--json`."""
+    times = more.times
     figures: dict[str, Any] = {
-        "workflows_per_s": round(asked.workflows_per_s, 6),
+        "objective": asked.objective,
+        "workflows_per_s": round(plan.chosen.workflows_per_s, 6),
         "models": {name: asked.offer.model_of(name).name for name in plan.chosen.pool.routes},
         "precision": asked.offer.precision,
         "prices": asked.offer.terms.prices,
@@ -46,7 +62,9 @@ def as_figures(
         "graph": _graph_figures(asked, plan),
         "front": [_pool_figures(each) for each in plan.front],
         "left_out": dict(plan.left_out),
-        "what_if": {text: _pool_figures(other.chosen) for text, other in others.items()},
+        "what_if": {text: _pool_figures(other.chosen) for text, other in more.others.items()},
+        "why": None if more.why is None else _why_figures(more.why),
+        "steps": None if more.steps is None else _steps_figures(more.steps),
     }
     if times is not None:
         figures["simulated"] = {
@@ -56,6 +74,50 @@ def as_figures(
             "p95_s": round(times.p95_s, 3),
         }
     return figures
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.5g}") if value < math.inf else None
+
+
+def _why_figures(why: Reasons) -> dict[str, Any]:
+    return {
+        "too_slow": [_pool_figures(each) for each in why.too_slow],
+        "runners_up": {name: _pool_figures(each) for name, each in why.runners_up.items()},
+        "target_s": [_finite(each) for each in why.target_s],
+        "workflows_per_s": [_finite(each) for each in why.per_s],
+        "prices": [
+            {
+                "device": each.device,
+                "factor": round(each.factor, 3),
+                "chosen": _pool_figures(each.pool),
+            }
+            for each in why.prices
+        ],
+    }
+
+
+def _steps_figures(moved: Migration) -> dict[str, Any]:
+    return {
+        "today": {
+            "usd_per_hour": round(moved.today_usd_per_hour, 4),
+            "p95_s": _finite(moved.today_p95_s),
+        },
+        "steps": [
+            {
+                "what": "start" if each.start else "drain",
+                "kind": each.kind,
+                "count": each.count,
+                "pool": dict(each.counts),
+                "usd_per_hour": round(each.usd_per_hour, 4),
+                "p95_s": _finite(each.p95_s),
+                "usd": float(f"{each.usd:.4g}"),
+            }
+            for each in moved.steps
+        ],
+        "usd": float(f"{moved.usd:.4g}"),
+        "saved_usd_per_hour": round(moved.saved_usd_per_hour, 4),
+    }
 
 
 def _graph_figures(asked: HardwareQuestion, plan: HardwarePlan) -> dict[str, Any]:
@@ -96,6 +158,8 @@ def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
         "p50_s": round(found.p50_s, 3),
         "p95_s": round(found.p95_s, 3),
         "checked": planned.checked,
+        "workflows_per_s": round(planned.workflows_per_s, 6),
+        "resources": {name: float(f"{each:.4g}") for name, each in planned.resources.items()},
         "instances": [
             {
                 "name": kind.name,
@@ -121,18 +185,13 @@ def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
     }
 
 
-def show(
-    asked: HardwareQuestion,
-    plan: HardwarePlan,
-    others: Mapping[str, HardwarePlan],
-    times: SimulatedTimes | None = None,
-) -> None:
-    """Print the plan, plans of changed questions by their change, and times of a simulation."""
+def show(asked: HardwareQuestion, plan: HardwarePlan, more: Additions = NO_ADDITIONS) -> None:
+    """Print the plan as tables."""
     console = Console()
     console.width = console.width if console.is_terminal else _WIDTH
-    console.print(shown(asked, plan, others))
-    if times is not None:
-        console.print(Text(_simulated(plan, times)))
+    console.print(shown(asked, plan, more))
+    if more.times is not None:
+        console.print(Text(_simulated(plan, more.times)))
     elif not plan.chosen.checked:
         console.print(
             Text(
@@ -151,23 +210,96 @@ def _simulated(plan: HardwarePlan, times: SimulatedTimes) -> str:
     )
 
 
-def shown(asked: HardwareQuestion, plan: HardwarePlan, others: Mapping[str, HardwarePlan]) -> Group:
+def shown(asked: HardwareQuestion, plan: HardwarePlan, more: Additions = NO_ADDITIONS) -> Group:
     parts: list[Table | Text] = [
         Text(
-            f"{_models(asked, plan)} in {asked.offer.precision}, {asked.workflows_per_s:.3g} "
-            f"workflows/s, prices as {asked.offer.terms.prices}"
+            f"{_models(asked, plan)} in {asked.offer.precision}, "
+            f"{plan.chosen.workflows_per_s:.3g} workflows/s, prices as {asked.offer.terms.prices}"
         ),
         _instances(plan.chosen),
         _routes(plan.chosen),
         *_beside(asked, plan),
         _front(plan),
     ]
-    if others:
-        parts.append(_others(plan, others))
+    if more.why is not None:
+        parts += map(Text, _why(asked, plan, more.why))
+    if more.others:
+        parts.append(_others(plan, more.others))
+    if more.steps is not None:
+        parts += _steps(more.steps)
     if not plan.met:
         parts += map(Text, _not_met(asked, plan))
     parts += [Text(f"left out: {why}") for why in plan.left_out.values()]
     return Group(*parts)
+
+
+def _why(asked: HardwareQuestion, plan: HardwarePlan, why: Reasons) -> Iterator[str]:
+    """Say why the pool is chosen, and when another one would be."""
+    chosen = plan.chosen
+    for each in why.too_slow[:1]:
+        yield (
+            f"The next cheaper pool is too slow: {_pool(each)} for {each.usd_per_hour:,.2f} USD/h "
+            f"takes {each.prediction.p95_s:,.3g} s"
+        )
+    if not why.too_slow:
+        yield "No cheaper pool serves the load"
+    for device, each in why.runners_up.items():
+        yield (
+            f"Without {device}: {_pool(each)} for {each.usd_per_hour:,.2f} USD/h "
+            f"({each.usd_per_hour / chosen.usd_per_hour - 1:+.0%}), P95 "
+            f"{each.prediction.p95_s:,.3g} s"
+        )
+    low, high = why.target_s
+    yield f"It is the choice for targets from {low:,.3g} s" + (
+        f" to {high:,.3g} s" if high < math.inf else " on"
+    )
+    least, most = why.per_s
+    if most < LARGEST * asked.workflows_per_s:
+        cheaper = f", and a cheaper pool up to {least:,.3g}/s" if least > 0 else ""
+        yield f"It keeps the target up to {most:,.3g} workflows/s{cheaper}"
+    for change in why.prices:
+        yield (
+            f"With {change.device} at {change.factor:.3g} times its price or "
+            f"{'more' if change.factor > 1 else 'less'}, {_pool(change.pool)} is cheaper"
+        )
+
+
+def _steps(moved: Migration) -> Iterator[Table | Text]:
+    table = _table("From today's pool", *("", "pool", "USD/h", "P95, s at most", "USD, once"))
+    table.add_row(
+        "today",
+        Text(_counts(moved.today)),
+        f"{moved.today_usd_per_hour:,.2f}",
+        _seconds(moved.today_p95_s),
+        "",
+    )
+    for each in moved.steps:
+        table.add_row(
+            Text(f"{'start' if each.start else 'drain'} {each.count} x {each.kind}"),
+            Text(_counts(each.counts)),
+            f"{each.usd_per_hour:,.2f}",
+            _seconds(each.p95_s),
+            f"{each.usd:,.3g}",
+        )
+    yield table
+    saved = moved.saved_usd_per_hour
+    if not moved.steps:
+        yield Text("Today's pool is the plan's")
+    elif saved > 0:
+        yield Text(
+            f"The steps cost {moved.usd:,.3g} USD once and save {saved:,.2f} USD/h: paid back in "
+            f"{moved.usd / saved:,.2g} hours"
+        )
+    else:
+        yield Text(f"The steps cost {moved.usd:,.3g} USD once, and {-saved:,.2f} USD/h more")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in counts.items())
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.3g}" if value < math.inf else "too busy"
 
 
 def _models(asked: HardwareQuestion, plan: HardwarePlan) -> str:
@@ -259,22 +391,26 @@ def _graph(asked: HardwareQuestion, plan: HardwarePlan) -> tuple[WorkGraph, Sequ
 
 
 def _beside(asked: HardwareQuestion, plan: HardwarePlan) -> Iterator[Text]:
-    """Say how many CPU workers tools need."""
+    """Say which resources are needed, without accelerators."""
     _, places = _graph(asked, plan)
     at_once = sum(each.at_once or 0.0 for each in places if CPU_WORKERS in each.shares)
     if at_once:
         yield Text(f"Tools between calls: {at_once:,.1f} at a time in the mean, on CPU workers")
+    found = plan.chosen.resources
+    amounts = (f"{found[n]:,.3g} {unit or n}" for n, unit in UNITS.items() if found.get(n))
+    yield Text(f"Beside its devices: {', '.join(amounts)}")
 
 
 def _front(plan: HardwarePlan) -> Table:
+    """Pools around the chosen one."""
     table = _table(
         f"Cost against time; * is chosen, ? is busier than {CHECKED_UTILISATION:.0%}",
         *("", "pool", "USD/h", "USD/workflow", "USD/M tokens", "kWh/workflow", "mean, s", "P95, s"),
     )
-    for each in plan.front[:FEWEST_SHOWN]:
+    at = next((n for n, each in enumerate(plan.front) if each is plan.chosen), 0)
+    first = max(0, min(at - SHOWN_BEFORE, len(plan.front) - SHOWN))
+    for each in plan.front[first : first + SHOWN]:
         table.add_row(_mark(plan, each), *_cells(each))
-    if plan.chosen not in plan.front[:FEWEST_SHOWN]:
-        table.add_row(_mark(plan, plan.chosen), *_cells(plan.chosen))
     return table
 
 
@@ -283,7 +419,7 @@ def _mark(plan: HardwarePlan, each: PlannedPool) -> str:
 
 
 def _pool(each: PlannedPool) -> str:
-    return ", ".join(f"{count} x {name}" for name, count in each.pool.counts.items())
+    return _counts(each.pool.counts)
 
 
 def _cells(each: PlannedPool) -> Sequence[Text | str]:

@@ -131,7 +131,7 @@ def simulated_plan(
     Raises:
         SetupError: the pool has instances that cannot be simulated.
     """
-    chosen, per_s = plan.chosen, asked.workflows_per_s
+    chosen, per_s = plan.chosen, plan.chosen.workflows_per_s
     stays_s = STAYS * chosen.prediction.mean_s
     count = min(max(round(per_s * stays_s), FEWEST), MOST)
     pool = SimulatedPool(counts=chosen.pool.counts, kinds=chosen.kinds, link=asked.link)

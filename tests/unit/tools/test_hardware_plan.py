@@ -141,7 +141,7 @@ def test_a_pool_has_no_more_kinds_of_instance_than_asked_for(export):
     assert {len(each["instances"]) for each in found["front"]} == {1}
 
 
-def test_prices_and_terms_are_inputs(export):
+def test_g8_prices_and_terms_are_inputs(export):
     def usd(*words):
         said = run("--export", export, "--hardware", "h100", "--no-pairs", "--max-devices", 1,
                    "--json", *words).stdout  # fmt: skip
