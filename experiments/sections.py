@@ -64,6 +64,7 @@ _MODULES = (
     "e65_depth_order",
     "e68_measured_batches",
     "e62_hardware_loads",
+    "e70_hardware_applications",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

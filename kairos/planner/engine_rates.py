@@ -11,6 +11,16 @@ of the chassis, and takes a latency. Pipeline parallelism over p stages divides 
 batches be under way at once; a batch takes as long as before, and p-1 hops more. Data parallelism
 is another instance, so it needs no model here.
 
+Expert parallelism over e devices, of a mixture of experts: each device has every e-th expert, and
+all of the attention's weights, for its part of the sequences (data parallelism). So caches are not
+divided by heads. Twice a layer tokens go to their experts' devices and back, which is an
+all-to-all: less traffic than all-reduces where few experts are active. The device with most tokens
+has 1.25 times the mean; assumed, as with vLLM's load balancing. A prompt alone is computed on one
+device, and takes longer than the mean that is used here.
+
+Where tensor parallelism has more devices than the model has key-value heads, caches are kept
+several times, as vLLM keeps them.
+
 A mixture of experts reads those that its batch meets: with k of E experts for each token, and
 tokens that choose independently, the share 1 - (1 - k/E)^b for b tokens.
 """
@@ -23,6 +33,7 @@ import msgspec
 from kairos.errors import SetupError
 from kairos.planner.hardware import GB, GIB, PRECISIONS, Accelerator, ModelShape
 
+IMBALANCE = 1.25  # of experts' work, the busiest device over the mean: assumed
 CALL_S = 2e-3  # HTTP, the tokenizer, the way to the engine: as in sim/profiles, assumed for all
 FIXED_S = 1.05e-3  # sampling and the scheduler, a step: likewise
 ALL_REDUCE_S = 10e-6  # latency of one, inside of a chassis: assumed
@@ -43,6 +54,7 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
     measured: bool
     devices: int = 1
     stages: int = 1  # batches that are under way at once
+    expert_parallel: bool = False
     kv_tokens: float  # of the whole instance
     max_num_seqs: int = FEW_SEQS  # of the whole instance
     chunk_tokens: int = CHUNK_TOKENS
@@ -175,36 +187,51 @@ def derived(
     precision: str = "bf16",
     tensor: int = 1,
     pipeline: int = 1,
+    expert: int = 1,
 ) -> EngineRates:
-    """The rates of an instance of `tensor` times `pipeline` devices.
+    """The rates of an instance of `tensor` times `pipeline` devices, or of `expert` devices.
 
     Raises:
         SetupError: the model does not fit there, or the device has no such arithmetic or links.
     """
-    tflops = _check(device, precision, tensor, pipeline)
+    together = max(tensor, expert)  # devices that share a layer
+    tflops = _check(device, precision, together, pipeline)
+    if expert > 1 and (tensor > 1 or pipeline > 1 or model.experts % expert):
+        raise SetupError(f"{model.name} has no {expert} equal parts of its experts")
     weight_bytes = PRECISIONS[precision]
-    read = device.reached.bandwidth * device.bandwidth_gb_s * GB * tensor  # bytes a second
-    flop = device.reached.arithmetic * tflops * 1e12 * tensor
-    attended = device.reached.attention * tflops * 1e12 * tensor
-    layers, active = model.layer_weights(active=False), model.layer_weights(active=True)
-    kv_bytes = model.kv_bytes_per_token()
-    exchange_s, exchanges_s = _exchange(device, model, tensor)
+    read = device.reached.bandwidth * device.bandwidth_gb_s * GB * together  # bytes a second
+    flop = device.reached.arithmetic * tflops * 1e12 * together
+    attended = device.reached.attention * tflops * 1e12 * together
+    active = model.layer_weights(active=True)
+    if expert > 1:
+        met = model.expert_weights * model.active_experts / model.experts
+        active += met * (IMBALANCE - 1)
+    # Every device of expert parallelism has, and reads, what is no expert.
+    layers = model.layer_weights(active=False) + model.embedding
+    copies = (layers - model.expert_weights) * (expert - 1)
+    kv_bytes = model.kv_bytes_per_token() * max(1.0, tensor / model.kv_heads)
+    exchange_s, exchanges_s = _exchange(device, model, tensor, expert)
+    devices = together * pipeline
+    encoder = 2 * (model.encoder or 0.0) * model.encoder_inputs
     return EngineRates(
         rests_on=f"{device.source}; {model.source}; reached: {device.reached.source}",
         measured=False,
-        devices=tensor * pipeline,
+        devices=devices,
         stages=pipeline,
-        kv_tokens=_kv_tokens(device, model, weight_bytes, tensor * pipeline),
-        max_num_seqs=MANY_SEQS if device.memory_gb * GB >= LARGE_GIB * GIB else FEW_SEQS,
+        expert_parallel=expert > 1,
+        kv_tokens=_kv_tokens(device, model, weight_bytes, devices, expert)
+        * (model.kv_bytes_per_token() / kv_bytes),
+        max_num_seqs=(MANY_SEQS if device.memory_gb * GB >= LARGE_GIB * GIB else FEW_SEQS) * expert,
+        chunk_tokens=CHUNK_TOKENS * expert,
         call_s=CALL_S,
         fixed_s=FIXED_S + exchanges_s + (pipeline - 1) * HOP_S,
-        weights_s=weight_bytes * (layers + model.embedding) / read,
-        prefill_token_s=2 * active / flop,
+        weights_s=weight_bytes * (layers + copies) / read,
+        prefill_token_s=(2 * active + encoder) / flop,
         decode_seq_s=2 * (active + model.embedding) / flop,
         kv_token_s=kv_bytes / read,
         attention_s=4 * model.layers * model.heads * model.head_size / attended,
         exchange_s=exchange_s,
-        expert_share=_expert_share(model),
+        expert_share=model.expert_weights / (layers + copies),
         active_share=model.active_experts / model.experts,
     )
 
@@ -224,30 +251,42 @@ def _check(device: Accelerator, precision: str, tensor: int, pipeline: int) -> f
     return tflops
 
 
-def _kv_tokens(device: Accelerator, model: ModelShape, weight_bytes: float, devices: int) -> float:
+def _kv_tokens(
+    device: Accelerator, model: ModelShape, weight_bytes: float, devices: int, expert: int
+) -> float:
     """Raises SetupError: there is no room beside the weights."""
     per_device = MEMORY_SHARE * device.memory_gb * GB - device.reserved_gib * GIB
-    free = devices * per_device - weight_bytes * model.weights
+    copies = (model.weights - model.expert_weights) * (expert - 1)
+    free = devices * per_device - weight_bytes * (model.weights + copies)
     if free <= 0:
         raise SetupError(f"{model.name} does not fit on {devices} x {device.name}")
     return float(free / model.kv_bytes_per_token())
 
 
-def _exchange(device: Accelerator, model: ModelShape, tensor: int) -> tuple[float, float]:
-    """Seconds a token, and seconds a step, for the all-reduces of tensor parallelism."""
-    if tensor == 1:
+def _exchange(
+    device: Accelerator, model: ModelShape, tensor: int, expert: int
+) -> tuple[float, float]:
+    """Seconds a token, and seconds a step, for what the devices of a layer send each other."""
+    devices = max(tensor, expert)
+    if devices == 1:
         return 0.0, 0.0
     assert device.scale_up_gb_s is not None or device.scale_up_devices == 1
     link = LINK_REACHED * (device.scale_up_gb_s or math.inf) * GB
-    moved = 2 * (tensor - 1) / tensor * model.hidden * 2  # bytes, in bf16
+    other = (devices - 1) / devices
+    if expert > 1:  # each device sends its part of the tokens to their experts, and gets them back
+        moved = 2 * min(model.active_experts, devices) * other * model.hidden * 2 / devices
+        return model.layers * moved / link, 2 * model.layers * ALL_REDUCE_S
+    moved = 2 * other * model.hidden * 2  # bytes of an all-reduce, in bf16
     return 2 * model.layers * moved / link, 2 * model.layers * ALL_REDUCE_S
 
 
-def _expert_share(model: ModelShape) -> float:
-    if model.experts == 1:
-        return 0.0
-    experts = 3 * model.layers * model.hidden * model.mlp * model.experts
-    return experts / (model.layer_weights(active=False) + model.embedding)
+def expert_layouts(device: Accelerator, model: ModelShape, most_devices: int = 8) -> Iterator[int]:
+    """Yield numbers of devices for expert parallelism: powers of two."""
+    expert = 2
+    while model.experts > 1 and expert <= min(device.scale_up_devices, most_devices):
+        if model.experts % expert == 0:
+            yield expert
+        expert *= 2
 
 
 def layouts(device: Accelerator, most_devices: int = 8) -> Iterator[tuple[int, int]]:

@@ -94,6 +94,10 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tied: bool = False  # input and output embeddings are one
     experts: int = 1
     active_experts: int = 1
+    # Weights of an encoder of sound or pictures, that a prompt passes first, and how many of its
+    # inputs make one token of the prompt.
+    encoder: float | None = None
+    encoder_inputs: float = 1.0
     source: str
     date: str
 
@@ -119,7 +123,14 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def weights(self) -> float:
         """All numbers of the model; norms and biases, under 0.1 %, are not counted."""
-        return self.layer_weights(active=False) + self.embedding * (1 if self.tied else 2)
+        decoder = self.layer_weights(active=False) + self.embedding * (1 if self.tied else 2)
+        return decoder + (self.encoder or 0.0)
+
+    @property
+    def expert_weights(self) -> float:
+        """Numbers in all experts; 0: it is no mixture."""
+        mixture = self.experts > 1
+        return float(3 * self.layers * self.hidden * self.mlp * self.experts * mixture)
 
     def kv_bytes_per_token(self, bytes_per_number: float = 2.0) -> float:
         """Keys and values of all layers.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.planner.engine_rates import EngineRates, derived, layouts
+from kairos.planner.engine_rates import EngineRates, derived, expert_layouts, layouts
 from kairos.planner.hardware import Accelerator, ModelShape
 from kairos.planner.kv_transfer import Link
 from kairos.planner.ownership import Terms, check_terms, hourly_cost
@@ -84,13 +84,13 @@ def _of_device(
     if device.kind == "cpu":
         raise SetupError(f"{device.name} is a processor: models run on accelerators here")
     hourly = hourly_cost(device, offer.terms)
-    for (tensor, pipeline), rates in _rates(offer, device, model).items():
+    for layout, rates in _rates(offer, device, model).items():
         for phases in Phases if offer.pairs else (Phases.BOTH,):
             if any(use(rates, call.shape, phases) is not None for call in calls):
                 needs = engine_needs(rates, model, offer.precision, phases, link)
                 kw = hourly.kwh * rates.devices
                 yield InstanceKind(
-                    name=_name(device, tensor, pipeline, phases) + f" {model.name}" * several,
+                    name=_name(device, layout, phases) + f" {model.name}" * several,
                     device=device.name,
                     phases=phases,
                     rates=rates,
@@ -103,27 +103,37 @@ def _of_device(
                 )
 
 
-def _name(device: Accelerator, tensor: int, pipeline: int, phases: Phases) -> str:
-    layout = f"-tp{tensor}" * (tensor > 1) + f"-pp{pipeline}" * (pipeline > 1)
+def _name(device: Accelerator, layout: str, phases: Phases) -> str:
     return f"{device.name}{layout}" + (f" {phases}" if phases is not Phases.BOTH else "")
 
 
-def _rates(
-    offer: HardwareOffer, device: Accelerator, model: ModelShape
-) -> dict[tuple[int, int], EngineRates]:
+def _rates(offer: HardwareOffer, device: Accelerator, model: ModelShape) -> dict[str, EngineRates]:
     """Return rates by layout. Raises SetupError: the model fits nowhere."""
-    found: dict[tuple[int, int], EngineRates] = {}
+    found: dict[str, EngineRates] = {}
     problem: SetupError | None = None
     measured = offer.measured.get(f"{device.name}@{model.name}")
     if measured is None and model.name == offer.model.name:
         measured = offer.measured.get(device.name)
-    for tensor, pipeline in layouts(device, offer.most_devices):
-        if (tensor, pipeline) == (1, 1) and measured is not None:
-            found[1, 1] = measured
+    ways = [
+        (f"-tp{tensor}" * (tensor > 1) + f"-pp{stages}" * (stages > 1), (tensor, stages, 1))
+        for tensor, stages in layouts(device, offer.most_devices)
+    ]
+    ways += [
+        (f"-ep{expert}", (1, 1, expert))
+        for expert in expert_layouts(device, model, offer.most_devices)
+    ]
+    for layout, (tensor, pipeline, expert) in ways:
+        if not layout and measured is not None:
+            found[layout] = measured
             continue
         try:
-            found[tensor, pipeline] = derived(
-                device, model, precision=offer.precision, tensor=tensor, pipeline=pipeline
+            found[layout] = derived(
+                device,
+                model,
+                precision=offer.precision,
+                tensor=tensor,
+                pipeline=pipeline,
+                expert=expert,
             )
         except SetupError as error:
             problem = error

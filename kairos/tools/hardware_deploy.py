@@ -46,7 +46,9 @@ class _Engines(msgspec.Struct, frozen=True, kw_only=True):
     def options(self) -> list[str]:
         rates = self.kind.rates
         found = ["--host=0.0.0.0", f"--port={_PORT}", f"--max-num-seqs={rates.max_num_seqs}"]
-        if (tensor := rates.devices // rates.stages) > 1:
+        if rates.expert_parallel:
+            found += [f"--data-parallel-size={rates.devices}", "--enable-expert-parallel"]
+        elif (tensor := rates.devices // rates.stages) > 1:
             found.append(f"--tensor-parallel-size={tensor}")
         if rates.stages > 1:
             found.append(f"--pipeline-parallel-size={rates.stages}")

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.published import AIM, PUBLISHED, derived_ms, lines
 from kairos.errors import SetupError
-from kairos.planner.engine_rates import derived, layouts
+from kairos.planner.engine_rates import derived, expert_layouts, layouts
 from kairos.sim.engine.profiles import profile
 from kairos.tools.hardware_files import catalogue, measured_rates
 
@@ -71,6 +71,55 @@ def test_g6_pipeline_parallelism_has_several_batches_under_way_and_none_is_quick
     assert (two.stages, two.devices) == (2, 2)
     assert two.step_s(8, 1000) == pytest.approx(one.step_s(8, 1000) + 20e-6)
     assert two.largest_batch(2000) > 2 * one.largest_batch(2000)
+
+
+def test_g6_expert_parallelism_divides_experts_and_copies_all_else():
+    mixture = FOUND.model_named("qwen3-235b-a22b")
+    h200 = FOUND.accelerator_named("h200")
+    tensor, expert = derived(h200, mixture, tensor=8), derived(h200, mixture, expert=8)
+    assert (expert.devices, expert.stages, expert.expert_parallel) == (8, 1, True)
+    assert tensor.expert_parallel is False
+    rest = mixture.layer_weights(active=False) + mixture.embedding - mixture.expert_weights
+    read = 0.8 * h200.bandwidth_gb_s * 1e9
+    assert expert.weights_s == pytest.approx(2 * (rest + mixture.expert_weights / 8) / read)
+    assert tensor.weights_s == pytest.approx(2 * (rest + mixture.expert_weights) / 8 / read)
+    # Four key-value heads over eight devices: tensor parallelism has each cache twice.
+    assert tensor.kv_token_s == pytest.approx(2 * expert.kv_token_s)
+    assert expert.kv_tokens > tensor.kv_tokens
+    # One sequence reads more, many sequences send less and have more room.
+    assert expert.step_s(1, 2000) > tensor.step_s(1, 2000)
+    assert expert.step_s(1000, 2000) < tensor.step_s(1000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "problem"),
+    [
+        ("llama-3-8b", {"expert": 2}, "has no 2 equal parts of its experts"),
+        ("mixtral-8x7b", {"expert": 3}, "has no 3 equal parts of its experts"),
+        ("mixtral-8x7b", {"expert": 2, "tensor": 2}, "has no 2 equal parts"),
+        ("mixtral-8x7b", {"expert": 16}, "8 devices in a chassis: 16"),
+    ],
+)
+def test_experts_that_cannot_be_parted_so_are_refused(model, layout, problem):
+    with pytest.raises(SetupError, match=problem):
+        derived(H100, FOUND.model_named(model), **layout)
+
+
+def test_g6_expert_layouts_are_powers_of_two_that_divide_the_experts():
+    assert list(expert_layouts(H100, FOUND.model_named("mixtral-8x7b"), 16)) == [2, 4, 8]
+    assert list(expert_layouts(H100, FOUND.model_named("qwen3-30b-a3b"), 4)) == [2, 4]
+    assert list(expert_layouts(H100, SMALL, 8)) == []
+
+
+def test_a_prompt_of_sound_passes_the_encoder_first():
+    hears = FOUND.model_named("voxtral-mini-3b")
+    deaf = msgspec.structs.replace(hears, encoder=None)
+    with_it, without = derived(H100, hears), derived(H100, deaf)
+    more = 2 * 637e6 * 4 / (0.6 * 989.4e12)
+    assert with_it.prefill_token_s == pytest.approx(without.prefill_token_s + more)
+    assert with_it.decode_seq_s == without.decode_seq_s
+    assert with_it.weights_s == without.weights_s  # a step that decodes reads no encoder
+    assert with_it.kv_tokens < without.kv_tokens
 
 
 def test_a_large_batch_reads_all_experts_and_a_single_token_few():

@@ -15,6 +15,29 @@ def test_a_token_meets_so_much_of_a_mixture_of_experts(name, billions):
     assert met / 1e9 == pytest.approx(billions, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama-3-8b", 8.03),
+        ("llama-3-70b", 70.6),
+        ("llama-2-13b", 13.0),
+        ("mistral-7b", 7.25),
+        ("mixtral-8x7b", 46.7),
+        ("qwen2.5-7b", 7.62),
+        ("qwen2.5-32b", 32.8),
+        ("qwen3-8b", 8.19),
+        ("qwen3-30b-a3b", 30.5),
+        ("qwen3-235b-a22b", 235.1),
+        ("gpt-oss-120b", 116.8),
+        ("qwen3-embedding-8b", 7.57),
+        ("qwen3-reranker-0.6b", 0.596),
+        ("voxtral-mini-3b", 4.68),
+    ],
+)
+def test_a_models_shapes_add_up_to_the_size_that_its_makers_state(name, billions):
+    assert FOUND.model_named(name).weights / 1e9 == pytest.approx(billions, rel=0.03)
+
+
 def test_the_kv_cache_of_a_token_is_as_large_as_is_known():
     assert FOUND.model_named("llama-3-8b").kv_bytes_per_token() == 128 * 1024
     assert FOUND.model_named("llama-3-70b").kv_bytes_per_token() == 320 * 1024

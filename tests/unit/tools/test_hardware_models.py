@@ -168,3 +168,32 @@ def test_what_embeds_and_ranks_in_a_declared_flow_is_planned_for_too(tmp_path):
     assert {each["model"]: each["count"] for each in found["chosen"]["instances"]} == {
         "qwen3-embedding-8b": 1, "qwen3-reranker-0.6b": 1, "qwen2.5-7b": 1
     }  # fmt: skip
+
+
+def test_a_voice_agent_hears_thinks_and_speaks_within_one_target(tmp_path):
+    """The paper's workload: 4 s of speech, a plan with a tool, and 5 s of speech as an answer."""
+    path = exported(
+        tmp_path / "voice.jsonl",
+        ("hear", 50, 30, "mistralai/Voxtral-Mini-3B-2507"),
+        ("think", 900, 60, "meta-llama/Meta-Llama-3-8B-Instruct"),
+        ("speak", 90, 420, "orpheus-3b"),
+    )
+    words = ("--export", path, "--model", "mistralai/Voxtral-Mini-3B-2507=voxtral-mini-3b",
+             "--rate", 1, "--hardware", "l40s,a100", "--max-devices", 1, "--no-pairs",
+             "--target", "p95=7s")  # fmt: skip
+    found = json.loads(run(*words, "--simulate", "--json").stdout)
+    assert found["met"]
+    assert sorted(found["models"].values()) == ["llama-3-8b", "orpheus-3b", "voxtral-mini-3b"]
+    assert found["simulated"]["p95_s"] == pytest.approx(found["chosen"]["p95_s"], rel=0.2)
+    assert found["simulated"]["p95_s"] <= 7
+
+
+def test_work_that_nobody_waits_for_has_a_mixtures_experts_on_several_devices(tmp_path):
+    path = exported(tmp_path / "night.jsonl", ("a", 1000, 400, "qwen3-235b-a22b"))
+    words = ("--export", path, "--hardware", "h200", "--no-pairs")
+    found = json.loads(run(*words, "--objective", "tokens", "--budget", 80, "--json").stdout)
+    [instance] = found["chosen"]["instances"]
+    assert instance["name"].startswith("h200-ep")
+    deployed = run(*words, "--objective", "tokens", "--budget", 80, "--deploy", "kubernetes").stdout
+    assert "--enable-expert-parallel" in deployed
+    assert f"--data-parallel-size={instance['devices']}" in deployed
