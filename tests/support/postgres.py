@@ -90,6 +90,10 @@ class Server:
             )
         _wait_for(self.url, self._running)
 
+    @property
+    def process(self) -> int:
+        return self._running.pid
+
     def stop(self) -> None:
         """Stop at once. What was committed is there when it is started again."""
         self._running.send_signal(signal.SIGQUIT)
