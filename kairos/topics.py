@@ -6,7 +6,6 @@ DISPATCHES = "kairos.dispatches"  # what the balancer says to whoever performs a
 REPLIES = "kairos.replies."  # + name: answers to LLM calls that came over the bus
 EVENTS = "kairos.events"  # facts, with what was decided on them
 PROFILES = "kairos.profiles"  # what is known of each agent and app; compacted
-RUNS = "kairos.runs"  # what runs of declared workflows found out, by run
 RESULTS = "kairos.results"  # how workflows ended
 DEAD_LETTERS = "kairos.dead-letters"  # messages that nobody could handle, and why
 

@@ -76,23 +76,6 @@ ProcessorServices = Annotated[
         r"them, http://HOST:PORT\[,api_key_env=VARIABLE]; repeat for each.",
     ),
 ]
-Bus = Annotated[
-    str | None,
-    typer.Option(
-        help="Keep the run's journal on Kafka, so that another host can go on with it: "
-        "kafka://HOST:PORT[,HOST:PORT]."
-    ),
-]
-BusConfig = Annotated[
-    Path | None,
-    typer.Option("--config", help=r"With --bus: a TOML file with \[kafka] (TLS, SASL)."),
-]
-Values = Annotated[
-    Path | None,
-    typer.Option(
-        help="With --bus: a directory that all hosts see, for values of more than 256 KiB."
-    ),
-]
 On = Annotated[
     str | None,
     typer.Option(
@@ -108,8 +91,8 @@ Partitions = Annotated[
 Results = Annotated[
     str | None,
     typer.Option(
-        help="With --on: the PostgreSQL that all hosts keep results in, "
-        r"postgresql://\[USER@]HOST\[:PORT]/NAME \[files of this host].",
+        help="Keep what the run finds out in a PostgreSQL, so that other hosts can drive it and go "
+        r"on with it: postgresql://\[USER@]HOST\[:PORT]/NAME \[files of this host].",
     ),
 ]
 Directory = Annotated[

@@ -11,7 +11,19 @@ from kairos.cli.commands import Commands
 from kairos.errors import KairosError, SetupError
 
 # Options that there were, by command and name, and what to use instead.
+_RESULTS = (
+    "runs are no longer kept on Kafka; --results postgresql://[USER@]HOST[:PORT]/NAME keeps what a "
+    "run has found out where other hosts can go on with it"
+)
 _REMOVED = {
+    ("run", "--bus"): _RESULTS,
+    ("run", "--config"): _RESULTS,
+    ("run", "--values"): _RESULTS + ", values of any size among it",
+    ("runs", "--bus"): _RESULTS,
+    ("runs", "--config"): _RESULTS,
+    ("runs", "--values"): _RESULTS + ", values of any size among it",
+    ("runs", "--stand-by"): _RESULTS
+    + "; resume it there, and it is taken from the host that has it",
     ("run", "--gantt"): "--log DIR keeps what happened, and `kairos export --log DIR --perfetto "
     "trace.json` writes it for ui.perfetto.dev",
     ("plan", "--cost"): "--engine-profile says how long it takes; the costs of the papers are in "

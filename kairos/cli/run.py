@@ -8,8 +8,6 @@ import typer
 
 from kairos.cli.flow_options import (
     ApiKeyEnv,
-    Bus,
-    BusConfig,
     CollectionsPlace,
     Directory,
     Embedders,
@@ -23,7 +21,6 @@ from kairos.cli.flow_options import (
     Rerankers,
     Results,
     Url,
-    Values,
     Without,
     absolute,
     retrieval,
@@ -112,9 +109,6 @@ def run(
             help="With --engine: what profile they have, for what is expected beside what comes."
         ),
     ] = None,
-    bus: Bus = None,
-    config: BusConfig = None,
-    values: Values = None,
     on: On = None,
     partitions: Partitions = None,
     results: Results = None,
@@ -138,7 +132,7 @@ def run(
     kairos run batch.jsonl --out answers.jsonl --engine http://gpu1:8000
 
     kairos run reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
-    --bus kafka://kafka1:9092
+    --results postgresql://kairos@db/results
 
     kairos run reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
     --on local-ray
@@ -150,9 +144,9 @@ def run(
 
     if bool(engine) + (url is not None) + (host is not None) > 1:
         raise SetupError(PERFORMERS)
-    _check_together(engine, engine_profile, bus, config, values)
-    if on is None and (partitions is not None or results is not None):
-        raise SetupError("--partitions and --results go with --on local-ray, or ray://HEAD:PORT")
+    _check_together(engine, engine_profile)
+    if on is None and partitions is not None:
+        raise SetupError("--partitions goes with --on local-ray, or ray://HEAD:PORT")
     if on is not None and log is not None:
         raise SetupError("--log and --on exclude each other: leave one of them out")
     table = table_path(flow, inputs)
@@ -179,9 +173,6 @@ def run(
         uses_cache=not no_cache,
         max_calls=max_calls,
         max_tokens=max_tokens,
-        bus=bus,
-        bus_config=absolute(config),
-        values=absolute(values),
         on=on,
         partitions=partitions,
         results=results,
@@ -192,18 +183,10 @@ def run(
     run_loop(follow(task, store, log_dir=str(log) if log else None))
 
 
-def _check_together(
-    engine: list[str] | None,
-    engine_profile: str | None,
-    bus: str | None,
-    config: Path | None,
-    values: Path | None,
-) -> None:
+def _check_together(engine: list[str] | None, engine_profile: str | None) -> None:
     """Raises SetupError: an option has no effect without another."""
     if engine_profile is not None and not engine:
         raise SetupError(
             "--engine-profile goes with --engine: of a Kairos elsewhere nobody knows here how many "
             "engines it has"
         )
-    if bus is None and (config or values):
-        raise SetupError("--config and --values go with --bus kafka://HOST:PORT")

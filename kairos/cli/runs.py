@@ -3,30 +3,24 @@
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kairos.cli.flow_options import (
     ApiKeyEnv,
-    BusConfig,
     CollectionsPlace,
     Directory,
     Embedders,
     FunctionsFile,
     ProcessorServices,
     Rerankers,
-    Values,
     absolute,
     retrieval,
 )
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
 from kairos.errors import SetupError
-
-if TYPE_CHECKING:
-    from kairos.live.runs.run_places import RunPlaces
-    from kairos.live.runs.run_store import RunStore
 
 _STOP_S = 600.0  # for calls in flight
 
@@ -98,23 +92,13 @@ def runs_resume(
     reranker: Rerankers = None,
     collections: CollectionsPlace = None,
     processor: ProcessorServices = None,
-    bus: Annotated[
+    results: Annotated[
         str | None,
         typer.Option(
-            help="The Kafka that has its journal, where this host has nothing of it: give the "
+            help="The PostgreSQL that has its results, where this host has nothing of it: give the "
             "run's whole name."
         ),
     ] = None,
-    config: BusConfig = None,
-    waits: Annotated[
-        bool,
-        typer.Option(
-            "--stand-by",
-            help="With --bus: while another host executes it, wait; go on when that is not heard "
-            "for 15 s.",
-        ),
-    ] = False,
-    values: Values = None,
     flow: Annotated[
         Path | None, typer.Option(help="Where its flow is, if it is elsewhere on this host.")
     ] = None,
@@ -128,21 +112,21 @@ def runs_resume(
     What has ended stays as it is, and results that are known are not computed again: as far as the
     flow and the rows are what they were. An edited flow computes what changed.
 
-    A run with --bus can be resumed on any host. If it is executed elsewhere still, that ends. A
-    host that has nothing of the run takes no file, engine or key from Kafka: name them all.
+    A run with --results can be resumed on any host. If it is executed elsewhere still, that ends. A
+    host that has nothing of the run takes no file, engine or key from the database: name them all.
 
     Examples:
 
     kairos runs resume reports-3fa9c2d1
 
-    kairos runs resume reports-3fa9c2d1 --bus kafka://kafka1:9092 --stand-by
+    kairos runs resume reports-3fa9c2d1 --results postgresql://kairos@db/results
     --flow reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
     """
     from kairos.live.runs.run_places import RunPlaces
     from kairos.live.runs.run_store import RunStore
     from kairos.tools.flow_file import load_flow
     from kairos.tools.flow_run import PERFORMERS, check_task, runs_root
-    from kairos.tools.run_bus import find_run
+    from kairos.tools.run_found import find_run
 
     if bool(engine) + (url is not None) + (host is not None) > 1:
         raise SetupError(PERFORMERS)
@@ -152,16 +136,13 @@ def runs_resume(
         functions_path=absolute(functions),
         inputs=absolute(inputs),
         out=absolute(out),
-        values=absolute(values),
         engines=tuple(engine or ()),
         url=url,
         host=absolute(host),
         api_key_env=api_key_env,
         retrieval=retrieval(embedder, reranker, collections, processor),
     )
-    if waits and not _is_left(store, run, bus, config, places):
-        return
-    found, record = find_run(store, run, bus, config, os.environ, places)
+    found, record = find_run(store, run, results, places)
     flow_path, table = record.flow_path, record.inputs
     if flow_path is None or table is None or not record.out:
         raise SetupError(f"{record.id} belongs to a program, which alone can go on with it")
@@ -171,29 +152,10 @@ def runs_resume(
     run_loop(follow(task, store, directory=found))
 
 
-def _is_left(
-    store: "RunStore", run: str, bus: str | None, config: Path | None, places: "RunPlaces"
-) -> bool:
-    """Once nobody executes it any more; False: it ended.
-
-    Raises:
-        SetupError: there is no such run.
-    """
-    from kairos.tools.run_bus import stand_by
-
-    if bus is None:
-        raise SetupError("--stand-by goes with --bus kafka://HOST:PORT")
-    typer.echo(f"kairos: standing by for {run}", err=True)
-    ended = stand_by(store, run, bus, config, os.environ, places)
-    if ended is not None:
-        typer.echo(f"kairos: {ended.id} is {ended.state}", err=True)
-    return ended is None
-
-
 @app.command("cancel")
 def runs_cancel(run: Run, directory: Directory = None) -> None:
-    """Stop a run for good: what is in flight ends, and its results are removed. Of a run with --bus
-    those on Kafka go when they are 30 days old, and other hosts cannot resume it.
+    """Stop a run for good: what is in flight ends, and its results are removed, from its
+    database, too (--results). Answers stay that other runs may use.
 
     A run that is done stays as it is.
     """
@@ -201,7 +163,6 @@ def runs_cancel(run: Run, directory: Directory = None) -> None:
 
     from kairos.live.runs.run_store import RunStore
     from kairos.tools.flow_run import runs_root
-    from kairos.tools.run_bus import tell_cancelled
     from kairos.tools.spread.run import forget_results
 
     found = RunStore(directory or runs_root(os.environ)).find(run)
@@ -213,9 +174,7 @@ def runs_cancel(run: Run, directory: Directory = None) -> None:
             return
         now = time.time_ns() // 1000
         record = msgspec.structs.replace(before, state="cancelled", changed_at=now)
-        tell_cancelled(record, os.environ)
         found.write(record)
         found.forget_results()
         forget_results(record)
-        record.large_values.forget()
     typer.echo(f"kairos: {record.id} is cancelled")

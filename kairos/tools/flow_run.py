@@ -29,7 +29,7 @@ from kairos.plan.pipeline import Passes, Plan, compile_plan
 from kairos.tools.call_pool import call_pool, chosen_model, default_model, no_engines
 from kairos.tools.flow_file import check_columns
 from kairos.tools.hosted_pool import hosted_pool
-from kairos.tools.run_bus import find_run, run_cluster, run_topic
+from kairos.tools.run_found import check_results, find_run
 from kairos.tools.spread.run import RayRun, check_on_ray, run_on_ray
 
 Watch = Callable[[FlowRun | RayRun], None]
@@ -99,8 +99,7 @@ def check_task(
         raise SetupError(PERFORMERS)
     if record.on is not None:
         check_on_ray(record, declaration)
-    if record.bus is not None:
-        run_cluster(record.bus, record.bus_config, os.environ)
+    check_results(record)
     out = Path(record.out)
     check_format(out)
     check_outputs(out, record.written)
@@ -171,7 +170,6 @@ async def run_task(
             task.functions,
             task.table,
             store.cache if uses_cache else None,
-            topic=await run_topic(record, os.environ),
         )
         now = job.digest.hex()
         if directory is not None and record.plan_digest not in ("", now):
@@ -268,9 +266,9 @@ def run_flow(
         out: the file to write; its suffix says in which format.
         engines, url, model, api_key_env: as `kairos run` takes them.
         root: where the run is kept; None: where `kairos run` keeps them.
-        resume: the id of a run of this flow over this table, to go on with; with `bus`, one of
-            another host, too.
-        fields: others of `RunRecord`, such as `revision`, `concurrency`, `max_calls`, `bus`.
+        resume: the id of a run of this flow over this table, to go on with; with `results`, one
+            of another host, too.
+        fields: others of `RunRecord`, such as `revision`, `concurrency`, `results`.
 
     Raises:
         SetupError: it cannot run.
@@ -289,13 +287,11 @@ def run_flow(
     )
     directory = None
     if resume is not None:
-        config = None if record.bus_config is None else Path(record.bus_config)
-        directory, before = find_run(store, resume, record.bus, config, os.environ)
+        directory, before = find_run(store, resume, record.results)
         record = msgspec.structs.replace(
             record,
             id=before.id,
-            bus=before.bus,
-            bus_config=before.bus_config,
+            results=before.results,
             created_at=before.created_at,
             plan_digest=before.plan_digest,
             batches=record.batches or before.batches,

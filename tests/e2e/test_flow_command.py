@@ -210,11 +210,21 @@ async def test_an_option_that_there_was_is_refused_with_what_to_use_instead(plac
     assert engine.calls == []
 
 
-async def test_what_goes_with_a_bus_is_refused_without_one(place, engine):
-    status, said = await kairos_command(place, *run_arguments(engine, "--values", "shared"))
-    assert (status, "--config and --values go with --bus" in said) == (1, True)
-    status, said = await kairos_command(place, "runs", "resume", "chain-1", "--stand-by")
-    assert (status, "--stand-by goes with --bus" in said) == (1, True)
-    status, said = await kairos_command(place, *run_arguments(engine, "--bus", "http://kafka"))
-    assert (status, "kafka://HOST:PORT" in said) == (1, True)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--bus", "kafka://k:1"),
+        ("run", "--config", "k.toml"),
+        ("run", "--values", "shared"),
+        ("runs", "resume", "chain-1", "--bus", "kafka://k:1"),
+        ("runs", "resume", "chain-1", "--config=k.toml"),
+        ("runs", "resume", "chain-1", "--values", "shared"),
+        ("runs", "resume", "chain-1", "--stand-by"),
+        ("runs", "cancel", "chain-1", "--bus", "kafka://k:1"),
+    ],
+)
+async def test_what_kept_runs_on_kafka_is_refused_with_what_to_use_instead(place, engine, words):
+    arguments = run_arguments(engine, *words[1:]) if words[0] == "run" else words
+    status, said = await kairos_command(place, *arguments)
+    assert (status, "--results postgresql://" in said, "any more" in said) == (1, True, True)
     assert engine.calls == []

@@ -24,7 +24,6 @@ from kairos.live.observers.instance_limits import InstanceLimits
 from kairos.live.observers.store import LearntStore
 from kairos.live.process import sqlite_file
 from kairos.live.runs.journal import RunJournal
-from kairos.live.runs.large_values import LargeValues
 from kairos.live.runs.output_file import new_file
 from kairos.live.runs.run_store import RunDirectory, RunRecord
 from kairos.tools import keys
@@ -101,12 +100,6 @@ def record(folder):
     return [folder / "run.json"]
 
 
-def large_value(folder):
-    values = LargeValues(folder, "run-1")
-    name = values.keep(b"x" * 100)
-    return list(folder.rglob(name))
-
-
 def learnt(folder):
     store = LearntStore(folder / "learnt.json")
     store._write(msgspec.structs.replace(store._collect(), profiles=[]))
@@ -133,7 +126,6 @@ WRITERS = {
     "the table that a run writes": table,
     "a file that replaces another": written,
     "the record of a run": record,
-    "a large value of a run": large_value,
     "what was learnt": learnt,
     "the limits of instances": instances,
     "the keys": key_file,

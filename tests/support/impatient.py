@@ -7,15 +7,12 @@ import sys
 from kairos.cli.main import main
 from kairos.live.kafka.subscription import Subscription
 from kairos.live.orchestrate import follower
-from kairos.tools import run_bus
 
-SILENCE_S = 7.0  # of an executor of a run, which tells of itself every two seconds
 SESSION_S = 3.0  # of Kafka's groups
 SAVE_S = 1.0  # of `kairos orchestrate`
 SEEDS = 3  # of `kairos demo`, in virtual time
 
 if __name__ == "__main__":
-    run_bus.SILENCE_S = SILENCE_S
     follower.SAVE_S = SAVE_S
     session_s = float(os.environ.get("KAIROS_TEST_SESSION_S", SESSION_S))
     Subscription.__init__.__kwdefaults__["session_s"] = session_s

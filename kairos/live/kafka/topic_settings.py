@@ -105,14 +105,6 @@ TABLE = (
         why="as for inboxes: those who submit tasks read it",
     ),
     Topic(
-        name=topics.RUNS,
-        carries="journals of runs of declared workflows, with who executes each",
-        key="run",
-        partitions=8,
-        retention_ms=30 * DAY_MS,
-        why="a run is in one partition, which whoever goes on with it reads",
-    ),
-    Topic(
         name=topics.DEAD_LETTERS,
         carries="messages that nobody could handle, and why",
         key="that of the message",

@@ -4,12 +4,10 @@ Of each (row, node) one result counts: the first that was journalled, until the 
 another, because the flow or the row was edited. Of each row it keeps how it ended, with a digest of
 what it began with; a row that begins with something else has not ended. Values that rows share are
 kept once per signature. Large ones that nothing needs beyond their row (vectors) are kept until it
-has ended. Where the run has a log elsewhere, what comes back from there is written, and nothing
-else: then the file is what one host has of that.
+has ended.
 """
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,12 +36,7 @@ from kairos.live.runs.result_store import (
     Resumed,
 )
 from kairos.live.runs.rows import ROW_BYTES
-from kairos.live.runs.run_topic import RunTopic
-from kairos.live.runs.run_topic_reader import LogPlace
 
-# Changes from the log that the disk may be behind, and bytes, until no more is read.
-_AHEAD, _AHEAD_BYTES = 10_000, 64 << 20
-_AHEAD_S = 0.01
 _VERSION = 3
 _SCHEMA = """
     CREATE TABLE answers (signature TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -58,18 +51,12 @@ _SCHEMA = """
         PRIMARY KEY (stage, row)
     ) WITHOUT ROWID;
     CREATE INDEX gathered ON ends (key, row) WHERE outcome = 'gathered';
-    CREATE TABLE places (part INTEGER PRIMARY KEY, next INTEGER NOT NULL, holder TEXT NOT NULL);
-"""
-_PLACE = """
-    INSERT INTO places VALUES (?, ?, ?)
-    ON CONFLICT DO UPDATE SET next = excluded.next, holder = excluded.holder
 """
 _OWNERS = "CREATE TABLE IF NOT EXISTS owners (part INTEGER PRIMARY KEY, epoch INTEGER NOT NULL)"
 _OWN = """
     INSERT INTO owners VALUES (?, 1) ON CONFLICT DO UPDATE SET epoch = epoch + 1 RETURNING epoch
 """
 _OWNS = "SELECT 1 FROM owners WHERE part = ? AND epoch = ?"
-# Of a log whose beginning is gone by its age, an answer may be missing: then nothing is known.
 _KNOWN = """
     SELECT node, results.signature, coalesce(results.value, answers.value)
     FROM results LEFT JOIN answers USING (signature) WHERE stage = ? AND row = ?
@@ -90,7 +77,6 @@ class RunJournal:
         self,
         path: Path,
         on_trouble: Callable[[str | None], None],
-        topic: RunTopic | None = None,
         *,
         cache: ResultCache | None = None,
         partition: int | None = None,
@@ -102,16 +88,14 @@ class RunJournal:
             path: of the file.
             on_trouble: called in a thread with a line when the disk takes nothing, and with None
                 when it does again.
-            topic: the run's log, which this claims; it blocks until all that stands there is here.
             cache: results of other runs; None: these do not count. It is closed with this.
             partition: the part of a run that this owns from now on; None: all of it.
             claims: asked about what the cache does not have; None: nobody else makes calls.
 
         Raises:
-            SetupError: the file is no journal, or one of another version; or the log cannot be
-                used.
+            SetupError: the file is no journal, or one of another version.
         """
-        self._topic, self._is_closing, self._cache = topic, False, cache
+        self._cache = cache
         self._claims = claims or NoClaims()
         self.epoch, guard = 0, None
         try:
@@ -120,8 +104,6 @@ class RunJournal:
                 self.epoch = self._own(partition)
                 guard = _OWNS, (partition, self.epoch)
             self._commit = GroupCommit(connect(path), on_trouble, guard=guard)
-            if topic is not None:
-                self._begin(topic)
             found = self._reading.execute("SELECT 1 FROM results WHERE until_end LIMIT 1")
             self._has_passing = found.fetchone() is not None
         except sqlite3.Error as error:
@@ -130,13 +112,12 @@ class RunJournal:
     @property
     def backlog(self) -> int:
         """Changes that are not on the disk yet."""
-        return self._commit.backlog + (0 if self._topic is None else self._topic.backlog)
+        return self._commit.backlog
 
     @property
     def backlog_bytes(self) -> int:
         """Return the size of these."""
-        in_log = 0 if self._topic is None else self._topic.backlog_bytes
-        return self._commit.backlog_bytes + in_log
+        return self._commit.backlog_bytes
 
     def find(self, call: int, signature: str, found: Found) -> None:
         known = None if self._cache is None else self._cache.find(signature)
@@ -190,8 +171,7 @@ class RunJournal:
             self._change(PassingForgotten(stage, row))
 
     def tell(self, record: bytes) -> None:
-        if self._topic is not None:
-            self._topic.tell(record)
+        """Do nothing: the record is in the same directory."""
 
     def _known(self, stage: int, row: int) -> dict[str, KeptResult]:
         found = self._reading.execute(_KNOWN, (stage, row))
@@ -245,17 +225,11 @@ class RunJournal:
         return [_decode(value) for (value,) in found]
 
     def settle(self) -> None:
-        """Return once all is on the disk, and before that in the log, where there is one; blocks,
-        for as long as these take nothing."""
-        if self._topic is not None:
-            self._topic.settle()
+        """Return once all is on the disk; blocks, for as long as that takes nothing."""
         self._commit.settle()
 
     def close(self, *, give_up: bool = False) -> None:
         """`give_up`: what a full disk does not take is dropped, and is done again on resuming."""
-        self._is_closing = give_up
-        if self._topic is not None:
-            self._topic.close()
         self._commit.close(give_up=give_up)
         self._reading.close()
         if self._cache is not None:
@@ -266,45 +240,9 @@ class RunJournal:
         self._reading.execute(_OWNERS)
         return self._reading.execute(_OWN, (partition,)).fetchone()[0]  # type: ignore[no-any-return]
 
-    def _begin(self, topic: RunTopic) -> None:
-        try:
-            topic.begin(self._place, self._replay, self._arrived)
-            self._commit.settle()
-        except BaseException:
-            self.close(give_up=True)
-            raise
-
     def _change(self, change: JournalChange) -> None:
-        if self._topic is None:
-            self._apply(change)
-        else:
-            self._topic.send(change)
-
-    def _apply(self, change: JournalChange) -> None:
         statement, parameters = change.statement
         self._commit.add(statement, *parameters)
-
-    def _replay(self, change: JournalChange) -> None:
-        """In the thread that reads the log, which is no further ahead of the disk than this.
-
-        Raises:
-            SetupError: it is closed. No place behind what is left out may get to the disk.
-        """
-        commit = self._commit
-        while commit.backlog_bytes > _AHEAD_BYTES or commit.backlog > _AHEAD:
-            if self._is_closing:
-                raise SetupError("the run was left before the disk had all of it")
-            time.sleep(_AHEAD_S)
-        self._apply(change)
-
-    def _place(self, partition: int) -> LogPlace:
-        found = self._reading.execute(
-            "SELECT part, next, holder FROM places WHERE part = ?", (partition,)
-        ).fetchone()
-        return LogPlace(partition) if found is None else LogPlace(*found)
-
-    def _arrived(self, place: LogPlace) -> None:
-        self._commit.add(_PLACE, *place)
 
     def _ended(self, stage: int, rows: int, outcome: str, columns: str) -> sqlite3.Cursor:
         return self._reading.execute(

@@ -48,7 +48,7 @@ _WHOLE = -1  # a run that is in one part
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS kairos_runs (
-    run text PRIMARY KEY, opened timestamptz NOT NULL DEFAULT now())""",
+    run text PRIMARY KEY, opened timestamptz NOT NULL DEFAULT now(), record bytea)""",
     """CREATE TABLE IF NOT EXISTS kairos_owners (
     run text REFERENCES kairos_runs ON DELETE CASCADE, part integer, epoch bigint NOT NULL,
     PRIMARY KEY (run, part))""",
@@ -78,7 +78,9 @@ _OLD = (
     # What refers to one is never older than it: each opening and each use renews it.
     "DELETE FROM kairos_values WHERE used < now() - interval '90 days'",
 )
-_OPEN = """INSERT INTO kairos_runs VALUES (%s) ON CONFLICT (run) DO UPDATE SET opened = now()"""
+_OPEN = (
+    """INSERT INTO kairos_runs (run) VALUES (%s) ON CONFLICT (run) DO UPDATE SET opened = now()"""
+)
 _OWN = """INSERT INTO kairos_owners AS o VALUES (%s, %s, 1)
     ON CONFLICT (run, part) DO UPDATE SET epoch = o.epoch + 1 RETURNING epoch"""
 _OWNS = "SELECT 1 FROM kairos_owners WHERE run = %s AND part = %s AND epoch = %s FOR SHARE"
@@ -96,8 +98,9 @@ _END = """INSERT INTO kairos_ends AS e VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %
     digest = excluded.digest, node = excluded.node, key = excluded.key, value = excluded.value,
     size = excluded.size WHERE e.digest != excluded.digest OR e.outcome = 'failed'"""
 _FORGET = "DELETE FROM kairos_results WHERE run = %s AND stage = %s AND row = %s AND until_end"
+_RECORD = "UPDATE kairos_runs SET record = %s WHERE run = %s"
 # Of one transaction. Those that others write, too, are sorted: so two never wait for each other.
-_ORDER = (_VALUE, _ANSWER, _SHARED, _RESULT, _END, _FORGET)
+_ORDER = (_VALUE, _ANSWER, _SHARED, _RESULT, _END, _FORGET, _RECORD)
 
 _FIND = """SELECT signature, value, used < now() - interval '1 day'
     FROM kairos_answers WHERE scope = %s AND signature = ANY(%s)"""
@@ -244,7 +247,7 @@ class PostgresResults:
             self._add(_FORGET, self._run, stage, row)
 
     def tell(self, record: bytes) -> None:
-        """Do nothing: a run is resumed from its record."""
+        self._add(_RECORD, record, self._run)
 
     def is_empty(self) -> bool:
         return not self._read(_ANY, {"run": self._run})[0][0]
@@ -460,6 +463,25 @@ class PostgresResults:
             kept = found.get(signature)
             value = None if kept is None else CachedValue(_decode(self._whole(kept)))
             self._deliver(then, value)
+
+
+def record_told(url: str, run_id: str) -> bytes | None:
+    """Return the record of a run that a database has; None: it has none.
+
+    Raises:
+        SetupError: it cannot be used.
+    """
+    psycopg = _psycopg()
+    try:
+        with psycopg.connect(url, connect_timeout=_CONNECT_S, autocommit=True) as connection:
+            found = connection.execute("SELECT to_regclass('kairos_runs')").fetchone()
+            if found[0] is None:
+                return None
+            query = "SELECT record FROM kairos_runs WHERE run = %s"
+            told = connection.execute(query, (run_id,)).fetchone()
+    except psycopg.Error as error:
+        raise SetupError(f"results cannot be read from {url}: {first_line(error)}") from error
+    return None if told is None or told[0] is None else bytes(told[0])
 
 
 class _Connection:

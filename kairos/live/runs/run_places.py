@@ -1,8 +1,8 @@
 """The files, engines and keys of a run: what a host reads, runs and asks.
 
-A run's record on Kafka names those of the host that began it. Whoever may write to the topic could
+A run's record in a database names those of the host that began it. Who may write there could
 name others: then a host that goes on with the run would run a file of somebody else's choice, or
-send its rows and a key to an engine of theirs. So such a host takes none of these from the topic:
+send its rows and a key to an engine of theirs. So such a host takes none of these from there:
 its own command line names them.
 """
 
@@ -19,7 +19,6 @@ _FILES = {
     "functions_path": "--functions",
     "inputs": "--inputs",
     "out": "--out",
-    "values": "--values",
 }
 _OF_RETRIEVAL = {
     "embedders": "--embedder",
@@ -36,7 +35,6 @@ class RunPlaces(msgspec.Struct, frozen=True, kw_only=True):
     functions_path: str | None = None
     inputs: str | None = None
     out: str | None = None
-    values: str | None = None
     engines: tuple[str, ...] = ()
     url: str | None = None
     host: str | None = None
@@ -76,7 +74,7 @@ class RunPlaces(msgspec.Struct, frozen=True, kw_only=True):
         if missing:
             raise SetupError(
                 f"{told.id} was begun on another host: what to read, run and ask here is not taken "
-                f"from Kafka, where others may write; name it with {', '.join(missing)}"
+                f"from the database, where others may write; name it with {', '.join(missing)}"
             )
 
     def _missing_of(self, told: RetrievalSettings) -> list[str]:
@@ -96,6 +94,6 @@ def without_places(told: RunRecord) -> RunRecord:
         engines=(),
         retrieval=None,
         bus=None,
-        bus_config=None,
+        results=None,
         written={},  # no file that it wrote is here
     )

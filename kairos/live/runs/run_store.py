@@ -13,7 +13,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +21,6 @@ import msgspec
 
 from kairos.errors import SetupError
 from kairos.execution.observation import Fallback
-from kairos.live.runs.large_values import LargeValues
 from kairos.retrieval_settings import RetrievalSettings
 from kairos.workload.files import atomic_write
 
@@ -69,9 +68,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     uses_cache: bool = True
     max_calls: int | None = None
     max_tokens: int | None = None
-    bus: str | None = None  # the Kafka that has its journal, and how to be let in there
-    bus_config: str | None = None
-    values: str | None = None  # the directory for what is too large for that
+    bus: str | None = None  # of a run that an older Kairos began on Kafka
     on: str | None = None  # the Ray that has its partitions: local-ray, or ray://HEAD:PORT
     partitions: int | None = None  # None: one for each of its CPUs
     results: str | None = None  # the PostgreSQL of its results; None: files here
@@ -89,10 +86,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_failures(self) -> bool:
         return self.figures.get("failed", 0) > 0
-
-    @property
-    def large_values(self) -> LargeValues:
-        return LargeValues(None if self.values is None else Path(self.values), self.id)
 
 
 class RunDirectory:
@@ -238,6 +231,4 @@ class RunStore:
         for directory in self._directories():
             files = [directory.path, *directory.path.iterdir()]
             if max(file.stat().st_mtime for file in files) < oldest and not directory.holder():
-                with suppress(SetupError):
-                    directory.read().large_values.forget(oldest)
                 shutil.rmtree(directory.path, ignore_errors=True)

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,12 +26,12 @@ from kairos.live.runs.driver import RunDriver
 from kairos.live.runs.export import Tables
 from kairos.live.runs.intake import TableIntake
 from kairos.live.runs.journal import RunJournal
+from kairos.live.runs.postgres_results import PostgresResults
 from kairos.live.runs.processing import Processors
 from kairos.live.runs.result_cache import ResultCache
 from kairos.live.runs.result_store import ResultStore
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunDirectory, RunRecord
-from kairos.live.runs.run_topic import RunTopic
 from kairos.live.runs.session import RunProgress, RunSession
 from kairos.plan.pipeline import Plan
 from kairos.plan.signatures import of_structure
@@ -55,7 +54,6 @@ class FlowJob(msgspec.Struct, frozen=True):
     table: InputTable
     cache_path: Path | None  # None: results of other runs do not count
     cache_scope: str = "default"
-    topic: RunTopic | None = None  # its log on Kafka; None: its directory is all that there is
 
     @property
     def digest(self) -> bytes:
@@ -208,18 +206,7 @@ class FlowRun:
         def on_trouble(line: str | None) -> None:  # in the writer's thread
             loop.call_soon_threadsafe(self._on_trouble, line)
 
-        cache = None
-        if job.cache_path is not None:
-            cache = ResultCache(job.cache_path, job.cache_scope)
-        opening = partial(RunJournal, self._directory.journal, on_trouble, job.topic, cache=cache)
-        try:
-            store = await asyncio.to_thread(opening)
-        except BaseException as error:
-            if job.topic is not None and isinstance(error, asyncio.CancelledError):
-                job.topic.leave()  # the thread goes on, but takes the run from nobody
-            if cache is not None:
-                cache.close()
-            raise
+        store = await asyncio.to_thread(self._open, job, on_trouble, loop.call_soon_threadsafe)
         self._store = store
         try:
             self._change(state="running", detail="")
@@ -227,6 +214,23 @@ class FlowRun:
         finally:
             self._store = None
             await asyncio.to_thread(store.close, give_up=True)
+
+    def _open(
+        self, job: FlowJob, on_trouble: Callable[[str | None], None], deliver: Callable[..., object]
+    ) -> ResultStore:
+        if self.record.results is not None:
+            scope = None if job.cache_path is None else job.cache_scope
+            url, run_id = self.record.results, self.record.id
+            return PostgresResults(url, run_id, on_trouble, scope=scope, deliver=deliver)
+        cache = None
+        if job.cache_path is not None:
+            cache = ResultCache(job.cache_path, job.cache_scope)
+        try:
+            return RunJournal(self._directory.journal, on_trouble, cache=cache)
+        except BaseException:
+            if cache is not None:
+                cache.close()
+            raise
 
     async def _keep_record(self, session: RunSession) -> None:
         while True:
@@ -238,7 +242,9 @@ class FlowRun:
             )
 
     def _on_trouble(self, line: str | None) -> None:
-        if line is None:
+        if self.record.results is not None:
+            self._on_note("the database is there again" if line is None else f"waiting: {line}")
+        elif line is None:
             self._on_note("there is room on the disk again: going on")
         else:
             self._on_note(f"waiting: {line}; free some space, and the run goes on by itself")

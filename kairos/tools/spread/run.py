@@ -23,6 +23,7 @@ from kairos.live.remote.opened import opened_processors
 from kairos.live.runs.export import Tables
 from kairos.live.runs.postgres_results import PostgresResults
 from kairos.live.runs.processing import check_processors, with_models
+from kairos.live.runs.result_store import ResultStore
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunDirectory, RunRecord, RunStore
 from kairos.live.runs.service import FlowJob, Note, line_names
@@ -32,7 +33,7 @@ from kairos.plan.costs.latency import Latencies
 from kairos.plan.operators import Declaration, Generation, Ingest, Search
 from kairos.plan.pipeline import Passes, compile_plan
 from kairos.plan.sharing import shared_columns
-from kairos.retrieval_settings import POSTGRES, is_postgres
+from kairos.retrieval_settings import is_postgres
 from kairos.tools.spread.cluster import LOCAL, check_address, cluster
 from kairos.tools.spread.coordinator import Coordinator
 from kairos.tools.spread.messages import PartitionEnd, PartitionJob
@@ -59,14 +60,8 @@ def check_on_ray(record: RunRecord, declaration: Declaration) -> None:
             f"--on {record.on} needs a database that all hosts reach: --results "
             "postgresql://[USER@]HOST[:PORT]/NAME"
         )
-    if record.results is not None and not POSTGRES.fullmatch(record.results):
-        raise SetupError(
-            "--results: write postgresql://[USER@]HOST[:PORT]/NAME. A password goes into "
-            "PGPASSWORD or ~/.pgpass of each host, what TLS needs into PGSSLMODE and PGSSLROOTCERT"
-        )
-    for option, value in (("--bus", record.bus), ("--host", record.host)):
-        if value is not None:
-            raise SetupError(f"{option} and --on exclude each other: leave one of them out")
+    if record.host is not None:
+        raise SetupError("--host and --on exclude each other: leave one of them out")
     retrieval = record.retrieval
     if retrieval is not None and retrieval.processors:
         raise SetupError(
@@ -95,6 +90,7 @@ class RayRun:
         self._figures: dict[str, int] = {}
         self._waits_for = ""
         self._rows: int | None = None
+        self._store: ResultStore | None = None  # while it is open
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -175,7 +171,7 @@ class RayRun:
 
     async def _driven(self, ray: Any, job: PartitionJob, flow: FlowJob) -> RunRecord:
         plan = flow.plan
-        store = await asyncio.to_thread(open_store, job, self._on_trouble)
+        self._store = store = await asyncio.to_thread(open_store, job, self._on_trouble)
         actor = ray.remote(Partition)
         # A task that is repeated begins with what the store has.
         options = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": 8}
@@ -227,6 +223,7 @@ class RayRun:
             await asyncio.gather(following, return_exceptions=True)
             for each in actors:
                 ray.kill(each)
+            self._store = None
             await asyncio.to_thread(store.close, give_up=True)
         return self.record
 
@@ -260,6 +257,8 @@ class RayRun:
     def _change(self, **fields: object) -> None:
         now = time.time_ns() // 1000
         self.record = msgspec.structs.replace(self.record, changed_at=now, **fields)
+        if self._store is not None:
+            self._store.tell(msgspec.json.encode(self.record))
         try:
             self._directory.write(self.record)
         except SetupError as error:

@@ -21,7 +21,6 @@ from kairos.live.orchestrate.ends import Ends
 from kairos.live.orchestrate.records import Records
 from kairos.live.pool.messages import EPOCH, PERFORMER, POOL, TYPE
 from kairos.live.pool.recall import Recall
-from kairos.live.runs.run_topic_reader import LogPlace, RunTopicReader
 from kairos.ports import Message
 from kairos.topics import (
     AGENTS,
@@ -32,7 +31,6 @@ from kairos.topics import (
     REPLIES,
     REQUESTS,
     RESULTS,
-    RUNS,
 )
 from tests.support.pool_world import POOL as NAME
 from tests.support.pool_world import World
@@ -48,37 +46,6 @@ def counts(monkeypatch):
 
 def received(topic, headers):
     return ReceivedMessage(topic, 0, 7, 0, NAME, NONSENSE, headers)
-
-
-class KafkaMessage:
-    """As librdkafka gives it."""
-
-    def __init__(self, value):
-        self._value = value
-
-    def error(self):
-        return None
-
-    def topic(self):
-        return RUNS
-
-    def partition(self):
-        return 0
-
-    def offset(self):
-        return 7
-
-    def timestamp(self):
-        return 1, 0
-
-    def key(self):
-        return NAME.encode()
-
-    def value(self):
-        return self._value
-
-    def headers(self):
-        return []
 
 
 @pytest.fixture
@@ -157,21 +124,6 @@ async def test_among_results_it_is_left_out():
     assert left_out() == {RESULTS: 1}
 
 
-@pytest.mark.parametrize("value", [NONSENSE, b"[", b""])
-def test_among_runs_it_is_left_out(value):
-    class Forged:
-        def get_watermark_offsets(self, partition, timeout):
-            return 0, 1
-
-        def consume(self, number, timeout):
-            return [KafkaMessage(value)]
-
-    reader = RunTopicReader(Forged(), NAME, LogPlace(0))
-    assert [entry for _, entry in reader.read()] == [None]
-    assert reader.place == LogPlace(0, 8)
-    assert left_out() == {RUNS: 1}
-
-
 async def test_among_dead_letters_it_is_nobodys_result(caplog):
     """Said in the log: agents, who read them, have no other face."""
     app = agent.Application("a", entry="b")
@@ -182,7 +134,7 @@ async def test_among_dead_letters_it_is_nobodys_result(caplog):
 
 
 def test_no_topic_is_forgotten():
-    tested = {AGENTS, REQUESTS, DISPATCHES, REPLIES, EVENTS, PROFILES, RESULTS, RUNS}
+    tested = {AGENTS, REQUESTS, DISPATCHES, REPLIES, EVENTS, PROFILES, RESULTS}
     assert {each.name for each in TABLE} == tested | {DEAD_LETTERS}
 
 

@@ -34,7 +34,7 @@ outputs: {said: said, kept: kept}
         ({"on": "ray://head:10001"}, "--results"),
         ({"on": "local-ray", "results": "sqlite:///x"}, "--results: write"),
         ({"on": "local-ray", "results": "postgresql://a:secret@h/x"}, "PGPASSWORD"),
-        ({"on": "local-ray", "bus": "kafka://x:1"}, "--bus and --on"),
+        ({"on": "local-ray", "bus": "kafka://x:1"}, "no longer kept on Kafka"),
         ({"on": "local-ray", "host": "host.toml"}, "--host and --on"),
         ({"on": "local-ray", "retrieval": RetrievalSettings(collections="/x")}, "operator 'kept'"),
         (

@@ -134,24 +134,3 @@ def test_a_place_that_cannot_hold_runs_is_refused(tmp_path):
 
     with pytest.raises(SetupError, match="cannot hold runs"):
         RunStore(tmp_path / "file" / "kairos")
-
-
-def test_large_values_go_with_their_run_unless_another_host_goes_on_with_it(tmp_path):
-    store, values = RunStore(tmp_path / "runs"), tmp_path / "values"
-    long_ago = time.time() - (KEEP_DAYS + 1) * 86_400
-    for name, age in (("gone", long_ago), ("elsewhere", time.time())):
-        record = RunRecord(
-            id=name, flow="f", out="o", created_at=1, changed_at=1, values=str(values)
-        )
-        file = values / name / record.large_values.keep(name.encode())
-        os.utime(file, (age, age))
-        directory = store.create(record)
-        for each in (*directory.path.iterdir(), directory.path):
-            os.utime(each, (long_ago, long_ago))
-    (values / "elsewhere" / "not-ours").touch()
-
-    store.create(RunRecord(id="new", flow="f", out="o", created_at=1, changed_at=1))
-    assert [directory.path.name for directory, _ in store.all()] == ["new"]
-    assert [each.name for each in values.iterdir()] == ["elsewhere"]
-    record.large_values.forget()
-    assert [each.name for each in (values / "elsewhere").iterdir()] == ["not-ours"]
