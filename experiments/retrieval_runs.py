@@ -131,12 +131,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     activities: tuple[Activity, ...]
 
 
-def run(asked: Run) -> Outcome:
+def run(asked: Run, passes: Passes | None = None) -> Outcome:
     loaded = load_flow(EXAMPLES / f"{asked.app}.yaml", EXAMPLES / "functions.py")
     declared = sized(loaded.declaration, asked.answer_tokens)
     declared = in_modules(declared, MODULES[asked.app], parallel=asked.system == PARALLEL)
     began_s = process_time()
-    plan = compile_plan(declared, passes_of(asked.system))
+    plan = compile_plan(declared, passes or passes_of(asked.system))
     planning_s = process_time() - began_s
     arrivals = _arrivals(asked)
     client = _simulated(plan, loaded, asked, arrivals)

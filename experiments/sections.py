@@ -63,6 +63,7 @@ _MODULES = (
     "e64_mini_batches",
     "e65_depth_order",
     "e68_measured_batches",
+    "e69_served_passes",
     "e62_hardware_loads",
     "e70_hardware_applications",
 )

@@ -2,6 +2,10 @@
 
 import msgspec
 
+PASS_NAMES = (
+    "identities", "prune", "dependencies", "cse", "stages", "prefill", "cached", "order",
+    "decoding", "touch",
+)  # fmt: skip
 MOST_FLOW_BYTES = 1 << 20  # that a flow's text may have at all
 
 
@@ -15,6 +19,8 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # Items that embedders, rerankers, collections and batched functions take at a time, by what
     # `kairos profile` calls them ("embed:minilm"). Others have the usual batches.
     batches: dict[str, int] = {}
+    # Passes that plans are made without, as `kairos run --without` names them.
+    without: tuple[str, ...] = ()
     # Of operators that name none. Without it the only one that is served, or the engine's own.
     model: str | None = None
     max_flows: int = 200  # that are kept at once
@@ -32,6 +38,8 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError("flows.share_s must be from 0 to 86400")
         if self.max_flow_bytes > MOST_FLOW_BYTES:
             raise ValueError(f"flows.max_flow_bytes must be at most {MOST_FLOW_BYTES}")
+        if unknown := [name for name in self.without if name not in PASS_NAMES]:
+            raise ValueError(f"flows.without: {unknown[0]} is not one of {', '.join(PASS_NAMES)}")
         if not all(1 <= items <= 2_048 for items in self.batches.values()):
             raise ValueError("flows.batches must be from 1 to 2048")
         if not self.directory:

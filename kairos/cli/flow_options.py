@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos.errors import SetupError
+from kairos.flow_settings import PASS_NAMES
 
 if TYPE_CHECKING:
     from kairos.retrieval_settings import RetrievalSettings
 
-PASS_NAMES = (
-    "identities", "prune", "dependencies", "cse", "stages", "prefill", "cached", "order",
-    "decoding", "touch",
-)  # fmt: skip
 
 FlowFile = Annotated[
     Path,

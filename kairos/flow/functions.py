@@ -101,6 +101,7 @@ class Functions:
 
     def __init__(self) -> None:
         self._by_name: dict[str, RegisteredFunction] = {}
+        self.passes: list[Callable[[Declaration], Declaration]] = []  # of flows that are served
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)
@@ -181,6 +182,11 @@ class Functions:
 
     def effect(self, function: _Callable) -> _Callable:
         self.register(function, purity="effect")
+        return function
+
+    def rewrites(self, function: _Callable) -> _Callable:
+        """Have a pass of your own rewrite each flow that is served with these functions."""
+        self.passes.append(function)  # type: ignore[arg-type]
         return function
 
     def check(self, plan: Plan) -> None:

@@ -147,6 +147,7 @@ class FlowEntry(msgspec.Struct, frozen=True, kw_only=True):
     operators: dict[str, object]
     outputs: dict[str, object]
     defaults: dict[str, object] = {}
+    settable: list[str] = []
 
 
 KINDS: dict[str, type[OperatorEntry]] = {

@@ -26,6 +26,7 @@ from kairos.flow.yaml_operators import Scope, argument_of, bind, params_of
 from kairos.plan.check import check
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.operators import Declaration, Operator, Output
+from kairos.plan.query_settings import check_settable
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
@@ -59,8 +60,9 @@ class _File:
                 Output(column, argument_of(None, "outputs", value))
                 for column, value in top.outputs.items()
             )
-            declaration = Declaration(top.flow, operators, outputs)
+            declaration = Declaration(top.flow, operators, outputs, tuple(top.settable))
             check(declaration)
+            check_settable(declaration)
         except InvalidFlow as error:
             raise InvalidFile(self._name, str(error), line=self._line(error)) from error
         return declaration

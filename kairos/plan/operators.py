@@ -295,9 +295,14 @@ class Output(msgspec.Struct, frozen=True):
     value: Argument
 
 
-class Declaration(msgspec.Struct, frozen=True):
-    """A declared workflow, as a user wrote it."""
+class Declaration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A declared workflow, as a user wrote it.
+
+    `settable`: what a query may set beyond the usual, as OPERATOR.PARAMETER: templates, and values
+    of `data`.
+    """
 
     name: str
     operators: tuple[Operator, ...]
     outputs: tuple[Output, ...]
+    settable: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from kairos.plan.passes.static_prefixes import StaticPrefix, static_prefixes
 from kairos.plan.passes.staying import staying
 from kairos.plan.primitive_graph import PrimitiveGraph
 from kairos.plan.primitives import Divided, primitives
+from kairos.plan.query_settings import check_settable
 
 _MOST_ROUNDS = 16
 
@@ -108,6 +109,7 @@ def compile_plan(
 
     Raises InvalidFlow: it cannot be run; says where, and what would be right."""
     check(declaration)
+    check_settable(declaration)
     declaration = with_batches(declaration, batches)
     passes = passes or Passes()
     now = msgspec.structs.replace(declaration, operators=in_order(declaration.operators))

@@ -1,7 +1,8 @@
 """Settings of a single query: parameters of a flow's operators, which whoever asks may choose.
 
-What a flow *does* stays as it was declared: prompts, schemas, functions, collections and edges are
-none of these.
+What a flow *does* stays as it was declared: schemas, functions, collections and edges are none of
+these. Templates, and values of `data` (by which a branch may choose how an answer is put together),
+are where the flow lists them as `settable`.
 """
 
 from collections.abc import Mapping
@@ -9,10 +10,30 @@ from collections.abc import Mapping
 import msgspec
 
 from kairos.plan.check import every
+from kairos.plan.check_templates import names_used
 from kairos.plan.invalid import InvalidFlow
-from kairos.plan.operators import Declaration, Loop, MapOver, Operator, Params
+from kairos.plan.operators import (
+    Argument,
+    Data,
+    Declaration,
+    Format,
+    Generation,
+    Loop,
+    MapOver,
+    MessageTemplate,
+    Operator,
+    Params,
+    Reference,
+)
+from kairos.plan.references import placeholders
 
 MOST_SETTINGS = 64
+# By kind, where the flow lists it.
+LISTED: Mapping[str, tuple[str, ...]] = {
+    "llm": ("prompt", "system"),
+    "format": ("template",),
+    "data": ("value",),
+}
 # By kind. A number or text that is larger than its operator may have is refused as a flow with it.
 SETTABLE: Mapping[str, tuple[str, ...]] = {
     "llm": ("model", "max_tokens", "temperature", "top_p", "seed", "stop"),
@@ -41,17 +62,42 @@ def with_settings(declaration: Declaration, settings: Mapping[str, object]) -> D
     chosen: dict[str, dict[str, object]] = {}
     for name, value in settings.items():
         operator, _, parameter = name.partition(".")
-        _check_known(name, operator, parameter, kinds)
+        _check_known(name, operator, parameter, kinds, declaration.settable)
         chosen.setdefault(operator, {})[parameter] = value
-    operators = tuple(_chosen(each, chosen) for each in declaration.operators)
+    scope = {each.name: each.name for each in declaration.operators}
+    operators = tuple(_chosen(each, chosen, scope) for each in declaration.operators)
     return msgspec.structs.replace(declaration, operators=operators)
 
 
-def _check_known(name: str, operator: str, parameter: str, kinds: Mapping[str, str]) -> None:
+def check_settable(declaration: Declaration) -> None:
+    """Raises InvalidFlow: it lists what cannot be set, or need not be listed."""
+    kinds = {each.name: each.kind for each in every(declaration.operators)}
+    for name in declaration.settable:
+        operator, _, parameter = name.partition(".")
+        if parameter not in LISTED.get(kinds.get(operator, ""), ()):
+            known = ", ".join(f"{p} of {kind}" for kind, ps in LISTED.items() for p in ps)
+            raise InvalidFlow(
+                None, f"'{name[:100]}' cannot be listed as settable: there are {known}"
+            )
+
+
+def _check_known(
+    name: str,
+    operator: str,
+    parameter: str,
+    kinds: Mapping[str, str],
+    settable: tuple[str, ...],
+) -> None:
     if operator not in kinds:
         known = ", ".join(f"'{each}'" for each in list(kinds)[:20])
         raise InvalidFlow(
             None, f"'{name[:100]}' is of no operator: write OPERATOR.PARAMETER, with one of {known}"
+        )
+    if name in settable and parameter in LISTED.get(kinds[operator], ()):
+        return
+    if parameter in LISTED.get(kinds[operator], ()):
+        raise InvalidFlow(
+            operator, f"the flow does not list '{name[:100]}' as settable", key=parameter
         )
     may_be = SETTABLE.get(kinds[operator], ())
     if parameter not in may_be:
@@ -61,14 +107,60 @@ def _check_known(name: str, operator: str, parameter: str, kinds: Mapping[str, s
         )
 
 
-def _chosen(operator: Operator, chosen: Mapping[str, Mapping[str, object]]) -> Operator:
+def _chosen(
+    operator: Operator, chosen: Mapping[str, Mapping[str, object]], scope: Mapping[str, str]
+) -> Operator:
+    """`scope`: what names mean in a template of the operator."""
     params = operator.params
     if isinstance(params, Loop | MapOver):
-        body = tuple(_chosen(each, chosen) for each in params.body)
+        meant = {each.rpartition(".")[2]: each for each in placeholders(operator)}
+        inner = {**scope, **meant, **{each.name: each.name for each in params.body}}
+        body = tuple(_chosen(each, chosen, inner) for each in params.body)
         params = msgspec.structs.replace(params, body=body)
-    if operator.name in chosen:
-        params = _with_values(operator.name, params, chosen[operator.name])
-    return msgspec.structs.replace(operator, params=params)
+    if operator.name not in chosen:
+        return msgspec.structs.replace(operator, params=params)
+    values = dict(chosen[operator.name])
+    written = {name: values.pop(name) for name in LISTED.get(operator.kind, ()) if name in values}
+    params = _with_values(operator.name, params, values)
+    operator = msgspec.structs.replace(operator, params=params)
+    return _rewritten(operator, written, scope) if written else operator
+
+
+def _rewritten(
+    operator: Operator, values: Mapping[str, object], scope: Mapping[str, str]
+) -> Operator:
+    """With other templates, whose names mean what they did, or operators; or another value."""
+    params: Params = operator.params
+    if isinstance(params, Data):
+        return msgspec.structs.replace(operator, params=Data(values["value"]))
+    for key, value in values.items():
+        if not isinstance(value, str):
+            raise InvalidFlow(operator.name, "it is a template, a text", key=key)
+        if isinstance(params, Format):
+            params = Format(value)
+        elif isinstance(params, Generation):
+            params = _with_message(params, "user" if key == "prompt" else "system", value)
+    changed = msgspec.structs.replace(operator, params=params)
+    inputs: dict[str, Argument] = {}
+    for name in sorted(names_used(changed)):
+        if name in operator.inputs:
+            inputs[name] = operator.inputs[name]
+        elif name in scope:
+            inputs[name] = Reference(scope[name])
+    return msgspec.structs.replace(changed, inputs=inputs)
+
+
+def _with_message(params: Generation, role: str, source: str) -> Generation:
+    """In place of the last message of that role; a system message that is new comes first."""
+    messages = list(params.messages)
+    places = [at for at, each in enumerate(messages) if each.role == role]
+    if places:
+        messages[places[-1]] = msgspec.structs.replace(messages[places[-1]], template=source)
+    elif role == "system":
+        messages.insert(0, MessageTemplate("system", source))
+    else:
+        messages.append(MessageTemplate("user", source))
+    return msgspec.structs.replace(params, messages=tuple(messages))
 
 
 def _with_values(name: str, params: Params, values: Mapping[str, object]) -> Params:

@@ -201,7 +201,7 @@ async def test_a11_settings_of_one_query_change_its_operators_alone(served, engi
     [
         ({"nobody.max_tokens": 3}, "of no operator"),
         ({"max_tokens": 3}, "OPERATOR.PARAMETER"),
-        ({"summary.prompt": "x"}, "can be set, not 'prompt'"),
+        ({"summary.prompt": "x"}, "does not list 'summary.prompt' as settable"),
         ({"summary.messages": []}, "can be set, not 'messages'"),
         ({"doc.columns": []}, "of kind input: nothing can be set"),
         ({"summary.max_tokens": "many"}, "max_tokens"),
@@ -216,6 +216,114 @@ async def test_a11_settings_that_no_operator_has_are_refused(served, settings, s
     assert (answer.status, answer.error()["code"]) == (400, "invalid_flow")
     assert says in answer.error()["message"]
     assert answer.error()["param"] == "settings"
+
+
+MODES = """
+flow: modes
+operators:
+  row: {kind: input}
+  mode: {kind: data, value: one}
+  one: {kind: llm, prompt: "Answer {{ row.q }} from {{ row.a }} and {{ row.b }}"}
+  first: {kind: llm, prompt: "Answer {{ row.q }} from {{ row.a }}"}
+  refined: {kind: llm, prompt: "Refine {{ first }} by {{ row.b }}"}
+  second: {kind: llm, prompt: "Answer {{ row.q }} from {{ row.b }}"}
+  joined: {kind: llm, prompt: "Join {{ first }} and {{ second }}"}
+  answer: {kind: branch, on: mode, cases: {one: one, refine: refined, tree: joined}}
+outputs: {answer: answer}
+settable: [mode.value, one.prompt, one.system, refined.prompt]
+"""
+ROW = {"q": "why", "a": "A", "b": "B"}
+TREE = [
+    "Answer why from A",
+    "Answer why from B",
+    "Join <Answer why from A> and <Answer why from B>",
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({}, ["Answer why from A and B"]),
+        ({"mode.value": "refine"}, ["Answer why from A", "Refine <Answer why from A> by B"]),
+        ({"mode.value": "tree"}, TREE),
+        ({"one.prompt": "{{ row.q }}? {{ row.b }}"}, ["why? B"]),
+        ({"one.prompt": "no names"}, ["no names"]),
+        ({"mode.value": "refine", "refined.prompt": "{{ row.q }} {{ first }}"},
+         ["Answer why from A", "why <Answer why from A>"]),
+        ({"mode.value": "refine", "refined.prompt": "{{ mode }} {{ row.a }}"}, ["refine A"]),
+        ({"one.system": "Be {{ row.q }}", "one.max_tokens": 9}, ["Answer why from A and B"]),
+    ],
+)  # fmt: skip
+async def test_a_query_chooses_how_an_answer_is_put_together_and_asked_for(
+    kairos, engine, tmp_path, settings, asked
+):
+    answers(engine)
+    served = await kairos(engine.url, flows=kept_in(tmp_path / "flows", without=("prefill",)))
+    await put(served, MODES, "modes")
+    for given in (settings, {}, settings):  # whatever plans are kept
+        answer = await invoke(served, ROW, "modes", settings=given)
+        assert answer.status == 200, answer.body
+    found = prompts(engine)
+    assert found[: len(asked)] in (asked, [asked[1], asked[0], *asked[2:]] if len(asked) > 1 else 0)
+    bodies = [json.loads(call.body)["messages"] for call in engine.calls]
+    assert (bodies[0][0] == {"role": "system", "content": "Be why"}) == ("one.system" in settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"refined.system": "x"}, "does not list 'refined.system'"),
+        ({"joined.prompt": "x"}, "does not list 'joined.prompt'"),
+        ({"row.value": "x"}, "of kind input: nothing can be set"),
+        ({"mode.kind": "x"}, "can be set, not 'kind'"),
+        ({"one.prompt": 7}, "a text"),
+        ({"one.prompt": "{{ nobody }}"}, "nobody"),
+        ({"one.prompt": "{{ answer }}"}, "answer"),  # it would need itself
+        ({"one.prompt": "{% broken"}, "one"),
+        ({"one.prompt": "{{ row.q | nothing }}"}, "one"),
+        ({"mode.value": "x" * (1 << 17)}, "settings has"),
+    ],
+)
+async def test_templates_of_a_query_are_checked_as_those_of_a_flow(served, settings, says):
+    await put(served, MODES, "modes")
+    answer = await invoke(served, ROW, "modes", settings=settings)
+    assert answer.status == 400, answer.body
+    assert says in answer.error()["message"]
+
+
+@pytest.mark.parametrize("listed", ["mode.kind", "row.value", "one.max_tokens", "nobody.prompt"])
+async def test_what_cannot_be_listed_as_settable_is_refused(served, listed):
+    answer = await put(served, MODES.replace("one.system", listed), "modes")
+    assert answer.status == 400
+    assert "cannot be listed as settable" in answer.error()["message"]
+
+
+OWN_PASS = """
+import msgspec
+from kairos.flow import Functions
+
+functions = Functions()
+
+@functions.rewrites
+def shorter(declaration):
+    def of(operator):
+        if operator.kind != "llm":
+            return operator
+        params = msgspec.structs.replace(operator.params, max_tokens=3)
+        return msgspec.structs.replace(operator, params=params)
+    return msgspec.structs.replace(declaration, operators=tuple(map(of, declaration.operators)))
+"""
+
+
+async def test_passes_of_an_operators_own_rewrite_flows_that_are_served(kairos, engine, tmp_path):
+    (tmp_path / "functions.py").write_text(OWN_PASS)
+    answers(engine)
+    flows = kept_in(tmp_path / "flows", functions=str(tmp_path / "functions.py"))
+    served = await kairos(engine.url, flows=flows)
+    await put(served)
+    assert (await invoke(served, {"text": "x"}, settings={"verdict.max_tokens": 9})).status == 200
+    asked = [json.loads(call.body) for call in engine.calls]
+    assert [body["max_tokens"] for body in asked] == [3, 9]
 
 
 async def test_another_tenants_flow_is_not_there(kairos, engine, tmp_path):

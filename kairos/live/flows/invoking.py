@@ -114,8 +114,14 @@ class Invoking:
         of_any = None if processors is None else processors.of()
         planning = TenantThreads(threads, _PLANS_AT_ONCE)
         shares = settings.share_s > 0
-        batches = settings.batches
-        self.plans = FlowPlans(functions, of_any, planning, shares=shares, batches=batches)
+        self.plans = FlowPlans(
+            functions,
+            of_any,
+            planning,
+            shares=shares,
+            batches=settings.batches,
+            without=settings.without,
+        )
         self.store = store
         self._shared = SharedResults(settings.share_s) if shares else None
         self._threads = TenantThreads(threads, _COMPUTING_AT_ONCE)

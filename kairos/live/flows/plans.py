@@ -1,6 +1,6 @@
 """Plans of flows that came over HTTP: made once for each text and its settings, and kept."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -16,6 +16,7 @@ from kairos.plan.operators import Declaration, Generation, Reference
 from kairos.plan.pipeline import Passes, Plan, compile_plan
 from kairos.plan.plan_cache import PlanCache
 from kairos.plan.query_settings import with_settings
+from kairos.plan.rewriting import rewritten
 
 
 class FlowPlans:
@@ -29,11 +30,14 @@ class FlowPlans:
         *,
         shares: bool = False,
         batches: Mapping[str, int] = {},
+        without: Sequence[str] = (),
     ) -> None:
         """`functions`, `processors`: what flows may use. `threads`: where plans are made.
-        `shares`: invocations fetch results of others. `batches`: efficient ones, as measured."""
-        # A single row has no batch to come whose beginnings would be kept.
-        self._passes = Passes(cached=shares, touch=False)
+        `shares`: invocations fetch results of others. `batches`: efficient ones, as measured.
+        `without`: passes that are off."""
+        # A single row has no batch to come, whose prompts would be ordered or begun.
+        off = dict.fromkeys(without, False)
+        self._passes = Passes(**{"cached": shares, "touch": False, "order": False, **off})
         self._functions, self._processors, self._threads = functions, processors, threads
         self._batches = batches
         self._plans = PlanCache()
@@ -62,6 +66,7 @@ class FlowPlans:
     ) -> Plan:
         try:
             declaration = _declaration(name, source, is_json=is_json)
+            declaration = rewritten(declaration, self._functions.passes)
             asked = with_models(with_settings(declaration, settings), self._processors)
             stay = self._processors is not None and self._processors.keeps_values
             plan = compile_plan(asked, self._passes, values_stay=stay, batches=self._batches)

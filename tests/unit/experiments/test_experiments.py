@@ -44,6 +44,7 @@ QUICKEST = (
     "e64_mini_batches",
     "e65_depth_order",
     "e68_measured_batches",
+    "e69_served_passes",
 )
 
 
