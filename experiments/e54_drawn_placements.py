@@ -1,7 +1,8 @@
 """Measure how far placements of drawn flows are from the best that is known.
 
 A hundred flows of 20 to 100 operators on 2 to 16 devices (`placement_problems.py`). The best known
-is the least of all ways here, and of a search that goes on for three times as long.
+is the least of all ways here, and of a search that remembers more moves and goes on for four times
+as long or longer.
 Expected: at most 5 % behind it anywhere, never behind a simple rule. Left out: whether the times of
 operators and loads are true. Ten minutes of one core.
 """
@@ -16,7 +17,6 @@ from bench.report import Figure
 from experiments.claim import Study, gap_figures, table
 from experiments.placement_problems import drawn_flow
 from experiments.report import commit
-from kairos.plan.device_work import schedule
 from kairos.plan.placement import place
 from kairos.plan.placement_baselines import co_located, data_parallel, one_by_one, round_robin
 from kairos.plan.placement_moves import PlanMoves
@@ -29,7 +29,8 @@ RULES = {
 }
 PLANNED = "planned"
 _FLOWS, _FEW = 100, 2
-_LONG, _SHORT = 3_000_000, 50_000  # steps of the search for the best known
+_LONG, _SHORT = 150_000_000, 500_000  # steps of the search for the best known
+_HISTORIES = 10_000, 3_000, 30_000, 3_000, 10_000, 1_000
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,15 +55,16 @@ def measure(quick: bool) -> Iterator[Row]:
         plans = {PLANNED: planned} | {
             name: rule(works, loads, devices) for name, rule in RULES.items()
         }
-        moves = PlanMoves(works, loads, devices)
-        longer = moves.shake(planned.choices, _SHORT if quick else _LONG, replicas=True)
+        moves, steps = PlanMoves(works, loads, devices), _SHORT if quick else _LONG
+        starts = [plans[name].choices for name in ("data parallel", "one by one", PLANNED)]
+        longer = moves.cost(moves.improve(starts, steps, _HISTORIES))[0]
         took = {name: plan.makespan_us for name, plan in plans.items()}
         yield Row(
             commit=at_commit,
             seed=seed,
             operators=len(works),
             devices=devices,
-            best=min(*took.values(), schedule(works, loads, devices, longer).makespan_us),
+            best=min(*took.values(), longer),
             took=took,
             cpu_s=round(cpu_s, 2),
         )
@@ -82,7 +84,7 @@ def section(rows: Sequence[Row]) -> str:
 def figures(rows: Sequence[Row]) -> list[Figure]:
     gaps = [100 * (row.took[PLANNED] / row.best - 1) for row in rows]
     name = "placement of drawn flows behind the best known"
-    return gap_figures(name, gaps, f"% of its time, {len(gaps)} flows", mean=2.0, worst=5.0)
+    return gap_figures(name, gaps, f"% of its time, {len(gaps)} flows", mean=1.0, worst=5.0)
 
 
 STUDY = Study(

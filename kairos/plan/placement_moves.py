@@ -1,241 +1,198 @@
-"""Plans of devices made better by moves: a local search after the beam search of `placement.py`.
+"""Plans of devices made better by moves: a local search after the rules of `placement.py`.
 
-An operator that the end waits for is put elsewhere: on any device, between any two of its
-operators, or shared by several. What helps is kept, until no move helps; then some operators are
-moved at will, and the search goes on from there, as long as there are steps. Deterministic. Not in
-the papers.
+An operator, often one that the end waits for, is put elsewhere: on any device, between any two of
+its operators, beside one of its model, in exchange with another, with all that a device runs of its
+model, or shared by several. What comes of it is gone on with if it is no worse than what there was
+some moves before: late acceptance (Burke and Bykov, 2017), which needs no temperature. Walks that
+remember few moves and many begin with given plans, then with the best there is. Deterministic. Not
+in the papers.
+
+`placement_moves.c` takes the steps, and Python where that is not compiled (`placement_walk.py`):
+the same ones, but in the same time a fiftieth of them.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+import ctypes
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain, count
 
+from kairos.native_library import function, load
 from kairos.plan.device_work import DeviceChoice, LoadTime, OperatorWork
+from kairos.plan.placement_walk import (
+    Cost,
+    Problem,
+    Reckoned,
+    Walk,
+    Walked,
+    bits,
+    walk_in_python,
+)
 
-Placed = tuple[int, tuple[int, ...]]  # an operator, and the devices that share it
-Cost = tuple[float, float, int]  # when the last ends, when devices end together, loads
-
-
-class _Reckoning:
-    """The times of a plan, kept so that another that parts from it late is reckoned from there."""
-
-    def __init__(self, moves: "PlanMoves", plan: list[Placed]) -> None:
-        self.plan = plan
-        self._of = moves
-        count = len(plan)
-        self.first, self.ends = [0.0] * count, [0.0] * count
-        self.place, self.cause = [0] * count, [-1] * count
-        devices = moves.devices
-        self._states = [
-            ([0.0] * devices, [-1] * devices, [0] * devices, [-1] * devices, [-1] * devices, 0)
-        ]
-        self.cost: Cost = (math.inf, 0.0, 0)
-        self._go_through(0)
-
-    def betters(self, plan: list[Placed], start: int) -> "_Reckoning | None":
-        """Return what comes of another plan, if that is better; it is the same up to `start`."""
-        other = _Reckoning.__new__(_Reckoning)
-        other.plan, other._of = plan, self._of
-        other.first, other.ends = self.first.copy(), self.ends.copy()
-        other.place, other.cause = self.place.copy(), self.cause.copy()
-        other._states = self._states[: start + 1]
-        other.cost = self.cost
-        return other if other._go_through(start) else None
-
-    def blame(self) -> list[int]:
-        """Return the places of the operators that the end waits for, the last first."""
-        found = []
-        at = self.place[max(range(len(self.ends)), key=self.ends.__getitem__)]
-        while at >= 0:
-            found.append(at)
-            at = self.cause[at]
-        return found
-
-    def _go_through(self, start: int) -> bool:  # noqa: C901 - one loop: a call costs as much
-        """Return whether it is better than the cost that is known; then that is its own."""
-        of, plan = self._of, self.plan
-        first, ends, place, cause = self.first, self.ends, self.place, self.cause
-        limit, *_ = self.cost
-        a, b, c, d, e, loads = self._states[start]
-        for at in range(start, len(plan)):
-            n, devices = plan[at]
-            free, resident, known, context, before = (
-                a.copy(),
-                b.copy(),
-                c.copy(),
-                d.copy(),
-                e.copy(),
-            )
-            parts, model, ours = len(devices), of.model[n], of.context[n]
-            share = of.run[n][min(parts, len(of.run[n])) - 1]
-            needs, may_last = of.needs[n], of.last[n]
-            first_at, ends_at, why = -1.0, 0.0, -1
-            for device in devices:
-                run = share
-                if ours >= 0 and context[device] == ours:
-                    run = max(0.0, share - of.reused[n] / parts)
-                last = run if may_last is None or may_last > run else may_last
-                begins, because = free[device], before[device]
-                if resident[device] == model:
-                    begins += of.stay[model]
-                else:
-                    loads += 1
-                    begins += of.wake[model] if known[device] >> model & 1 else of.load[model]
-                end, slow = 0.0, -1
-                for needed in needs:
-                    if first[needed] > begins:
-                        begins, because = first[needed], place[needed]
-                    if ends[needed] > end:
-                        end, slow = ends[needed], place[needed]
-                if end + last > begins + run:
-                    end, because = end + last, slow
-                else:
-                    end = begins + run
-                free[device], resident[device] = end, model
-                known[device] |= 1 << model
-                context[device], before[device] = ours, at
-                if first_at < 0 or begins + last < first_at:
-                    first_at = begins + last
-                if end > ends_at:
-                    ends_at, why = end, because
-            if ends_at + of.tails[n] > limit + 1e-9:
-                return False
-            first[n], ends[n], place[n], cause[at] = first_at, ends_at, at, why
-            a, b, c, d, e = free, resident, known, context, before
-            self._states.append((a, b, c, d, e, loads))
-        cost = (max(ends, default=0.0), sum(a), loads)
-        if cost < self.cost:
-            self.cost = cost
-            return True
-        return False
+HISTORIES = 100, 1_000, 3_000, 300  # moves that walks remember
+_SLACK = 0.05  # of the time, that a walk from the best plan may lose at first
+_IDLE, _IDLE_EACH = 20_000, 20  # moves that find nothing, until a walk ends; of its history's
+_MOST_MODELS = 64  # a bit for each
+_ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int64
 
 
 class PlanMoves:
-    """Reckons plans quickly, and makes them better."""
+    """Reckons plans quickly, and makes them better. `replicas`: operators may be shared.
+
+    `native`: by C, where it is compiled.
+    """
 
     def __init__(
-        self, works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int
+        self,
+        works: Sequence[OperatorWork],
+        loads: Mapping[str, LoadTime],
+        devices: int,
+        *,
+        replicas: bool = True,
+        native: bool = True,
     ) -> None:
         self._names = [each.name for each in works]
-        number = self._number = {name: at for at, name in enumerate(self._names)}
-        self.needs = [[number[name] for name in w.needs if name in number] for w in works]
-        self._followers: list[list[int]] = [[] for _ in works]
-        for at, needs in enumerate(self.needs):
-            for needed in needs:
-                self._followers[needed].append(at)
-        models = list(dict.fromkeys(each.model for each in works))
-        self.model = [models.index(each.model) for each in works]
-        self.load = [loads[name].load_us for name in models]
-        self.wake = [
-            loads[name].load_us if (wake := loads[name].wake_us) is None else wake
-            for name in models
-        ]
-        self.stay = [loads[name].stay_us for name in models]
-        self.run = [each.run_us for each in works]
-        self.last = [each.last_us for each in works]
-        contexts = [(each.model, each.context) for each in works]
-        self.context = [
-            -1 if each.context is None else contexts.index((each.model, each.context))
-            for each in works
-        ]
-        self.reused = [each.reused_us for each in works]
-        self._calls = [each.calls for each in works]
-        self._is_heavy = [each.run_us[0] > loads[each.model].load_us for each in works]
-        self.devices = devices
-        self.tails = [0.0] * len(works)  # from the end of each to the end of all that needs it
-        for at in reversed(range(len(works))):
-            least = max(0.0, min(self.run[at]) - self.reused[at])
-            last = self.last[at]
-            least = least if last is None else min(least, last)
-            for needed in self.needs[at]:
-                self.tails[needed] = max(self.tails[needed], least + self.tails[at])
+        self._number = {name: at for at, name in enumerate(self._names)}
+        self._problem = _problem(works, loads, devices, replicas=replicas)
+        is_few = len(self._problem.load) <= _MOST_MODELS
+        self._native = _Native(self._problem) if native and is_few and _LIBRARY else None
+
+    @property
+    def is_native(self) -> bool:
+        return self._native is not None
 
     def improve(
-        self, choices: Sequence[DeviceChoice], steps: int, *, replicas: bool
-    ) -> tuple[list[DeviceChoice], int]:
-        """Return a plan that no move makes better, or the best when the steps are used up, and
-        the steps that are left."""
-        plan, _, steps = self._descend(self._placed(choices), steps, replicas=replicas)
-        return self._chosen(plan), steps
-
-    def shake(
-        self, choices: Sequence[DeviceChoice], steps: int, *, replicas: bool
+        self,
+        plans: Sequence[Sequence[DeviceChoice]],
+        steps: int,
+        histories: Sequence[int] = HISTORIES,
     ) -> list[DeviceChoice]:
-        """Move some operators at will, then make that better, as long as there are steps.
+        """Return the best plan that so many steps find: devices of operators that are reckoned.
 
-        Return the best plan. Deterministic.
+        The first walks begin with the plans in turn, the others with the best that was found.
         """
-        best = self._placed(choices)
-        cost, state = _Reckoning(self, best).cost, 1
-        while steps > 0:
-            plan = best
-            for _ in range(2 + state % 4):
-                state = state * 6364136223846793005 + 1442695040888963407 & (1 << 64) - 1
-                moves = [*self._moves(plan, (state >> 33) % len(plan), replicas=replicas)]
-                if moves:
-                    plan = moves[(state >> 13) % len(moves)][1]
-            steps -= len(plan)  # also where nothing can be moved
-            plan, found, steps = self._descend(plan, steps, replicas=replicas)
-            if found < cost:
-                best, cost = plan, found
-        return self._chosen(best)
+        starts = [self._numbered(each) for each in plans]
+        order, on = min(starts, key=self._cost)
+        best = self._cost((order, on))
+        for turn in count():
+            if steps <= 0 or not order:
+                break
+            is_first = turn < len(histories)
+            history = histories[turn % len(histories)]
+            how = Walk(
+                steps=steps,
+                idle_most=max(_IDLE, _IDLE_EACH * history),
+                history=history,
+                slack=0.0 if is_first else _SLACK,
+                seed=turn + 1,
+            )
+            found = self.walk(*(starts[turn % len(starts)] if is_first else (order, on)), how)
+            steps -= found.steps
+            cost = self._cost((found.order, found.on))
+            if cost < best:
+                order, on, best = found.order, found.on, cost
+        return [DeviceChoice(self._names[n], tuple(bits(on[n]))) for n in order]
 
-    def _descend(
-        self, best: list[Placed], steps: int, *, replicas: bool
-    ) -> tuple[list[Placed], Cost, int]:
-        """Move operators that the end waits for, as long as that helps."""
-        base = _Reckoning(self, best)
-        is_better = True
-        while is_better and steps > 0:
-            is_better = False
-            for at in base.blame():
-                for first, moved in self._moves(base.plan, at, replicas=replicas):
-                    steps -= len(moved) - first
-                    other = base.betters(moved, first)
-                    if other is not None:
-                        base, is_better = other, True
-                        break
-                if is_better or steps <= 0:
-                    break
-        return base.plan, base.cost, steps
+    def walk(self, order: Sequence[int], on: Sequence[int], how: Walk) -> Walked:
+        """Return the best of one walk."""
+        if self._native is not None:
+            return self._native.walk(order, on, how)
+        return walk_in_python(self._problem, order, on, how)
 
     def cost(self, choices: Sequence[DeviceChoice]) -> Cost:
         """Return what a plan comes to; the less goes first."""
-        return _Reckoning(self, self._placed(choices)).cost
+        return self._cost(self._numbered(choices))
 
-    def _placed(self, choices: Sequence[DeviceChoice]) -> list[Placed]:
-        return [(self._number[each.operator], each.devices) for each in choices]
+    def _cost(self, numbered: tuple[list[int], list[int]]) -> Cost:
+        return Reckoned(self._problem, *numbered).cost
 
-    def _chosen(self, plan: Sequence[Placed]) -> list[DeviceChoice]:
-        return [DeviceChoice(self._names[n], devices) for n, devices in plan]
+    def _numbered(self, choices: Sequence[DeviceChoice]) -> tuple[list[int], list[int]]:
+        order, on = [self._number[each.operator] for each in choices], [0] * len(choices)
+        for n, each in zip(order, choices, strict=True):
+            on[n] = sum(1 << device for device in each.devices)
+        return order, on
 
-    def _moves(
-        self, plan: Sequence[Placed], at: int, *, replicas: bool
-    ) -> Iterator[tuple[int, list[Placed]]]:
-        """Put an operator elsewhere: on each device, before or behind each of its operators."""
-        n, devices = plan[at]
-        rest = [*plan[:at], *plan[at + 1 :]]
-        needs, followers = set(self.needs[n]), set(self._followers[n])
-        lowest = max((to + 1 for to, (each, _) in enumerate(rest) if each in needs), default=0)
-        highest = min(
-            (to for to, (each, _) in enumerate(rest) if each in followers), default=len(rest)
+
+def _problem(
+    works: Sequence[OperatorWork],
+    loads: Mapping[str, LoadTime],
+    devices: int,
+    *,
+    replicas: bool,
+) -> Problem:
+    number = {each.name: at for at, each in enumerate(works)}
+    needs = [[number[name] for name in each.needs if name in number] for each in works]
+    followers: list[list[int]] = [[] for _ in works]
+    for at, needed in enumerate(needs):
+        for each in needed:
+            followers[each].append(at)
+    models = list(dict.fromkeys(each.model for each in works))
+    times = [loads[name] for name in models]
+    contexts = [(each.model, each.context) for each in works]
+    tails = [0.0] * len(works)
+    for at in reversed(range(len(works))):
+        least = max(0.0, min(works[at].run_us) - works[at].reused_us)
+        last = works[at].last_us
+        least = least if last is None else min(least, last)
+        for each in needs[at]:
+            tails[each] = max(tails[each], least + tails[at])
+    return Problem(
+        devices=devices,
+        needs=needs,
+        followers=followers,
+        model=[models.index(each.model) for each in works],
+        context=[
+            -1 if each.context is None else contexts.index((each.model, each.context))
+            for each in works
+        ],
+        parts=[
+            max(1, min(devices, each.calls))
+            if replicas and each.run_us[0] > loads[each.model].load_us
+            else 1
+            for each in works
+        ],
+        run=[[each.run_us[min(n, len(each.run_us) - 1)] for n in range(devices)] for each in works],
+        last=[-1.0 if each.last_us is None else each.last_us for each in works],
+        reused=[each.reused_us for each in works],
+        tails=tails,
+        load=[each.load_us for each in times],
+        wake=[each.load_us if each.wake_us is None else each.wake_us for each in times],
+        stay=[each.stay_us for each in times],
+    )
+
+
+class _Native:
+    """A problem as `placement_moves.c` has it."""
+
+    def __init__(self, of: Problem) -> None:
+        assert _LIBRARY is not None
+        self._count, self._devices = len(of.needs), of.devices
+        numbers = *_linked(of.needs), *_linked(of.followers), of.model, of.context, of.parts
+        run = list(chain.from_iterable(of.run))
+        times = run, of.last, of.reused, of.tails, of.load, of.wake, of.stay
+        whole, floats = [array("q", each) for each in numbers], [array("d", each) for each in times]
+        self._held = whole, floats
+        at = [each.buffer_info()[0] for each in whole]
+        at += [each.buffer_info()[0] for each in floats]
+        addresses = (_ADDRESS * len(at))(*at)
+        sizes = (_INT * 2)(self._count, self._devices)
+        self._problem = ctypes.create_string_buffer(bytes(sizes) + bytes(addresses))
+        self._bytes = function(_LIBRARY, "kairos_walk_bytes", _INT, *[_INT] * 3)
+        self._walk = function(
+            _LIBRARY, "kairos_walk", _INT, *[_ADDRESS] * 4, *[_INT] * 3, ctypes.c_double, _INT
         )
-        for device in range(self.devices):
-            slots = [to for to in range(lowest, highest) if device in rest[to][1]]
-            for to in (*slots, highest):
-                if (to, (device,)) != (at, devices):
-                    yield min(at, to), [*rest[:to], (n, (device,)), *rest[to:]]
-        if replicas and self._is_heavy[n]:
-            for parts in range(2, min(self.devices, self._calls[n]) + 1):
-                shared = self._shares(rest, lowest, highest, parts)
-                for to in (lowest, highest):
-                    yield min(at, to), [*rest[:to], (n, shared), *rest[to:]]
 
-    def _shares(
-        self, rest: Sequence[Placed], lowest: int, highest: int, parts: int
-    ) -> tuple[int, ...]:
-        """Return the devices that have least to do between."""
-        busy = [0] * self.devices
-        for _, devices in rest[lowest:highest]:
-            for device in devices:
-                busy[device] += 1
-        return tuple(sorted(sorted(range(self.devices), key=lambda d: (busy[d], d))[:parts]))
+    def walk(self, order: Sequence[int], on: Sequence[int], how: Walk) -> Walked:
+        best, best_on = array("q", order), array("Q", on)
+        room = ctypes.create_string_buffer(self._bytes(self._count, self._devices, how.history))
+        taken = self._walk(
+            self._problem, best.buffer_info()[0], best_on.buffer_info()[0], room, *how
+        )
+        return Walked(list(best), list(best_on), taken)
+
+
+def _linked(found: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
+    """All of them, and where those of each begin, with the end."""
+    return [0, *accumulate(map(len, found))], [*chain.from_iterable(found), 0]
+
+
+_LIBRARY = load("kairos.plan", "placement_moves", ctypes.CDLL)

@@ -1,6 +1,7 @@
 """H3, H4: where a flow's operators run, where devices switch models."""
 
 import itertools
+import os
 import random
 
 import msgspec
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from experiments.placement_problems import drawn_flow
 from kairos.errors import SetupError
+from kairos.plan import placement_moves
 from kairos.plan.device_work import DeviceChoice, LoadTime, OperatorWork, schedule, share
 from kairos.plan.placement import place
 from kairos.plan.placement_baselines import co_located, data_parallel, one_by_one, round_robin
@@ -190,15 +192,72 @@ def test_no_simple_rule_is_better_on_large_flows(seed):
 def test_moves_reckon_what_a_schedule_takes_and_keep_what_is_needed(seed, count, devices, replicas):
     works = graph(seed, count=3 * count)
     choices = [DeviceChoice(each.name, (n % devices,)) for n, each in enumerate(works)]
-    moves = PlanMoves(works, LOADS, devices)
+    moves = PlanMoves(works, LOADS, devices, replicas=replicas)
     before = schedule(works, LOADS, devices, choices)
     assert moves.cost(choices)[0] == pytest.approx(before.makespan_us)
 
-    better, left = moves.improve(choices, 5_000, replicas=replicas)
-    shaken = moves.shake(better, 2_000, replicas=replicas)
-    for plan in (better, shaken):
-        after = schedule(works, LOADS, devices, plan)  # a need that comes later breaks it
-        assert after.makespan_us == pytest.approx(moves.cost(plan)[0])
-        assert after.makespan_us <= before.makespan_us + 1e-9
-        assert sorted(each.operator for each in plan) == sorted(each.name for each in works)
-    assert left <= 5_000
+    plan = moves.improve([choices], 20_000)
+    after = schedule(works, LOADS, devices, plan)  # a need that comes later breaks it
+    assert after.makespan_us == pytest.approx(moves.cost(plan)[0])
+    assert after.makespan_us <= before.makespan_us + 1e-9
+    assert sorted(each.operator for each in plan) == sorted(each.name for each in works)
+
+
+def walks(seed):
+    """A flow, a plan of it, and ways to walk from there."""
+    if seed % 2:
+        works, loads, devices = drawn_flow(seed)
+    else:
+        works, loads, devices = graph(seed, count=3 + seed % 7), LOADS, 1 + seed % 5
+    dice = random.Random(seed)
+    rule = dice.choice((round_robin, data_parallel, one_by_one))
+    histories, steps = (dice.choice((1, 7, 100)), 20), dice.choice((500, 4_000, 10_000))
+    return works, loads, devices, rule(works, loads, devices).choices, histories, steps
+
+
+def same_walk(seed):
+    works, loads, devices, plan, histories, steps = walks(seed)
+    found = []
+    for native in (True, False):
+        moves = PlanMoves(works, loads, devices, replicas=seed % 3 > 0, native=native)
+        assert moves.is_native == native
+        found.append(moves.improve([plan], steps, histories))
+    assert found[0] == found[1]
+
+
+@pytest.fixture
+def compiled():
+    """The compiled walk. In CI it must be there."""
+    if not PlanMoves([], {}, 1).is_native:
+        assert not os.environ.get("CI"), "placement_moves.c is not compiled, and here it must be"
+        pytest.skip("placement_moves.c is not compiled: `python scripts/compile_native.py`")
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("seed", range(40))
+def test_c_and_python_walk_to_the_same_plan(seed):
+    same_walk(seed)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("compiled")
+def test_c_and_python_walk_to_the_same_plan_from_a_thousand_plans():
+    for seed in range(1_000, 2_000):
+        same_walk(seed)
+
+
+@pytest.mark.parametrize("seed", [2, 6, 13, 70])
+def test_python_alone_places_no_worse_than_simple_rules(seed, monkeypatch):
+    works, loads, devices = drawn_flow(seed)
+    monkeypatch.setattr(placement_moves, "_LIBRARY", None)
+    found = place(works, loads, devices)
+    for rule in (round_robin, co_located, data_parallel, one_by_one):
+        assert found.makespan_us <= rule(works, loads, devices).makespan_us + 1e-9
+
+
+def test_more_models_than_a_word_has_bits_are_placed():
+    loads = {f"m{n}": LoadTime(load_us=3.0) for n in range(70)}
+    works = [work(f"o{n}", f"m{n % 70}", 4) for n in range(80)]
+    found = place(works, loads, 4)
+    assert {each.operator for each in found.phases} == {each.name for each in works}
+    assert not PlanMoves(works, loads, 4).is_native
