@@ -62,6 +62,7 @@ _MODULES = (
     "e63_little_memory",
     "e64_mini_batches",
     "e65_depth_order",
+    "e66_order_forecast",
     "e68_measured_batches",
     "e69_served_passes",
     "e62_hardware_loads",

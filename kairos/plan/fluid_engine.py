@@ -70,6 +70,7 @@ class FluidInstance:
         self._context = 0.0  # tokens that a step reads
         self._began_at, self._steps, self._first_us, self._growth_us = 0.0, 0, 0.0, 0.0
         self._chunks: list[tuple[Running, float]] = []
+        self._users: dict[int, int] = {}  # by prefix, calls that hold it
         self._known: OrderedDict[int, float] = OrderedDict()  # prefixes, and the tokens of each
         self._known_tokens = 0.0
 
@@ -96,6 +97,31 @@ class FluidInstance:
             found = tokens
         size = self._profile.block_size
         return min(found, call.prompt_tokens - 1) // size * size
+
+    def needs(self, call: FluidCall) -> float:
+        """Return the memory that it needs beside what other calls hold of its prompt."""
+        shared = 0.0
+        for name, tokens in call.prefixes:
+            if name not in self._users:
+                break
+            shared = tokens
+        return call.holds - shared
+
+    def hold(self, call: FluidCall) -> None:
+        """A call takes its memory."""
+        self.held += self.needs(call)
+        self.calls += 1
+        for name, _ in call.prefixes:
+            self._users[name] = self._users.get(name, 0) + 1
+
+    def release(self, call: FluidCall) -> None:
+        """A call gives back what no other holds."""
+        for name, _ in call.prefixes:
+            self._users[name] -= 1
+            if not self._users[name]:
+                del self._users[name]
+        self.held -= self.needs(call)
+        self.calls -= 1
 
     def remember_prompt(self, call: FluidCall) -> None:
         before = 0.0

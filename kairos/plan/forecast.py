@@ -4,11 +4,12 @@ The calls that are expected (`expected_calls`) go through the pool as a fluid (`
 intervals are from how sure the learnt lengths are: all answers and prompts at the lower ends of
 their intervals, and at the upper ones. Of a long table the first rows are reckoned, and the rest
 takes as long as the second half of these does; by the first half it is reckoned how much the ends
-differ from the means. What follows from a group is not in it.
+differ from the means. The order is that which the run would keep. What follows from a group is not
+in it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
@@ -18,12 +19,15 @@ from kairos.model import SECOND
 from kairos.plan.expected_calls import ExpectedCalls, expected_calls
 from kairos.plan.flow_profile import FlowProfile, OperatorProfile, holding
 from kairos.plan.fluid_engine import Beginning, FluidCall
+from kairos.plan.kept_order import RunEngines, kept_order
 from kairos.plan.makespan import makespan
+from kairos.plan.passes.order import AS_DECLARED, CallOrder
 from kairos.plan.pipeline import Plan
 
 # What is reckoned of a table: as many rows as make so many calls, or fill the pool so often.
 ROWS_RECKONED = 1_000
 CALLS_RECKONED, _FILLED = 20_000, 10
+ROWS_TRIED = 16  # by which a run finds its order: those that it asks for first
 
 Rows = Iterable[Mapping[str, object]]
 
@@ -73,12 +77,14 @@ def forecast(
         count: how many rows the table has; None: all are read to find out.
     """
     left, learnt = iter(rows), holding(profile, plan)
+    first = [*islice(left, ROWS_TRIED)]
+    left = chain(first, left)
     most = max(CALLS_RECKONED, _FILLED * instances * engine.max_num_seqs)
     calls = expected_calls(plan, learnt, islice(left, ROWS_RECKONED), most)
     reckoned = len(calls.ends)
     if count is None:
         count = reckoned + sum(1 for _ in left)
-    pool = engine, instances
+    pool = engine, instances, order_of(plan, first, engine, instances)
     sample, means = calls, _of(calls, calls.calls, *pool)
     part = means
     if count > reckoned > 1:
@@ -137,11 +143,26 @@ def with_text_tokens(profile: FlowProfile, plan: Plan, rows: Rows) -> FlowProfil
     return msgspec.structs.replace(profile, operators=operators)
 
 
+def order_of(
+    plan: Plan, rows: Sequence[Mapping[str, object]], engine: EngineProfile, instances: int
+) -> CallOrder:
+    """Return the order that a run would keep, which knows of its engines as much (`--engine`)."""
+    if not plan.passes.order or not rows:
+        return AS_DECLARED
+    capacity = instances * engine.max_num_seqs
+    pool = RunEngines(instances, instances * engine.kv_tokens, capacity, 2 * capacity)
+    return kept_order(plan, rows[:ROWS_TRIED], pool)
+
+
 def _of(
-    found: ExpectedCalls, calls: Sequence[FluidCall], engine: EngineProfile, instances: int
+    found: ExpectedCalls,
+    calls: Sequence[FluidCall],
+    engine: EngineProfile,
+    instances: int,
+    order: CallOrder,
 ) -> _Reckoned:
     """`calls`: those found, or as long as they are at one end."""
-    took = makespan(calls, engine, instances)
+    took = makespan(calls, engine, instances, order, found.operators)
     return _Reckoned(
         time_s=took.time_us / SECOND,
         calls=sum(not each.function_us for each in calls),

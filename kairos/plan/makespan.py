@@ -4,8 +4,10 @@
 Beginnings of prompts that the plan computes ahead go as `execution/prefills.py` has it: when a call
 goes that the rest waits for, if engines have room then and few rows are open; else never.
 
+Calls go in the order that the run keeps (`kept_order.py`), with as many rows open as that says.
+
 Not modelled: preemption (a call goes to an instance when its prompt and half of its answer fit),
-what the balancer learns, and anything that fails.
+what the balancer learns, anything that fails, and rows that stay open for calls of other rows.
 """
 
 import heapq
@@ -17,6 +19,7 @@ import msgspec
 from kairos.dispatcher.survival_packing import ALIKE, ALIKE_BUT_FOR_LOAD
 from kairos.engine_profile import EngineProfile
 from kairos.plan.fluid_engine import Beginning, FluidCall, FluidInstance, Running
+from kairos.plan.passes.order import AS_DECLARED, CallOrder
 from kairos.plan.passes.prefill import goes_ahead
 
 _COMES, _ENDS, _BEGINS, _FUNCTION = 0, 1, 2, 3
@@ -28,11 +31,70 @@ class Makespan(msgspec.Struct, frozen=True):
     cached_tokens: float  # of prompts
 
 
-def makespan(calls: Sequence[FluidCall], profile: EngineProfile, instances: int) -> Makespan:
+def makespan(
+    calls: Sequence[FluidCall],
+    profile: EngineProfile,
+    instances: int,
+    order: CallOrder = AS_DECLARED,
+    operators: Sequence[str] = (),
+) -> Makespan:
     """From the first call to the end of the last. Rows come in their order; what is ready goes to
-    the instance on which it costs least. Takes O(log n) for each call and prefix."""
-    pool = _Pool(calls, profile, instances)
+    the instance on which it costs least. Takes O(log n) for each call and prefix.
+
+    Args:
+        calls: rows one after the other.
+        profile: of each instance.
+        instances: in the pool.
+        order: that the run keeps.
+        operators: of each call; none are needed where the order has no turns.
+    """
+    turns = _Turns(calls, order, operators)
+    pool = _Pool(calls, profile, instances, turns)
     return pool.run()
+
+
+class _Turns:
+    """Owns which rows are open, and says which call is next of those that are ready."""
+
+    def __init__(
+        self, calls: Sequence[FluidCall], order: CallOrder, operators: Sequence[str]
+    ) -> None:
+        self._calls, self._order, self._operators = calls, order, operators
+        self._left = Counter(call.row for call in calls)  # calls of rows that have not ended
+        rows = list(self._left)
+        self._most = len(rows) if order.open_rows is None else order.open_rows
+        self._outside = deque(rows[self._most :])
+        self._held_back: dict[int, list[int]] = {row: [] for row in self._outside}
+
+    @property
+    def open(self) -> int:
+        return len(self._left) - len(self._outside)
+
+    @property
+    def holds_back(self) -> bool:
+        return bool(self._outside)
+
+    def key(self, index: int) -> tuple[int, int, int, int, int]:
+        """The less goes first."""
+        row, order = self._calls[index].row, self._order
+        turn = order.turn(self._operators[index]) if self._operators else order.turn("")
+        return row // order.together if order.together else 0, turn.sequence, row, turn.place, index
+
+    def is_held_back(self, index: int) -> bool:
+        """Whether its row is not open yet, with which it comes."""
+        held = self._held_back.get(self._calls[index].row)
+        if held is not None:
+            held.append(index)
+        return held is not None
+
+    def ended(self, index: int) -> Sequence[int]:
+        """A call has. Returns those that are ready as a row opens."""
+        row = self._calls[index].row
+        self._left[row] -= 1
+        if self._left[row]:
+            return ()
+        del self._left[row]
+        return self._held_back.pop(self._outside.popleft()) if self._outside else ()
 
 
 class _Beginnings:
@@ -87,16 +149,17 @@ class _Beginnings:
 
 
 class _Pool:
-    def __init__(self, calls: Sequence[FluidCall], profile: EngineProfile, instances: int) -> None:
+    def __init__(
+        self, calls: Sequence[FluidCall], profile: EngineProfile, instances: int, turns: _Turns
+    ) -> None:
         self._ahead, self._count = _Beginnings(calls), len(calls)
-        self._calls, self._profile = [*calls, *self._ahead.calls], profile
-        self._left = Counter(call.row for call in calls)  # calls of rows that are open
+        self._calls, self._profile, self._turns = [*calls, *self._ahead.calls], profile, turns
         self._under_way = 0  # beginnings are not counted
         self._instances = [FluidInstance(profile) for _ in range(instances)]
         self._lacking = [len(call.after) for call in self._calls]
         self._behind: dict[int, list[int]] = {}
-        self._ready: list[tuple[int, int]] = []  # a heap: row, and call
-        self._functions: list[tuple[int, int]] = []  # the same, of functions
+        self._ready: list[tuple[int, int, int, int, int]] = []  # a heap: keys, with the call
+        self._functions: list[tuple[int, int, int, int, int]] = []  # the same, of functions
         self._free = _FUNCTIONS
         for index, call in enumerate(self._calls):
             for before in call.after:
@@ -142,12 +205,11 @@ class _Pool:
             self._wake(number, instance.cut(now))
 
     def _is_ready(self, index: int) -> None:
-        if index < self._count:
-            call = self._calls[index]
-            ready = self._functions if call.function_us else self._ready
-            heapq.heappush(ready, (call.row, index))
-        else:
+        if index >= self._count:
             self._ahead.ready(index)
+        elif not self._turns.is_held_back(index):
+            ready = self._functions if self._calls[index].function_us else self._ready
+            heapq.heappush(ready, self._turns.key(index))
 
     def _ended(self, instance: FluidInstance, now: float) -> None:
         for index in instance.end(self._calls):
@@ -156,8 +218,7 @@ class _Pool:
                 instance.remember_prompt(call)  # not sooner: calls go by what is there
             else:
                 self._under_way -= 1
-            instance.held -= call.holds
-            instance.calls -= 1
+            instance.release(call)
             if call.answered is not None:
                 instance.remember(call.answered, call.completion_tokens)
             self._call_ended(index)
@@ -166,10 +227,8 @@ class _Pool:
     def _call_ended(self, index: int) -> None:
         """What waits for nothing else is ready now."""
         if index < self._count:
-            row = self._calls[index].row
-            self._left[row] -= 1
-            if not self._left[row]:
-                del self._left[row]
+            for opened in self._turns.ended(index):
+                self._is_ready(opened)
         for behind in self._behind.get(index, ()):
             self._lacking[behind] -= 1
             if not self._lacking[behind]:
@@ -179,13 +238,13 @@ class _Pool:
         """What is ready, as far as there is room; the first that has none holds back the rest. Then
         beginnings that are due."""
         while self._functions and self._free:
-            index = heapq.heappop(self._functions)[1]
+            index = heapq.heappop(self._functions)[-1]
             self._free -= 1
             self._ahead.sent(index)
             ends = now + self._calls[index].function_us
             heapq.heappush(self._events, (ends, _FUNCTION, index, 0))
         while self._ready:
-            index = self._ready[0][1]
+            index = self._ready[0][-1]
             number = self._place(self._calls[index])
             if number is None:
                 break
@@ -194,7 +253,9 @@ class _Pool:
             self._ahead.sent(index)
             self._send(index, number, now)
         capacity = self._profile.max_num_seqs * len(self._instances)
-        has_room = goes_ahead(len(self._left), self._under_way + len(self._ready), capacity)
+        has_room = not self._turns.holds_back and goes_ahead(
+            self._turns.open, self._under_way + len(self._ready), capacity
+        )
         for index in self._ahead.due():
             number = self._place(self._calls[index])
             if has_room and number is not None:
@@ -207,7 +268,7 @@ class _Pool:
         cached = set()
         for number, each in enumerate(self._instances):
             full = each.calls >= self._profile.max_num_seqs
-            if each.calls and (full or each.held + call.holds > self._profile.kv_tokens):
+            if each.calls and (full or each.held + each.needs(call) > self._profile.kv_tokens):
                 continue
             known = each.cached(call)
             cached.add(known)
@@ -231,8 +292,7 @@ class _Pool:
         cached = instance.cached(call)
         if index < self._count:
             self._cached_tokens += cached
-        instance.held += call.holds
-        instance.calls += 1
+        instance.hold(call)
         running = Running(index, call.prompt_tokens, cached)
         instance.coming += running.left
         self._sent[number].append(running)

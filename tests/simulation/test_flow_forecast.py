@@ -39,8 +39,7 @@ def dialogue():
 
 
 def compared(loaded, table, engine="a40-llama3-8b", instances=2, sample=20):
-    # The order that a run finds for its engines is not forecast: it takes less time with it.
-    plan = compile_plan(loaded.declaration, flow.Passes(order=False))
+    plan = compile_plan(loaded.declaration)
     pool = msgspec.structs.replace(POOL, profile=profile(engine), instances=instances)
     drawn = sampled_rows(open_table(table), sample, 1)
     learnt = simulated_profile(loaded, plan, drawn, POOL)
