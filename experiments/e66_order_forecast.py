@@ -1,4 +1,4 @@
-"""Measure what `kairos plan` expects of runs that keep an order, beside the simulator.
+"""Measure what `kairos plan` expects of runs that keep an order, and compare it with the simulator.
 
 The flows, tables and engines of `e56_kept_order`, as far as a run keeps an order there. Each is
 expected with that order, and as calls become ready, which is what was expected before.

@@ -99,7 +99,7 @@ class FluidInstance:
         return min(found, call.prompt_tokens - 1) // size * size
 
     def needs(self, call: FluidCall) -> float:
-        """Return the memory that it needs beside what other calls hold of its prompt."""
+        """Return the memory that it needs, less what other calls hold of its prompt."""
         shared = 0.0
         for name, tokens in call.prefixes:
             if name not in self._users:

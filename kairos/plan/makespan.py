@@ -54,7 +54,7 @@ def makespan(
 
 
 class _Turns:
-    """Owns which rows are open, and says which call is next of those that are ready."""
+    """Owns which rows are open, and which call that is ready goes next."""
 
     def __init__(
         self, calls: Sequence[FluidCall], order: CallOrder, operators: Sequence[str]
@@ -88,7 +88,7 @@ class _Turns:
         return held is not None
 
     def ended(self, index: int) -> Sequence[int]:
-        """A call has. Returns those that are ready as a row opens."""
+        """A call has. Return the calls that are ready as a row opens."""
         row = self._calls[index].row
         self._left[row] -= 1
         if self._left[row]:

@@ -66,7 +66,7 @@ class PlanMoves:
         steps: int,
         histories: Sequence[int] = HISTORIES,
     ) -> list[DeviceChoice]:
-        """Return the best plan that so many steps find: devices of operators that are reckoned.
+        """Return the best plan that is found in `steps`: devices of operators that are reckoned.
 
         The first walks begin with the plans in turn, the others with the best that was found.
         """
@@ -191,7 +191,7 @@ class _Native:
 
 
 def _linked(found: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
-    """All of them, and where those of each begin, with the end."""
+    """Return where the numbers of each begin, with the end, and all numbers."""
     return [0, *accumulate(map(len, found))], [*chain.from_iterable(found), 0]
 
 

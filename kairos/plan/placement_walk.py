@@ -199,7 +199,7 @@ class _Moves:
     def _beside(
         self, now: Reckoned, at: int, within: tuple[int, int]
     ) -> tuple[list[int], list[int], int] | None:
-        """Beside an operator of the same model, on its devices or one of them."""
+        """Put it next to an operator of the same model, on its devices or one of them."""
         low, high = within
         n, model, count = now.order[at], self._of.model, high - low + 1
         start = self._drawn(count)
@@ -245,7 +245,7 @@ class _Moves:
     def _shared(
         self, now: Reckoned, at: int, within: tuple[int, int], kind: int
     ) -> tuple[list[int], list[int], int] | None:
-        """By those that could begin it first, by one more or less, or by another one."""
+        """Share it among the devices that begin it first; or take one more, one less, another."""
         of, n, (low, high) = self._of, now.order[at], within
         to = at if self._drawn(2) else low + self._drawn(high - low + 1)
         if kind < 14:
