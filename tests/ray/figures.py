@@ -133,7 +133,8 @@ def ray_data(inputs, out, url):
     import ray
     from ray.data.llm import HttpRequestProcessorConfig, build_processor
 
-    ray.init(num_cpus=2, object_store_memory=200 << 20, include_dashboard=False)
+    # Each of the three stages has an actor of its own, and waits for ever where there are two CPUs.
+    ray.init(num_cpus=8, object_store_memory=200 << 20, include_dashboard=False)
     dataset = ray.data.read_json(str(inputs))
 
     def stage(name, prompt):

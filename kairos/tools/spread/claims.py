@@ -7,7 +7,8 @@ import msgspec
 
 from kairos.live.runs.result_store import CachedValue, Found
 
-_GROUP = 64
+_GROUP = 256
+_LINGER_S = 0.01  # a message between actors costs as much as a call that it is about
 _AGAIN_S = 0.02  # until it is asked again about a call that another partition makes
 
 _decode = msgspec.json.Decoder().decode
@@ -44,24 +45,24 @@ class PartitionClaims:
                 self._has_work.set()
 
     async def follow(self) -> None:
-        """Ask and pass on until cancelled."""
+        """Ask and pass on until cancelled, after what comes within a moment."""
         while True:
             await self._has_work.wait()
+            await asyncio.sleep(_LINGER_S)
             self._has_work.clear()
-            await self.settle()
-            while self._asked:
-                await self._ask_group()
+            while self._asked or self._told:
+                await self._exchange()
 
     async def settle(self) -> None:
         """Pass on all answers."""
         while self._told:
-            told, self._told = self._told[:_GROUP], self._told[_GROUP:]
-            await self._coordinator.settle.remote(told)
+            await self._exchange()
 
-    async def _ask_group(self) -> None:
+    async def _exchange(self) -> None:
         group, self._asked = self._asked[:_GROUP], self._asked[_GROUP:]
+        told, self._told = self._told[:_GROUP], self._told[_GROUP:]
         wanted = [signature for _, signature, _ in group]
-        claims = await self._coordinator.claim.remote(self._partition, self._epoch, wanted)
+        claims = await self._coordinator.claim.remote(self._partition, self._epoch, wanted, told)
         for (call, signature, found), claim in zip(group, claims, strict=True):
             if claim is True:
                 self._held.setdefault(call, []).append(signature)

@@ -32,7 +32,7 @@ def ray_module() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise SetupError(f"--on needs Ray: pip install ray ({error})") from error
+        raise SetupError(f"--on needs Ray: pip install 'ray[client]' ({error})") from error
 
 
 @contextmanager

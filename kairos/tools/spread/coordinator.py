@@ -14,6 +14,7 @@ from kairos.live.runs.service import RunPool, waits_for
 from kairos.plan.operators import Declaration
 from kairos.plan.pipeline import Passes, compile_plan
 from kairos.tools.call_pool import call_pool, default_model, no_engines
+from kairos.tools.spread.cluster import LOCAL, ray_module
 from kairos.tools.spread.messages import PartShare, PoolTold
 
 _ANSWERS_BYTES = 64 << 20  # of answers that others may be about to ask for
@@ -24,9 +25,8 @@ Claim = bytes | bool  # the answer; True: make the call; False: another partitio
 class Coordinator:
     """Dies with the process that runs the workflow."""
 
-    def __init__(self, record: RunRecord, keys: dict[str, str], host: str | None) -> None:
-        """`host`: where engines' own Kairos listens; None: for this host alone."""
-        self._record, self._keys, self._host = record, keys, host
+    def __init__(self, record: RunRecord, keys: dict[str, str]) -> None:
+        self._record, self._keys = record, keys
         self._stack = AsyncExitStack()
         self._pool: RunPool | None = None
         self._epochs: dict[int, int] = {}
@@ -42,8 +42,10 @@ class Coordinator:
     async def open(self, declaration: Declaration, asks_models: bool) -> PoolTold:
         """Raises SetupError: no engine can be used, or a model is not served."""
         record = self._record
+        # On a cluster partitions of other hosts call it; with a key that they alone have.
+        host = None if record.on == LOCAL else ray_module().util.get_node_ip_address()
         pool = await self._stack.enter_async_context(
-            call_pool(record, self._keys, host=self._host) if asks_models else no_engines(record)
+            call_pool(record, self._keys, host=host) if asks_models else no_engines(record)
         )
         self._pool = pool
         plan = compile_plan(declaration, Passes(**record.passes))
@@ -96,12 +98,21 @@ class Coordinator:
         self._end_workflows(workflows)
         self._active.discard(partition)
 
-    async def claim(self, partition: int, epoch: int, signatures: list[str]) -> list[Claim]:
-        """Say of each call whether the partition is to make it."""
+    async def claim(
+        self,
+        partition: int,
+        epoch: int,
+        signatures: list[str],
+        answers: list[tuple[str, bytes | None]],
+    ) -> list[Claim]:
+        """Take answers to calls, and say of each call whether the partition is to make it.
+
+        An answer of None: there is none, and another partition may ask again.
+        """
+        self._settle(answers)
         return [self._claim(partition, epoch, each) for each in signatures]
 
-    async def settle(self, answers: list[tuple[str, bytes | None]]) -> None:
-        """Take answers to calls; None: there is none, and another partition may ask again."""
+    def _settle(self, answers: list[tuple[str, bytes | None]]) -> None:
         for signature, answer in answers:
             self._claimed.pop(signature, None)
             if answer is not None and signature not in self._answers:

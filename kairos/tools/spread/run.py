@@ -126,11 +126,10 @@ class RayRun:
         with _connected(record.on, record.partitions) as (ray, partitions):
             _send_whole(ray, functions)
             keys = _keys(record)
-            host = None if record.on == LOCAL else "0.0.0.0"  # noqa: S104 - with a key
             coordinator = (
                 ray.remote(Coordinator)
                 .options(name=f"kairos-{record.id}", num_cpus=0, max_concurrency=1000)
-                .remote(record, keys, host)
+                .remote(record, keys)
             )
             self._coordinator = coordinator
             try:
