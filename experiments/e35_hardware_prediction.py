@@ -199,7 +199,7 @@ class _Planned:
         self._pool = SimulatedPool(counts=self._counts, kinds=self._kinds)
         self._workflows = workflows(workload)
         self._observed: Sequence[Sequence[ObservedCall]] = observed(self._workflows)
-        self._calls = call_kinds(self._observed, 1.0, self._kinds[-1].rates)
+        self._calls = call_kinds(self._observed, 1.0)
         self.most_per_s = min(
             self._counts[kind.name]
             / sum(each.per_s * self._use(kind, each).busy_s for each in self._calls)

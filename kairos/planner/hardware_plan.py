@@ -13,7 +13,6 @@ from typing import Literal
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.planner.engine_rates import EngineRates
 from kairos.planner.instance_kinds import HardwareOffer, instance_kinds
 from kairos.planner.kv_transfer import Link
 from kairos.planner.lowering import ObservedCall
@@ -232,20 +231,15 @@ def question_calls(question: HardwareQuestion) -> tuple[CallKind, ...]:
     )
 
 
-def call_kinds(
-    workflows: Workflows, workflows_per_s: float, rates: EngineRates | None = None
-) -> tuple[CallKind, ...]:
-    """Return the calls of each agent. Without `rates` all count as on the critical path."""
+def call_kinds(workflows: Workflows, workflows_per_s: float) -> tuple[CallKind, ...]:
+    """Return the calls of each agent."""
     by_agent: defaultdict[str, list[ObservedCall]] = defaultdict(list)
-    on_path: defaultdict[str, int] = defaultdict(int)
     together: defaultdict[str, list[int]] = defaultdict(list)
     for calls in workflows:
         begun = Counter((call.after, call.gap_s) for call in calls)
         for call in calls:
             by_agent[call.agent].append(call)
             together[call.agent].append(begun[call.after, call.gap_s])
-        for position in range(len(calls)) if rates is None else _path(calls, rates):
-            on_path[calls[position].agent] += 1
     return tuple(
         CallKind(
             name=agent,
@@ -257,7 +251,7 @@ def call_kinds(
                 new_cv2=_cv2([call.prompt_tokens - call.cached_tokens for call in calls]),
             ),
             per_s=len(calls) / len(workflows) * workflows_per_s,
-            on_path=on_path[agent] / len(workflows),
+            on_path=len(calls) / len(workflows),
         )
         for agent, calls in sorted(by_agent.items())
     )
@@ -266,22 +260,6 @@ def call_kinds(
 def _cv2(values: Sequence[int]) -> float:
     mean = fmean(values)
     return pvariance(values) / mean**2 if mean else 0.0
-
-
-def _path(calls: Sequence[ObservedCall], rates: EngineRates) -> list[int]:
-    """The positions on a workflow's critical path, if each call ran alone on such an instance."""
-    ends: list[float] = []
-    for call in calls:
-        context = call.prompt_tokens + call.answer_tokens / 2
-        computing = rates.prefill_s(call.prompt_tokens - call.cached_tokens, call.cached_tokens)
-        seconds = computing + call.answer_tokens * rates.step_s(1, context) + call.gap_s
-        ends.append(max((ends[each] for each in call.after), default=0.0) + seconds)
-    at = max(range(len(ends)), key=lambda position: ends[position])
-    path = [at]
-    while calls[at].after:
-        at = max(calls[at].after, key=lambda position: ends[position])
-        path.append(at)
-    return path
 
 
 def _planned(question: HardwareQuestion, problem: PoolProblem, found: FoundPool) -> PlannedPool:

@@ -34,6 +34,8 @@ MOST_TIMES = 16  # the least number of instances
 FEW_AGENTS = 4  # of a model, of which all blocks are tried
 CUTS = 6  # of more agents, by the ratio of prompt to answer
 MIXED_KINDS = 16  # that serve both phases and are kept for mixtures
+MIXED_SIDES = 3  # kinds for one phase that are paired for mixtures
+APART = 3  # devices that a second group of agents does without
 MIXED_WAYS = 14  # to serve calls that are tried together, two and two
 SHARES = tuple(k / 8 for k in range(1, 8))
 SLACK = 1.02  # of a mean time that is still looked at: P95 may be less where the mean is more
@@ -192,17 +194,37 @@ class _Search:
         whole = _Block(model, agents)
         best, useful = self._of_block(whole, kinds)
         kinds = [kind for kind in kinds if kind.name in useful]
-        for first, second in self._blocks(whole):
-            ours, _ = self._of_block(first, kinds)
-            theirs, _ = self._of_block(second, kinds)
-            for each in self.joined(ours.found, theirs.found):
-                best.add(each)
+        devices = [
+            *dict.fromkeys(self._kinds[name].device for one in best.found for name in one.counts)
+        ]
+        for blocks in self._blocks(whole):
+            for ours, theirs in self._served(blocks, kinds, devices[:APART]):
+                for each in self.joined(ours, theirs):
+                    best.add(each)
         if self._limits.split:
             self._split(best, whole, kinds)
         if len(agents) > FEW_AGENTS:
             for pool in self._proposed(whole, kinds):
                 self._try(best, pool.counts, pool.routes)
         return best.found
+
+    def _served(
+        self,
+        blocks: tuple[_Block, _Block],
+        kinds: Sequence[InstanceKind],
+        devices: Sequence[str],
+    ) -> Iterator[tuple[list[FoundPool], list[FoundPool]]]:
+        """Yield pools for two blocks.
+
+        Calls of both meet where both are on the same kind of instance. So each block is also served
+        without some device, on which the other one then has nobody beside it.
+        """
+        first, second = (self._of_block(block, kinds)[0].found for block in blocks)
+        yield first, second
+        for device in devices:
+            others = [kind for kind in kinds if kind.device != device]
+            yield self._of_block(blocks[0], others)[0].found, second
+            yield first, self._of_block(blocks[1], others)[0].found
 
     def _blocks(self, whole: _Block) -> Iterator[tuple[_Block, _Block]]:
         """Ways to serve some agents otherwise than the others."""
@@ -388,7 +410,22 @@ class _Search:
                 need = self._need(kind, routes)
                 if need is not None:
                     found[kind.name,] = need * self._price(kind)
+        for way, price in self._pairs(whole, kinds):
+            found.setdefault(way, price)
         return sorted(found, key=lambda way: (found[way], way))[:MIXED_WAYS]
+
+    def _pairs(
+        self, whole: _Block, kinds: Sequence[InstanceKind]
+    ) -> Iterator[tuple[tuple[str, ...], float]]:
+        """Yield pairs of sides that are cheap by their work, with its price."""
+        cheap: dict[Phases, list[tuple[float, str]]] = {}
+        for kind in kinds:
+            need = self._need(kind, {agent: {kind.name: 1.0} for agent in whole.agents})
+            if need is not None:
+                cheap.setdefault(kind.phases, []).append((need * self._price(kind), kind.name))
+        for price, prefill in sorted(cheap.get(Phases.PREFILL, ()))[:MIXED_SIDES]:
+            for more, decode in sorted(cheap.get(Phases.DECODE, ()))[:MIXED_SIDES]:
+                yield tuple(sorted((prefill, decode))), price + more
 
     def _side(self, kind: InstanceKind, block: _Block, share: float) -> list[_Side]:
         """Return numbers of one kind's instances for a share of a block's calls, cheapest first."""

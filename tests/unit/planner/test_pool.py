@@ -9,7 +9,7 @@ import pytest
 
 from kairos.errors import SetupError
 from kairos.planner.engine_rates import EngineRates, layouts
-from kairos.planner.hardware_plan import HardwareQuestion, call_kinds, plan, question_calls
+from kairos.planner.hardware_plan import HardwareQuestion, plan, question_calls
 from kairos.planner.instance_kinds import HardwareOffer, instance_kinds
 from kairos.planner.kv_transfer import Link
 from kairos.planner.lowering import ObservedCall
@@ -333,18 +333,6 @@ def test_what_was_measured_takes_the_place_of_what_is_derived():
     assert kinds["h100"].rates.measured
     assert not kinds["gaudi3"].rates.measured
     assert all(each.phases is Phases.BOTH for each in kinds.values())
-
-
-def test_calls_count_where_they_are_on_the_critical_path():
-    rates = RATES
-    fork = [
-        ObservedCall(agent="short", prompt_tokens=10, answer_tokens=10),
-        ObservedCall(agent="long", prompt_tokens=10, answer_tokens=1000),
-        ObservedCall(agent="last", prompt_tokens=10, answer_tokens=10, after=(0, 1)),
-    ]
-    found = {each.name: each.on_path for each in call_kinds([fork], 1.0, rates)}
-    assert found == {"short": 0.0, "long": 1.0, "last": 1.0}
-    assert {each.on_path for each in call_kinds([fork], 1.0)} == {1.0}
 
 
 def test_targets_of_calls_hold_for_every_kind_of_instance():
