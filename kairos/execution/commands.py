@@ -71,6 +71,15 @@ class RunProcessor(CallAttempt, frozen=True):
     stays: bool = False
     held: Mapping[str, str] = {}
 
+    @property
+    def items(self) -> int:
+        """Return how many it works on: 1 where that is not known here."""
+        items = self.arguments.get(_ITEMS[self.kind])
+        return max(1, len(items)) if isinstance(items, list) else 1
+
+
+_ITEMS = {"embed": "texts", "ingest": "texts", "search": "vectors", "rerank": "passages"}
+
 
 class DropHeld(msgspec.Struct, frozen=True, gc=False):
     """Nothing needs a value any more that stayed at that place. Nothing follows."""

@@ -320,7 +320,7 @@ class Executor:
         if isinstance(flight.operator.params, Generation):
             self.observation.answered(flight.operator.name, fact)
             self._touches.answered(flight.operator.name, fact)
-        elif isinstance(flight.operator.params, RegisteredCall):
+        elif isinstance(flight.operator.params, RegisteredCall | Processing):
             self.observation.took(flight.operator.name, fact)
         self._window.ended(flight, fact.prompt_tokens + fact.completion_tokens)
         if fact.cut is not None:

@@ -73,7 +73,7 @@ class CallAnswered(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0  # of the prompt, found in the engine's prefix cache
     cut: str | None = None  # why the answer is not whole
     finish_reason: str | None = None
-    took_us: int | None = None  # of a function, from when it was called
+    took_us: int | None = None  # of a function, from when it was called; a share of a processor's
 
 
 class ItemsFinished(msgspec.Struct, frozen=True, gc=False):

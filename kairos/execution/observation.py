@@ -20,8 +20,38 @@ class OperatorSeen(msgspec.Struct):
     completion_tokens: int = 0
     cached_tokens: int = 0
     lengths: list[tuple[int, int]] = []  # tokens of prompt and answer
-    took_us: list[int] = []  # of a function's calls
+    took_us: list[int] = []  # of calls of a function or a processor
     times: dict[tuple[int, int], int] = {}  # by stage and row, merged and fetched ones included
+
+
+class TimeShares:
+    """Owns how a processor's time is shared among the calls that it has under way.
+
+    Of each moment all items have the same share, so the shares make up the time in which it had
+    something to do. Batches need not be known for that.
+    """
+
+    def __init__(self) -> None:
+        self._items, self._changed_at = 0, 0.0
+        self._share = 0.0  # of an item that was there from the first on
+
+    def begin(self, items: int, at: float) -> tuple[int, float]:
+        """Count a call of so many items. Return what `end` is given for it."""
+        self._go_on(at)
+        self._items += max(1, items)
+        return max(1, items), self._share
+
+    def end(self, begun: tuple[int, float], at: float) -> float:
+        """Return the share of a call that has ended, in the unit of `at`."""
+        self._go_on(at)
+        items, share = begun
+        self._items -= items
+        return items * (self._share - share)
+
+    def _go_on(self, at: float) -> None:
+        if self._items:
+            self._share += (at - self._changed_at) / self._items
+        self._changed_at = at
 
 
 class Fallback(msgspec.Struct, frozen=True):
@@ -61,7 +91,7 @@ class FlowObservation:
             seen.lengths.append((fact.prompt_tokens, fact.completion_tokens))
 
     def took(self, operator: str, fact: CallAnswered) -> None:
-        """A function has given its value."""
+        """Note how long a function or a processor took to give its value."""
         took_us = self._of(operator).took_us
         if fact.took_us is not None and len(took_us) < LENGTHS_KEPT:
             took_us.append(fact.took_us)

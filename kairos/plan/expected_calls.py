@@ -32,7 +32,10 @@ from kairos.plan.operators import (
     Loop,
     MapOver,
     Operator,
+    Processing,
     RegisteredCall,
+    StagedMap,
+    kind_of,
 )
 from kairos.plan.pipeline import Plan
 from kairos.plan.prompt_marks import PromptMarker, PromptMarks, alike
@@ -142,9 +145,10 @@ class _Walk:
                 return self._call(operator, params, inputs, waits.union(*gating), values)
         except OperatorFailed:
             return _NOTHING
-        if isinstance(params, RegisteredCall):
+        if isinstance(params, RegisteredCall | Processing):
             gating = [after_of(values.get(name)) for name in self._gates[operator.name]]
-            waits = self._function(operator, inputs, waits.union(*gating))
+            processor = kind_of(params) if isinstance(params, Processing) else ""
+            waits = self._function(operator, inputs, waits.union(*gating), processor)
         if isinstance(params, Filter | Branch):
             chosen = [given(each, values) for each in own_arguments(operator)]
             cases = [each for each in chosen if each is not None]
@@ -177,7 +181,12 @@ class _Walk:
         self, operator: Operator, params: MapOver, values: dict[str, object], place: str
     ) -> object:
         over = given(params.over, values)
-        if isinstance(over, list):
+        if isinstance(params, StagedMap) and params.batch is not None:
+            items: list[object] = [over]
+            if isinstance(over, list):
+                starts = range(0, max(1, len(over)), params.batch)
+                items = [over[at : at + params.batch] for at in starts]
+        elif isinstance(over, list):
             items = over[: params.max_items]
         else:
             times = self._times(operator, place, params.max_items)
@@ -256,15 +265,23 @@ class _Walk:
         )
 
     def _function(
-        self, operator: Operator, inputs: Mapping[str, object], waits: frozenset[int]
+        self,
+        operator: Operator,
+        inputs: Mapping[str, object],
+        waits: frozenset[int],
+        processor: str,
     ) -> frozenset[int]:
-        """Return what waits for a function waits for: its call, where its time was learnt."""
+        """Return what waits for a function or a processor waits for: its call, where its time was
+        learnt."""
         learnt = self._learnt.get(operator.name)
         if learnt is None or learnt.time_us is None or self._chance >= learnt.rows.mean:
             return waits
-        known, key = all(map(is_known, inputs.values())), (operator.name, -1)
-        if known and operator.purity == "pure" and self._plan.passes.cse:
-            key = (operator.name, digest(msgspec.json.encode(inputs, order="sorted").decode()))
+        key = (operator.name, -1)
+        if operator.purity == "pure" and self._plan.passes.cse:
+            identity = {name: self._same(each) for name, each in inputs.items()}
+            if _NOTHING not in identity.values():
+                identified = msgspec.json.encode(identity, order="sorted").decode()
+                key = (operator.name, digest(identified))
         number = self._made.get(key)
         if number is None:
             number = len(self.found.calls)
@@ -278,12 +295,22 @@ class _Walk:
                     completion_tokens=0.0,
                     after=after,
                     function_us=took_us,
+                    processor=processor,
                 )
             )
             if key[1] >= 0:
                 self._made[key] = number
         self._asked.setdefault(operator.name, []).append(number)
         return frozenset([number])
+
+    def _same(self, value: object) -> object:
+        """Return what is equal of equal values: of what processors gave, their calls."""
+        if is_known(value):
+            return value
+        after = sorted(after_of(value))
+        if after and all(self.found.calls[each].processor for each in after):
+            return {"after": after}
+        return _NOTHING
 
     def _number_of(self, operator: Operator, marks: PromptMarks) -> int | None:
         if operator.purity != "pure" or not self._plan.passes.cse:

@@ -8,7 +8,7 @@ import msgspec
 from kairos.confidence import Interval, interval
 from kairos.plan.batches import BatchProfile
 from kairos.plan.check import every
-from kairos.plan.operators import Generation, RegisteredCall
+from kairos.plan.operators import Generation, Processing, RegisteredCall
 from kairos.plan.passes.structure import structure
 from kairos.plan.pipeline import Plan
 
@@ -27,7 +27,7 @@ class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: Interval | None = None
     completion_tokens: Interval | None = None
     completion_deciles: tuple[float, ...] = ()  # from the shortest to the longest
-    time_us: Interval | None = None  # that a call of a function takes
+    time_us: Interval | None = None  # that a call of a function or a processor takes
     text_tokens: float | None = None  # of such prompts, as a plan reckons by their texts alone
 
 
@@ -51,7 +51,7 @@ class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def times_us(self) -> dict[str, float]:
-        """Return how long a call of each function takes."""
+        """Return how long a call of each function and processor takes."""
         return {name: e.time_us.mean for name, e in self.operators.items() if e.time_us}
 
 
@@ -70,11 +70,11 @@ def learnt(
         lengths: tokens of prompts and answers of an operator's calls.
         times: how often an operator was computed, for each row for which it was. Operators that
             were never computed have share 0.
-        took_us: by each call of a function.
+        took_us: by each call of a function or a processor.
     """
     found = {}
     for operator in every(plan.declaration.operators):
-        if not isinstance(operator.params, Generation | RegisteredCall):
+        if not isinstance(operator.params, Generation | RegisteredCall | Processing):
             continue
         seen = list(times.get(operator.name, ()))
         calls = lengths.get(operator.name, ())

@@ -38,7 +38,8 @@ class FluidCall(msgspec.Struct, frozen=True, kw_only=True):
     answered: int | None = None
     after: tuple[int, ...] = ()
     begins: Beginning | None = None
-    function_us: float = 0.0  # not 0: it is a function's call, which takes so long and no engine
+    function_us: float = 0.0  # not 0: a function's or processor's, which takes so long, no engine
+    processor: str = ""  # its kind, of which one call goes after the other
 
     @property
     def holds(self) -> float:

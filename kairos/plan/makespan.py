@@ -159,8 +159,9 @@ class _Pool:
         self._lacking = [len(call.after) for call in self._calls]
         self._behind: dict[int, list[int]] = {}
         self._ready: list[tuple[int, int, int, int, int]] = []  # a heap: keys, with the call
-        self._functions: list[tuple[int, int, int, int, int]] = []  # the same, of functions
-        self._free = _FUNCTIONS
+        # The same, of functions and of each kind of processor; and how many more these take.
+        self._functions: dict[str, list[tuple[int, int, int, int, int]]] = {}
+        self._free = {"": _FUNCTIONS}
         for index, call in enumerate(self._calls):
             for before in call.after:
                 self._behind.setdefault(before, []).append(index)
@@ -177,7 +178,7 @@ class _Pool:
         while self._events:
             now, what, number, version = heapq.heappop(self._events)
             if what == _FUNCTION:
-                self._free += 1
+                self._free[self._calls[number].processor] += 1
                 self._call_ended(number)
                 self._dispatch(now)
                 continue
@@ -208,7 +209,9 @@ class _Pool:
         if index >= self._count:
             self._ahead.ready(index)
         elif not self._turns.is_held_back(index):
-            ready = self._functions if self._calls[index].function_us else self._ready
+            call, ready = self._calls[index], self._ready
+            if call.function_us:
+                ready = self._functions.setdefault(call.processor, [])
             heapq.heappush(ready, self._turns.key(index))
 
     def _ended(self, instance: FluidInstance, now: float) -> None:
@@ -237,12 +240,13 @@ class _Pool:
     def _dispatch(self, now: float) -> None:
         """What is ready, as far as there is room; the first that has none holds back the rest. Then
         beginnings that are due."""
-        while self._functions and self._free:
-            index = heapq.heappop(self._functions)[-1]
-            self._free -= 1
-            self._ahead.sent(index)
-            ends = now + self._calls[index].function_us
-            heapq.heappush(self._events, (ends, _FUNCTION, index, 0))
+        for processor, waiting in self._functions.items():
+            while waiting and self._free.setdefault(processor, 1):
+                index = heapq.heappop(waiting)[-1]
+                self._free[processor] -= 1
+                self._ahead.sent(index)
+                ends = now + self._calls[index].function_us
+                heapq.heappush(self._events, (ends, _FUNCTION, index, 0))
         while self._ready:
             index = self._ready[0][-1]
             number = self._place(self._calls[index])

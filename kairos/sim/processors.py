@@ -19,6 +19,7 @@ from kairos.execution.batching import (
 )
 from kairos.execution.commands import RunProcessor
 from kairos.execution.facts import CallAnswered
+from kairos.execution.observation import TimeShares
 from kairos.sim.clock import VirtualClock
 from kairos.sim.flow_answers import SHORTEST
 from kairos.sim.processor_answers import processed
@@ -49,7 +50,7 @@ TEOLA: Mapping[str, ProcessorTimes] = {
 }
 
 # The argument whose items take the time.
-_ITEMS = {"embed": "texts", "ingest": "texts", "search": "vectors", "rerank": "passages"}
+_KINDS = "embed", "ingest", "search", "rerank"
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,20 +108,23 @@ class SimulatedProcessors:
     def __init__(
         self, clock: VirtualClock, around: Surroundings, tell: Callable[[CallAnswered], None]
     ) -> None:
-        self._tell = tell
+        self._tell, self._clock = tell, clock
         self._engines = {
             kind: BatchEngines(clock, around.processors.get(kind, NO_TIME), around.order)
-            for kind in _ITEMS
+            for kind in _KINDS
         }
+        self._shares = {kind: TimeShares() for kind in _KINDS}
 
     def run(self, command: RunProcessor) -> None:
-        items = command.arguments[_ITEMS[command.kind]]
+        begun = self._shares[command.kind].begin(command.items, self._clock.now())
         self._engines[command.kind].add(
             (command.stage, command.row),
             command.depth,
-            len(items) if isinstance(items, list) else 1,
-            partial(self._ended, command),
+            command.items,
+            partial(self._ended, command, begun),
         )
 
-    def _ended(self, command: RunProcessor) -> None:
-        self._tell(CallAnswered(command.call, processed(command.kind, command.arguments)))
+    def _ended(self, command: RunProcessor, begun: tuple[int, float]) -> None:
+        took_us = round(self._shares[command.kind].end(begun, self._clock.now()))
+        value = processed(command.kind, command.arguments)
+        self._tell(CallAnswered(command.call, value, took_us=took_us))

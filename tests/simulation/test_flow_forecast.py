@@ -14,7 +14,7 @@ from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profiles import profile
 from kairos.sim.flow_client import FlowClient
 from kairos.sim.flow_simulation import PoolOptions, simulate_flow
-from kairos.sim.processors import Surroundings
+from kairos.sim.processors import TEOLA, Surroundings
 from kairos.tools.flow_file import LoadedFlow
 from kairos.tools.flow_profiled import sampled_rows, simulated_profile
 from tests.support.flow_tables import FLOWS, example, rows
@@ -155,3 +155,41 @@ def test_what_functions_take_is_learnt_and_expected(where, seconds, count):
     expected = forecast(plan, learnt, table, POOL.profile, 2)
     assert expected.time_s.mean == pytest.approx(simulated.simulated_s, rel=0.15)
     assert expected.calls == simulated.figures.calls
+
+
+def answering(kinds):
+    """A question that is answered from passages of the row's text."""
+    f = flow.Flow("answering", max_tokens=40)
+    row = f.input("row")
+    passages = f.chunk("passages", row["text"], size=40, overlap=5)
+    found = passages
+    if "search" in kinds:
+        vectors = f.embed("vectors", passages)
+        kept = f.ingest("kept", passages, vectors)
+        asked = f.embed("asked", row["question"])
+        found = f.search("found", asked, collection=kept, top_k=6)
+    if "rerank" in kinds:
+        found = f.rerank("ranked", row["question"], found, top_k=3)
+    prompt = "{{ row.question }} {% for each in found %}{{ each }}{% endfor %}"
+    f.output("text", f.llm("answer", prompt, row=row, found=found))
+    return LoadedFlow(f.declaration, f.functions)
+
+
+@pytest.mark.parametrize("count", [1, 20, 100])
+@pytest.mark.parametrize("kinds", ["search", "rerank", "search and rerank"])
+def test_what_processors_take_is_learnt_and_expected(kinds, count):
+    loaded = answering(kinds)
+    plan, table = compile_plan(loaded.declaration), rows(count)
+
+    def client(*given, **named):
+        return FlowClient(*given, around=Surroundings(processors=TEOLA), **named)
+
+    pool = msgspec.structs.replace(POOL, client=client)
+    learnt = simulated_profile(loaded, plan, sampled_rows(open_table(table), 20, 1), pool)
+    simulated = simulate_flow(plan, iter(table), loaded.functions, pool)
+    expected = forecast(plan, learnt, table, POOL.profile, 2)
+    taken = {name for name, each in learnt.operators.items() if each.time_us}
+    assert taken >= {"found"} if "search" in kinds else taken == {"ranked"}
+    assert expected.calls == simulated.figures.calls
+    off = expected.time_s.mean / simulated.simulated_s - 1
+    assert abs(off) < (0.15 if count <= 20 else 0.3)  # of 100 rows 20 are learnt from

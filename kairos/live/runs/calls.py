@@ -26,6 +26,7 @@ from kairos.execution.commands import (
     TouchPrefix,
 )
 from kairos.execution.facts import CallAnswered, CallBroke, ItemsFinished, PrefixTouched
+from kairos.execution.observation import TimeShares
 from kairos.flow.functions import (
     FunctionFailed,
     Functions,
@@ -110,6 +111,7 @@ class RunCalls:
         """
         self._run_id, self._llm, self._functions, self._tell = run_id, llm, functions, tell
         self._processors = processors
+        self._shares: dict[str, TimeShares] = {}  # by kind of processor
         self._of_all = {APP: app, CLASS: service_class}
         self._ahead_class = ahead_class
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="function")
@@ -295,7 +297,13 @@ class RunCalls:
 
     async def _processed(self, command: RunProcessor) -> CallAnswered:
         assert self._processors is not None, "a run begins with all processors that it needs"
-        return CallAnswered(command.call, await self._processors.run(command))
+        shares = self._shares.setdefault(command.kind, TimeShares())
+        begun, took_s = shares.begin(command.items, time.monotonic()), 0.0
+        try:
+            value = await self._processors.run(command)
+        finally:
+            took_s = shares.end(begun, time.monotonic())
+        return CallAnswered(command.call, value, took_us=round(took_s * SECOND))
 
 
 def _timed(known: RegisteredFunction, arguments: dict[str, Any]) -> tuple[object, float]:

@@ -23,7 +23,7 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
     function_us: float = 200_000  # most ask somebody, too: a search of the web, a database
     processor_us: float = 50_000  # embed, ingest, search, rerank
     answers: Mapping[str, float] = {}
-    times_us: Mapping[str, float] = {}  # of functions, by operator, where they were learnt
+    times_us: Mapping[str, float] = {}  # of functions and processors, by operator, where learnt
 
     def operator_us(self, operator: Operator) -> float:
         """A body once."""
@@ -36,7 +36,7 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
         elif isinstance(params, RegisteredCall):
             own = self.times_us.get(operator.name, self.function_us)
         elif isinstance(params, Processing):
-            own = self.processor_us
+            own = self.times_us.get(operator.name, self.processor_us)
         return own + sum(map(self.operator_us, operator.body))
 
 
@@ -46,7 +46,7 @@ TYPICAL = Latencies()
 def latencies(
     profile: EngineProfile, answers: Mapping[str, float], times_us: Mapping[str, float] = {}
 ) -> Latencies:
-    """Return what such engines take. `answers`: tokens by operator; `times_us`: of functions."""
+    """Return what such engines take. `answers`: tokens by operator; `times_us`: as learnt."""
     step = profile.step
     return Latencies(
         call_us=profile.call_us + step.fixed_us + step.weights_us + step.prefill_seq_us,
