@@ -27,7 +27,7 @@ from kairos.workload.workflow_file import FileCall
 from kairos.workload.workflows import Workflow, workflow
 
 AIM = 0.20
-CASES, QUICK = 20, 2
+CASES, QUICK = 12, 1
 WORKFLOWS = 60
 STAYS, FEWEST, MOST = 30, 600, 3_000
 DEVICES = ("a40", "a100", "h100", "gaudi3", "mi300x", "l40s")
@@ -178,7 +178,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         Figure(
             name="planned P95 of applications with several models",
             value=round(100 * max(abs(off(row)) for row in rows), 1),
-            unit="percent off the simulated one, the worst of 20 applications",
+            unit="percent off the simulated one, the worst of 12 applications",
             target=100 * AIM,
         )
     ]
