@@ -38,7 +38,7 @@ DOCUMENTS = (
     "docs/concepts/tenants.md",
     "docs/how-to/predict.md",
     "docs/how-to/tls.md",
-    "ARCHITECTURE.md",
+    "docs/design/call-cost.md",
 )
 _BLOCK = re.compile(r"(<!-- bench:([a-z]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 _LARGER = {"us": ("ms", 1_000.0), "ms": ("s", 1_000.0)}

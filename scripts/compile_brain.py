@@ -99,8 +99,8 @@ def compile_into(folder: Path, compiled: Sequence[str]) -> None:
         sys.exit(f"compile_brain: what mypyc refuses:\n{said.getvalue()}")
     if "warning:" in said.getvalue():
         sys.exit(
-            "compile_brain: this would do something else once it is compiled; ARCHITECTURE.md says "
-            f"what to write instead ('The brain is compiled, too'):\n{said.getvalue()}"
+            "compile_brain: this would do something else once compiled; docs/design/call-cost.md "
+            f"says what to write instead ('The brain is compiled, too'):\n{said.getvalue()}"
         )
     command = build_ext(Distribution({"name": GROUP, "ext_modules": extensions}))
     command.build_lib, command.build_temp = str(folder), str(made / "objects")
