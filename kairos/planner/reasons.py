@@ -21,6 +21,7 @@ from kairos.planner.hardware_plan import (
 from kairos.planner.prediction import Predictor
 
 FEW = 3  # cheaper pools that are named
+FAR = 10.0  # times a price: further changes are not named
 
 
 class PriceChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +99,7 @@ def _prices(chosen: PlannedPool, others: Sequence[PlannedPool]) -> tuple[PriceCh
                 continue
             factor = 1 + (pool.usd_per_hour - chosen.usd_per_hour) / part
             key = device, factor > 1
-            if factor <= 0 or pool.pool.counts == chosen.pool.counts:
+            if not 1 / FAR <= factor <= FAR or pool.pool.counts == chosen.pool.counts:
                 continue
             if key not in nearest or abs(factor - 1) < abs(nearest[key].factor - 1):
                 nearest[key] = PriceChange(device=device, factor=factor, pool=pool)
