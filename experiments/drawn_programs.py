@@ -9,11 +9,15 @@ from random import Random
 
 import msgspec
 
+from kairos.live.request.identity.conversation import prompt_of
+from kairos.live.request.identity.identity import Identity
+from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.orchestrator.spans import Span
 
 _MS, _S = 1_000, 1_000_000
 _JITTER_US = 10 * _MS  # within which the calls of a fan-out arrive
 _SHORTEST_US = 50 * _MS
+_WORDS = [a + b + c for a in "btkmslr" for b in "aeiou" for c in ("n", "st", "ck", "m", "rd")]
 
 
 class Step(msgspec.Struct):
@@ -164,6 +168,43 @@ def played(program: Step, draw: Random, *, together: bool = True) -> dict[str, P
     run = _Run(draw, together=together)
     run.play(program, None, "user", [], 0)
     return run.calls
+
+
+def with_carried(calls: dict[str, Played], draw: Random, share: float) -> dict[str, Played]:
+    """Return the same calls, with the ids that Kairos finds by their prompts, where it finds any.
+
+    A call's prompt has the text of each reply that the call waited for, with a chance of `share`,
+    and of replies that led to these.
+    """
+    inference, asked = Inference(), dict[str, UnnamedCall | None]()
+    words = {name: " ".join(draw.choices(_WORDS, k=12)) for name in calls}
+    found: dict[str, Played] = {}
+    events = [(call.span.started_at, 1, name) for name, call in calls.items()]
+    events += [(call.span.finished_at, 0, name) for name, call in calls.items()]
+    for _, begins, name in sorted(events):
+        call = calls[name]
+        if not begins:
+            body = {"choices": [{"index": 0, "message": {"content": words[name]}}]}
+            told = asked[name]
+            assert told is not None
+            inference.answered(told, name, msgspec.json.encode(body), streamed=False)
+            continue
+        carried = [each for each in _before(calls, call) if draw.random() < share]
+        text = "\n".join(["Go on from this:", *(words[each] for each in carried)])
+        message = {"role": "user", "content": text}
+        prompt = prompt_of(msgspec.json.encode({"model": "m", "messages": [message]}))
+        identity = Identity(workflow_id="w", agent=name, upstream=call.span.upstream)
+        asked[name] = inference.add(identity, prompt, "t")
+        span = msgspec.structs.replace(call.span, parent_ids=identity.parent_ids)
+        found[name] = msgspec.structs.replace(call, span=span)
+    return {name: found[name] for name in calls}
+
+
+def _before(calls: dict[str, Played], call: Played) -> Iterator[str]:
+    """Yield the calls that a call waited for, and one that led to each."""
+    for name in call.after:
+        yield name
+        yield from calls[name].after[:1]
 
 
 def truly_remaining(calls: dict[str, Played]) -> dict[str, int]:

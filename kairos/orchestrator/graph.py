@@ -92,7 +92,11 @@ class CallGraph:
             for child in self.children(call)
         ]
         groups = parallel_groups(branches, self._skew_us)
-        return [[branch.call for branch in group] for group in groups]
+        # A join comes behind what it joins, however early its stage begins.
+        return [
+            sorted((branch.call for branch in group), key=lambda call: nodes[call].span.started_at)
+            for group in groups
+        ]
 
     def _graph(self) -> "_Recovered":
         if self._recovered is None:

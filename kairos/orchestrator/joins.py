@@ -136,6 +136,8 @@ class _Placing:
         call, caller, parents = found.span.id, self._tree.meeting(found.parents), found.parents
         staged_at = found.span.started_at
         ambiguous = any(not self._tree.is_above(rival, found.named) for rival in found.rivals)
+        if found.named is None and len(parents) > 1:
+            staged_at = self._staged_with(found, caller)
         if found.named is not None:
             join, doubtful = self._joins(found, found.named)
             ambiguous = ambiguous or doubtful
@@ -146,6 +148,27 @@ class _Placing:
         self._tree.add(call, caller)
         self._enter_group(found, caller)
         return Place(found, caller, parents, ambiguous, staged_at)
+
+    def _staged_with(self, found: ParentLink, caller: str | None) -> int:
+        """Return when the stage of a told join begins.
+
+        Branches that it does not join are no stage before it, even if they ended before it began.
+        """
+        firsts: set[str] = set()
+        for parent in found.parents:
+            first: str | None = parent
+            for _ in range(_NOTED):
+                if first is None or self._tree.caller(first) == caller:
+                    break
+                first = self._tree.caller(first)
+            if first is not None:
+                firsts.add(first)
+        begun = found.span.started_at
+        for first in firsts:
+            group = self._groups[first]
+            if any(each not in firsts for each in group.calls):
+                begun = min(begun, self._starts[first])
+        return begun
 
     def _joins(self, found: ParentLink, named: str) -> tuple[_Join | None, bool]:
         """Return the known join, and whether the call may join more. Notes what was seen."""

@@ -91,7 +91,7 @@ def test_what_is_no_part_of_a_known_join_does_not_lead_to_it_though_it_ended_bef
     rows = [("a", None, 0, 10), ("b", "a", 10, 20), ("c", "a", 11, 30), ("e", "a", 12, 18)]
     made = by_name([*rows, ("d", "c", 31, 40)], Partly())
 
-    assert made.stages("a") == [["b", "c", "d", "e"]]
+    assert made.stages("a") == [["b", "c", "e", "d"]]
     assert {call: left.work_us for call, left in remaining(made).items()} == {
         "a": 10 + 19 + 9,
         "b": 10 + 9,

@@ -29,6 +29,7 @@ from kairos.shared_lru import SharedLru
 
 _MAX_CLUES = 131_072
 _MIN_TEXT = 16  # characters; a shorter reply is one that many calls have
+_MIN_JOINED = 24  # of a branch's reply by which a join is known
 _LEAST = 3  # passages of a reply
 _NUMBERS = (1 << 62) - 1  # those of workflows
 
@@ -59,18 +60,21 @@ class Inference:
         is_said = identity.workflow_id is not None
         led_to = identity.upstream is not None or identity.parent_ids
         talk, begins = None, 0
+        follows: tuple[str, ...] = ()
         if not (is_said and led_to and identity.agent is not None):
             talk = conversation(prompt)
             if talk is not None:
                 begins = self._add(identity, talk, tenant)
             elif not is_said:
                 return None
+        elif not identity.parent_ids:
+            follows = self._add_joined(identity, prompt, tenant)
         return UnnamedCall(
             tenant=tenant,
             workflow_id=identity.workflow_id,
             agent=identity.agent,
             upstream=identity.upstream,
-            parent_ids=identity.parent_ids,
+            parent_ids=identity.parent_ids or follows,
             talk=None if is_said else talk,
             begins=begins,
         )
@@ -97,6 +101,32 @@ class Inference:
                 identity.parent_ids = tuple(each.request_id for each in nearest[:PARENTS_LIMIT])
                 identity.learn("upstream", nearest[0].agent, "inferred")
         return begins
+
+    def _add_joined(self, identity: Identity, prompt: Prompt, tenant: str) -> tuple[str, ...]:
+        """Find the branches that a call joins which names one, by the replies that it carries.
+
+        A call that has the text of a branch's reply has waited for it. Looked for only where
+        other replies of the workflow led to no call yet. Texts that two replies have, and short
+        ones, say nothing. Returns the requests that it is known to have waited for.
+        """
+        assert identity.workflow_id is not None, "it is said"
+        replies = self._replies.of_workflow(tenant, identity.workflow_id)
+        named = next((e for e in reversed(replies) if e.agent == identity.upstream), None)
+        ends = _unfollowed(replies)
+        if named is None or all(each is named for each in ends):
+            return ()
+        talk = conversation(prompt)
+        if talk is None:
+            return ()
+        told = _told(talk.new)
+        carried = [each for each in ends if each is named or _has_own_text(each, replies, told)]
+        if named not in carried:
+            carried.append(named)
+        nearest = self._replies.nearest(carried)
+        follows = tuple(each.request_id for each in nearest[:PARENTS_LIMIT])
+        if len(nearest) > 1 and named in nearest:
+            identity.parent_ids = follows
+        return follows
 
     def answered(
         self, asked: UnnamedCall, request_id: str, answer: bytes | bytearray, *, streamed: bool
@@ -143,6 +173,27 @@ class Inference:
         passages = self._parts.carried(talk, tenant)
         found = [self._replies.numbered(n) for n, times in passages.items() if times >= _LEAST]
         return [each for each in found if each is not None and each.tenant == tenant]
+
+
+def _unfollowed(replies: Sequence[Replied]) -> list[Replied]:
+    """Return the replies that led to no reply of these, by ids or by names."""
+    ids: set[str] = set()
+    names: set[str | None] = set()
+    found = []
+    for reply in reversed(replies):
+        if reply.request_id not in ids and reply.agent not in names:
+            found.append(reply)
+        ids.update(reply.parent_ids)
+        names.add(reply.upstream)
+    return found
+
+
+def _has_own_text(reply: Replied, replies: Sequence[Replied], told: str) -> bool:
+    """Return whether a prompt has a reply's text, which no other reply has in its own."""
+    text = reply.reply.text
+    if len(text) < _MIN_JOINED or text not in told:
+        return False
+    return not any(text in each.reply.text for each in replies if each is not reply)
 
 
 def _carried(talk: Conversation, replies: Sequence[Replied]) -> list[Replied]:
