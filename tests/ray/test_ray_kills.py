@@ -72,9 +72,10 @@ class Sales:
 
     def task(self, store, **fields):
         loaded = load_flow(self.folder / "sales.yaml", self.folder / "functions.py")
+        results = None if self.database is None else self.database.url
         record = new_record(
             store, loaded.declaration, out=str(self.out), url=self.engine.url, on="local-ray",
-            partitions=2, results=self.database.url, concurrency=AT_ONCE, **fields,
+            partitions=2, results=results, concurrency=AT_ONCE, **fields,
         )  # fmt: skip
         return check_task(record, loaded.declaration, loaded.functions, str(self.inputs))
 
@@ -85,7 +86,9 @@ class Sales:
                 await asyncio.sleep(0.02)
 
     async def committed(self, run_id):
-        """Return what the database has of sampled answers, by row."""
+        """Return what the database has of sampled answers, by row; of files nothing."""
+        if self.database is None:
+            return {}
 
         def read():
             store = PostgresResults(self.database.url, run_id, print, partition=99)
@@ -118,10 +121,12 @@ class Sales:
         assert self.engine.again() <= IN_FLIGHT
 
 
+@pytest.mark.parametrize("on_database", [True, False])
 async def test_a_worker_that_is_killed_is_made_again_and_the_table_is_whole(
-    ray, database, tmp_path
+    ray, database, tmp_path, on_database
 ):
-    sales, store = Sales(tmp_path, database), RunStore(tmp_path / "kairos")
+    sales = Sales(tmp_path, database if on_database else None)
+    store = RunStore(tmp_path / "kairos")
     async with sales.engine.running():
         task = sales.task(store)
         running = asyncio.create_task(run_task(task, store, print, lambda _: None))
@@ -132,7 +137,9 @@ async def test_a_worker_that_is_killed_is_made_again_and_the_table_is_whole(
         os.kill(process, signal.SIGKILL)
         record = await running
         assert record.state == "done"
-        sales.check(before, "a worker killed")
+        sales.check(
+            before, f"a worker killed, results in {'PostgreSQL' if on_database else 'files'}"
+        )
 
 
 async def test_a_database_that_is_away_for_a_minute_is_waited_for(ray, database, tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from aiohttp import web
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -11,7 +12,9 @@ from kairos.flow.yaml_file import read_yaml
 from kairos.live.runs.run_store import RunStore
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.pipeline import compile_plan
+from kairos.retrieval_settings import RetrievalSettings
 from kairos.tools.flow_run import check_task, new_record, run_task
+from tests.e2e.embedder import Embedder
 from tests.property.test_flows import FUNCTIONS, ROWS, Drawn, scripted
 from tests.ray.ray_runs import CountingEngine, run
 from tests.support.examples import examples
@@ -114,6 +117,41 @@ async def test_what_rows_share_is_asked_once_by_all_partitions(
         counted = ("rows", "written", "gathered", "failed", "dropped")
         for name in counted:
             assert spread.record.figures[name] == alone.record.figures[name]
+
+
+SEARCHED = """
+flow: searched
+operators:
+  row: {kind: input}
+  passages: {kind: chunk, inputs: {text: row.text}, size: 3, overlap: 0}
+  vectors: {kind: embed, inputs: {texts: passages}}
+  kept: {kind: ingest, inputs: {texts: passages, vectors: vectors}}
+  query: {kind: embed, inputs: {texts: row.question}}
+  found: {kind: search, inputs: {vectors: query, collection: kept}, top_k: 2}
+  best: {kind: rerank, inputs: {query: row.question, passages: found}, top_k: 1}
+  answer: {kind: llm, prompt: "{{ best }} {{ row.question }}"}
+outputs: {best: best, answer: answer}
+"""
+
+
+async def test_what_is_embedded_searched_and_ranked_is_the_same_in_partitions(ray, tmp_path):
+    rows = [{"text": f"a b c d{n} e f g{n % 7} h", "question": f"d{n} c"} for n in range(80)]
+    declaration = read_yaml(SEARCHED)
+    runner = web.AppRunner(Embedder(tmp_path / "embedded", 0.0).app())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        retrieval = RetrievalSettings(embedders=(url,), rerankers=(url,))
+        async with CountingEngine().running() as engine:
+            given_ = {"url": engine.url, "retrieval": retrieval}
+            alone = await run(tmp_path, declaration, rows, "alone", **given_)
+            on = {"on": "local-ray", "partitions": 2}
+            spread = await run(tmp_path, declaration, rows, "ray", **given_, **on)
+            assert spread.tables == alone.tables
+            assert alone.record.figures["written"] == len(rows)
+    finally:
+        await runner.cleanup()
 
 
 async def test_a_budget_is_of_all_partitions_together_and_a_run_goes_on_after_it(
