@@ -73,7 +73,7 @@ class Tree:
     """A process and its descendants: their CPU time, and the memory of the largest by name."""
 
     def __init__(self, root):
-        self.root, self.cpu, self.memory = root, {}, {}
+        self.root, self.cpu, self.names = root, {}, {}
         self.peaks = []  # of all partitions, time by time
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -83,6 +83,15 @@ class Tree:
         self._is_over.set()
         self._thread.join()
         return sum(self.cpu.values())
+
+    def shares(self):
+        """Return CPU seconds of the command, its actors, and all else that Ray has."""
+        found = {}
+        for pid, seconds in self.cpu.items():
+            name = self.names.get(pid, "")
+            name = name if name.startswith(("ray::", "command")) else "other"
+            found[name] = round(found.get(name, 0.0) + seconds, 1)
+        return found
 
     def _follow(self):
         while not self._is_over.wait(0.25):
@@ -110,7 +119,8 @@ class Tree:
             _, fields, name = stats[pid]
             self.cpu[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
             mib = int(fields[21]) * _PAGE_MIB
-            self.memory[name[:30]] = max(self.memory.get(name[:30], 0.0), mib)
+            if not name.startswith("ray::IDLE"):
+                self.names[pid] = "command" if pid == self.root else name.split(".")[0]
             if "ray::Partition" in name or pid == self.root:
                 largest = max(largest, mib)
         self.peaks.append(largest)
@@ -134,7 +144,7 @@ def ray_data(inputs, out, url):
     from ray.data.llm import HttpRequestProcessorConfig, build_processor
 
     # Each of the three stages has an actor of its own, and waits for ever where there are two CPUs.
-    ray.init(num_cpus=8, object_store_memory=200 << 20, include_dashboard=False)
+    ray.init(address="local", num_cpus=8, object_store_memory=200 << 20, include_dashboard=False)
     dataset = ray.data.read_json(str(inputs))
 
     def stage(name, prompt):
@@ -227,6 +237,7 @@ def compare(chosen, folder, environ, url, database):
             "rows_s": round(chosen.rows / took_s, 1),
             "cpu_s": round(cpu_s, 1),
             "cpu_ms_per_operator": round(1e3 * cpu_s / (OPERATORS * chosen.rows), 3),
+            "cpu_s_of": tree.shares(),
             "calls": calls,
             "largest_mib": memory_course(tree.peaks),
         }

@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from contextlib import AsyncExitStack
 
+from kairos.live.process import tuning
 from kairos.live.runs.declaring import declare_plan
 from kairos.live.runs.run_store import RunRecord
 from kairos.live.runs.service import RunPool, waits_for
@@ -38,6 +39,9 @@ class Coordinator:
         self._calls_left, self._tokens_left = record.max_calls, record.max_tokens
         self._stops = False
         self._waited = 0
+        tuning.allow_many_connections()
+        tuning.collect_less_often()
+        tuning.switch_threads_often()
 
     async def open(self, declaration: Declaration, asks_models: bool) -> PoolTold:
         """Raises SetupError: no engine can be used, or a model is not served."""

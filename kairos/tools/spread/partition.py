@@ -183,6 +183,7 @@ class Partition:
         self._job, self._number, self._coordinator = job, number, coordinator
         tuning.allow_many_connections()
         tuning.collect_less_often()
+        tuning.switch_threads_often()
 
     async def process(self) -> int:
         """Return the id of the process that the partition is in."""
