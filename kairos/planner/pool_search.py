@@ -198,7 +198,8 @@ class _Search:
             *dict.fromkeys(self._kinds[name].device for one in best.found for name in one.counts)
         ]
         for blocks in self._blocks(whole):
-            for ours, theirs in self._served(blocks, kinds, devices[:APART]):
+            few = devices[:APART] if len(agents) <= FEW_AGENTS else []
+            for ours, theirs in self._served(blocks, kinds, few):
                 for each in self.joined(ours, theirs):
                     best.add(each)
         if self._limits.split:
