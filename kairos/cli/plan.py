@@ -70,11 +70,13 @@ def plan(
     from kairos.tools.flow_profiled import known_batches, profile_path, read_profile
 
     loaded = load_flow(flow, functions)
-    costs = TYPICAL
+    costs, known = TYPICAL, None
+    if learnt is not None or (host is not None and profile_path(flow).exists()):
+        known = read_profile(learnt or profile_path(flow))
     if engine_profile is not None:
         if inputs is None:
             raise SetupError("name the table that --engine-profile is to be reckoned for: --inputs")
-        known = read_profile(learnt or profile_path(flow))
+        known = known or read_profile(learnt or profile_path(flow))
         costs = latencies(engine(engine_profile), known.answers, known.times_us)
     passes = Passes(**switched_off(without or []))
     batches = known_batches(learnt, flow)
@@ -89,11 +91,11 @@ def plan(
         check_columns(made, table)
         readable = (row.values for row in table.rows() if row.values is not None)
         prediction = predict(made, readable)
-    if engine_profile is not None:
+    if engine_profile is not None and known is not None:
         readable = (row.values for row in table.rows() if row.values is not None)
         pool, count = engine(engine_profile), prediction.rows if prediction else None
         expected = forecast(made, known, readable, pool, instances, count)
-    placement = flow_placement(made, prediction, host, devices) if host is not None else None
+    placement = flow_placement(made, prediction, host, devices, known) if host is not None else None
     explained = explain(made, prediction, placement, expected)
     if as_json:
         typer.echo(msgspec.json.encode(explained).decode())

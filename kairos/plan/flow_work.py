@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from kairos.engine_profile import EngineProfile
@@ -11,10 +12,26 @@ from kairos.plan.call_shapes import call_shapes, llm_needs
 from kairos.plan.check import every
 from kairos.plan.costs.fluid import makespan_us
 from kairos.plan.device_work import OperatorWork
+from kairos.plan.flow_profile import OperatorProfile
 from kairos.plan.operators import Generation, Operator
 from kairos.plan.pipeline import Plan
 from kairos.plan.prediction import FlowPrediction, OperatorCalls
 from kairos.planner.serving import CallShape
+
+
+class CostFactors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Halo's factors of a placement's cost.
+
+    `reuse`: of what prompts of a row begin with together, the part that is found again on a device
+    (1 less lambda). `sharing`: k devices that share an operator are as quick as k to this power
+    (beta), beside what smaller batches cost.
+    """
+
+    reuse: float = 1.0
+    sharing: float = 1.0
+
+
+AS_PLANNED = CostFactors()
 
 
 def flow_work(
@@ -22,15 +39,30 @@ def flow_work(
     prediction: FlowPrediction,
     profiles: Mapping[str, EngineProfile],
     devices: int,
+    factors: CostFactors = AS_PLANNED,
+    known: Mapping[str, OperatorProfile] | None = None,
 ) -> list[OperatorWork]:
-    """Operators that call models, each after those whose answers it needs, directly or by others.
-    `profiles`: an engine that serves the model, by the model's name; of calls that name none the
-    only one there is. Calls of one operator are taken to be alike.
+    """Return operators that call models, each after those whose answers it needs.
+
+    Calls of one operator are taken to be alike.
+
+    Args:
+        plan: what is run.
+        prediction: its calls at most, and their lengths.
+        profiles: an engine that serves the model, by the model's name; of calls that name none the
+            only one there is.
+        devices: how many there are.
+        factors: of the cost.
+        known: what was learnt of operators: how many calls they make, and how long these are.
 
     Raises:
         SetupError: a model is not among them.
     """
-    operators, counted = plan.declaration.operators, prediction.by_operator
+    operators = plan.declaration.operators
+    counted = {
+        name: _learnt(calls, prediction.rows, (known or {}).get(name))
+        for name, calls in prediction.by_operator.items()
+    }
     waits, made = llm_needs(operators), []
     reused = shared_contexts(operators)
     for operator in every(operators):
@@ -39,14 +71,33 @@ def flow_work(
             model = _model(operator.params.model, profiles)
             after = tuple(dict.fromkeys(_asked(waits, operator.name, counted)))
             work = _work(operator.name, model, after, calls, profiles, devices)
+            quicker = factors.sharing - 1
+            run_us = (us / parts**quicker for parts, us in enumerate(work.run_us, 1))
+            work = replace(work, run_us=tuple(run_us))
             context, share = reused.get(operator.name, (None, 0.0))
             tokens = share * calls.prompt_tokens
             if context is not None and tokens <= profiles[model].kv_tokens:
                 saved_us = tokens * profiles[model].step.prefill_token_us
                 saved_us = min(saved_us, work.run_us[0] - work.last_us if work.last_us else 0.0)
-                work = replace(work, context=context, reused_us=max(0.0, saved_us))
+                work = replace(work, context=context, reused_us=factors.reuse * max(0.0, saved_us))
             made.append(work)
     return made
+
+
+def _learnt(counted: OperatorCalls, rows: int, known: OperatorProfile | None) -> OperatorCalls:
+    """Return the calls as they were learnt; never more than there can be."""
+    if known is None or not counted.calls:
+        return counted
+    prompt, answer = known.prompt_tokens, known.completion_tokens
+    if prompt is None or answer is None:
+        return counted
+    calls = min(counted.calls, max(1, round(rows * known.rows.mean * known.times.mean)))
+    return OperatorCalls(
+        calls=calls,
+        merged=counted.merged,
+        prompt_tokens=round(calls * prompt.mean),
+        completion_tokens=round(calls * answer.mean),
+    )
 
 
 def shared_contexts(operators: Sequence[Operator]) -> dict[str, tuple[str, float]]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from kairos.errors import SetupError
 from kairos.live.runs.host_file import read_host
+from kairos.plan.flow_profile import FlowProfile, holding
 from kairos.plan.flow_work import flow_work
 from kairos.plan.pipeline import Plan
 from kairos.plan.placement_text import ExplainedPlacement, explain_placement
@@ -12,9 +13,14 @@ from kairos.sim.engine.profiles import profile
 
 
 def flow_placement(
-    plan: Plan, prediction: FlowPrediction | None, path: Path, devices: int | None
+    plan: Plan,
+    prediction: FlowPrediction | None,
+    path: Path,
+    devices: int | None,
+    known: FlowProfile | None = None,
 ) -> ExplainedPlacement:
-    """`devices`: in the place of those of the file.
+    """Place a table's calls. `devices`: in the place of those of the file; `known`: what was learnt
+    of the flow.
 
     Raises:
         InvalidFile: it is no host's file.
@@ -25,4 +31,6 @@ def flow_placement(
     host = read_host(path)
     profiles = {name: profile(each.profile) for name, each in host.models.items()}
     number = devices or host.devices
-    return explain_placement(flow_work(plan, prediction, profiles, number), host.loads, number)
+    learnt = None if known is None else holding(known, plan)
+    works = flow_work(plan, prediction, profiles, number, host.cost, learnt)
+    return explain_placement(works, host.loads, number)

@@ -74,7 +74,7 @@ def host_plan(
     batch = min(expected, OPEN_ROWS)
     found = _scaled(predict(plan, sample), max(1.0, batch / len(sample)))
     profiles = {name: profile(each.profile) for name, each in host.models.items()}
-    works = flow_work(plan, found, profiles, host.devices)
+    works = flow_work(plan, found, profiles, host.devices, host.cost)
     return works, rule(works, host.loads, host.devices)
 
 

@@ -7,6 +7,10 @@ engine = "llama"                   # or "vllm"
 options = ["--context", "4096"]    # of `python -m kairos.live.engines.llama`
 profile = "cpu-tiny"               # for plans: how quick it is, as of kairos simulate
 load_s = 4.0                       # until it serves; measured by a run
+
+[cost]                             # factors of plans; each may be left out
+reuse = 1.0                        # of contexts that prompts of a row share, the part that is found
+sharing = 1.0                      # devices that share an operator: as quick as k to this power
 """
 
 from pathlib import Path
@@ -16,6 +20,7 @@ import msgspec
 
 from kairos.errors import InvalidFile
 from kairos.plan.device_work import MOST_DEVICES, LoadTime
+from kairos.plan.flow_work import AS_PLANNED, CostFactors
 from kairos.workload.toml_file import read_toml
 
 MOST_MODELS = 64
@@ -41,6 +46,7 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     devices: int
     models: dict[str, HostedModel]
+    cost: CostFactors = AS_PLANNED
 
     @property
     def loads(self) -> dict[str, LoadTime]:
@@ -54,6 +60,9 @@ def read_host(path: Path) -> HostFile:
         raise InvalidFile(path, f"devices is {found.devices}: give 1 to {MOST_DEVICES}")
     if not 1 <= len(found.models) <= MOST_MODELS:
         raise InvalidFile(path, f"{len(found.models)} models: give 1 to {MOST_MODELS}")
+    for factor, given in msgspec.structs.asdict(found.cost).items():
+        if not 0 <= given <= 1:
+            raise InvalidFile(path, f"{factor} of [cost] is {given}: give 0 to 1")
     for name, each in found.models.items():
         if not 0 < each.load_s <= _MOST_LOAD_S:
             raise InvalidFile(path, f"load_s of {name} is {each.load_s}: give seconds above 0")

@@ -6,7 +6,8 @@ from kairos import flow
 from kairos.errors import SetupError
 from kairos.plan.call_shapes import COLUMN_TOKENS
 from kairos.plan.costs.fluid import makespan_us
-from kairos.plan.flow_work import flow_work, shared_contexts
+from kairos.plan.flow_profile import learnt
+from kairos.plan.flow_work import CostFactors, flow_work, shared_contexts
 from kairos.plan.prediction import predict
 from kairos.planner.serving import CallShape
 from kairos.sim.engine.profiles import profile
@@ -107,3 +108,42 @@ def test_what_prompts_of_a_row_begin_with_together_is_reused_on_the_same_device(
         assert (works["second"].reused_us > 0) == is_reused
         assert works["alone"].reused_us == works["other"].reused_us == 0
         assert works["second"].reused_us < works["second"].run_us[0]
+
+
+def test_factors_that_are_given_are_those_of_the_cost():
+    plan, predicted = review(), predict(review(), ROWS)
+    plain = {each.name: each for each in flow_work(plan, predicted, PROFILES, 4)}
+    for sharing in (0.0, 0.5, 0.9):
+        factors = CostFactors(sharing=sharing)
+        for each in flow_work(plan, predicted, PROFILES, 4, factors):
+            for parts, us in enumerate(each.run_us, 1):
+                before = plain[each.name].run_us[parts - 1]
+                assert us == pytest.approx(before * parts ** (1 - sharing))
+
+    f = flow.Flow("contexts", max_tokens=8)
+    row = f.input("row")
+    first = f.llm("first", "{{ row.text }}\nWho?", row=row)
+    f.output("a", f.llm("second", "{{ row.text }}\nSo: {{ v }}", row=row, v=first))
+    asked = f.compile(), predict(f.compile(), ROWS[:4]), {"m": PROFILES["small"]}, 2
+    whole, half, none = (
+        [each.reused_us for each in flow_work(*asked, CostFactors(reuse=reuse))]
+        for reuse in (1.0, 0.5, 0.0)
+    )
+    assert half == pytest.approx([us / 2 for us in whole])
+    assert whole[0] > 0
+    assert none == [0.0, 0.0]
+
+
+def test_what_was_learnt_of_operators_is_what_they_take():
+    plan, predicted = review(), predict(review(), ROWS)
+    seen = {"draft": [(90, 12)] * 5, "better": [(20, 30)] * 5, "last": [(100, 7)] * 5}
+    times = {"draft": [1] * 10, "better": [1] * 5, "last": [1] * 10}  # half of the rows: 1 round
+    known = learnt(plan, 10, seen, times).operators
+    found = {each.name: each for each in flow_work(plan, predicted, PROFILES, 2, known=known)}
+    assert {name: each.calls for name, each in found.items()} == {
+        "draft": 50,
+        "better": 25,
+        "last": 50,
+    }
+    shape = CallShape(prompt=90, answer=12)
+    assert found["draft"].run_us[0] == makespan_us(PROFILES["small"], shape, 50)
