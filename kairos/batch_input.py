@@ -7,10 +7,6 @@ from typing import BinaryIO
 
 import msgspec
 
-# That a file may have, unless the settings say otherwise (`[batches]`).
-MAX_FILE_BYTES = 200 << 20
-MAX_LINES = 50_000
-
 ERRORS = 100  # of a file, that are told
 LINE_BYTES = 32 << 20  # however large a call's body may be
 _LONGEST_NAME = 512  # characters

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from kairos.batch_input import MAX_FILE_BYTES, MAX_LINES
-
+MAX_BATCH_BYTES = 200 << 20
+MAX_BATCH_LINES = 50_000
 _MOST_DAYS = 3_650
 
 
@@ -11,8 +11,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """OpenAI's files and batches, `/v1/files` and `/v1/batches`. Limits are of each tenant."""
 
     directory: str  # for files and what was answered; of one host, its own disk
-    max_file_bytes: int = MAX_FILE_BYTES  # the largest file
-    max_lines: int = MAX_LINES  # calls of a batch
+    max_file_bytes: int = MAX_BATCH_BYTES  # the largest file
+    max_lines: int = MAX_BATCH_LINES  # calls of a batch
     max_files: int = 1_000  # that are kept at once
     max_bytes: int = 10 << 30  # of all files that are kept
     max_open: int = 50  # batches that have not ended

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from kairos.batch_input import MAX_FILE_BYTES, MAX_LINES, check_input, placed_lines, read_line
+from kairos.batch_input import check_input, placed_lines, read_line
+from kairos.batch_settings import MAX_BATCH_BYTES, MAX_BATCH_LINES
 from kairos.errors import InvalidFile
 from kairos.flow.declaring import Flow
 from kairos.flow.operand import Operand
@@ -95,10 +96,10 @@ def from_openai_batch(file: Path | str) -> Flow:
 
 
 def _check(path: Path) -> None:
-    if (size := path.stat().st_size) > MAX_FILE_BYTES:
-        said = f"it has {size} bytes, and a batch {MAX_FILE_BYTES} at most: split it"
+    if (size := path.stat().st_size) > MAX_BATCH_BYTES:
+        said = f"it has {size} bytes, and a batch {MAX_BATCH_BYTES} at most: split it"
         raise InvalidFile(path, said)
-    for error in check_input(path, _ENDPOINT, MAX_LINES).errors:
+    for error in check_input(path, _ENDPOINT, MAX_BATCH_LINES).errors:
         hint = ": split the file" if error.code == "too_many_lines" else ""
         raise InvalidFile(path, error.message + hint, line=error.line)
 
