@@ -79,14 +79,14 @@ kafka:  ## one Kafka node on loopback, for development; PORT=9092 DATA=.kafka
 
 vllm: PORT := 8101
 vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=tiny (small, mid, large) PORT=8101 OPTIONS='of vLLM'
-	@$(BIN)/python -m kairos.demo.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
+	@$(BIN)/python -m kairos.cli.demos.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
 
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in: some minutes
 	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(call costs,test) -m "$(GATE)"
 
 test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes through, in under a minute
-	@$(PYTEST) -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/test_balancer.py \
-		$(addprefix tests/unit/live/,request proxy frontend engines control)
+	@$(PYTEST) -q tests/unit/core \
+		$(addprefix tests/unit/,request proxy gateway engines cluster/local)
 
 test-source: $(INSTALLED)  ## where the brain is compiled: its laws on its source, and tests that replace parts of it
 	@KAIROS_INTERPRETED=1 $(PYTEST) $(call costs,source) -m "(interpreted or both) and not long" \
@@ -134,7 +134,7 @@ test-laws: $(INSTALLED)  ## laws on freshly drawn examples, 200 each: of what is
 # Of packages that are older than what they use, some warn.
 test-floors: .venv-floors/.installed  ## the HTTP ports, with the lowest versions of packages that pyproject.toml allows
 	@KAIROS_INTERPRETED=1 .venv-floors/bin/python -m pytest -n $(TEST_PROCESSES) -W ignore::DeprecationWarning \
-		-m "$(GATE)" tests/unit/live/frontend tests/unit/live/request tests/unit/flow $(addprefix tests/e2e/, \
+		-m "$(GATE)" tests/unit/gateway tests/unit/request tests/unit/workflows/declare $(addprefix tests/e2e/, \
 		test_allowed_hosts.py test_audit.py test_bad_input.py test_batches.py test_flows_online.py \
 		test_http_clients.py test_instances.py test_page_acts.py test_page_routes.py test_roles.py test_tls.py \
 		test_tls_engines.py test_zstd_bodies.py)

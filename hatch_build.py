@@ -15,7 +15,9 @@ class CompileNative(BuildHookInterface):  # type: ignore[type-arg]
         script = runpy.run_path(str(root / "scripts" / "compile_native.py"))
         libraries = script["compile_native"](root)
         folder = root / "kairos" / "compiled"
-        is_new = runpy.run_path(str(root / "kairos" / "compiled_brain.py"))["files"](folder)
+        is_new = runpy.run_path(str(root / "kairos" / "host" / "compiled_brain.py"))["files"](
+            folder
+        )
         brain = [each for each in folder.rglob("*") if each.is_file()] if is_new else []
         if not libraries and not brain:
             return

@@ -24,8 +24,8 @@ from typing import IO
 import msgspec
 
 from agents.sandbox import TIME_UP
-from kairos.errors import InvalidRequest, SetupError
-from kairos.live.process import child_process
+from kairos.core.errors import InvalidRequest, SetupError
+from kairos.host import child_process
 
 MIB = 1 << 20
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from kairos.errors import InvalidFile, SetupError
-from kairos.tools.traces import fetched
+from kairos.core.errors import InvalidFile, SetupError
+from kairos.simulate.workload.traces import fetched
 
 App = Literal["qa", "rg", "cg"]
 Kind = Literal["mathematics", "humanities"]

@@ -17,9 +17,9 @@ from random import Random
 
 import msgspec
 
-from kairos.balancer import Balancer
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import (
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import (
     Arrived,
     Dispatch,
     Event,
@@ -32,14 +32,14 @@ from kairos.events import (
     Refuse,
     WorkflowEnded,
 )
-from kairos.learner import Learner
-from kairos.live.observers.fact_log import FactLog
-from kairos.live.observers.store import LearntStore
-from kairos.live.observers.telemetry import Telemetry
-from kairos.model import PREFIX_MARKS, SECOND, Instance, Request
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.runtime import Runtime
-from kairos.scheduler.policies import POLICIES
+from kairos.core.learner import Learner
+from kairos.core.model import PREFIX_MARKS, SECOND, Instance, Request
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.runtime import Runtime
+from kairos.core.scheduler.policies import POLICIES
+from kairos.observe.fact_log import FactLog
+from kairos.observe.store import LearntStore
+from kairos.observe.telemetry import Telemetry
 
 CALLS = 5  # of a workflow
 AGENTS, APPS = 20, 4

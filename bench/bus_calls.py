@@ -16,9 +16,9 @@ from bench.scenarios import Measured
 from bench.servers import Server
 from bench.upstream import HOST, MODEL
 from kairos.agent import LLM
-from kairos.live.kafka.cluster import KafkaCluster
-from kairos.live.llm.bus_llm import BusLLM
-from kairos.live.llm.http_llm import HttpLLM
+from kairos.agents.bus_llm import BusLLM
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.proxy.llm.http_llm import HttpLLM
 
 CONCURRENCY = 32
 WARM_UP = 200

@@ -11,11 +11,14 @@ from time import process_time
 
 import msgspec
 
-from kairos.balancer import Balancer
-from kairos.declared_plan import PlannedOperator, PlannedWork
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.entitlements import Entitlements, Quota, TenantWeight
-from kairos.events import (
+from kairos.cluster.kafka.items import ReceivedMessage
+from kairos.cluster.pool.bus_call import read_call
+from kairos.cluster.pool.messages import CALL, EPOCH, POOL, TYPE, read_record
+from kairos.core.balancer import Balancer
+from kairos.core.declared_plan import PlannedOperator, PlannedWork
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.entitlements import Entitlements, Quota, TenantWeight
+from kairos.core.events import (
     EntitlementsChanged,
     Event,
     PlanDeclared,
@@ -25,12 +28,9 @@ from kairos.events import (
     Started,
     Tick,
 )
-from kairos.live.bus.left_out import UNREADABLE
-from kairos.live.kafka.items import ReceivedMessage
-from kairos.live.pool.bus_call import read_call
-from kairos.live.pool.messages import CALL, EPOCH, POOL, TYPE, read_record
-from kairos.scheduler.policies import POLICIES
-from kairos.topics import EVENTS, REQUESTS
+from kairos.core.scheduler.policies import POLICIES
+from kairos.core.topics import EVENTS, REQUESTS
+from kairos.observe.left_out import UNREADABLE
 
 MOST_MS = 100
 _BYTES = 1 << 20

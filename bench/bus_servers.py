@@ -15,10 +15,10 @@ from bench import chain, overload
 from bench.servers import NotStarted, Server, free_port, listens, server
 from bench.systems import MANY, kairos_command
 from bench.upstream import HOST, MODEL
-from kairos.live.kafka.cluster import KafkaCluster, parse_bus
-from kairos.live.kafka.topic_setup import ensure
-from kairos.live.llm.bus_llm import reply_topic
-from kairos.topics import DEAD_LETTERS, RESULTS, inbox
+from kairos.agents.bus_llm import reply_topic
+from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.core.topics import DEAD_LETTERS, RESULTS, inbox
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "kafka.sh"
 GIVEN = "KAIROS_BENCH_BUS"

@@ -9,52 +9,48 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-_BRAIN = (
-    *(
-        "admission.py",
-        "agent_key.py",
-        "balancer.py",
-        "dispatching.py",
-        "call_row.py",
-        "call_tracker.py",
-        "declared_plan.py",
-        "draining.py",
-        "events.py",
-        "learnt.py",
-        "model.py",
-        "open_work.py",
-        "position.py",
-    ),
-    *("refusals.py", "shared_lru.py", "workflow_tracker.py", "dispatcher", "faults", "scheduler"),
+_CORE = (
+    *("admission", "agent_key", "balancer", "dispatching", "call_row", "call_tracker"),
+    *("declared_plan", "draining", "events", "learnt", "model", "open_work", "position"),
+    *("refusals", "shared_lru", "workflow_tracker"),
 )
-_LEARNING = ("learner.py", "orchestrator")
+_BRAIN = (
+    *(f"core/{each}.py" for each in _CORE),
+    *("core/dispatcher", "core/faults", "core/scheduler"),
+)
+_LEARNING = ("core/learner.py", "core/orchestrator")
 # What a call passes through in the live service.
 _CALL = (
-    *("runtime.py", "live/process", "live/request", "live/proxy", "live/frontend", "live/engines"),
-    *("live/observers", "live/control", "live/service.py"),
+    *("core/runtime.py", "host", "request", "proxy", "gateway", "engines"),
+    *("observe", "cluster/local", "service.py"),
 )
+_FLOWS = ("workflows/declare", "workflows/compile", "workflows/execute")
+_SERVICE = ("core", "settings", "host", "request", "observe", "proxy", "engines", "gateway")
 # By the bench: what of `kairos/` its figures depend on, files and directories.
 MEASURED: Mapping[str, tuple[str, ...]] = {
     "gateway": (*_BRAIN, *_LEARNING, *_CALL),
-    "bus": (*_BRAIN, *_CALL, "agent.py", "live/bus", "live/llm", "live/kafka", "live/pool"),
-    "ranks": ("learnt.py", "live/kafka"),
-    "learning": ("learner.py", "learnt.py", "position.py", "orchestrator", "scheduler"),
+    "bus": (*_BRAIN, *_CALL, "agents", "cluster/bus", "cluster/kafka", "cluster/pool"),
+    "ranks": ("core/learnt.py", "cluster/kafka"),
+    "learning": (
+        *("core/learner.py", "core/learnt.py", "core/position.py"),
+        *("core/orchestrator", "core/scheduler"),
+    ),
     "placement": (*_BRAIN,),
     "brain": (*_BRAIN, *_LEARNING),
-    "identity": ("live/request/identity", "../client/kairos_client"),
-    "simulation": (*_BRAIN, *_LEARNING, "sim", "workload"),
-    "fairness": (*_BRAIN, *_LEARNING, "sim"),
-    "poisoned": (*_BRAIN, *_LEARNING, *_CALL, "sim"),
-    "flows": ("flow", "plan", "execution"),
-    "flow_runs": ("flow", "plan", "execution", "live/runs"),
+    "identity": ("request/identity", "../client/kairos_client"),
+    "simulation": (*_BRAIN, *_LEARNING, "simulate"),
+    "fairness": (*_BRAIN, *_LEARNING, "simulate"),
+    "poisoned": (*_BRAIN, *_LEARNING, *_CALL, "simulate"),
+    "flows": _FLOWS,
+    "flow_runs": (*_FLOWS, "workflows/run"),
     "health": (*_BRAIN, *_LEARNING, *_CALL),
-    "startup": ("*.py", "cli", "live"),
-    "tls": (*_BRAIN, *_LEARNING, *_CALL, "tls_settings.py"),
-    "ui": (*_BRAIN, *_LEARNING, *_CALL, "live/ui"),
-    "workers": (*_BRAIN, *_LEARNING, *_CALL, "live/workers"),
+    "startup": ("*.py", "cli", *_SERVICE, "batches", "workflows", "cluster"),
+    "tls": (*_BRAIN, *_LEARNING, *_CALL, "settings/tls.py"),
+    "ui": (*_BRAIN, *_LEARNING, *_CALL),
+    "workers": (*_BRAIN, *_LEARNING, *_CALL, "cluster/workers"),
 }
 # Modules that no call passes through: engines as processes of their own.
-_BESIDE = {f"kairos/live/engines/{name}.py" for name in ("llama", "vllm")}
+_BESIDE = {f"kairos/engines/{name}.py" for name in ("llama", "vllm")}
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -1,9 +1,9 @@
 """What tenants get of a pool beside each other, in virtual time: `python -m bench.fairness`,
 half an hour.
 
-Each tenant asks for workflows of its own kind, of modelled engines (`sim/engine`): so many at once,
-the next as one ends, or so many a second. With shares (fair) beside the order of work left alone
-(unfair). Nothing is measured of this machine: the same seed gives the same figures.
+Each tenant asks for workflows of its own kind, of modelled engines (`simulate/engine`): so many at
+once, the next as one ends, or so many a second. With shares (fair) beside the order of work left
+alone (unfair). Nothing is measured of this machine: the same seed gives the same figures.
 """
 
 import statistics
@@ -19,19 +19,12 @@ from rich.console import Console
 from bench.command import Bench
 from bench.report import Figure, Spread
 from bench.virtual_pool import VirtualPool
-from kairos.engine_profile import EngineProfile, StepCost
-from kairos.entitlements import TenantWeight
-from kairos.events import (
-    Arrived,
-    Dispatch,
-    Finished,
-    FirstToken,
-    Refuse,
-    WorkflowEnded,
-)
-from kairos.model import EXPECTED_COMPLETION_TOKENS, SECOND, Request
-from kairos.sim.engine.engine_calls import CallProgress, EngineCall
-from kairos.workload.prompt import PromptPiece
+from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.core.entitlements import TenantWeight
+from kairos.core.events import Arrived, Dispatch, Finished, FirstToken, Refuse, WorkflowEnded
+from kairos.core.model import EXPECTED_COMPLETION_TOKENS, SECOND, Request
+from kairos.simulate.engine.engine_calls import CallProgress, EngineCall
+from kairos.simulate.workload.prompt import PromptPiece
 
 STEP_US, PROMPT_TOKEN_US = 10_000, 20.0
 Weights = Mapping[str, TenantWeight] | None  # None: the order of work left alone
@@ -163,7 +156,7 @@ class Pool(VirtualPool):
             self._begin(tenant)
 
     def _service_s(self, prompt: int, answer: int, took_us: int) -> float:
-        """As `dispatcher/service_cost.py` has it, by what is true of the engine."""
+        """As `core/dispatcher/service_cost.py` has it, by what is true of the engine."""
         engine = self.engine
         memory = (prompt + answer / 2) / engine.kv_tokens
         held = max(1 / engine.max_num_seqs, memory)

@@ -31,14 +31,14 @@ from bench.flows import questions, shared
 from bench.memory import peak_mib
 from bench.report import Figure
 from kairos import flow
-from kairos.declared_plan import PlannedWork
-from kairos.flow.functions import RegisteredFunction, given
-from kairos.live.llm.http_llm import HttpLLM
-from kairos.live.llm.patience import Patience
-from kairos.live.runs.run_store import RunRecord, RunStore
-from kairos.live.runs.service import FlowJob, FlowRun, RunPool
-from kairos.live.runs.tables import open_table
-from kairos.plan.values import copied
+from kairos.core.declared_plan import PlannedWork
+from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.proxy.llm.patience import Patience
+from kairos.workflows.compile.values import copied
+from kairos.workflows.declare.functions import RegisteredFunction, given
+from kairos.workflows.run.run_store import RunRecord, RunStore
+from kairos.workflows.run.service import FlowJob, FlowRun, RunPool
+from kairos.workflows.run.tables import open_table
 
 ROWS, QUICK_ROWS = 1_000_000, 2_000
 CAPACITY = 256

@@ -26,7 +26,8 @@ from bench import report, rows
 from bench.memory import peak_mib
 from bench.report import Figure
 from kairos import flow
-from kairos.execution.commands import (
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.execute.commands import (
     EndRun,
     FetchCached,
     FlowCommand,
@@ -34,10 +35,15 @@ from kairos.execution.commands import (
     ReadRows,
     WriteRow,
 )
-from kairos.execution.executor import Executor
-from kairos.execution.facts import CacheAnswered, CallAnswered, FlowFact, InputEnded, RowRead
-from kairos.execution.limits import FlowLimits
-from kairos.plan.pipeline import Plan
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import (
+    CacheAnswered,
+    CallAnswered,
+    FlowFact,
+    InputEnded,
+    RowRead,
+)
+from kairos.workflows.execute.limits import FlowLimits
 
 ROUNDS, QUICK_ROUNDS = 3, 1
 ROWS, QUICK_ROWS = 5_000, 200

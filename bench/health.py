@@ -22,8 +22,8 @@ from bench.report import Figure
 from bench.servers import Server, server
 from bench.systems import free_ports, kairos_command, take_core, upstream_command
 from bench.upstream import Mode
-from kairos.live.process.child_process import start_child
-from kairos.live.process.tuning import allow_many_connections
+from kairos.host.child_process import start_child
+from kairos.host.tuning import allow_many_connections
 
 INSTANCES = 64
 SEQS = 2  # calls that each runs at once

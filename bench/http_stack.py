@@ -21,12 +21,12 @@ from bench import load, talk
 from bench.servers import Server, listens, server
 from bench.systems import CONCURRENCY, free_ports, take_core, upstream_command
 from bench.upstream import HOST, Mode
-from kairos.live.frontend.exchange import Asking
-from kairos.live.frontend.http import listen, server_of
-from kairos.live.process.pace import LoopPace
-from kairos.live.proxy.asked import header_lines
-from kairos.live.proxy.engine_answer import EngineAnswer
-from kairos.live.proxy.engine_client import EngineClient, Upstream
+from kairos.gateway.server.exchange import Asking
+from kairos.gateway.server.http import listen, server_of
+from kairos.host.pace import LoopPace
+from kairos.proxy.asked import header_lines
+from kairos.proxy.engine_answer import EngineAnswer
+from kairos.proxy.engine_client import EngineClient, Upstream
 
 KINDS = {
     "own": "own server, own client",

@@ -17,12 +17,12 @@ from rich.console import Console
 
 from bench import report, rows
 from bench.report import Figure
-from kairos.live.process.tuning import collect_less_often
-from kairos.live.request.caller import Caller
-from kairos.live.request.identity.aliases import Aliases
-from kairos.live.request.identity.conversation import prompt_of
-from kairos.live.request.identity.inference import Inference
-from kairos.live.request.identity.resolve import identity_of
+from kairos.host.tuning import collect_less_often
+from kairos.request.caller import Caller
+from kairos.request.identity.aliases import Aliases
+from kairos.request.identity.conversation import prompt_of
+from kairos.request.identity.inference import Inference
+from kairos.request.identity.resolve import identity_of
 from kairos_client.context import Identity, Scope, current
 from kairos_client.hooks import name_call
 

@@ -18,17 +18,17 @@ from rich.console import Console
 
 from bench import report, rows
 from bench.report import Figure
-from kairos.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
-from kairos.learner import Learner
-from kairos.learnt import AgentProfile
-from kairos.model import SECOND, Request
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.orchestrator.profiles import CallSample, Profiles
-from kairos.position import Position, features
-from kairos.scheduler.policies import POLICIES
-from kairos.scheduler.queue import WaitQueue
-from kairos.scheduler.ranking import Ranking
-from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.core.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
+from kairos.core.learner import Learner
+from kairos.core.learnt import AgentProfile
+from kairos.core.model import SECOND, Request
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.orchestrator.profiles import CallSample, Profiles
+from kairos.core.position import Position, features
+from kairos.core.scheduler.policies import POLICIES
+from kairos.core.scheduler.queue import WaitQueue
+from kairos.core.scheduler.ranking import Ranking
+from kairos.core.scheduler.work_estimates import WorkEstimates
 
 ROUNDS = 5
 ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

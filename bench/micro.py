@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 
 from bench.placement_pool import Calls
-from kairos.balancer import Balancer
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import Arrived, Finished, FirstToken, InstanceJoined
-from kairos.model import Instance
-from kairos.scheduler.policies import POLICIES
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import Arrived, Finished, FirstToken, InstanceJoined
+from kairos.core.model import Instance
+from kairos.core.scheduler.policies import POLICIES
 
 CALLS = 300
 UNDER_WAY = 32

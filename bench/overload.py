@@ -11,10 +11,10 @@ from bench.load import Broken
 from bench.scenarios import Measured
 from bench.servers import Server
 from kairos.agent import Application, read_result, submit
-from kairos.live.kafka.cluster import KafkaCluster
-from kairos.live.kafka.kafka_bus import KafkaBus
-from kairos.live.kafka.tail import Tail
-from kairos.topics import RESULTS
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.kafka_bus import KafkaBus
+from kairos.cluster.kafka.tail import Tail
+from kairos.core.topics import RESULTS
 
 CONCURRENCY = 20  # of each agent
 CAPACITY = CONCURRENCY / WORK_S  # tasks per second

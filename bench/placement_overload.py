@@ -13,10 +13,10 @@ from collections.abc import Callable
 import msgspec
 
 from bench.placement_pool import PROMPT_TOKEN_US, START, TOKEN_US, Calls, Size, instance
-from kairos.balancer import Balancer
-from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placement import Placement
-from kairos.events import (
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.placement import Placement
+from kairos.core.events import (
     Arrived,
     Dispatch,
     Event,
@@ -26,8 +26,8 @@ from kairos.events import (
     InstanceStatus,
     Progressed,
 )
-from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
 
 FULL = 0.95  # KV memory, in what the calls there hold
 POLICY = "kairos"

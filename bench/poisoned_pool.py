@@ -13,8 +13,8 @@ from typing import Literal
 import msgspec
 
 from bench.virtual_pool import VirtualPool
-from kairos.engine_profile import EngineProfile
-from kairos.events import (
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.events import (
     Arrived,
     Cancelled,
     Dispatch,
@@ -23,9 +23,9 @@ from kairos.events import (
     Refuse,
     WorkflowEnded,
 )
-from kairos.model import EXPECTED_COMPLETION_TOKENS, SECOND, Request
-from kairos.sim.engine.engine_calls import CallProgress, EngineCall
-from kairos.workload.prompt import PromptPiece
+from kairos.core.model import EXPECTED_COMPLETION_TOKENS, SECOND, Request
+from kairos.simulate.engine.engine_calls import CallProgress, EngineCall
+from kairos.simulate.workload.prompt import PromptPiece
 
 Other = Literal["neighbour", "fans out", "poisoned"]
 HONEST, OTHER = "honest", "other"

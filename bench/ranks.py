@@ -18,18 +18,18 @@ from bench import bus_servers, report, rows
 from bench.report import Figure
 from bench.servers import NotStarted
 from bench.systems import cores
-from kairos.balancer import Balancer
-from kairos.dispatcher.placements import LeastKv
-from kairos.errors import KairosError
-from kairos.events import ProfilesLearnt
-from kairos.learnt import QUANTILES, AgentProfile, AgentRank, Distribution
-from kairos.live.kafka.cluster import KafkaCluster
-from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.profiles_topic import follow, publish
-from kairos.live.kafka.topic_setup import ensure
-from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
-from kairos.topics import PROFILES
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.profiles_topic import follow, publish
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.placements import LeastKv
+from kairos.core.errors import KairosError
+from kairos.core.events import ProfilesLearnt
+from kairos.core.learnt import QUANTILES, AgentProfile, AgentRank, Distribution
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.core.topics import PROFILES
 
 AGENTS = (1_000, 5_000)
 ROUNDS = 5

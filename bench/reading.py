@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.identity import AGENTS, CALLER, HEADERS, Conversations
-from kairos.live.process.tuning import collect_less_often
-from kairos.live.request.body import read_body
-from kairos.live.request.identity.aliases import Aliases
-from kairos.live.request.identity.inference import Inference
-from kairos.live.request.identity.resolve import identity_of
+from kairos.host.tuning import collect_less_often
+from kairos.request.body import read_body
+from kairos.request.identity.aliases import Aliases
+from kairos.request.identity.inference import Inference
+from kairos.request.identity.resolve import identity_of
 
 CALLS, ROUNDS, AT_ONCE = 200, 5, 8
 WORDS_2_KIB, WORDS_OF_REPLY = 300, 70

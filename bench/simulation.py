@@ -28,19 +28,19 @@ from rich.console import Console
 from bench import report, rows
 from bench.report import Figure
 from experiments.recordings import data_directory
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_profile import EngineProfile
-from kairos.errors import KairosError
-from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.engine import ModelledEngine
-from kairos.sim.engine.engine_calls import EngineStats
-from kairos.sim.engine.profiles import profile
-from kairos.sim.options import DEFAULTS
-from kairos.sim.users import engine_call
-from kairos.sim.world import World
-from kairos.workload.load import Load, offered
-from kairos.workload.workflows import Submission
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.errors import KairosError
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.engine import ModelledEngine
+from kairos.simulate.engine.engine_calls import EngineStats
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.options import DEFAULTS
+from kairos.simulate.users import engine_call
+from kairos.simulate.workload.load import Load, offered
+from kairos.simulate.workload.workflows import Submission
+from kairos.simulate.world import World
 
 TRACE = "azure/AzureLLMInferenceTrace_conv.csv.gz"
 PROFILE = "a40-llama3-8b"

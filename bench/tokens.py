@@ -16,13 +16,13 @@ from joserfc.jws import JWSRegistry
 from rich.console import Console
 from rich.table import Table
 
-from kairos.entitlements import CLASSES
-from kairos.errors import Unauthorized
-from kairos.live.request.access import Access
-from kairos.live.request.jwks import IssuerKeys, signing_keys
-from kairos.live.request.signed_tokens import SignedTokens
-from kairos.oidc_settings import OidcSettings
-from kairos.tenant_settings import KeySettings
+from kairos.core.entitlements import CLASSES
+from kairos.core.errors import Unauthorized
+from kairos.gateway.auth.access import Access
+from kairos.gateway.auth.jwks import IssuerKeys, signing_keys
+from kairos.gateway.auth.signed_tokens import SignedTokens
+from kairos.settings.oidc import OidcSettings
+from kairos.settings.tenants import KeySettings
 
 ROUNDS, TIMES = 9, 5_000
 ISSUER, KEY = "https://login.example.com/realms/agents", "kai-4bf92f3577b34da6a3ce929d0e0e4736"

@@ -13,12 +13,12 @@ import aiohttp
 import uvloop
 
 from bench.upstream import HOST
-from kairos.config import Settings
-from kairos.engine_settings import EngineSettings
-from kairos.events import Arrived, Cancelled
-from kairos.live.process.tuning import collect_less_often
-from kairos.live.service import Service, running
-from kairos.model import Request
+from kairos.core.events import Arrived, Cancelled
+from kairos.core.model import Request
+from kairos.host.tuning import collect_less_often
+from kairos.service import Service, running
+from kairos.settings.config import Settings
+from kairos.settings.engines import EngineSettings
 
 _AT_ONCE = 500  # facts, until others have a turn
 _MODEL = "bench"

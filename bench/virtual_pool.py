@@ -1,20 +1,20 @@
-"""A pool in virtual time, whose callers are a bench's own; as `sim/world.py` has it."""
+"""A pool in virtual time, whose callers are a bench's own; as `simulate/world.py` has it."""
 
 from collections.abc import Mapping
 
-from kairos.balancer import Balancer
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_profile import EngineProfile
-from kairos.entitlements import Entitlements, TenantWeight
-from kairos.events import Dispatch, InstanceJoined, Progressed, Refuse, Tick
-from kairos.learner import Learner
-from kairos.model import SECOND, Instance
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.runtime import Runtime
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.clock import VirtualClock
-from kairos.sim.engine.engine_calls import CallProgress
-from kairos.sim.engines import SimulatedEngines
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.entitlements import Entitlements, TenantWeight
+from kairos.core.events import Dispatch, InstanceJoined, Progressed, Refuse, Tick
+from kairos.core.learner import Learner
+from kairos.core.model import SECOND, Instance
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.runtime import Runtime
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.engine.engine_calls import CallProgress
+from kairos.simulate.engines import SimulatedEngines
 
 
 class VirtualPool:

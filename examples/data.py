@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.tools.traces import fetch
+from kairos.simulate.workload.traces import fetch
 
 Row = dict[str, Any]
 

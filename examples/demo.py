@@ -13,12 +13,12 @@ import msgspec
 from rich.console import Console
 
 from examples import data
-from kairos.demo.engines import start_engines
-from kairos.live.runs.run_store import RunStore
-from kairos.live.runs.tables import open_table
-from kairos.tools.flow_file import load_flow
-from kairos.tools.flow_run import check_task, new_record, run_task
-from kairos.tools.run_shown import show_end
+from kairos.cli.demos.engines import start_engines
+from kairos.cli.flows.flow_run import check_task, new_record, run_task
+from kairos.workflows.run.flow_file import load_flow
+from kairos.workflows.run.run_shown import show_end
+from kairos.workflows.run.run_store import RunStore
+from kairos.workflows.run.tables import open_table
 
 HERE = Path(__file__).parent
 FLOWS = {  # and the table that each goes over

@@ -20,18 +20,18 @@ import msgspec
 from rich.console import Console
 
 from examples.minilm import ALIAS, write_minilm
-from kairos.demo.engines import start_engines
-from kairos.demo.progress import show_progress
-from kairos.errors import KairosError, SetupError
-from kairos.execution.timeline import Activity, Timeline
-from kairos.live.runs.export import errors_path
-from kairos.live.runs.run_store import RunStore
-from kairos.live.runs.tables import open_table
-from kairos.model import SECOND
-from kairos.plan.pipeline import Passes
-from kairos.retrieval_settings import RetrievalSettings
-from kairos.tools.flow_file import LoadedFlow, load_flow
-from kairos.tools.flow_run import check_task, new_record, run_task
+from kairos.cli.demos.engines import start_engines
+from kairos.cli.demos.progress import show_progress
+from kairos.cli.flows.flow_run import check_task, new_record, run_task
+from kairos.core.errors import KairosError, SetupError
+from kairos.core.model import SECOND
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.workflows.compile.pipeline import Passes
+from kairos.workflows.execute.timeline import Activity, Timeline
+from kairos.workflows.run.export import errors_path
+from kairos.workflows.run.flow_file import LoadedFlow, load_flow
+from kairos.workflows.run.run_store import RunStore
+from kairos.workflows.run.tables import open_table
 
 HERE = Path(__file__).parent
 FLOW = HERE / "ask_documents.yaml"

@@ -10,11 +10,11 @@ from functools import partial
 
 import msgspec
 
-from kairos.engine_profile import EngineProfile
-from kairos.model import SECOND
-from kairos.open_work import look
-from kairos.planner.demand import Look
-from kairos.sim.world import World
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.model import SECOND
+from kairos.core.open_work import look
+from kairos.core.pool_demand import Look
+from kairos.simulate.world import World
 
 
 class PoolSize(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 
 from experiments.recordings import data_directory
-from kairos.model import SECOND
-from kairos.workload.azure_trace import read_trace
+from kairos.core.model import SECOND
+from kairos.simulate.workload.azure_trace import read_trace
 
 TRACE = Path("azure") / "AzureLLMInferenceTrace_conv.csv.gz"
 SWING = 0.7  # of the mean rate, up and down

@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Any, ClassVar
 
-from kairos.model import SECOND, Request
-from kairos.scheduler.policies import POLICIES as OWN
-from kairos.scheduler.policies import Key, Policy, gittins_index
-from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.workflow_tracker import workflow_key
+from kairos.core.model import SECOND, Request
+from kairos.core.scheduler.policies import POLICIES as OWN
+from kairos.core.scheduler.policies import Key, Policy, gittins_index
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core.workflow_tracker import workflow_key
 
 
 class _Plain:

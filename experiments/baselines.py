@@ -9,17 +9,17 @@ from experiments.baseline_placements import PLACEMENTS
 from experiments.baseline_policies import POLICIES
 from experiments.oracle import KnownLengths, Srpt
 from experiments.program_scheduling import program_scheduling
-from kairos.digest import digest
-from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placement import Placement
-from kairos.dispatcher.slots import TimeSlot
-from kairos.engine_profile import EngineProfile
-from kairos.model import SECOND, Request
-from kairos.scheduler.policies import Key, LeastWorkLeft, Policy
-from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.sim.world import token_us
-from kairos.workflow_tracker import workflow_key
-from kairos.workload.workflows import Submission, Workflow
+from kairos.core.digest import digest
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.placement import Placement
+from kairos.core.dispatcher.slots import TimeSlot
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.model import SECOND, Request
+from kairos.core.scheduler.policies import Key, LeastWorkLeft, Policy
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core.workflow_tracker import workflow_key
+from kairos.simulate.workload.workflows import Submission, Workflow
+from kairos.simulate.world import token_us
 
 DEFAULT = "kairos"
 ORACLE = "oracle"  # the default placement, told every length

@@ -1,6 +1,6 @@
 """A batch beside users that wait for their answers, in virtual time.
 
-Its lines go as the live gateway sends them (`live/batches/driver.py`): some always wait in the
+Its lines go as the live gateway sends them (`batches/driver.py`): some always wait in the
 queue, of a class of service that takes what is spare. Beyond it nothing is modelled: lines are
 there at once, and what they were answered is kept in no time.
 """
@@ -10,15 +10,15 @@ from functools import partial
 
 import msgspec
 
-from kairos.batch_turns import lines_ahead
-from kairos.errors import KairosError
-from kairos.events import Arrived, Record
-from kairos.model import SECOND, Request
-from kairos.sim.clock import VirtualClock
-from kairos.sim.engine.engine_calls import EngineCall
-from kairos.sim.users import MODEL, TENANT, Feed, Users
-from kairos.workload.prompt import PromptPiece, prefix_hashes
-from kairos.workload.workflows import Submission
+from kairos.batches.batch_turns import lines_ahead
+from kairos.core.errors import KairosError
+from kairos.core.events import Arrived, Record
+from kairos.core.model import SECOND, Request
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.users import MODEL, TENANT, Feed, Users
+from kairos.simulate.workload.prompt import PromptPiece, prefix_hashes
+from kairos.simulate.workload.workflows import Submission
 
 _NAME = "batch"
 _LOOK_US = 50_000  # between two looks at how many lines wait, as live

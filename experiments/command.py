@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kairos.errors import KairosError
+from kairos.core.errors import KairosError
 
 
 @contextmanager

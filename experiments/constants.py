@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 import kairos
-from kairos.balancer import Balancer
+from kairos.core.balancer import Balancer
 
 
 class Constant(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
     "Order": (
         Constant(
             name="LEVEL",
-            module="scheduler.policies",
+            module="core.scheduler.policies",
             of_class="LeastWorkLeft",
             unit="ratio",
             what="work that differs by less is taken for equal: the older workflow goes first",
@@ -78,7 +78,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="PATIENCE",
-            module="scheduler.guard",
+            module="core.scheduler.guard",
             unit="times the work of the workflow",
             what="so long a workflow may wait, until its calls are overdue",
             why="half makes the mean 6 % longer and P99 of slowdown 25 %; twice makes the mean 2 % "
@@ -87,7 +87,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="GRACE_US",
-            module="scheduler.guard",
+            module="core.scheduler.guard",
             unit="µs",
             what="that a workflow may wait on top of that",
             why="half or twice of it changes nothing by more than its interval",
@@ -95,7 +95,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="SHARE",
-            module="scheduler.guard",
+            module="core.scheduler.guard",
             unit="of the work that a queue sends",
             what="the most that goes because it is overdue",
             why="half of all work makes the mean 4 % longer; an eighth changes nothing by more "
@@ -104,7 +104,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="PASSED_OVER",
-            module="scheduler.queue",
+            module="core.scheduler.queue",
             keyword="passed_over",
             unit="times the call's own time",
             what="so long the first that does not fit is passed over, until it has a reservation",
@@ -113,7 +113,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="BACKFILL",
-            module="scheduler.queue",
+            module="core.scheduler.queue",
             keyword="backfill",
             unit="calls",
             what="that are looked at behind the first, where it does not fit",
@@ -122,7 +122,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_RENEWED_AT_ONCE",
-            module="scheduler.queues",
+            module="core.scheduler.queues",
             unit="keys per fact",
             what="that are renewed after new profiles",
             why="under 2 ms, so that no fact waits long",
@@ -130,7 +130,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_US_PER_COMPLETION_TOKEN",
-            module="scheduler.declared_work",
+            module="core.scheduler.declared_work",
             unit="µs",
             what="the time of a token of an answer, until anything is learnt",
             why="only its proportion to a prompt's token counts: 100 to 1, as on an A40",
@@ -139,7 +139,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
     "The model of what is left": (
         Constant(
             name="MODEL_CALLS",
-            module="orchestrator.remaining_model",
+            module="core.orchestrator.remaining_model",
             unit="calls",
             what="the newest calls of an application, to which its model is fitted",
             why="recorded coding workflows, of 66 calls each, need as many; 700 kB an application",
@@ -147,7 +147,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_RIDGE",
-            module="orchestrator.remaining_model",
+            module="core.orchestrator.remaining_model",
             unit="calls",
             what="the weight of the prior beside what was seen",
             why="found by trial on recorded workflows",
@@ -155,7 +155,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_HABIT",
-            module="orchestrator.remaining_model",
+            module="core.orchestrator.remaining_model",
             unit="calls",
             what="after so many at a step, half of what they have in common is believed",
             why="found by trial on recorded workflows",
@@ -163,8 +163,8 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="OPEN_CALLS",
-            module="orchestrator.open_workflows",
-            read_in=("orchestrator.orchestrator",),
+            module="core.orchestrator.open_workflows",
+            read_in=("core.orchestrator.orchestrator",),
             unit="calls",
             what="of open workflows, to which a model is fitted too",
             why="a quarter of what has ended",
@@ -172,7 +172,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_RENEWED",
-            module="orchestrator.profiles",
+            module="core.orchestrator.profiles",
             unit="calls",
             what="after so many more, an application's model is fitted anew",
             why="bounds the time of learning",
@@ -182,21 +182,21 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
     "Lengths of answers": (
         Constant(
             name="_WINDOW",
-            module="scheduler.output_lengths",
+            module="core.scheduler.output_lengths",
             unit="answers",
             what="the newest of an agent, of which its distribution is made",
             why="not measured before",
         ),
         Constant(
             name="_FEWEST",
-            module="scheduler.output_lengths",
+            module="core.scheduler.output_lengths",
             unit="answers",
             what="before that, nothing is said of the agent's lengths",
             why="not measured before",
         ),
         Constant(
             name="_GUESSED",
-            module="scheduler.output_lengths",
+            module="core.scheduler.output_lengths",
             unit="tokens",
             what="guesses that stand beside the answers seen",
             why="without them real vLLM preempted 0.13 times per call; sixteen instead of four "
@@ -209,7 +209,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
     "Memory": (
         Constant(
             name="SPREAD",
-            module="dispatcher.survival_packing",
+            module="core.dispatcher.survival_packing",
             unit="standard deviations",
             what="of the forecast that are kept free",
             why="more makes calls wait longer than preemptions cost",
@@ -217,7 +217,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="WIDEST",
-            module="dispatcher.survival_packing",
+            module="core.dispatcher.survival_packing",
             unit="share of the memory",
             what="that the standard deviations take at most",
             why="without it workflows take 6 to 34 % longer where memory has room for few calls",
@@ -225,8 +225,8 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="FREE",
-            module="dispatcher.occupancy",
-            read_in=("dispatcher.survival_packing",),
+            module="core.dispatcher.occupancy",
+            read_in=("core.dispatcher.survival_packing",),
             unit="share of the memory",
             what="kept free for the next second",
             why="steps last, so all that grow may take a block at once",
@@ -234,16 +234,16 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="RENEWED_US",
-            module="dispatcher.occupancy",
-            read_in=("dispatcher.survival_packing",),
+            module="core.dispatcher.occupancy",
+            read_in=("core.dispatcher.survival_packing",),
             unit="µs",
             what="forecasts that are so old are derived anew",
             why="half of a slot",
         ),
         Constant(
             name="FEW",
-            module="dispatcher.occupancy",
-            read_in=("dispatcher.survival_packing",),
+            module="core.dispatcher.occupancy",
+            read_in=("core.dispatcher.survival_packing",),
             unit="calls",
             what="changes to less than one in so many calls leave a forecast as it is",
             why="a tenth of the cost",
@@ -253,14 +253,14 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
     "The choice of the instance": (
         Constant(
             name="ALIKE",
-            module="dispatcher.survival_packing",
+            module="core.dispatcher.survival_packing",
             unit="share of the cost",
             what="instances whose costs differ by less are alike: then memory decides",
             why="noise of the estimates",
         ),
         Constant(
             name="ALIKE_BUT_FOR_LOAD",
-            module="dispatcher.survival_packing",
+            module="core.dispatcher.survival_packing",
             unit="share of the cost",
             what="the same, where all have the same of the prompt cached",
             why="2.2 % less mean latency on `magentic_one`, 0.3 to 0.8 % elsewhere",
@@ -268,7 +268,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_FORGETTING",
-            module="dispatcher.speed",
+            module="core.dispatcher.speed",
             unit="factor per observation",
             what="how quickly what was seen of an instance's pace is forgotten",
             why="a memory of fifty observations",
@@ -277,7 +277,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_CLEARLY",
-            module="dispatcher.speed",
+            module="core.dispatcher.speed",
             unit="ratio",
             what="an instance counts as quicker or slower than its kind beyond that",
             why="calls differ, and so do instances, by chance",
@@ -286,14 +286,14 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_PATIENCE",
-            module="dispatcher.ledger",
+            module="core.dispatcher.ledger",
             unit="times what the prompt is expected to take",
             what="until a prompt under way is no longer waited for",
             why="not measured before",
         ),
         Constant(
             name="_MISSED",
-            module="dispatcher.prefixes",
+            module="core.dispatcher.prefixes",
             unit="share",
             what="where fewer of the expected cached tokens were found, the rest was evicted",
             why="not measured before",
@@ -303,7 +303,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
     "Memory kept for what comes back": (
         Constant(
             name="LOST",
-            module="dispatcher.kv_retention",
+            module="core.dispatcher.kv_retention",
             unit="share of the contexts",
             what="that are lost where nobody keeps them",
             why="about half of what nobody keeps is found all the same (`claude_code`)",
@@ -312,14 +312,14 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_WINDOW",
-            module="dispatcher.kv_retention",
+            module="core.dispatcher.kv_retention",
             unit="gaps",
             what="the newest of an agent, by which it is told how long to keep",
             why="not measured before",
         ),
         Constant(
             name="_FEWEST",
-            module="dispatcher.kv_retention",
+            module="core.dispatcher.kv_retention",
             unit="gaps",
             what="before that, nothing is kept for the agent",
             why="not measured before",
@@ -328,7 +328,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
     "What engines say": (
         Constant(
             name="PRESSED",
-            module="dispatcher.instance_health",
+            module="core.dispatcher.instance_health",
             unit="share of the memory in use",
             what="from there on an instance on which calls wait gets nothing new",
             why="a lower share is reached by calls that wait for the step to end: 8 % where "
@@ -338,7 +338,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="EASED",
-            module="dispatcher.instance_health",
+            module="core.dispatcher.instance_health",
             unit="share of the memory in use",
             what="below it the instance gets calls again",
             why="less than that at which it stopped, or it would go on and off",
@@ -347,7 +347,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_WEIGHT",
-            module="dispatcher.instance_health",
+            module="core.dispatcher.instance_health",
             unit="share",
             what="of the newest difference between what is booked and what the engine says",
             why="not measured before",

@@ -11,19 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kairos.errors import SetupError
-from kairos.planner.engine_rates import derived, layouts
-from kairos.planner.hardware import GBIT, Accelerator, ModelShape
-from kairos.planner.kv_transfer import cache_bytes
-from kairos.planner.ownership import Terms, hourly_cost
-from kairos.planner.serving import (
-    NO_TARGETS,
-    CallShape,
-    InstanceUse,
-    LatencyTargets,
-    Phases,
-    use,
-)
+from kairos.capacity.engine_rates import derived, layouts
+from kairos.capacity.hardware import GBIT, Accelerator, ModelShape
+from kairos.capacity.kv_transfer import cache_bytes
+from kairos.capacity.ownership import Terms, hourly_cost
+from kairos.capacity.serving import NO_TARGETS, CallShape, InstanceUse, LatencyTargets, Phases, use
+from kairos.core.errors import SetupError
 
 
 class PairSide(msgspec.Struct, frozen=True, kw_only=True):

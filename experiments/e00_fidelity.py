@@ -9,7 +9,7 @@ The real side: two vLLM instances on CPU (the model `large`: random weights, 16 
 that the engine is what takes time, and not its HTTP server, Kairos or its client), all processes of
 each on one core; before them `kairos serve`, called by a replay (`fidelity_real.py`). Kairos and
 the replay run on the same two cores and take less than a tenth of one. The model's side:
-`kairos.sim.world`, with the same policy and placement, on a profile that `kairos calibrate`
+`kairos.simulate.world`, with the same policy and placement, on a profile that `kairos calibrate`
 measured on these engines before, both busy (`fidelity_model.py`). The learner learns on both sides,
 from nothing. What runs, and with which policy, stands in `fidelity_conditions.py` and
 `fidelity_workloads.py`: Poisson arrivals for 20 s, answers as long as recorded. How sides are
@@ -56,8 +56,8 @@ from experiments.fidelity_errors import capacity_per_s, compare, median_error
 from experiments.fidelity_model import simulate
 from experiments.fidelity_real import play
 from experiments.report import RESULTS, add_figures, commit, write_rows
-from kairos.call_row import CallRow
-from kairos.engine_profile import EngineProfile
+from kairos.core.call_row import CallRow
+from kairos.core.engine_profile import EngineProfile
 
 SEEDS = 3
 TOLERATED_PERCENT = 25.0

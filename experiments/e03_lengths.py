@@ -21,11 +21,11 @@ from experiments.claim import Study, table
 from experiments.recordings import read_apps, recordings
 from experiments.report import commit, picture
 from experiments.workload import COMPUTE_BINDS, Workload
-from kairos.call_row import CallRow
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.world import World
+from kairos.core.call_row import CallRow
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.world import World
 
 MODELS = ("qa", "rg", "cg", "qa-ss", "rg-nq", "cg-mbpp")
 WORKFLOWS, QUICK_WORKFLOWS, RATE_PER_S = 300, 30, 0.02  # so rarely that calls run alone

@@ -1,8 +1,8 @@
 """What was put in, 50 % lower and higher: do the conclusions stand?
 
-Answers' lengths and the chances of branches are partly guesses (`workload/applications`). So the
-comparison of figure 15 is made again with all answers half and one and a half times as long, and
-with every branch half and one and a half times as likely. Expected: the same conclusions.
+Answers' lengths and the chances of branches are partly guesses (`simulate/workload/applications`).
+So the comparison of figure 15 is made again with all answers half and one and a half times as
+long, and with every branch half and one and a half times as likely. Expected: the same conclusions.
 """
 
 from functools import partial

@@ -22,15 +22,22 @@ import numpy as np
 from experiments.claim import Study, table
 from experiments.report import commit
 from experiments.workload import COMPUTE_BINDS
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import Arrived, Command, Event, Finished
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.plan import instance_id
-from kairos.sim.world import World
-from kairos.workload import arrivals
-from kairos.workload.application import TASK, Agent, GenerativeApplication, Next, TaskKind, generate
-from kairos.workload.scenario import mixed
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import Arrived, Command, Event, Finished
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.plan import instance_id
+from kairos.simulate.workload import arrivals
+from kairos.simulate.workload.application import (
+    TASK,
+    Agent,
+    GenerativeApplication,
+    Next,
+    TaskKind,
+    generate,
+)
+from kairos.simulate.workload.scenario import mixed
+from kairos.simulate.world import World
 
 INSTANCES, APPS, AGENTS, WORKFLOWS, QUICK_PART = 64, 100, 10, 100_000, 50
 RATE_PER_S = 400.0  # near what the pool can take

@@ -36,14 +36,14 @@ from experiments.placements_vllm import in_turn
 from experiments.placements_vllm_run import COUNTING, learnt_pool
 from experiments.placements_vllm_workload import offered
 from experiments.report import commit, picture
-from kairos.confidence import Interval
-from kairos.engine_profile import EngineProfile
-from kairos.metrics import RunMetrics
-from kairos.model import SECOND
-from kairos.sim.plan import instance_id
-from kairos.sim.world import World
-from kairos.workload.submissions import in_order
-from kairos.workload.workflows import Submission
+from kairos.core.confidence import Interval
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.metrics import RunMetrics
+from kairos.core.model import SECOND
+from kairos.simulate.plan import instance_id
+from kairos.simulate.workload.submissions import in_order
+from kairos.simulate.workload.workflows import Submission
+from kairos.simulate.world import World
 
 COMPARED, BASELINE = ("parrot", "ayo", "kairos, paper", "kairos"), "parrot"
 QUICK_COMPARED = ("parrot", "kairos")

@@ -25,14 +25,14 @@ from experiments.rates import rates
 from experiments.report import commit, picture
 from experiments.workloads import WORKLOADS
 from kairos.cli.simulate import LOG_FILES
-from kairos.engine_profile import EngineProfile
-from kairos.live.observers.fact_log import FactLog
-from kairos.model import SECOND
-from kairos.runtime import Observer
-from kairos.sim.world import World
-from kairos.tools.export import export
-from kairos.workload.load import Load, offered
-from kairos.workload.workflows import Submission
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.model import SECOND
+from kairos.core.runtime import Observer
+from kairos.observe.fact_log import FactLog
+from kairos.simulate.export import export
+from kairos.simulate.workload.load import Load, offered
+from kairos.simulate.workload.workflows import Submission
+from kairos.simulate.world import World
 
 WORKLOAD, LOAD, SEEDS = "colocated-13b", "middle", 5
 SERVED, OTHER = ("fcfs", "round-robin"), ("kairos", "kairos")

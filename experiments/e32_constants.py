@@ -35,14 +35,14 @@ from experiments.workload import (
     prompt_tokens,
     with_gaps,
 )
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.plan import instance_id
-from kairos.sim.world import World
-from kairos.workload import arrivals
-from kairos.workload.submissions import scaled, submissions
-from kairos.workload.workflows import Submission, Workflow, load
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.plan import instance_id
+from kairos.simulate.workload import arrivals
+from kairos.simulate.workload.submissions import scaled, submissions
+from kairos.simulate.workload.workflows import Submission, Workflow, load
+from kairos.simulate.world import World
 
 INSTANCES = 2
 OTHER_INPUTS, LONG_SESSIONS = "other inputs", "long sessions"

@@ -26,20 +26,20 @@ from experiments.claim import Study, table
 from experiments.recordings import DEMO
 from experiments.report import commit, picture
 from experiments.workload import recorded
-from kairos.model import SECOND
-from kairos.planner.engine_rates import derived
-from kairos.planner.hardware_plan import call_kinds
-from kairos.planner.lowering import ObservedCall
-from kairos.planner.pool import CallKind, InstanceKind, Pool, PoolProblem
-from kairos.planner.prediction import Prediction, predicted
-from kairos.planner.serving import InstanceUse, Phases, use
-from kairos.sim.world import World
-from kairos.tools.hardware_files import catalogue
-from kairos.tools.hardware_question import observed
-from kairos.tools.pool_simulation import POLICY, SimulatedPool, pool_world
-from kairos.workload import arrivals
-from kairos.workload.application import application, generate
-from kairos.workload.workflows import Workflow, load
+from kairos.capacity.engine_rates import derived
+from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_plan import call_kinds
+from kairos.capacity.lowering import ObservedCall
+from kairos.capacity.pool import CallKind, InstanceKind, Pool, PoolProblem
+from kairos.capacity.prediction import Prediction, predicted
+from kairos.capacity.serving import InstanceUse, Phases, use
+from kairos.cli.hardware.hardware_question import observed
+from kairos.cli.hardware.pool_simulation import POLICY, SimulatedPool, pool_world
+from kairos.core.model import SECOND
+from kairos.simulate.workload import arrivals
+from kairos.simulate.workload.application import application, generate
+from kairos.simulate.workload.workflows import Workflow, load
+from kairos.simulate.world import World
 
 AIM_P95, AIM_THROUGHPUT = 0.20, 0.15
 SHARES = (0.4, 0.7)  # of what the planner says that the pool can do

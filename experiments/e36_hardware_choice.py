@@ -21,14 +21,14 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.e35_hardware_prediction import workflows
 from experiments.report import commit
-from kairos.planner.hardware_plan import HardwareQuestion, call_kinds, plan, question_calls
-from kairos.planner.instance_kinds import HardwareOffer, instance_kinds
-from kairos.planner.ownership import Terms
-from kairos.planner.pool import InstanceKind
-from kairos.planner.serving import Phases, use
-from kairos.tools.hardware_files import catalogue
-from kairos.tools.hardware_question import observed
-from kairos.tools.pool_simulation import SimulatedPool, simulated
+from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_plan import HardwareQuestion, call_kinds, plan, question_calls
+from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
+from kairos.capacity.ownership import Terms
+from kairos.capacity.pool import InstanceKind
+from kairos.capacity.serving import Phases, use
+from kairos.cli.hardware.hardware_question import observed
+from kairos.cli.hardware.pool_simulation import SimulatedPool, simulated
 
 AIM = 1.05
 NEAR = 1.02  # of a target, that still counts as within it

@@ -18,9 +18,15 @@ from experiments.claim import Study, gap_figures, table
 from experiments.order_optimum import optimum
 from experiments.order_problems import KV_TOKENS, SEVEN, OrderProblem, best_effort, expanded
 from experiments.report import commit
-from kairos.plan.costs.token_steps import ScheduledCall, delay, ends, new_tokens, token_steps
-from kairos.plan.nesting import nestings
-from kairos.plan.order import cache_aware_order
+from kairos.workflows.compile.costs.token_steps import (
+    ScheduledCall,
+    delay,
+    ends,
+    new_tokens,
+    token_steps,
+)
+from kairos.workflows.compile.nesting import nestings
+from kairos.workflows.compile.order import cache_aware_order
 
 PLANNED = "planned"
 OTHERS = ("query by query", "operator by operator", "random", "longest shared prefix")

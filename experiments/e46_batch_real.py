@@ -23,7 +23,7 @@ import msgspec
 
 from bench.report import Figure
 from experiments.claim import Study, table
-from kairos.confidence import interval
+from kairos.core.confidence import interval
 
 REPETITIONS, AIM = 4, 0.75
 Beside = Literal["nothing", "batch", "standard"]

@@ -41,7 +41,7 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.flow_systems import KAIROS, LANGGRAPH, OPWISE, PARROT, UNDECLARED
-from kairos.confidence import Interval, ratio
+from kairos.core.confidence import Interval, ratio
 
 ONE, TOPOLOGICAL = "one at a time", "topological"
 IN_ONE_PROCESS = "kairos in one process"

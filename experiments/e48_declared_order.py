@@ -31,8 +31,8 @@ from experiments.playing import Played
 from experiments.references import see
 from experiments.report import commit
 from experiments.trial import judge, policy_orders
-from kairos.events import PlanDeclared
-from kairos.sim.flow_client import FlowClient
+from kairos.core.events import PlanDeclared
+from kairos.simulate.flow_client import FlowClient
 
 AIM, SLOWER = 0.03, 1.01
 MIX, POLICY = "mix", "kairos"

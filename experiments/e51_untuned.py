@@ -2,8 +2,8 @@
 
 Workflows are of thirteen published agent systems (`published_agents.py`), with fan-outs of 50
 to 100 calls in a graph of thought. Slowdown is the time of a workflow over that on an engine of its
-own (`kairos/sim/isolated.py`), the quickest of the pool. A refused call is tried again twice, as
-clients do; a workflow that failed all the same has no time, and is counted.
+own (`kairos/simulate/isolated.py`), the quickest of the pool. A refused call is tried again twice,
+as clients do; a workflow that failed all the same has no time, and is counted.
 
 The first table has the default policy and placement; what differs is the guard: none, the former
 one (`former_guard.py`), and today's. The constants of today's were chosen on seeds 1 and 2
@@ -32,7 +32,7 @@ from experiments.baselines import DEFAULT
 from experiments.claim import Study, change, table
 from experiments.report import RESULTS
 from experiments.untuned import FORMER, GUARDS, SETTINGS, TODAY, Row, Run, kept_rows, measured
-from kairos.confidence import Interval, ratio
+from kairos.core.confidence import Interval, ratio
 
 SEEDS, CHOSEN_ON = (1, 2, 3, 4, 5), (1, 2)
 REPORTED = tuple(seed for seed in SEEDS if seed not in CHOSEN_ON)

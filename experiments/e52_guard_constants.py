@@ -1,7 +1,7 @@
 """The three constants of the starvation guard, each halved and doubled.
 
 Every combination of half, the value today and twice of `PATIENCE`, `GRACE_US` and `SHARE`
-(`kairos/scheduler/guard.py`), with the default policy and placement, in the four of the ten
+(`kairos/core/scheduler/guard.py`), with the default policy and placement, in the four of the ten
 settings of `e51_untuned.py` where the former guard moved most calls. On seeds 1 and 2, which the
 report of `e51_untuned.py` leaves out. Ratios are to the values of today, run by run.
 
@@ -20,9 +20,9 @@ from experiments.claim import Study, change, table
 from experiments.e51_untuned import CHOSEN_ON, QUICK_PART
 from experiments.report import RESULTS
 from experiments.untuned import TODAY, Row, Run, kept_rows, measured
-from kairos.confidence import Interval, interval
-from kairos.model import SECOND
-from kairos.scheduler.guard import GRACE_US, PATIENCE, SHARE
+from kairos.core.confidence import Interval, interval
+from kairos.core.model import SECOND
+from kairos.core.scheduler.guard import GRACE_US, PATIENCE, SHARE
 
 WHERE = ("heavy", "code", "unequal", "dom-long")
 FACTORS = (0.5, 1, 2)

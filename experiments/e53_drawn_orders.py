@@ -19,8 +19,8 @@ from experiments.helium_order import helium_order
 from experiments.order_optimum import least_steps
 from experiments.order_problems import KV_TOKENS, drawn_tree
 from experiments.report import commit
-from kairos.plan.costs.token_steps import ScheduledCall, token_steps
-from kairos.plan.order import cache_aware_order
+from kairos.workflows.compile.costs.token_steps import ScheduledCall, token_steps
+from kairos.workflows.compile.order import cache_aware_order
 
 WAYS = {"planned": cache_aware_order, "Helium's algorithm 1": helium_order}
 KINDS = {

@@ -17,9 +17,14 @@ from bench.report import Figure
 from experiments.claim import Study, gap_figures, table
 from experiments.placement_problems import drawn_flow
 from experiments.report import commit
-from kairos.plan.placement import place
-from kairos.plan.placement_baselines import co_located, data_parallel, one_by_one, round_robin
-from kairos.plan.placement_moves import PlanMoves
+from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.placement_baselines import (
+    co_located,
+    data_parallel,
+    one_by_one,
+    round_robin,
+)
+from kairos.workflows.compile.placement_moves import PlanMoves
 
 RULES = {
     "round robin": round_robin,

@@ -22,19 +22,19 @@ from experiments.claim import Study, gap_figures, table
 from experiments.flow_workloads import words
 from experiments.report import commit
 from kairos import flow
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.flow.functions import Functions
-from kairos.flow.operand import Operand
-from kairos.plan.call_shapes import call_shapes
-from kairos.plan.nesting import nestings
-from kairos.plan.operators import Role
-from kairos.plan.order import cache_aware_order
-from kairos.plan.passes.order import CallOrder, of_sequences
-from kairos.plan.pipeline import Plan
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_client import FlowClient
-from kairos.sim.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
+from kairos.workflows.compile.call_shapes import call_shapes
+from kairos.workflows.compile.nesting import nestings
+from kairos.workflows.compile.operators import Role
+from kairos.workflows.compile.order import cache_aware_order
+from kairos.workflows.compile.passes.order import CallOrder, of_sequences
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.declare.operand import Operand
 
 BLOCK = 16
 ROWS, FLOWS, FEW = 48, 50, 3

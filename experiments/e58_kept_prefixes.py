@@ -22,21 +22,21 @@ from experiments.claim import Study, table
 from experiments.flow_workloads import words
 from experiments.report import commit
 from kairos import flow
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import Finished, Record
-from kairos.execution.commands import TouchPrefix
-from kairos.execution.limits import FlowLimits
-from kairos.flow.functions import Functions
-from kairos.model import SECOND
-from kairos.plan.prompts import beginning
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.clock import VirtualClock
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_client import FlowClient
-from kairos.sim.flow_simulation import functions_runner
-from kairos.sim.processors import Surroundings
-from kairos.sim.users import Feed
-from kairos.sim.world import World
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import Finished, Record
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.flow_simulation import functions_runner
+from kairos.simulate.processors import Surroundings
+from kairos.simulate.users import Feed
+from kairos.simulate.world import World
+from kairos.workflows.compile.prompts import beginning
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.commands import TouchPrefix
+from kairos.workflows.execute.limits import FlowLimits
 
 KINDS = ("rows that come late", "rows at hand, a slow function")
 ENGINE = replace(profile("h200-llama3-8b"), kv_tokens=50_000)

@@ -27,10 +27,10 @@ from experiments.drawn_programs import (
     truly_remaining,
 )
 from experiments.report import commit
-from kairos.orchestrator.graph import CallGraph
-from kairos.orchestrator.joins import KnownJoins
-from kairos.orchestrator.learnt_joins import LearntJoins, SeenJoin, Verdict
-from kairos.orchestrator.remaining import remaining
+from kairos.core.orchestrator.graph import CallGraph
+from kairos.core.orchestrator.joins import KnownJoins
+from kairos.core.orchestrator.learnt_joins import LearntJoins, SeenJoin, Verdict
+from kairos.core.orchestrator.remaining import remaining
 
 LEARNT_FROM, LOOKED_AT = 50, 10
 TOO_LARGE, TOO_SMALL = 1.05, 0.95

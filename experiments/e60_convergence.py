@@ -26,10 +26,10 @@ from experiments.claim import Study, table
 from experiments.rates import rates
 from experiments.report import commit
 from experiments.runs import Cell, run
-from kairos.agent_key import agent_key
-from kairos.learnt import POOLED, AgentProfile, Distribution, distribution
-from kairos.model import Request
-from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.core.agent_key import agent_key
+from kairos.core.learnt import POOLED, AgentProfile, Distribution, distribution
+from kairos.core.model import Request
+from kairos.core.scheduler.work_estimates import WorkEstimates
 
 TODAY, GATED, SHRUNK = "today", "gated", "shrunk"
 SYSTEMS = {"default": ("kairos", "kairos"), "the paper's": ("wasserstein-mds", "time-slot")}

@@ -20,13 +20,13 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, plan, question_calls
-from kairos.planner.instance_kinds import HardwareOffer, instance_kinds
-from kairos.planner.lowering import ObservedCall
-from kairos.planner.pool import InstanceKind, PoolProblem
-from kairos.planner.prediction import Predictor
-from kairos.planner.serving import Phases, use
-from kairos.tools.hardware_files import catalogue
+from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_plan import HardwarePlan, HardwareQuestion, plan, question_calls
+from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
+from kairos.capacity.lowering import ObservedCall
+from kairos.capacity.pool import InstanceKind, PoolProblem
+from kairos.capacity.prediction import Predictor
+from kairos.capacity.serving import Phases, use
 
 AIM = 0.02
 CASES, QUICK = 200, 12

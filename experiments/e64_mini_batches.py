@@ -3,8 +3,8 @@
 Texts of queries arrive (Poisson) at one engine, which takes a fixed time for a batch and some for
 each text, 16 texts at most. A window of none, a quarter, a half or all of the fixed time is waited
 before a batch begins that is not full. Halo's mini-batches are such windows. The queue is Kairos'
-own (`execution/batching.py`). Expected: no window is worth its wait, since what arrives while the
-engine computes makes a batch anyway.
+own (`workflows/execute/batching.py`). Expected: no window is worth its wait, since what arrives
+while the engine computes makes a batch anyway.
 Left out: engines that others use, too, and what a text costs by its length. Seconds of one core.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.execution.batching import BatchQueue
+from kairos.workflows.execute.batching import BatchQueue
 
 BATCH = 16
 FIXED_US = 10_000

@@ -29,16 +29,16 @@ from experiments.e56_kept_order import (
 )
 from experiments.report import commit
 from kairos import flow
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_profile import EngineProfile
-from kairos.plan.flow_profile import FlowProfile
-from kairos.plan.forecast import forecast, order_of
-from kairos.plan.passes.order import AS_DECLARED
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_simulation import PoolOptions, simulate_flow
-from kairos.tools.flow_file import LoadedFlow
-from kairos.tools.flow_profiled import simulated_profile
+from kairos.cli.flows.flow_profiled import simulated_profile
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
+from kairos.workflows.compile.flow_profile import FlowProfile
+from kairos.workflows.compile.forecast import forecast, order_of
+from kairos.workflows.compile.passes.order import AS_DECLARED
+from kairos.workflows.run.flow_file import LoadedFlow
 
 WITH, WITHOUT = WAYS = "with its order", "as calls become ready"
 _SAMPLE = 20  # rows that the flow is learnt from

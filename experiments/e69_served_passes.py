@@ -17,7 +17,7 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
 from experiments.retrieval_runs import ALL, MODULES, Run, run
-from kairos.plan.pipeline import Passes
+from kairos.workflows.compile.pipeline import Passes
 
 SERVED = Passes(touch=False, order=False)
 LEFT_OUT = ("identities", "prune", "dependencies", "cse", "stages", "prefill", "cached", "decoding")

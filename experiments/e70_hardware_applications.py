@@ -16,15 +16,15 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.planner.hardware_plan import HardwareQuestion, plan, question_problem
-from kairos.planner.instance_kinds import HardwareOffer
-from kairos.planner.migration import migration
-from kairos.planner.serving import Phases, use
-from kairos.tools.hardware_files import catalogue
-from kairos.tools.hardware_question import agent_names, observed
-from kairos.tools.pool_simulation import SimulatedPool, simulated
-from kairos.workload.workflow_file import FileCall
-from kairos.workload.workflows import Workflow, workflow
+from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_plan import HardwareQuestion, plan, question_problem
+from kairos.capacity.instance_kinds import HardwareOffer
+from kairos.capacity.migration import migration
+from kairos.capacity.serving import Phases, use
+from kairos.cli.hardware.hardware_question import agent_names, observed
+from kairos.cli.hardware.pool_simulation import SimulatedPool, simulated
+from kairos.simulate.workload.workflow_file import FileCall
+from kairos.simulate.workload.workflows import Workflow, workflow
 
 AIM = 0.20
 CASES, QUICK = 12, 1

@@ -12,12 +12,12 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from kairos.demo.engines import start_engines
-from kairos.engine_profile import EngineProfile
-from kairos.errors import SetupError
-from kairos.live.engines.vllm import has_avx512
-from kairos.live.process.child_process import start_child
-from kairos.sim.engine.profiles import profile
+from kairos.cli.demos.engines import start_engines
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.errors import SetupError
+from kairos.engines.vllm import has_avx512
+from kairos.host.child_process import start_child
+from kairos.simulate.engine.profiles import profile
 
 ENGINES = 2
 MODEL = "large"
@@ -118,7 +118,7 @@ async def calibrate(urls: Sequence[str], file: Path, *options: str) -> None:
 async def _run(*arguments: str) -> int:
     """A command of Kairos's, to its end; it ends with this process, too. Returns its status."""
     process = await start_child(
-        *(sys.executable, "-m", "kairos.live.engines.child", "kairos.cli.main", *arguments),
+        *(sys.executable, "-m", "kairos.engines.child", "kairos.cli.main", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=sys.stderr,
         start_new_session=True,

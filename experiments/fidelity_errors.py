@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from kairos.call_row import CallRow
-from kairos.metrics import spread
-from kairos.model import SECOND
+from kairos.core.call_row import CallRow
+from kairos.core.metrics import spread
+from kairos.core.model import SECOND
 
 MEAN_E2E = "workflow, mean s"
 PREEMPTIONS, CACHED = "preemptions", "cached tokens"

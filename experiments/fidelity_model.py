@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from experiments.baseline_placements import PLACEMENTS
 from experiments.baseline_policies import POLICIES
-from kairos.call_row import CallRow
-from kairos.engine_profile import EngineProfile
-from kairos.sim.world import World
-from kairos.workload.workflows import Submission
+from kairos.core.call_row import CallRow
+from kairos.core.engine_profile import EngineProfile
+from kairos.simulate.workload.workflows import Submission
+from kairos.simulate.world import World
 
 
 def simulate(

@@ -13,13 +13,13 @@ import aiohttp
 import msgspec
 
 from experiments.fidelity_cpu import Cores, Meter, cores
-from kairos.call_row import CallRow
-from kairos.core_names import MOVED
-from kairos.errors import SetupError
-from kairos.live.process.child_process import start_child
-from kairos.tools.replay import Replay
-from kairos.tools.replayed import Replayed
-from kairos.workload.workflows import Submission
+from kairos.core.call_row import CallRow
+from kairos.core.core_names import MOVED
+from kairos.core.errors import SetupError
+from kairos.host.child_process import start_child
+from kairos.simulate.replay import Replay
+from kairos.simulate.replayed import Replayed
+from kairos.simulate.workload.workflows import Submission
 
 READY_S = 30.0
 PREEMPTIONS = re.compile(r"^vllm:num_preemptions_total\{[^}]*\} (\S+)$", re.MULTILINE)
@@ -105,7 +105,7 @@ async def serving(
     """`kairos serve`, once all engines have joined: its process, and where it serves. It is killed
     with the block, and with this process, however that ends."""
     process = await start_child(
-        *(sys.executable, "-m", "kairos.live.engines.child", "kairos.cli.main", "serve"),
+        *(sys.executable, "-m", "kairos.engines.child", "kairos.cli.main", "serve"),
         *("--port=0", "--admin-port=0", *options),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

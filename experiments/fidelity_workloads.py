@@ -11,8 +11,8 @@ from random import Random
 
 import msgspec
 
-from kairos.workload import FileCall, arrivals
-from kairos.workload.workflows import Submission, Workflow, load, workflow
+from kairos.simulate.workload import FileCall, arrivals
+from kairos.simulate.workload.workflows import Submission, Workflow, load, workflow
 
 RECORDED = Path(__file__).parents[1] / "traces" / "demo-smollm2.jsonl.gz"
 SYSTEM_TOKENS = 224  # seven blocks of 32

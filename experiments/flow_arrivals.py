@@ -9,16 +9,16 @@ from msgspec.structs import replace
 
 from experiments.flow_systems import engines
 from experiments.flow_workloads import FlowWorkload
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.execution.limits import FlowLimits
-from kairos.flow.functions import Functions
-from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.clock import VirtualClock
-from kairos.sim.flow_client import FlowClient
-from kairos.sim.flow_simulation import functions_runner
-from kairos.sim.users import Feed
-from kairos.sim.world import World
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.flow_simulation import functions_runner
+from kairos.simulate.users import Feed
+from kairos.simulate.world import World
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.limits import FlowLimits
 
 SEQS = 8
 _POOL = engines(POLICIES["kairos"], PLACEMENTS["kairos"])

@@ -9,13 +9,13 @@ from experiments.flow_systems import engines
 from experiments.flow_workloads import FlowWorkload
 from experiments.playing import TENANT, Played, service_us
 from experiments.recordings import RecordedCall
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import Arrived, Finished, PlanDeclared, Record
-from kairos.flow.functions import Functions
-from kairos.model import Request
-from kairos.plan.planned_work import planned_work
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.flow_simulation import simulate_flow
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import Arrived, Finished, PlanDeclared, Record
+from kairos.core.model import Request
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.flow_simulation import simulate_flow
+from kairos.workflows.compile.planned_work import planned_work
+from kairos.workflows.declare.functions import Functions
 
 
 def declared(workload: FlowWorkload) -> PlanDeclared:

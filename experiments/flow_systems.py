@@ -26,23 +26,23 @@ import msgspec
 from experiments.baseline_placements import PLACEMENTS
 from experiments.baseline_policies import POLICIES
 from experiments.flow_workloads import FlowWorkload
-from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placement import Placement
-from kairos.engine_profile import EngineProfile
-from kairos.execution.facts import OperatorsOpened
-from kairos.flow.functions import Functions
-from kairos.model import Request
-from kairos.plan.check import every
-from kairos.plan.operators import Generation, MessageTemplate
-from kairos.plan.pipeline import Passes, Plan
-from kairos.plan.templates import Static, template
-from kairos.scheduler.policies import Key, Policy
-from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_client import FlowClient
-from kairos.sim.flow_prompts import beginning_of
-from kairos.sim.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
-from kairos.workload.prompt import Prompt
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.placement import Placement
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.model import Request
+from kairos.core.scheduler.policies import Key, Policy
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.flow_prompts import beginning_of
+from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
+from kairos.simulate.workload.prompt import Prompt
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.operators import Generation, MessageTemplate
+from kairos.workflows.compile.pipeline import Passes, Plan
+from kairos.workflows.compile.templates import Static, template
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.facts import OperatorsOpened
 
 KAIROS, UNDECLARED, LANGGRAPH = "kairos", "undeclared kairos", "langgraph-like"
 OPWISE, PARROT = "opwise", "parrot-like"

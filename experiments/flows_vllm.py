@@ -33,7 +33,7 @@ from experiments.flows_vllm_cases import (
 from experiments.placements_vllm import in_turn
 from experiments.report import add_figures, commit, write_rows
 from experiments.sections import read_rows, rows_file
-from kairos.live.process import tuning
+from kairos.host import tuning
 
 NAME = "e47_flows_real"
 

@@ -19,22 +19,22 @@ from experiments.fidelity_cpu import Meter, cores
 from experiments.fidelity_engines import Limits
 from experiments.fidelity_real import order_options, serving
 from experiments.flow_systems import KAIROS, OPWISE, asking_operators, policy_and_placement
-from kairos.declared_plan import PlannedWork
-from kairos.errors import SetupError
-from kairos.execution.facts import OperatorsOpened
-from kairos.flow.functions import Functions
-from kairos.live.llm.http_llm import HttpLLM
-from kairos.live.runs.driver import RunDriver
-from kairos.live.runs.host_file import HostFile
-from kairos.live.runs.run_store import RunRecord, RunStore
-from kairos.live.runs.service import FlowJob, FlowRun, RunPool
-from kairos.live.runs.tables import open_table
-from kairos.plan.pipeline import Plan
-from kairos.plan.placement import place
-from kairos.plan.placement_baselines import data_parallel
-from kairos.tools.call_pool import call_pool, default_model
-from kairos.tools.flow_run import new_record
-from kairos.tools.hosted_pool import hosted_pool
+from kairos.cli.flows.call_pool import call_pool, default_model
+from kairos.cli.flows.flow_run import new_record
+from kairos.cli.flows.hosted_pool import hosted_pool
+from kairos.core.declared_plan import PlannedWork
+from kairos.core.errors import SetupError
+from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.placement_baselines import data_parallel
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.facts import OperatorsOpened
+from kairos.workflows.run.driver import RunDriver
+from kairos.workflows.run.host_file import HostFile
+from kairos.workflows.run.run_store import RunRecord, RunStore
+from kairos.workflows.run.service import FlowJob, FlowRun, RunPool
+from kairos.workflows.run.tables import open_table
 
 RULES = {KAIROS: place, TOPOLOGICAL: data_parallel}
 _ENDED = re.compile(r"^vllm:request_success_total\{[^}]*\} (\S+)$", re.MULTILINE)

@@ -9,18 +9,18 @@ with the one that overtakes it by too much, not before that is sent, so one more
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from kairos.model import Request
-from kairos.scheduler.guard import OverdueCalls
-from kairos.scheduler.heap import LazyHeap
-from kairos.scheduler.queue import MAX_WAIT_US
-from kairos.scheduler.waiting import NumberEntry, WaitingRequest
-from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.core.model import Request
+from kairos.core.scheduler.guard import OverdueCalls
+from kairos.core.scheduler.heap import LazyHeap
+from kairos.core.scheduler.queue import MAX_WAIT_US
+from kairos.core.scheduler.waiting import NumberEntry, WaitingRequest
+from kairos.core.scheduler.work_estimates import WorkEstimates
 
 OVERTAKEN = 9
 
 
 class FormerGuard:
-    """See `kairos.scheduler.guard.Guard`."""
+    """See `kairos.core.scheduler.guard.Guard`."""
 
     def __init__(
         self,

@@ -31,9 +31,9 @@ from experiments.fidelity_engines import calibrate
 from experiments.gpu_run import ENGINES, Pair, Setting, engines, gpu, setting
 from experiments.placements_vllm import in_turn
 from experiments.report import EXPERIMENTS, commit, write_rows
-from kairos.errors import SetupError
-from kairos.sim.engine.profiles import profile
-from kairos.workload.files import atomic_write
+from kairos.core.errors import SetupError
+from kairos.host.files import atomic_write
+from kairos.simulate.engine.profiles import profile
 
 INTO = EXPERIMENTS.parent / ".gpu" / "run"
 ROWS, LEARNT, SHARED = "e31_gpu.jsonl", "learnt.json", "shared.toml"

@@ -18,10 +18,10 @@ from experiments.fidelity_cpu import Meter, cores
 from experiments.fidelity_real import check, preemptions, serving
 from experiments.placements_vllm_run import learnt_of, replay, serve_options
 from experiments.placements_vllm_workload import offered
-from kairos.demo.engines import start_engines
-from kairos.engine_profile import EngineProfile
-from kairos.model import SECOND
-from kairos.workload.workflows import Submission
+from kairos.cli.demos.engines import start_engines
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.model import SECOND
+from kairos.simulate.workload.workflows import Submission
 
 ENGINES = 2
 FEWEST, MOST = 12, 396  # workflows of a run: they are drawn from 400

@@ -17,7 +17,7 @@ from experiments.combinations import ALL, COMBINATIONS
 from experiments.rates import LOADS, Rates
 from experiments.report import QUICK, RESULTS, commit
 from experiments.runs import Cell, Outcome, Results, Row, code_of, in_parallel
-from kairos.confidence import Interval, interval
+from kairos.core.confidence import Interval, interval
 
 KEPT = RESULTS / "headlines.jsonl"
 SEEDS, QUICK_SEEDS, QUICK_PART = 10, 2, 6

@@ -12,7 +12,7 @@ complexity (appendix B).
 from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
 
-from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, delay, usage
+from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, delay, usage
 
 _DEEPEST = 100  # nodes of the tree; what is behind counts as one
 

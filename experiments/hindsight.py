@@ -6,7 +6,7 @@ and looks like agents that have changed. Beside first come, first served, three 
 order: as it is; without the test for change; and by what the whole of a run with another seed
 teaches without that test, known from the beginning and learnt no more. Two minutes.
 
-It is why open workflows are learnt from as well (`kairos/orchestrator/open_workflows.py`).
+It is why open workflows are learnt from as well (`kairos/core/orchestrator/open_workflows.py`).
 """
 
 import sys
@@ -20,10 +20,10 @@ from experiments.baseline_policies import POLICIES
 from experiments.baselines import DEFAULT
 from experiments.rates import rates
 from experiments.workloads import WORKLOADS
-from kairos.events import ProfilesLearnt, Record
-from kairos.orchestrator.window import Window
-from kairos.runtime import Observer
-from kairos.sim.world import World
+from kairos.core.events import ProfilesLearnt, Record
+from kairos.core.orchestrator.window import Window
+from kairos.core.runtime import Observer
+from kairos.simulate.world import World
 
 PLACEMENT = "least-kv"  # so that order alone differs
 ORDERLESS = "fcfs"

@@ -25,10 +25,10 @@ from typing import NamedTuple
 from rich.console import Console
 
 from experiments.recordings import Workflow, read_apps, recordings
-from kairos.live.request.identity.conversation import prompt_of
-from kairos.live.request.identity.engine_reply import Reply
-from kairos.live.request.identity.identity import Identity
-from kairos.live.request.identity.inference import Inference
+from kairos.request.identity.conversation import prompt_of
+from kairos.request.identity.engine_reply import Reply
+from kairos.request.identity.identity import Identity
+from kairos.request.identity.inference import Inference
 
 AT_ONCE, MOST_CALLS, SEED = 50, 12_000, 1
 SYSTEM_TOKENS = 400

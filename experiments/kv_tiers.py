@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kairos.engine_profile import EngineProfile
-from kairos.planner.engine_rates import attended_pairs
-from kairos.planner.kv_transfer import Link, transfer_s
+from kairos.capacity.engine_rates import attended_pairs
+from kairos.capacity.kv_transfer import Link, transfer_s
+from kairos.core.engine_profile import EngineProfile
 
 KvAction = Literal["recompute", "load", "move"]
 _US = 1_000_000

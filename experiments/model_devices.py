@@ -14,25 +14,25 @@ from functools import partial
 import msgspec
 
 from experiments.kv_tiers import KvTiers, choose
-from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placement import Placement
-from kairos.engine_profile import EngineProfile
-from kairos.execution.facts import OperatorsOpened
-from kairos.execution.limits import FlowFigures, FlowLimits
-from kairos.execution.model_turns import DeviceTurn, ModelTurns, SwitchModel
-from kairos.flow.functions import Functions
-from kairos.model import SECOND
-from kairos.plan.device_work import DeviceState, LoadTime, OperatorWork, load_us
-from kairos.plan.pipeline import Plan
-from kairos.scheduler.policies import Policy
-from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.sim.clock import VirtualClock
-from kairos.sim.engine.host_tier import HostTier
-from kairos.sim.flow_client import FlowClient
-from kairos.sim.flow_simulation import functions_runner
-from kairos.sim.kv_links import CacheLink, KvLinks
-from kairos.sim.users import Feed
-from kairos.sim.world import World
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.placement import Placement
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import Policy
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.engine.host_tier import HostTier
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.flow_simulation import functions_runner
+from kairos.simulate.kv_links import CacheLink, KvLinks
+from kairos.simulate.users import Feed
+from kairos.simulate.world import World
+from kairos.workflows.compile.device_work import DeviceState, LoadTime, OperatorWork, load_us
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.facts import OperatorsOpened
+from kairos.workflows.execute.limits import FlowFigures, FlowLimits
+from kairos.workflows.execute.model_turns import DeviceTurn, ModelTurns, SwitchModel
 
 _LOOK_US = SECOND // 10
 

@@ -25,11 +25,11 @@ from experiments.e40_modules_real import PAIRS, STUDY, EngineKind, Row, figures,
 from experiments.fidelity_engines import DEVELOPMENT, empty_caches
 from experiments.report import add_figures, commit, write_rows
 from experiments.sections import read_rows, rows_file
-from kairos.demo.engines import start_engines
+from kairos.cli.demos.engines import start_engines
 from kairos.flow import Functions
-from kairos.flow.yaml_file import read_yaml
-from kairos.plan.operators import Reference, Search
-from kairos.tools.flow_file import LoadedFlow, load_flow
+from kairos.workflows.compile.operators import Reference, Search
+from kairos.workflows.declare.yaml_file import read_yaml
+from kairos.workflows.run.flow_file import LoadedFlow, load_flow
 
 NAME = "e40_modules_real"
 TOGETHER = 4  # reports of which a document consists

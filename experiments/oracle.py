@@ -3,10 +3,10 @@
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 
-from kairos.dispatcher.demand import Lengths
-from kairos.learnt import QUANTILES, Distribution
-from kairos.model import Request
-from kairos.scheduler.policies import Key
+from kairos.core.dispatcher.demand import Lengths
+from kairos.core.learnt import QUANTILES, Distribution
+from kairos.core.model import Request
+from kairos.core.scheduler.policies import Key
 
 
 class Srpt:

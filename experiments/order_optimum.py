@@ -1,8 +1,9 @@
-"""The best order of a few calls on one worker, by CP-SAT, to compare `kairos.plan.order` with.
+"""The best order of a few calls on one worker, by CP-SAT.
 
-Helium's problem (its section 5): calls follow each other on a circuit; a call takes its token
-usage, which depends on the one before it, and begins when the delay of all that it needs has
-passed. All times are multiplied by the KV capacity, so that they are whole.
+`kairos.workflows.compile.order` is compared with it. Helium's problem (its section 5): calls follow
+each other on a circuit; a call takes its token usage, which depends on the one before it, and
+begins when the delay of all that it needs has passed. All times are multiplied by the
+KV capacity, so that they are whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from ortools.sat.python import cp_model
 
-from kairos.plan.costs.token_steps import ScheduledCall, delay, ends, usage
+from kairos.workflows.compile.costs.token_steps import ScheduledCall, delay, ends, usage
 
 
 class Optimum(msgspec.Struct, frozen=True):

@@ -6,8 +6,8 @@ from random import Random
 
 import msgspec
 
-from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, delay, usage
-from kairos.plan.nesting import Sequences
+from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, delay, usage
+from kairos.workflows.compile.nesting import Sequences
 
 KV_TOKENS = 8_192
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import msgspec
 
 from experiments.halo_cost import ReuseFactors, WorkerOperator, placement_us
-from kairos.engine_profile import EngineProfile
-from kairos.model import SECOND
-from kairos.plan.costs.fluid import makespan_us
-from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, token_steps
-from kairos.plan.fluid_engine import FluidCall
-from kairos.planner.serving import CallShape
+from kairos.capacity.serving import CallShape
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.model import SECOND
+from kairos.workflows.compile.costs.fluid import makespan_us
+from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, token_steps
+from kairos.workflows.compile.fluid_engine import FluidCall
 
 
 class PaperCosts(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ nothing, of a run before that counts for none. A run begins a new `kairos serve`
 that. The engines are shared; the replay salts its texts, so that no run finds those of another in
 their prefix caches. In each repetition, which has its own workflows and instants, the placements
 run in a random order, so that what else happens on the machine falls on all alike; intervals are
-of the differences within repetitions (`kairos/confidence.py`).
+of the differences within repetitions (`kairos/core/confidence.py`).
 
 What engines counted, and how many tokens they recomputed: `placements_vllm_counts.py`.
 
@@ -49,7 +49,7 @@ from experiments.placements_vllm_rows import Row, by_placement, preemptions_per_
 from experiments.placements_vllm_run import pool
 from experiments.placements_vllm_workload import offered
 from experiments.report import RESULTS, add_figures, commit, write_rows
-from kairos.config import Settings
+from kairos.settings.config import Settings
 
 T = TypeVar("T")
 

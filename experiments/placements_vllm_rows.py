@@ -7,9 +7,9 @@ import msgspec
 from experiments.fidelity_cpu import Cores
 from experiments.fidelity_engines import Limits
 from experiments.placements_vllm_run import LIMITS, POLICY, Ran
-from kairos.confidence import Interval, paired
-from kairos.metrics import spread
-from kairos.model import SECOND
+from kairos.core.confidence import Interval, paired
+from kairos.core.metrics import spread
+from kairos.core.model import SECOND
 
 Spread = dict[str, float | None]
 

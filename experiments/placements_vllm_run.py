@@ -16,10 +16,10 @@ from experiments.fidelity_cpu import Cores, Meter, cores
 from experiments.fidelity_engines import Limits, Tell, engines
 from experiments.fidelity_real import check, order_options, serving
 from experiments.placements_vllm_counts import Counts, Sizes, measured_sizes, read_counts
-from kairos.errors import SetupError
-from kairos.tools.replay import Replay
-from kairos.tools.replayed import Replayed
-from kairos.workload.workflows import Submission
+from kairos.core.errors import SetupError
+from kairos.simulate.replay import Replay
+from kairos.simulate.replayed import Replayed
+from kairos.simulate.workload.workflows import Submission
 
 # 1,760 tokens: some twelve calls of the average. Prompts come in one piece.
 LIMITS = Limits(kv_blocks=40, max_num_seqs=48, max_num_batched_tokens=2048, max_model_len=768)

@@ -1,18 +1,18 @@
 """What every placement is given: the Kairos paper's three applications together, in bursts.
 
-Workflows of QA, RG and CG (`kairos/workload/applications`), half, a third and a sixth of all. Their
-lengths are scaled to contexts of 512 tokens, so that a run is short: prompts have 87 tokens on
-average, answers 65 and up to 256. Nothing says beforehand how long an answer will be.
+Workflows of QA, RG and CG (`kairos/simulate/workload/applications`), half, a third and a sixth of
+all. Their lengths are scaled to contexts of 512 tokens, so that a run is short: prompts have 87
+tokens on average, answers 65 and up to 256. Nothing says beforehand how long an answer will be.
 """
 
 from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from kairos.workload import arrivals
-from kairos.workload.application import application, generate
-from kairos.workload.submissions import scaled, submissions
-from kairos.workload.workflows import Submission, Workflow
+from kairos.simulate.workload import arrivals
+from kairos.simulate.workload.application import application, generate
+from kairos.simulate.workload.submissions import scaled, submissions
+from kairos.simulate.workload.workflows import Submission, Workflow
 
 MIX = {"qa": 3, "rg": 2, "cg": 1}
 MAX_CONTEXT = 512

@@ -15,9 +15,9 @@ proportions matter for an order, and the same times serve for learning and for t
 import msgspec
 
 from experiments.recordings import RecordedCall, Workflow
-from kairos.errors import SetupError
-from kairos.events import Arrived, Event, Finished, WorkflowEnded
-from kairos.model import Request
+from kairos.core.errors import SetupError
+from kairos.core.events import Arrived, Event, Finished, WorkflowEnded
+from kairos.core.model import Request
 
 PREFILL_US_PER_TOKEN = 215
 DECODE_US_PER_TOKEN = 36_400

@@ -32,16 +32,16 @@ from experiments.baselines import true_remaining_us
 from experiments.oracle import Srpt
 from experiments.recordings import DEMO, read_apps
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
-from kairos.engine_profile import EngineProfile, StepCost
-from kairos.metrics import RunMetrics
-from kairos.model import SECOND, Request
-from kairos.scheduler.guard import NO_GUARD, MakeGuard, PatienceGuard
-from kairos.scheduler.policies import LeastWorkLeft, Policy
-from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.sim.world import World
-from kairos.workload import FileCall, arrivals
-from kairos.workload.prompt import PromptPiece
-from kairos.workload.workflows import Submission, Workflow
+from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.core.metrics import RunMetrics
+from kairos.core.model import SECOND, Request
+from kairos.core.scheduler.guard import NO_GUARD, MakeGuard, PatienceGuard
+from kairos.core.scheduler.policies import LeastWorkLeft, Policy
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.simulate.workload import FileCall, arrivals
+from kairos.simulate.workload.prompt import PromptPiece
+from kairos.simulate.workload.workflows import Submission, Workflow
+from kairos.simulate.world import World
 
 SEEDS, WORKFLOWS = 20, 120
 MIX = ("qa", "qa", "qa", "rg", "rg", "cg")

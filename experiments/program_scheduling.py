@@ -11,9 +11,9 @@ used before the others; then new ones as they came; who has waited for 300 s goe
 
 Deviations: a program's limit of 64 per instance is the instance's own; the time to live, of which
 the documentation only names what it rests on (intervals between calls, what a miss costs, ten
-seconds at most), is that of `dispatcher/kv_retention.py`; an active program that has outgrown the
-memory waits as if it were paused, instead of others being paused for it; what prompts share counts
-in each of them; and no decode gain ever admits a call beyond the memory.
+seconds at most), is that of `core/dispatcher/kv_retention.py`; an active program that has outgrown
+the memory waits as if it were paused, instead of others being paused for it; what prompts share
+counts in each of them; and no decode gain ever admits a call beyond the memory.
 """
 
 from collections import defaultdict, deque
@@ -21,14 +21,14 @@ from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
-from kairos.digest import digest
-from kairos.dispatcher.kv_retention import KvRetention, time_to_live
-from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placement import Placement
-from kairos.model import SECOND, Instance, Request
-from kairos.scheduler.policies import Key
-from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.workflow_tracker import WorkflowKey, workflow_key
+from kairos.core.digest import digest
+from kairos.core.dispatcher.kv_retention import KvRetention, time_to_live
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.placement import Placement
+from kairos.core.model import SECOND, Instance, Request
+from kairos.core.scheduler.policies import Key
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core.workflow_tracker import WorkflowKey, workflow_key
 
 BUFFER_TOKENS = 100  # by which an answer is expected to grow: `decode_buffer_tokens`
 HEADROOM = 1.2  # of its context, to move: `cross_rank_headroom_ratio`

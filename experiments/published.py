@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kairos.planner.engine_rates import derived
-from kairos.tools.hardware_files import catalogue
+from kairos.capacity.engine_rates import derived
+from kairos.capacity.hardware_files import catalogue
 
 AIM = 0.30
 

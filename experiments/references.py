@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from experiments.playing import Played, facts, request_id
 from experiments.recordings import RecordedCall
-from kairos.events import Arrived, Finished
-from kairos.position import Position
-from kairos.workflow_tracker import WorkflowTracker
+from kairos.core.events import Arrived, Finished
+from kairos.core.position import Position
+from kairos.core.workflow_tracker import WorkflowTracker
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ the same for all, and have prefix caches; the embedder and the reranker take bat
 the most efficient ones, which is generous to the chain. `chain, batches of 4` has them as figure 4
 says that they are where each request is for itself.
 
-Timings are the paper's where it gives any. Embedding, rerank: `sim/processors.py`. The model is
-Llama-2-13B on two RTX 3090, two instances:
+Timings are the paper's where it gives any. Embedding, rerank: `simulate/processors.py`. The model
+is Llama-2-13B on two RTX 3090, two instances:
 
 - prefill: figure 7 has 0.5 s for 512 tokens and 0.8 s for 1,024: 820 us a token, by least squares
 - decode: 25.7 GB of weights at 80 % of 2 * 936 GB/s, 17.2 ms; 1.05 ms of sampling, as in
@@ -32,24 +32,31 @@ import msgspec
 from msgspec.structs import replace
 
 from experiments.flow_workloads import words
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_profile import EngineProfile, StepCost
-from kairos.execution.batching import blind, topology_aware
-from kairos.execution.limits import FlowLimits
-from kairos.execution.timeline import Activity
-from kairos.model import SECOND
-from kairos.plan.graph import ancestors
-from kairos.plan.operators import Branch, Chunking, Declaration, Generation, MapOver, Operator
-from kairos.plan.pipeline import Passes, Plan, compile_plan
-from kairos.plan.references import needs, referred
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.clock import VirtualClock
-from kairos.sim.flow_client import FlowClient
-from kairos.sim.flow_simulation import functions_runner
-from kairos.sim.processors import TEOLA, Surroundings
-from kairos.sim.users import Feed
-from kairos.sim.world import World
-from kairos.tools.flow_file import LoadedFlow, load_flow
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.flow_simulation import functions_runner
+from kairos.simulate.processors import TEOLA, Surroundings
+from kairos.simulate.users import Feed
+from kairos.simulate.world import World
+from kairos.workflows.compile.graph import ancestors
+from kairos.workflows.compile.operators import (
+    Branch,
+    Chunking,
+    Declaration,
+    Generation,
+    MapOver,
+    Operator,
+)
+from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
+from kairos.workflows.compile.references import needs, referred
+from kairos.workflows.execute.batching import blind, topology_aware
+from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.timeline import Activity
+from kairos.workflows.run.flow_file import LoadedFlow, load_flow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 INDEX = ("passages", "vectors", "collection")

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from experiments.flow_workloads import words
 from kairos import flow
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.flow.functions import Functions
-from kairos.plan.pipeline import Plan
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_simulation import PoolOptions, simulate_flow
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.declare.functions import Functions
 
 Rows = Sequence[Mapping[str, str]]
 WAYS: dict[str, Callable[[Rows], Rows]] = {

@@ -29,21 +29,21 @@ from experiments.kv_tiers import KvTiers
 from experiments.model_devices import HostedFlow, HostMemory, HostOptions, simulate_host
 from experiments.report import commit
 from kairos import flow
-from kairos.confidence import Interval
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_profile import EngineProfile
-from kairos.execution.model_turns import DeviceTurn
-from kairos.flow.functions import Functions
-from kairos.model import SECOND
-from kairos.plan.device_work import DevicePlan, LoadTime, OperatorWork
-from kairos.plan.flow_work import flow_work
-from kairos.plan.pipeline import Passes, Plan
-from kairos.plan.placement import place
-from kairos.plan.placement_baselines import co_located, data_parallel, round_robin
-from kairos.plan.prediction import predict
-from kairos.planner.kv_transfer import Link
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
+from kairos.capacity.kv_transfer import Link
+from kairos.core.confidence import Interval
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
+from kairos.workflows.compile.flow_work import flow_work
+from kairos.workflows.compile.pipeline import Passes, Plan
+from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.placement_baselines import co_located, data_parallel, round_robin
+from kairos.workflows.compile.prediction import predict
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.model_turns import DeviceTurn
 
 DEVICES = 2
 BASELINES = ("topological", "engine per operator", "round robin", "co-located", "fixed")

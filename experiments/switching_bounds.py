@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from experiments.switching import LOADS, PROFILES, SwitchingRun, rows, workflow
-from kairos.plan.device_work import OperatorWork
-from kairos.plan.flow_work import flow_work
-from kairos.plan.placement import place
-from kairos.plan.prediction import FlowPrediction, OperatorCalls, predict
+from kairos.workflows.compile.device_work import OperatorWork
+from kairos.workflows.compile.flow_work import flow_work
+from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls, predict
 
-_ANSWERED = 0.625  # of the longest answer, on average: see `kairos/sim/flow_answers.py`
+_ANSWERED = 0.625  # of the longest answer, on average: see `kairos/simulate/flow_answers.py`
 _EXHAUSTIVE = 100_000  # partial plans: no workflow here has as many
 
 

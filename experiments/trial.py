@@ -20,7 +20,7 @@ from experiments.pairs import accuracy, places
 from experiments.playing import Played, facts, play, request_id
 from experiments.recordings import Apps, Workflow, halves
 from experiments.references import Seen, all_features, by_agent_and_step, see
-from kairos.events import (
+from kairos.core.events import (
     Arrived,
     Dispatch,
     Finished,
@@ -29,11 +29,11 @@ from kairos.events import (
     Record,
     WorkflowEnded,
 )
-from kairos.learner import Learner
-from kairos.model import SECOND, Request
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.scheduler.policies import Key, Policy
-from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.core.learner import Learner
+from kairos.core.model import SECOND, Request
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.scheduler.policies import Key, Policy
+from kairos.core.scheduler.work_estimates import WorkEstimates
 
 CALLS_PER_APP = 1_600
 DEMO_APPS = ("qa", "rg", "cg")

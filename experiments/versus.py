@@ -39,9 +39,9 @@ from rich.table import Table
 
 from bench.report import Figure
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
-from kairos.demo.options import Options
-from kairos.demo.plan import plan_arrivals
-from kairos.model import SECOND
+from kairos.cli.demos.options import Options
+from kairos.cli.demos.plan import plan_arrivals
+from kairos.core.model import SECOND
 
 OURS, THEIRS = "kairos", "fcfs"
 SEEDS = 5

@@ -8,14 +8,14 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from experiments.recordings import data_directory
-from kairos.engine_profile import EngineProfile, StepCost
-from kairos.sim.engine.profiles import profile
-from kairos.sim.plan import instance_id
-from kairos.workload import arrivals
-from kairos.workload.application import GenerativeApplication, application, generate
-from kairos.workload.scenario import mixed
-from kairos.workload.submissions import in_order, scaled, submissions
-from kairos.workload.workflows import Submission, Workflow, load, workflow
+from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.plan import instance_id
+from kairos.simulate.workload import arrivals
+from kairos.simulate.workload.application import GenerativeApplication, application, generate
+from kairos.simulate.workload.scenario import mixed
+from kairos.simulate.workload.submissions import in_order, scaled, submissions
+from kairos.simulate.workload.workflows import Submission, Workflow, load, workflow
 
 APPLICATIONS = Path(__file__).with_name("applications")
 MOST_CONTEXT = 200_000  # tokens, of a recorded session

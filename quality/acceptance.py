@@ -20,46 +20,46 @@ from quality.records import Record, changed_files, git
 LIMIT_MINUTES = 40
 
 BRAIN = (
-    "kairos/balancer.py",
-    "kairos/admission.py",
-    "kairos/dispatching.py",
-    "kairos/runtime.py",
-    "kairos/dispatcher",
-    "kairos/scheduler",
-    "kairos/orchestrator",
-    "kairos/faults",
+    "kairos/core/balancer.py",
+    "kairos/core/admission.py",
+    "kairos/core/dispatching.py",
+    "kairos/core/runtime.py",
+    "kairos/core/dispatcher",
+    "kairos/core/scheduler",
+    "kairos/core/orchestrator",
+    "kairos/core/faults",
 )
 HTTP = (
-    "kairos/live/service.py",
-    "kairos/live/frontend",
-    "kairos/live/request",
-    "kairos/live/proxy",
-    "kairos/live/engines",
+    "kairos/service.py",
+    "kairos/gateway",
+    "kairos/request",
+    "kairos/proxy",
+    "kairos/engines",
 )
 BUS = (
-    "kairos/live/bus",
-    "kairos/live/kafka",
-    "kairos/live/pool",
-    "kairos/live/orchestrate",
-    "kairos/live/remote",
-    "kairos/agent.py",
-    "kairos/agents_process.py",
-    "kairos/envelope.py",
-    "kairos/topics.py",
+    "kairos/cluster/bus",
+    "kairos/cluster/kafka",
+    "kairos/cluster/pool",
+    "kairos/cluster/orchestrate",
+    "kairos/workflows/remote",
+    "kairos/agents/runtime.py",
+    "kairos/agents/process.py",
+    "kairos/cluster/bus/envelope.py",
+    "kairos/core/topics.py",
 )
 FLOWS = (
-    "kairos/flow",
-    "kairos/plan",
-    "kairos/execution",
-    "kairos/imports",
-    "kairos/live/flows",
-    "kairos/live/runs",
-    "kairos/live/processors",
-    "kairos/live/llm",
+    "kairos/workflows/declare",
+    "kairos/workflows/compile",
+    "kairos/workflows/execute",
+    "kairos/workflows/imports",
+    "kairos/workflows/serve",
+    "kairos/workflows/run",
+    "kairos/workflows/retrieve",
+    "kairos/proxy/llm",
 )
-BATCHES = ("kairos/live/batches", "kairos/batch_turns.py", "kairos/batch_input.py")
-PLANNING = ("kairos/sim", "kairos/planner", "kairos/workload")
-ENGINES = ("kairos/live/engines", "kairos/live/proxy", "kairos/standin", "kairos/demo")
+BATCHES = ("kairos/batches", "kairos/batches/batch_turns.py", "kairos/batches/batch_input.py")
+PLANNING = ("kairos/simulate", "kairos/capacity", "kairos/simulate/workload")
+ENGINES = ("kairos/engines", "kairos/proxy", "kairos/simulate/standin", "kairos/cli/demos")
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,19 @@ PARTS = {
     "agents": Part(
         "Claude Code and Codex, with keys, tools and sub-agents",
         _make("acceptance-agents"),
-        ("kairos/live/request", "kairos/live/proxy", "kairos/live/frontend", "tests/acceptance"),
+        ("kairos/request", "kairos/proxy", "kairos/gateway", "tests/acceptance"),
         5,
     ),
     "attacks": Part(
         "what large, wrong and fast requests do to the event loop, to memory, and to others",
         _make("acceptance-attacks"),
-        (*HTTP, "kairos/live/flows", "kairos/live/process", "tests/attacks"),
+        (*HTTP, "kairos/workflows/serve", "kairos/host", "tests/attacks"),
         20,
     ),
     "batches": Part(
         "a batch of 10,000 lines through kills of every process it passes through",
         _make("acceptance-batches"),
-        (*BATCHES, *BUS, "kairos/live/workers", "tests/acceptance"),
+        (*BATCHES, *BUS, "kairos/cluster/workers", "tests/acceptance"),
         25,
     ),
     "bench": Part(
@@ -104,7 +104,7 @@ PARTS = {
     "browser": Part(
         "every test of the page in Chromium",
         _make("test-browser"),
-        ("kairos/live/ui", "kairos/live/frontend", "tests/e2e/test_page.py"),
+        ("kairos/gateway/page", "kairos/gateway", "tests/e2e/test_page.py"),
         5,
     ),
     "containers": Part(
@@ -123,8 +123,8 @@ PARTS = {
         "the HTTP ports with the lowest versions of packages that are allowed",
         _make("test-floors"),
         (
-            "kairos/live/frontend",
-            "kairos/live/request",
+            "kairos/gateway",
+            "kairos/request",
             "pyproject.toml",
             "requirements-floors.lock",
         ),
@@ -139,21 +139,27 @@ PARTS = {
     "frameworks": Part(
         "agents of nine real frameworks",
         _make("test-frameworks"),
-        ("client", "kairos/live/request", "kairos/orchestrator", "tests/frameworks"),
+        ("client", "kairos/request", "kairos/core/orchestrator", "tests/frameworks"),
         12,
     ),
     "fuzz": Part(
         "random input to every parser, guided by coverage, a minute each",
         _make("fuzz SECONDS=60"),
-        ("kairos/live/request", "kairos/live/proxy", "kairos/flow", "kairos/imports", "tests/fuzz"),
+        (
+            "kairos/request",
+            "kairos/proxy",
+            "kairos/workflows/declare",
+            "kairos/workflows/imports",
+            "tests/fuzz",
+        ),
         20,
     ),
     "http": Part(
         "the HTTP server and client against llhttp and h11, 100,000 cases each, and behind proxies",
         _make("test-http"),
         (
-            "kairos/live/frontend",
-            "kairos/live/proxy",
+            "kairos/gateway",
+            "kairos/proxy",
             "tests/conformance",
             "tests/e2e/test_http_proxies.py",
         ),
@@ -162,7 +168,7 @@ PARTS = {
     "kafka": Part(
         "everything on a real Kafka: crashes of brokers, members, workers and agents",
         _make("test-kafka"),
-        (*BUS, *BATCHES, "kairos/live/runs", "kairos/live/observers", "tests/contract"),
+        (*BUS, *BATCHES, "kairos/workflows/run", "kairos/observe", "tests/contract"),
         25,
     ),
     "laws": Part(
@@ -192,7 +198,7 @@ PARTS = {
     "ray": Part(
         "runs on a real Ray and a real PostgreSQL: tables as in one process, kills, no database",
         _make("test-ray"),
-        (*FLOWS, "kairos/tools/spread", "tests/ray", "requirements-ray.lock"),
+        (*FLOWS, "kairos/cli/flows/spread", "tests/ray", "requirements-ray.lock"),
         30,
     ),
     "real": Part(
@@ -204,7 +210,7 @@ PARTS = {
     "restarts": Part(
         "two real vLLM under load, one of them killed and restarted in each of four cycles",
         _make("acceptance-restarts"),
-        (*HTTP, "kairos/faults", "tests/acceptance", "tests/faults"),
+        (*HTTP, "kairos/core/faults", "tests/acceptance", "tests/faults"),
         30,
     ),
     "rows": Part(
@@ -216,25 +222,25 @@ PARTS = {
     "sanitizers": Part(
         "random input to both C sources under AddressSanitizer and UBSan, half an hour",
         _make("acceptance-sanitizers"),
-        ("kairos/live/request/reading.c", "kairos/dispatcher/forecast.c", "tests/fuzz"),
+        ("kairos/request/reading.c", "kairos/core/dispatcher/forecast.c", "tests/fuzz"),
         35,
     ),
     "soak": Part(
         "two minutes, then twenty, of load before engines that crash, hang and answer wrongly",
         _make("test-soak", "soak SECONDS=1200"),
-        (*BRAIN, *HTTP, "kairos/standin", "tests/soak"),
+        (*BRAIN, *HTTP, "kairos/simulate/standin", "tests/soak"),
         26,
     ),
     "vllm": Part(
         "everything on real vLLM on the CPU, the check of the engine model included",
         _make("test-vllm"),
-        (*ENGINES, *FLOWS, "kairos/sim", "tests/e2e/test_vllm.py"),
+        (*ENGINES, *FLOWS, "kairos/simulate", "tests/e2e/test_vllm.py"),
         20,
     ),
     "vllm-experiments": Part(
         "experiments on real vLLM in their short forms",
         _make("acceptance-experiments"),
-        ("experiments", "kairos/dispatcher", "kairos/sim/engine"),
+        ("experiments", "kairos/core/dispatcher", "kairos/simulate/engine"),
         20,
     ),
 }

@@ -1,7 +1,7 @@
 """Compiles the brain to C by mypyc: `make compile`, or `python -m scripts.compile_brain`.
 
 It needs a C compiler and the headers of Python. What comes of it, and when it is used, stands in
-`kairos/compiled_brain.py`. Nothing is done where it is there already, of the same sources.
+`kairos/host/compiled_brain.py`. Nothing is done where it is there already, of the same sources.
 """
 
 import fcntl
@@ -24,39 +24,39 @@ from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
 import kairos
-from kairos.compiled_brain import FOLDER, INTERPRETED, MANIFEST, digest, files
+from kairos.host.compiled_brain import FOLDER, INTERPRETED, MANIFEST, digest, files
 
 PACKAGE = FOLDER.parent
 LOCK = PACKAGE / ".compiled-lock"
 GROUP = "kairos_brain"
 MODULES = (
-    "admission.py",
-    "agent_key.py",
-    "balancer.py",
-    "call_tracker.py",
-    "dispatching.py",
-    "draining.py",
-    "open_work.py",
-    "orchestrator/kept_workflows.py",
-    "orchestrator/orchestrator.py",
-    "orchestrator/workflow.py",
-    "runtime.py",
-    "shared_lru.py",
-    "sim/clock.py",
-    "sim/engines.py",
-    "workflow_tracker.py",
+    "core/admission.py",
+    "core/agent_key.py",
+    "core/balancer.py",
+    "core/call_tracker.py",
+    "core/dispatching.py",
+    "core/draining.py",
+    "core/open_work.py",
+    "core/orchestrator/kept_workflows.py",
+    "core/orchestrator/orchestrator.py",
+    "core/orchestrator/workflow.py",
+    "core/runtime.py",
+    "core/shared_lru.py",
+    "core/workflow_tracker.py",
+    "simulate/clock.py",
+    "simulate/engines.py",
 )
-ROOMS = ("dispatcher", "faults", "scheduler", "sim/engine")
+ROOMS = ("core/dispatcher", "core/faults", "core/scheduler", "simulate/engine")
 # mypyc makes no Struct and no exception; and what calls C by ctypes, or reads files, gains nothing.
 NOT_COMPILED = frozenset(
     {
-        "dispatcher/native.py",
-        "faults/breaking_caller.py",
-        "faults/stalls.py",
-        "scheduler/quota_exceeded.py",
-        "sim/engine/engine_calls.py",
-        "sim/engine/fitting.py",
-        "sim/engine/profiles.py",
+        "core/dispatcher/native.py",
+        "core/faults/breaking_caller.py",
+        "core/faults/stalls.py",
+        "core/scheduler/quota_exceeded.py",
+        "simulate/engine/engine_calls.py",
+        "simulate/engine/fitting.py",
+        "simulate/engine/profiles.py",
     }
 )
 # No contraction: a fused multiply-add would round otherwise than Python does.

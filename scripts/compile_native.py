@@ -3,7 +3,7 @@ scripts/compile_native.py`. The build of Kairos does the same (`hatch_build.py`)
 
 Without a compiler nothing fails: Python and numpy do the same, more slowly. The libraries need
 nothing of Python, so one serves every version of it on a platform. Their names have a hash of the
-source, so one of other source is never loaded (`kairos/native_library.py`).
+source, so one of other source is never loaded (`kairos/core/native_library.py`).
 """
 
 import hashlib
@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 SOURCES = (
-    Path("kairos/dispatcher/forecast.c"),
-    Path("kairos/live/request/reading.c"),
-    Path("kairos/plan/placement_moves.c"),
+    Path("kairos/core/dispatcher/forecast.c"),
+    Path("kairos/request/reading.c"),
+    Path("kairos/workflows/compile/placement_moves.c"),
 )
 # No contraction: a fused multiply-add would round otherwise than on machines without one.
 FLAGS = ("-std=c99", "-O3", "-fno-math-errno", "-fPIC", "-shared", "-ffp-contract=off")

@@ -19,7 +19,7 @@ import typer
 from prometheus_client.core import Metric
 
 import kairos
-from kairos.errors import BudgetExceeded, KairosError
+from kairos.core.errors import BudgetExceeded, KairosError
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "reference"
@@ -169,20 +169,20 @@ def settings() -> str:
         ("setting", "default", "meaning"),
         [
             (f"`{name}`", f"`{default}`", said)
-            for name, default, said in _fields("kairos/config.py", "Settings")
+            for name, default, said in _fields("kairos/settings/config.py", "Settings")
         ],
     )
     for title, path, name in (
-        ("`[[engine]]`", "kairos/engine_settings.py", "EngineSettings"),
-        ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
-        ("`[oidc]`", "kairos/oidc_settings.py", "OidcSettings"),
-        ("`[batches]`", "kairos/batch_settings.py", "BatchSettings"),
-        ("`[flows]`", "kairos/flow_settings.py", "FlowSettings"),
-        ("`[retrieval]`", "kairos/retrieval_settings.py", "RetrievalSettings"),
-        ("`[telemetry]`", "kairos/telemetry_settings.py", "TelemetrySettings"),
-        ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
-        ("`[[quota]]`", "kairos/entitlements.py", "Quota"),
-        ("`[[service_class]]`", "kairos/tenant_settings.py", "ServiceClassSettings"),
+        ("`[[engine]]`", "kairos/settings/engines.py", "EngineSettings"),
+        ("`[[key]]`", "kairos/settings/tenants.py", "KeySettings"),
+        ("`[oidc]`", "kairos/settings/oidc.py", "OidcSettings"),
+        ("`[batches]`", "kairos/settings/batches.py", "BatchSettings"),
+        ("`[flows]`", "kairos/settings/flows.py", "FlowSettings"),
+        ("`[retrieval]`", "kairos/settings/retrieval.py", "RetrievalSettings"),
+        ("`[telemetry]`", "kairos/settings/telemetry.py", "TelemetrySettings"),
+        ("`[[tenant]]`", "kairos/settings/tenants.py", "TenantSettings"),
+        ("`[[quota]]`", "kairos/core/entitlements.py", "Quota"),
+        ("`[[service_class]]`", "kairos/settings/tenants.py", "ServiceClassSettings"),
     ):
         rows = [(f"`{f}`", f"`{d}`" if d else "required", s) for f, d, s in _fields(path, name)]
         made += f"\n## {title}\n\n{_docstring(path, name)}\n\n"
@@ -192,7 +192,7 @@ def settings() -> str:
 
 def events() -> str:
     """The facts and commands of the log, from `events.py`."""
-    path = "kairos/events.py"
+    path = "kairos/core/events.py"
     tree = ast.parse((ROOT / path).read_text())
     made = (
         "# Events\n\nThe log (`--log DIR`), `kairos.events` on Kafka and a replay consist of "
@@ -213,8 +213,8 @@ def events() -> str:
 
 
 _VALUES = {
-    "kairos/model.py": ("Request", "Sources", "Budget", "Instance"),
-    "kairos/learnt.py": ("AgentProfile", "RemainingModel", "AgentRank", "Distribution"),
+    "kairos/core/model.py": ("Request", "Sources", "Budget", "Instance"),
+    "kairos/core/learnt.py": ("AgentProfile", "RemainingModel", "AgentRank", "Distribution"),
 }
 
 
@@ -270,9 +270,9 @@ def _defaults(module: str, name: str) -> dict[str, str]:
 
 def http() -> str:
     """The routes of the gateway, from its OpenAPI description."""
-    from kairos.live.batches.openapi import with_batches
-    from kairos.live.flows.openapi import with_flows
-    from kairos.live.frontend.openapi import description
+    from kairos.batches.openapi import with_batches
+    from kairos.gateway.api.openapi import description
+    from kairos.workflows.serve.openapi import with_flows
 
     paths: Mapping[str, Any] = with_flows(with_batches(description()))["paths"]
     rows = [
@@ -308,7 +308,7 @@ def _errors() -> str:
 
 
 def _error_classes() -> list[type[KairosError]]:
-    """Those of `kairos.errors`, and those of other modules that have a code of their own."""
+    """Those of `kairos.core.errors`, and those of other modules that have a code of their own."""
     for module in pkgutil.walk_packages(kairos.__path__, "kairos."):
         if "-" not in module.name:  # what is compiled is no module
             importlib.import_module(module.name)
@@ -326,10 +326,10 @@ def _error_classes() -> list[type[KairosError]]:
 
 def retries() -> str:
     """How calls are refused, made again and timed out: rules, from what decides them."""
-    from kairos.admission import RETRIES
-    from kairos.live.proxy.response_forwarder import ABOUT_CALL, STATUS_RULES
-    from kairos.live.request.bodies import LEAST_BYTES_PER_S, SILENCE_S
-    from kairos.live.request.routes import ROUTES
+    from kairos.core.admission import RETRIES
+    from kairos.proxy.response_forwarder import ABOUT_CALL, STATUS_RULES
+    from kairos.request.bodies import LEAST_BYTES_PER_S, SILENCE_S
+    from kairos.request.routes import ROUTES
 
     engines = [
         (", ".join(str(status) for status in rule.statuses), rule.meaning, rule.then)
@@ -339,7 +339,7 @@ def retries() -> str:
     for path, rules in ROUTES.items():
         by_rules.setdefault(rules, []).append(f"`{path}`")
     routes = [(", ".join(paths), *_cells(rules)) for rules, paths in by_rules.items()]
-    fields = _fields("kairos/config.py", "Settings")
+    fields = _fields("kairos/settings/config.py", "Settings")
     limits = [(f"`{n}`", f"{d} s", said) for n, d, said in fields if n in _TIME_LIMITS]
     least = f"{LEAST_BYTES_PER_S} bytes a second"
     limits += [
@@ -448,20 +448,20 @@ def _yes(value: bool) -> str:
 
 def metrics() -> str:
     """Every series of `/metrics`, from the service that would serve it."""
-    from kairos.balancer import Balancer
-    from kairos.dispatcher.placements import PLACEMENTS
-    from kairos.live.batches.figures import BatchFigures
-    from kairos.live.flows.figures import FlowCount, InvocationFigures, ProcessorCount
-    from kairos.live.observers import telemetry
-    from kairos.live.processors.service import ProcessorService
-    from kairos.live.processors.worked import Worked
-    from kairos.live.remote.figures import ProcessorFigures
-    from kairos.live.remote.held_store import HeldStore
-    from kairos.live.remote.peers import ProcessorPeers
-    from kairos.live.remote.performing import ProcessorWork
-    from kairos.live.tracing.otlp_exporter import CountedExporter
-    from kairos.orchestrator.orchestrator import Orchestrator
-    from kairos.scheduler.policies import POLICIES
+    from kairos.batches.figures import BatchFigures
+    from kairos.core.balancer import Balancer
+    from kairos.core.dispatcher.placements import PLACEMENTS
+    from kairos.core.orchestrator.orchestrator import Orchestrator
+    from kairos.core.scheduler.policies import POLICIES
+    from kairos.observe import telemetry
+    from kairos.observe.tracing.otlp_exporter import CountedExporter
+    from kairos.workflows.remote.figures import ProcessorFigures
+    from kairos.workflows.remote.held_store import HeldStore
+    from kairos.workflows.remote.peers import ProcessorPeers
+    from kairos.workflows.remote.performing import ProcessorWork
+    from kairos.workflows.retrieve.service import ProcessorService
+    from kairos.workflows.retrieve.worked import Worked
+    from kairos.workflows.serve.figures import FlowCount, InvocationFigures, ProcessorCount
 
     balancer = Balancer(POLICIES["kairos"], PLACEMENTS["kairos"])
     balancer.estimates.kendall_tau = 1.0
@@ -521,7 +521,7 @@ def _meaning(name: str, said: str) -> str:
 
 def _declared() -> Iterator[tuple[str, str, str]]:
     """Those of the orchestrator, as its source declares them: making one needs Kafka."""
-    tree = ast.parse((ROOT / "kairos/live/orchestrate/metrics.py").read_text())
+    tree = ast.parse((ROOT / "kairos/cluster/orchestrate/metrics.py").read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             kind = {"GaugeMetricFamily": "gauge", "CounterMetricFamily": "counter"}

@@ -14,12 +14,12 @@ import msgspec
 import typer
 import uvloop
 
-from kairos import config
-from kairos.errors import KairosError, SetupError
+from kairos.core.errors import KairosError, SetupError
+from kairos.settings import config
 
 if TYPE_CHECKING:
-    from kairos.agent import Result
-    from kairos.live.kafka.cluster import KafkaCluster
+    from kairos.agents.runtime import Result
+    from kairos.cluster.kafka.cluster import KafkaCluster
 
 DEFAULTS = config.Settings()
 GATEWAY = f"http://{DEFAULTS.host}:{DEFAULTS.port}"
@@ -101,7 +101,7 @@ def run(
     settings = config.load(config_file, os.environ, {"bus": bus, "pool": pool})
     cluster = _cluster(settings)
     _log()
-    from kairos import agents_process as process
+    from kairos.agents import process
 
     _import_from_here()
     applications = tuple(process.load_application(module) for module in modules)
@@ -164,7 +164,7 @@ def submit(
         raise SetupError(f"--msg-id names one workflow, and these are {len(values)} tasks")
     settings = config.load(config_file, os.environ, {"bus": bus})
     cluster = _cluster(settings)
-    from kairos import agents_process as process
+    from kairos.agents import process
 
     _import_from_here()
     submission = process.AgentTask(
@@ -233,7 +233,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _cluster(settings: config.Settings) -> "KafkaCluster":
-    from kairos.live.kafka.cluster import cluster_of
+    from kairos.cluster.kafka.cluster import cluster_of
 
     found = cluster_of(settings, os.environ)
     if found is None:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos import config
 from kairos.cli.options import BUS_HELP
 from kairos.cli.running import run
-from kairos.errors import SetupError
+from kairos.core.errors import SetupError
+from kairos.settings import config
 
 if TYPE_CHECKING:
-    from kairos.live.kafka.cluster import KafkaCluster
+    from kairos.cluster.kafka.cluster import KafkaCluster
 
 app = typer.Typer(help="Topics of Kafka: find records that make no sense, and pass over one.")
 
@@ -43,7 +43,7 @@ def bus_check(
 
     Example: kairos bus check --bus kafka://127.0.0.1:9092
     """
-    from kairos.tools import bus_check as tool
+    from kairos.cli import bus_check as tool
 
     found = run(tool.check_bus(_cluster(bus, config_file), topic or tool.CHECKED, last, typer.echo))
     typer.echo(found.summary(), err=True)
@@ -66,13 +66,13 @@ def bus_skip(
 
     Example: kairos bus skip kairos.requests/0@4711 kairos.balancer.default
     """
-    from kairos.tools import bus_check as tool
+    from kairos.cli import bus_check as tool
 
     typer.echo(run(tool.skip_record(_cluster(bus, config_file), where, group)))
 
 
 def _cluster(bus: str | None, config_file: Path | None) -> "KafkaCluster":
-    from kairos.live.kafka.cluster import cluster_of
+    from kairos.cluster.kafka.cluster import cluster_of
 
     settings = config.load(config_file, os.environ, {"bus": bus})
     found = cluster_of(settings, os.environ)

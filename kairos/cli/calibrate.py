@@ -13,13 +13,13 @@ import msgspec
 import typer
 import uvloop
 
-from kairos import config
-from kairos.errors import SetupError
+from kairos.core.errors import SetupError
+from kairos.settings import config
 
 if TYPE_CHECKING:
-    from kairos.engine_profile import EngineProfile
-    from kairos.sim.engine.fitting import Fit
-    from kairos.tools.calibrate import Measured
+    from kairos.core.engine_profile import EngineProfile
+    from kairos.simulate.calibrate import Measured
+    from kairos.simulate.engine.fitting import Fit
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 URL = re.compile(r"https?://[^\s/@,]+")
@@ -75,11 +75,11 @@ def calibrate(
 
     Example: kairos calibrate --engine http://gpu1:8000 --name my-gpu --quick
     """
-    from kairos.live.proxy.engine_client import Upstream
-    from kairos.sim.engine.fitting import fit
-    from kairos.sim.engine.profiles import to_toml
-    from kairos.tools.calibrate import FULL, QUICK, MeasuredLimits, measure
-    from kairos.workload.files import atomic_write
+    from kairos.host.files import atomic_write
+    from kairos.proxy.engine_client import Upstream
+    from kairos.simulate.calibrate import FULL, QUICK, MeasuredLimits, measure
+    from kairos.simulate.engine.fitting import fit
+    from kairos.simulate.engine.profiles import to_toml
 
     key = config.api_key(api_key_env, os.environ)
     _check(engine, name)
@@ -137,7 +137,7 @@ def _check_writable(output: Path | None) -> None:
 def _profile(
     name: str, scheduling: Literal["fcfs", "priority"], measured: "Measured", found: "Fit"
 ) -> "EngineProfile":
-    from kairos.engine_profile import EngineProfile
+    from kairos.core.engine_profile import EngineProfile
 
     room, facts = measured.room, measured.facts
     return EngineProfile(

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos import config
+from kairos.cli.demos.options import Options
 from kairos.cli.options import PLACEMENT_HELP, POLICY_HELP, SERVE
 from kairos.cli.running import run
-from kairos.demo.options import Options
-from kairos.engine_settings import EngineSettings, parse_engine
-from kairos.errors import SetupError
+from kairos.core.errors import SetupError
+from kairos.settings import config
+from kairos.settings.engines import EngineSettings, parse_engine
 
 if TYPE_CHECKING:
-    from kairos.demo.engines import Kind
+    from kairos.cli.demos.engines import Kind
 
 DEMO = Options()  # the defaults
 
@@ -104,7 +104,7 @@ def _engines(named: list[str]) -> "tuple[Kind | None, list[EngineSettings]]":
 async def _demo(
     settings: list[config.Settings], kind: "Kind | None", options: Options, *, as_json: bool
 ) -> None:
-    from kairos.demo import command
+    from kairos.cli.demos import command
 
     if not await command.demo(settings, kind, options, as_json=as_json):
         raise typer.Exit(1)

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos.errors import SetupError
-from kairos.flow_settings import PASS_NAMES
+from kairos.core.errors import SetupError
+from kairos.settings.flows import PASS_NAMES
 
 if TYPE_CHECKING:
-    from kairos.retrieval_settings import RetrievalSettings
+    from kairos.settings.retrieval import RetrievalSettings
 
 
 FlowFile = Annotated[
@@ -118,7 +118,7 @@ def retrieval(
     Raises:
         SetupError: one names nothing that there can be.
     """
-    from kairos.retrieval_settings import RetrievalSettings, is_postgres
+    from kairos.settings.retrieval import RetrievalSettings, is_postgres
 
     if not embedder and not reranker and collections is None and not processor:
         return None

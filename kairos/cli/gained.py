@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos.cli.options import PLACEMENT_HELP, POLICY_HELP, SERVE
-from kairos.core_names import PLACEMENTS, POLICIES, check_name
+from kairos.core.core_names import PLACEMENTS, POLICIES, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kairos.live.ui.gained import Gained
+    from kairos.gateway.page.gained import Gained
 
 _EVERY_S = 0.5  # between two words on how far it is
 
@@ -43,10 +43,10 @@ def gained(
     """
     import msgspec
 
-    from kairos.live.process.clock import WallClock
-    from kairos.tools.counterfactual import Decided
-    from kairos.tools.export import parse_since
-    from kairos.tools.gained import gained, others_of
+    from kairos.host.clock import WallClock
+    from kairos.simulate.counterfactual import Decided
+    from kairos.simulate.export import parse_since
+    from kairos.simulate.gained import gained, others_of
 
     check_name("policy", policy, POLICIES)
     check_name("placement", placement, PLACEMENTS)

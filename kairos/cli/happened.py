@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos.errors import SetupError
-from kairos.model import SECOND
+from kairos.core.errors import SetupError
+from kairos.core.model import SECOND
 
 if TYPE_CHECKING:
-    from kairos.live.ui.past import Happened
+    from kairos.gateway.page.past import Happened
 
 _MOST_S = 24 * 3600
 
@@ -39,9 +39,9 @@ def happened(
     """
     import msgspec
 
-    from kairos.live.process.clock import WallClock
-    from kairos.tools.export import parse_since
-    from kairos.tools.past import happened
+    from kairos.cli.past import happened
+    from kairos.host.clock import WallClock
+    from kairos.simulate.export import parse_since
 
     now = WallClock().now()
     begins_at = _last(at, now) or parse_since(at, now, "look")

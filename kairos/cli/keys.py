@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from kairos.errors import SetupError
-from kairos.tenant_settings import Role
+from kairos.core.errors import SetupError
+from kairos.settings.tenants import Role
 
 app = typer.Typer(help="API keys in a file of their own, which the setting keys_path names.")
 
@@ -45,9 +45,9 @@ def keys_create(
 
     Example: kairos keys create --tenant team-a --name ci --expires 90d keys.toml
     """
-    from kairos.key_file import shown
-    from kairos.live.process.clock import WallClock
-    from kairos.tools import keys
+    from kairos.cli import key_files as keys
+    from kairos.host.clock import WallClock
+    from kairos.settings.key_file import shown
 
     now_us = WallClock().now()
     made = keys.create(
@@ -69,9 +69,9 @@ def keys_create(
 @app.command("list")
 def keys_list(file: _File) -> None:
     """List keys: what they are called and stand for, and when they expire. Times are in UTC."""
-    from kairos.key_file import read_keys
-    from kairos.live.process.clock import WallClock
-    from kairos.tools import keys
+    from kairos.cli import key_files as keys
+    from kairos.host.clock import WallClock
+    from kairos.settings.key_file import read_keys
 
     typer.echo(keys.table(read_keys(file), WallClock().now()))
 
@@ -79,7 +79,7 @@ def keys_list(file: _File) -> None:
 @app.command("revoke")
 def keys_revoke(name: _Name, file: _File) -> None:
     """Take a key out of the file. It is refused once that is in force."""
-    from kairos.tools import keys
+    from kairos.cli import key_files as keys
 
     gone = keys.revoke(file, name)
     _explain(f"'{name}' of tenant '{gone.tenant}' is no longer in {file}")
@@ -106,9 +106,9 @@ def keys_rotate(
 
     The new key has the old one's name. The old one is called by its digest, and expires.
     """
-    from kairos.key_file import shown
-    from kairos.live.process.clock import WallClock
-    from kairos.tools import keys
+    from kairos.cli import key_files as keys
+    from kairos.host.clock import WallClock
+    from kairos.settings.key_file import shown
 
     now_us = WallClock().now()
     new, old = keys.rotate(file, name, _print_key, now_us=now_us, grace=grace, expires=expires)

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from kairos import config
 from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
 from kairos.cli.outline import outline
+from kairos.settings import config
 
 
 def explain(
@@ -50,10 +50,10 @@ def explain(
     """
     import msgspec
 
-    from kairos.errors import SetupError
-    from kairos.live.process.clock import WallClock
-    from kairos.tools import explain, explained
-    from kairos.tools.perfetto import write_trace
+    from kairos.core.errors import SetupError
+    from kairos.host.clock import WallClock
+    from kairos.observe import explain, explained
+    from kairos.simulate.perfetto import write_trace
 
     if costs and log is None:
         raise SetupError("--costs are told from the log alone: name its directory with --log")
@@ -102,9 +102,9 @@ def export(
 
     Example: kairos export --since 24h --log DIR --output day.jsonl
     """
-    from kairos.live.process.clock import WallClock
-    from kairos.tools import export
-    from kairos.tools.perfetto import write_trace_of_log
+    from kairos.host.clock import WallClock
+    from kairos.simulate import export
+    from kairos.simulate.perfetto import write_trace_of_log
 
     since_at = export.parse_since(since, WallClock().now())
     if perfetto is not None:
@@ -147,10 +147,11 @@ def usage(
 
     Example: kairos usage DIR --since 7d --by tenant --prices prices.toml --csv week.csv
     """
-    from kairos.live.process.clock import WallClock
-    from kairos.tools import usage, usage_parquet, usage_shown
-    from kairos.tools.export import parse_since
-    from kairos.tools.prices import read_prices
+    from kairos.cli import usage_parquet
+    from kairos.host.clock import WallClock
+    from kairos.observe import usage, usage_shown
+    from kairos.observe.prices import read_prices
+    from kairos.simulate.export import parse_since
 
     now = WallClock().now()
     names = usage.parse_by(by or ["tenant,app"])

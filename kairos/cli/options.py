@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from kairos import config
-from kairos.core_names import PLACEMENTS, POLICIES
-from kairos.tls_settings import TlsFiles
+from kairos.core.core_names import PLACEMENTS, POLICIES
+from kairos.settings import config
+from kairos.settings.tls import TlsFiles
 
 SERVE = config.Settings()  # the defaults
 POLICY_HELP = (

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kairos.cli.flow_options import FlowFile, FunctionsFile, Without, switched_off
-from kairos.errors import SetupError
+from kairos.core.errors import SetupError
 
 
 def plan(
@@ -57,17 +57,17 @@ def plan(
     """
     import msgspec
 
-    from kairos.live.runs.tables import open_table
-    from kairos.plan.costs.latency import TYPICAL, latencies
-    from kairos.plan.explain import explain, lines
-    from kairos.plan.forecast import forecast
-    from kairos.plan.pipeline import Passes, compile_plan
-    from kairos.plan.prediction import predict
-    from kairos.plan.primitive_graph import primitive_lines
-    from kairos.sim.engine.profiles import profile as engine
-    from kairos.tools.flow_file import check_columns, load_flow
-    from kairos.tools.flow_placement import flow_placement
-    from kairos.tools.flow_profiled import known_batches, profile_path, read_profile
+    from kairos.cli.flows.flow_placement import flow_placement
+    from kairos.cli.flows.flow_profiled import known_batches, profile_path, read_profile
+    from kairos.simulate.engine.profiles import profile as engine
+    from kairos.workflows.compile.costs.latency import TYPICAL, latencies
+    from kairos.workflows.compile.explain import explain, lines
+    from kairos.workflows.compile.forecast import forecast
+    from kairos.workflows.compile.pipeline import Passes, compile_plan
+    from kairos.workflows.compile.prediction import predict
+    from kairos.workflows.compile.primitive_graph import primitive_lines
+    from kairos.workflows.run.flow_file import check_columns, load_flow
+    from kairos.workflows.run.tables import open_table
 
     loaded = load_flow(flow, functions)
     costs, known = TYPICAL, None

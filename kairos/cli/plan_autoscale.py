@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from kairos import config
 from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
+from kairos.settings import config
 
 
 def plan_autoscale(
@@ -52,10 +52,10 @@ def plan_autoscale(
 
     kairos plan-autoscale --file scaling.toml --drive
     """
-    from kairos.errors import SetupError
-    from kairos.tools.autoscale import PoolScaler
-    from kairos.tools.operated_pool import OperatedPool
-    from kairos.tools.scaling_file import ScalingFile, engines_of, scaling_file
+    from kairos.capacity.autoscale import PoolScaler
+    from kairos.capacity.operated_pool import OperatedPool
+    from kairos.capacity.scaling_file import ScalingFile, engines_of, scaling_file
+    from kairos.core.errors import SetupError
 
     found = ScalingFile() if file is None else scaling_file(file)
     engines = engines_of(found) if drive else None

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from kairos.capacity.ownership import Terms
 from kairos.cli.flow_options import FunctionsFile
-from kairos.planner.ownership import Terms
 
 if TYPE_CHECKING:
-    from kairos.tools.hardware_deploy import Deployment
-    from kairos.tools.hardware_question import HardwareOptions
+    from kairos.cli.hardware.hardware_deploy import Deployment
+    from kairos.cli.hardware.hardware_question import HardwareOptions
 
 TERMS = Terms()
 NOT_MET = 3  # the exit status where no pool is within target and budget
@@ -179,7 +179,7 @@ def plan_hardware(
 
     kairos plan-hardware --export day.jsonl --target p95=30s --no-pairs --deploy kubernetes
     """
-    from kairos.tools.hardware_question import HardwareOptions
+    from kairos.cli.hardware.hardware_question import HardwareOptions
 
     options = HardwareOptions(
         export=export,
@@ -219,11 +219,11 @@ def _answer(
 ) -> None:
     from msgspec.structs import replace
 
-    from kairos.planner.hardware_plan import plan
-    from kairos.planner.migration import migration
-    from kairos.planner.reasons import reasons
-    from kairos.tools import hardware_question, hardware_shown, pool_simulation
-    from kairos.tools.hardware_deploy import deployment
+    from kairos.capacity.hardware_plan import plan
+    from kairos.capacity.migration import migration
+    from kairos.capacity.reasons import reasons
+    from kairos.cli.hardware import hardware_question, hardware_shown, pool_simulation
+    from kairos.cli.hardware.hardware_deploy import deployment
 
     workflows = hardware_question.planned_workflows(options)
     asked = hardware_question.question(options, workflows)

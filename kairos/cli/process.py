@@ -9,13 +9,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from kairos import config
 from kairos.cli.flow_options import CollectionsPlace, Embedders, Rerankers, retrieval
 from kairos.cli.options import SERVE, TlsCertificate, TlsClientCa, TlsKey
 from kairos.cli.running import has_files, ignore_hangups, on_hangup, run, stop_signal
-from kairos.errors import SetupError
-from kairos.live.process import tuning
-from kairos.retrieval_settings import RetrievalSettings
+from kairos.core.errors import SetupError
+from kairos.host import tuning
+from kairos.settings import config
+from kairos.settings.retrieval import RetrievalSettings
 
 _PORT = 8004
 
@@ -66,7 +66,7 @@ def process(
     told = retrieval(embedder, reranker, collections, peer)
 
     def load() -> config.Settings:
-        from kairos.live.remote.service import check_guarded
+        from kairos.cluster.processor_service import check_guarded
 
         settings = config.load(config_file, os.environ, arguments, {"port": _PORT})
         check_guarded(settings)
@@ -79,7 +79,7 @@ def process(
 
 
 async def _process(settings: config.Settings, load: Callable[[], config.Settings] | None) -> None:
-    from kairos.live.remote.service import processing_host
+    from kairos.cluster.processor_service import processing_host
 
     stop = stop_signal()
     ignore_hangups()

@@ -19,7 +19,7 @@ from kairos.cli.flow_options import (
     retrieval,
 )
 from kairos.cli.running import run as run_loop
-from kairos.errors import SetupError
+from kairos.core.errors import SetupError
 
 
 def profile(
@@ -63,10 +63,7 @@ def profile(
 
     kairos profile reports.yaml --inputs docs.parquet --simulate a40-llama3-8b
     """
-    from kairos.config import Settings
-    from kairos.live.runs.tables import open_table
-    from kairos.tools.flow_file import load_flow, table_path
-    from kairos.tools.flow_profiled import (
+    from kairos.cli.flows.flow_profiled import (
         checked_plan,
         measured_profile,
         profile_path,
@@ -75,7 +72,10 @@ def profile(
         simulated_profile,
         write_profile,
     )
-    from kairos.tools.flow_simulated import pool_options
+    from kairos.settings.config import Settings
+    from kairos.simulate.flow_simulated import pool_options
+    from kairos.workflows.run.flow_file import load_flow, table_path
+    from kairos.workflows.run.tables import open_table
 
     loaded = load_flow(flow, functions)
     table = open_table(table_path(flow, inputs))

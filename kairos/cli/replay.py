@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import uvloop
 
-from kairos import config
 from kairos.cli import load_options
+from kairos.settings import config
 
 if TYPE_CHECKING:
-    from kairos.tools.replay import Replay
-    from kairos.tools.replayed import Replayed
+    from kairos.simulate.replay import Replay
+    from kairos.simulate.replayed import Replayed
 
 DEFAULTS = config.Settings()
 GATEWAY = f"http://{DEFAULTS.host}:{DEFAULTS.port}"
@@ -66,9 +66,9 @@ def replay(
     kairos replay --workflows run.jsonl --url http://gpu1:8000 --rate 5 --arrivals poisson --json
     """
     api_key = config.api_key(api_key_env, os.environ)
-    from kairos.live.process import tuning
-    from kairos.tools.replay import Replay
-    from kairos.workload.load import Load, offered
+    from kairos.host import tuning
+    from kairos.simulate.replay import Replay
+    from kairos.simulate.workload.load import Load, offered
 
     asked = Load(
         workflows=workflows,
@@ -98,7 +98,7 @@ async def _replay(run: "Replay", *, as_json: bool) -> bool:
     """Whether all workflows finished."""
     from rich.console import Console
 
-    from kairos.demo.progress import show_progress
+    from kairos.cli.demos.progress import show_progress
 
     told = partial(_progress, run)
     progress = asyncio.create_task(show_progress(Console(stderr=True), told))
@@ -127,7 +127,7 @@ def _show(replayed: "Replayed", *, as_json: bool) -> None:
     else:
         from rich.console import Console
 
-        from kairos.demo.tables import show_record
+        from kairos.cli.demos.tables import show_record
 
         show_record(Console(), replayed.metrics)
         for line in _told(replayed):

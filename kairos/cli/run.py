@@ -28,7 +28,7 @@ from kairos.cli.flow_options import (
 )
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
-from kairos.errors import SetupError
+from kairos.core.errors import SetupError
 
 
 def run(
@@ -137,10 +137,10 @@ def run(
     kairos run reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
     --on local-ray
     """
-    from kairos.live.runs.run_store import RunStore
-    from kairos.tools.flow_file import load_flow, table_path
-    from kairos.tools.flow_profiled import expecting, known_batches
-    from kairos.tools.flow_run import PERFORMERS, check_task, new_record, runs_root
+    from kairos.cli.flows.flow_profiled import expecting, known_batches
+    from kairos.cli.flows.flow_run import PERFORMERS, check_task, new_record, runs_root
+    from kairos.workflows.run.flow_file import load_flow, table_path
+    from kairos.workflows.run.run_store import RunStore
 
     if bool(engine) + (url is not None) + (host is not None) > 1:
         raise SetupError(PERFORMERS)

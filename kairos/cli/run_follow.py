@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from kairos.live.runs.run_store import RunDirectory, RunStore
-    from kairos.live.runs.service import FlowRun
-    from kairos.tools.flow_run import FlowTask
-    from kairos.tools.spread.run import RayRun
+    from kairos.cli.flows.flow_run import FlowTask
+    from kairos.cli.flows.spread.run import RayRun
+    from kairos.workflows.run.run_store import RunDirectory, RunStore
+    from kairos.workflows.run.service import FlowRun
 
 FAILED_ROWS = 3  # the exit status
 STOPPED = 130
@@ -29,10 +29,10 @@ async def follow(
     """Raises typer.Exit: rows failed, or it was stopped."""
     from rich.console import Console
 
-    from kairos.demo.progress import show_progress
-    from kairos.live.process import tuning
-    from kairos.tools.flow_run import run_task
-    from kairos.tools.run_shown import progress_line, show_end
+    from kairos.cli.demos.progress import show_progress
+    from kairos.cli.flows.flow_run import run_task
+    from kairos.host import tuning
+    from kairos.workflows.run.run_shown import progress_line, show_end
 
     console = Console(stderr=True)
     shown: list[asyncio.Task[None]] = []

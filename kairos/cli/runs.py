@@ -20,7 +20,7 @@ from kairos.cli.flow_options import (
 )
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
-from kairos.errors import SetupError
+from kairos.core.errors import SetupError
 
 _STOP_S = 600.0  # for calls in flight
 
@@ -41,9 +41,9 @@ def runs_list(
     import msgspec
     from rich.console import Console
 
-    from kairos.live.runs.run_store import RunStore
-    from kairos.tools.flow_run import runs_root
-    from kairos.tools.run_shown import show_runs, state_of
+    from kairos.cli.flows.flow_run import runs_root
+    from kairos.workflows.run.run_shown import show_runs, state_of
+    from kairos.workflows.run.run_store import RunStore
 
     found = RunStore(directory or runs_root(os.environ)).all()
     if as_json:
@@ -63,9 +63,9 @@ def runs_show(
     import msgspec
     from rich.console import Console
 
-    from kairos.live.runs.run_store import RunStore
-    from kairos.tools.flow_run import runs_root
-    from kairos.tools.run_shown import show_run, state_of
+    from kairos.cli.flows.flow_run import runs_root
+    from kairos.workflows.run.run_shown import show_run, state_of
+    from kairos.workflows.run.run_store import RunStore
 
     found = RunStore(directory or runs_root(os.environ)).find(run)
     record = found.read()
@@ -122,11 +122,11 @@ def runs_resume(
     kairos runs resume reports-3fa9c2d1 --results postgresql://kairos@db/results
     --flow reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
     """
-    from kairos.live.runs.run_places import RunPlaces
-    from kairos.live.runs.run_store import RunStore
-    from kairos.tools.flow_file import load_flow
-    from kairos.tools.flow_run import PERFORMERS, check_task, runs_root
-    from kairos.tools.run_found import find_run
+    from kairos.cli.flows.flow_run import PERFORMERS, check_task, runs_root
+    from kairos.cli.flows.run_found import find_run
+    from kairos.workflows.run.flow_file import load_flow
+    from kairos.workflows.run.run_places import RunPlaces
+    from kairos.workflows.run.run_store import RunStore
 
     if bool(engine) + (url is not None) + (host is not None) > 1:
         raise SetupError(PERFORMERS)
@@ -161,9 +161,9 @@ def runs_cancel(run: Run, directory: Directory = None) -> None:
     """
     import msgspec
 
-    from kairos.live.runs.run_store import RunStore
-    from kairos.tools.flow_run import runs_root
-    from kairos.tools.spread.run import forget_results
+    from kairos.cli.flows.flow_run import runs_root
+    from kairos.cli.flows.spread.run import forget_results
+    from kairos.workflows.run.run_store import RunStore
 
     found = RunStore(directory or runs_root(os.environ)).find(run)
     found.stop_holder(_STOP_S)

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos import config
-from kairos.addresses import is_loopback
 from kairos.cli.options import (
     BUS_HELP,
     PLACEMENT_HELP,
@@ -23,13 +21,15 @@ from kairos.cli.options import (
     TlsKey,
 )
 from kairos.cli.running import has_files, ignore_hangups, on_hangup, run, stop_signal
-from kairos.engine_settings import parse_engine
-from kairos.errors import SetupError
-from kairos.live.process import tuning
+from kairos.core.errors import SetupError
+from kairos.host import tuning
+from kairos.settings import config
+from kairos.settings.addresses import is_loopback
+from kairos.settings.engines import parse_engine
 
 if TYPE_CHECKING:
-    from kairos.live.service import Service
-    from kairos.live.workers.supervisor import Supervisor
+    from kairos.cluster.workers.supervisor import Supervisor
+    from kairos.service import Service
 
 # No thread may run in a process that is forked; numpy's library starts one for each core.
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -139,7 +139,7 @@ def serve(
 
 
 async def _serve(settings: config.Settings, load: Load | None) -> None:
-    from kairos.live.service import running
+    from kairos.service import running
 
     stop = stop_signal()
     ignore_hangups()
@@ -151,7 +151,7 @@ async def _serve(settings: config.Settings, load: Load | None) -> None:
 
 
 async def _supervise(settings: config.Settings, load: Load | None) -> None:
-    from kairos.live.workers.supervisor import supervising
+    from kairos.cluster.workers.supervisor import supervising
 
     stop = stop_signal()
     ignore_hangups()
@@ -234,7 +234,7 @@ def balance(
 
 
 async def _balance(settings: config.Settings, load: Load | None) -> None:
-    from kairos.live.service import balancing
+    from kairos.service import balancing
 
     stop = stop_signal()
     ignore_hangups()
@@ -275,7 +275,7 @@ def orchestrate(
 
 
 async def _orchestrate(settings: config.Settings, load: Load | None) -> None:
-    from kairos.live.orchestrate.service import orchestrating
+    from kairos.cluster.orchestrate.service import orchestrating
 
     stop = stop_signal()
     ignore_hangups()

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kairos import config
 from kairos.cli import load_options
 from kairos.cli.flow_options import FunctionsFile, Without, switched_off
-from kairos.core_names import PLACEMENTS, POLICIES
-from kairos.errors import SetupError
-from kairos.model import SECOND
+from kairos.core.core_names import PLACEMENTS, POLICIES
+from kairos.core.errors import SetupError
+from kairos.core.model import SECOND
+from kairos.settings import config
 
 if TYPE_CHECKING:
-    from kairos.live.observers.fact_log import FactLog
-    from kairos.sim.options import SimulationOptions
-    from kairos.sim.simulation import Simulation
+    from kairos.observe.fact_log import FactLog
+    from kairos.simulate.options import SimulationOptions
+    from kairos.simulate.simulation import Simulation
 
 DEFAULTS = config.Settings()
 POLICY_NAMES, PLACEMENT_NAMES = ", ".join(sorted(POLICIES)), ", ".join(sorted(PLACEMENTS))
@@ -112,7 +112,7 @@ def simulate(
         chosen = (instances, profile, policy, placement)
         _simulate_flow((flow, inputs, functions), without or [], chosen, as_json=as_json)
         return
-    from kairos.sim.options import SimulationOptions
+    from kairos.simulate.options import SimulationOptions
 
     asked = SimulationOptions(
         workflows=workflows,
@@ -133,8 +133,8 @@ def simulate(
 
 
 def _simulate(asked: "SimulationOptions", log: Path | None, *, as_json: bool) -> None:
-    from kairos.sim.options import runs
-    from kairos.sim.simulation import Simulation
+    from kairos.simulate.options import runs
+    from kairos.simulate.simulation import Simulation
 
     to_run = runs(asked)
     with _log(log) as facts, _progress() as on_second:
@@ -168,9 +168,9 @@ def _simulate_flow(
     """`files`: the flow, its table, its functions. `chosen`: of the pool, where that is said."""
     import msgspec
 
-    from kairos.plan.pipeline import Passes
-    from kairos.sim.plan import INSTANCES, PROFILE
-    from kairos.tools.flow_simulated import pool_options, shown, simulated
+    from kairos.simulate.flow_simulated import pool_options, shown, simulated
+    from kairos.simulate.plan import INSTANCES, PROFILE
+    from kairos.workflows.compile.pipeline import Passes
 
     instances, profile, policy, placement = chosen
     pool = pool_options(
@@ -189,7 +189,7 @@ def _log(directory: Path | None) -> "Iterator[FactLog | None]":
     if directory is None:
         yield None
         return
-    from kairos.live.observers.fact_log import FactLog
+    from kairos.observe.fact_log import FactLog
 
     if any(file.stat().st_size for file in directory.glob("facts-*.jsonl")):
         raise SetupError(f"there is a log in {directory} already: name another directory")
@@ -207,7 +207,7 @@ def _progress() -> "Iterator[Callable[[Simulation], None]]":
     from rich.console import Console
     from rich.live import Live
 
-    from kairos.demo.progress import LINE_EVERY_S, REFRESH_S
+    from kairos.cli.demos.progress import LINE_EVERY_S, REFRESH_S
 
     console, shown_at = Console(stderr=True), time.monotonic()
     every_s = REFRESH_S if console.is_terminal else LINE_EVERY_S
@@ -262,7 +262,7 @@ def _interrupted_by_ctrl_c(simulation: "Simulation") -> Iterator[None]:
 
 
 def _show(simulation: "Simulation", *, as_json: bool) -> None:
-    from kairos.sim.simulation import summary
+    from kairos.simulate.simulation import summary
 
     record = summary(simulation)
     if as_json:
@@ -270,7 +270,12 @@ def _show(simulation: "Simulation", *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from kairos.demo.tables import show_comparison, show_intervals, show_record, told_burstiness
+    from kairos.cli.demos.tables import (
+        show_comparison,
+        show_intervals,
+        show_record,
+        told_burstiness,
+    )
 
     console = Console()
     if "intervals" in record:

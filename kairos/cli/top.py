@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from kairos import config
 from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
+from kairos.settings import config
 
 
 def top(
@@ -31,7 +31,7 @@ def top(
 
     Example: kairos top https://kairos.internal:8001 --api-key-env KAIROS_KEY
     """
-    from kairos.tools.top import watch
+    from kairos.cli.top_asked import watch
 
     key = config.api_key(api_key_env, os.environ)
     watch(url, key, own_files(tls_ca, tls_certificate, tls_key), interval, once=once)

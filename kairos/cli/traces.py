@@ -14,7 +14,7 @@ app = typer.Typer(help="Real arrivals and inputs: what there is, and fetching it
 @app.command("list")
 def traces_list() -> None:
     """List the data sets that can be fetched."""
-    from kairos.tools import traces
+    from kairos.simulate.workload import traces
 
     for name, data_set in traces.catalogue().items():
         typer.echo(f"{name:24} {data_set.rows:7,} rows  {data_set.licence}")
@@ -29,7 +29,7 @@ def traces_fetch(
     ] = None,
 ) -> None:
     """Fetch a data set from its pinned URL, and check its size and SHA-256."""
-    from kairos.tools import traces
+    from kairos.simulate.workload import traces
 
     typer.echo(traces.fetch(name, source))
 
@@ -42,7 +42,7 @@ def traces_describe(
     """Describe a workflow file (calls and tokens per app) or an Azure trace (arrivals)."""
     import msgspec
 
-    from kairos.tools import traces
+    from kairos.simulate.workload import traces
 
     figures = msgspec.to_builtins(traces.describe(path))
     typer.echo(json.dumps(figures) if as_json else outline(figures))
@@ -63,7 +63,7 @@ def traces_generate(
     """
     from itertools import chain
 
-    from kairos.workload import write_workflows
-    from kairos.workload.application import application, generated_calls
+    from kairos.simulate.workload import write_workflows
+    from kairos.simulate.workload.application import application, generated_calls
 
     write_workflows(path, chain.from_iterable(generated_calls(application(app), count, seed)))

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import aiohttp
 
-from kairos.events import Record
-from kairos.live.observers.fact_log import read_facts
+from kairos.core.events import Record
+from kairos.observe.fact_log import read_facts
 from tests.support.forked import children
 from tests.support.kafka import Broker
 from tests.support.ports import free_ports
@@ -45,7 +45,7 @@ class Deployment:
         for number, port in enumerate((engine_1, engine_2), 1):
             timing = ("--step-ms", 4, "--step-per-seq-ms", 1, "--max-num-seqs", SLOTS)
             given = ("--port", port, "--seed", SEED, *timing)
-            self._add(f"engine-{number}", *given, module="kairos.standin.server")
+            self._add(f"engine-{number}", *given, module="kairos.simulate.standin.server")
             self._engines.append(f"http://127.0.0.1:{port}")
 
     def __enter__(self) -> Self:

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from kairos.events import Finished, Record
-from kairos.standin.bodies import StandInBody, chat_prompt
-from kairos.standin.script import Script, ScriptLimits
+from kairos.core.events import Finished, Record
+from kairos.simulate.standin.bodies import StandInBody, chat_prompt
+from kairos.simulate.standin.script import Script, ScriptLimits
 
 _SHOWN = 5
 

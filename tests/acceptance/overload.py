@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kairos.live.observers.fact_log import read_facts
+from kairos.observe.fact_log import read_facts
 from tests.acceptance import overload_verdict
 from tests.acceptance.chats import Chats
 from tests.acceptance.overload_verdict import (
@@ -78,7 +78,7 @@ class Overload:
         options = ["--port", port, "--max-num-seqs", SLOTS, "--step-ms", STEP_MS]
         options += ["--step-per-seq-ms", 0, "--prefill-tokens-per-s", 1_000_000]
         name = f"engine-{number}"
-        process = Process(self._directory, name, *options, module="kairos.standin.server")
+        process = Process(self._directory, name, *options, module="kairos.simulate.standin.server")
         return f"http://127.0.0.1:{port}", process
 
     async def run(self) -> list[str]:

@@ -6,8 +6,8 @@ from statistics import median
 
 import msgspec
 
-from kairos.events import Arrived, Dispatch, Record
-from kairos.model import SECOND
+from kairos.core.events import Arrived, Dispatch, Record
+from kairos.core.model import SECOND
 from tests.acceptance.restarts_verdict import ends
 from tests.soak import verdict
 from tests.soak.client import Outcome

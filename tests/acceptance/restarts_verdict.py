@@ -6,8 +6,8 @@ from statistics import median
 
 import msgspec
 
-from kairos.events import Bounced, Cancelled, Dispatch, Failed, Finished, Record
-from kairos.model import SECOND
+from kairos.core.events import Bounced, Cancelled, Dispatch, Failed, Finished, Record
+from kairos.core.model import SECOND
 from tests.acceptance.chats import Goodput
 from tests.acceptance.instance import How
 from tests.soak.client import Outcome

@@ -15,9 +15,9 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from kairos.standin import server as standins
-from kairos.standin.batch import Timing
-from kairos.tenant_settings import KeySettings
+from kairos.settings.tenants import KeySettings
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import Timing
 from tests.acceptance.instance import Instance
 from tests.e2e.served import serving
 

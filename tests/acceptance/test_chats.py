@@ -6,7 +6,7 @@ import time
 import msgspec
 import pytest
 
-from kairos.standin import server
+from kairos.simulate.standin import server
 from tests.acceptance.chats import Chats, Goodput
 from tests.soak.client import call, session
 

@@ -16,10 +16,10 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI
 
-from kairos.events import Arrived, Cancelled, Failed, Finished
-from kairos.live.process.child_process import start_child
-from kairos.standin import server as standins
-from kairos.standin.script import Rule, Script, ToolUse
+from kairos.core.events import Arrived, Cancelled, Failed, Finished
+from kairos.host.child_process import start_child
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.script import Rule, Script, ToolUse
 from tests.e2e.batch_files import key
 from tests.e2e.conftest import kairos, pytest_asyncio_loop_factories  # noqa: F401 - fixtures
 from tests.support import vllm

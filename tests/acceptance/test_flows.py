@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from kairos.flow.yaml_file import read_yaml
+from kairos.workflows.declare.yaml_file import read_yaml
 from tests.e2e.flow_runs import command, kairos_command, read_rows, write_rows
 from tests.support.naive import Naive
 

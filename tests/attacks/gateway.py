@@ -233,7 +233,7 @@ def engine():
 def _process(*words, log):
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kairos.live.engines.child", *words],
+            [sys.executable, "-m", "kairos.engines.child", *words],
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,

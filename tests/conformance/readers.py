@@ -7,12 +7,12 @@ from types import MappingProxyType
 import h11
 import httptools
 
-from kairos.live.frontend.connection import Connection, ServerState
-from kairos.live.frontend.connection_limits import ConnectionLimits
-from kairos.live.process.pace import LoopPace
-from kairos.live.proxy.connections import Connections
-from kairos.live.proxy.engine_answer import EngineAnswer, Limit
-from kairos.live.proxy.engine_link import EngineLink
+from kairos.gateway.server.connection import Connection, ServerState
+from kairos.gateway.server.connection_limits import ConnectionLimits
+from kairos.host.pace import LoopPace
+from kairos.proxy.connections import Connections
+from kairos.proxy.engine_answer import EngineAnswer, Limit
+from kairos.proxy.engine_link import EngineLink
 
 REFUSED = "refused"
 

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from kairos.errors import MessageTooLarge
-from kairos.live.bus.memory_bus import MemoryBus
-from kairos.live.kafka.cluster import KafkaCluster, parse_bus
-from kairos.live.kafka.kafka_bus import KafkaBus
-from kairos.live.kafka.topic_setup import ensure
-from kairos.ports import Message
-from kairos.topics import AGENTS, DEAD_LETTERS
+from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
+from kairos.cluster.kafka.kafka_bus import KafkaBus
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.core.errors import MessageTooLarge
+from kairos.core.ports import Message
+from kairos.core.topics import AGENTS, DEAD_LETTERS
 from tests.support.buses import TIMEOUT_S, Apart, Seen, consuming, fail, publish, text
 
 TOPICS = ("t", "out", "other")

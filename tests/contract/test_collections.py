@@ -6,14 +6,14 @@ import numpy as np
 import psycopg
 import pytest
 
-from kairos.errors import InvalidRequest, SetupError, Unavailable
-from kairos.live.processors import bounded_collections, lance_collections
-from kairos.live.processors.bounded_collections import BoundedCollections
-from kairos.live.processors.collections import collection_key, passage_id
-from kairos.live.processors.exact_search import best_of, search
-from kairos.live.processors.lance_collections import LanceCollections
-from kairos.live.processors.postgres_collections import PostgresCollections
-from kairos.live.processors.vectors import text_of
+from kairos.core.errors import InvalidRequest, SetupError, Unavailable
+from kairos.workflows.retrieve import bounded_collections, lance_collections
+from kairos.workflows.retrieve.bounded_collections import BoundedCollections
+from kairos.workflows.retrieve.collections import collection_key, passage_id
+from kairos.workflows.retrieve.exact_search import best_of, search
+from kairos.workflows.retrieve.lance_collections import LanceCollections
+from kairos.workflows.retrieve.postgres_collections import PostgresCollections
+from kairos.workflows.retrieve.vectors import text_of
 from tests.support.postgres import postgres
 
 LIMIT_S = 60

@@ -13,14 +13,14 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from kairos.errors import TopicMissing
-from kairos.live.kafka import kafka_bus, producer, transactions
-from kairos.live.kafka.items import Assigned
-from kairos.live.kafka.kafka_bus import KafkaBus
-from kairos.live.kafka.subscription import Revoked, Subscription
-from kairos.live.kafka.transactions import NotSent, Transactions
-from kairos.ports import Message
-from kairos.topics import DEAD_LETTERS
+from kairos.cluster.kafka import kafka_bus, producer, transactions
+from kairos.cluster.kafka.items import Assigned
+from kairos.cluster.kafka.kafka_bus import KafkaBus
+from kairos.cluster.kafka.subscription import Revoked, Subscription
+from kairos.cluster.kafka.transactions import NotSent, Transactions
+from kairos.core.errors import TopicMissing
+from kairos.core.ports import Message
+from kairos.core.topics import DEAD_LETTERS
 from tests.support.buses import TIMEOUT_S, Seen, consuming, text
 from tests.support.kafka_cluster import Cluster, publish, values_of
 from tests.support.kafka_worker import SESSION_S

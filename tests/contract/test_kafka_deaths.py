@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kairos.live.kafka.kafka_bus import KafkaBus
-from kairos.live.kafka.subscription import Assigned, CaughtUp, ReceivedMessage, Subscription
-from kairos.ports import Message
-from kairos.topics import DEAD_LETTERS
+from kairos.cluster.kafka.kafka_bus import KafkaBus
+from kairos.cluster.kafka.subscription import Assigned, CaughtUp, ReceivedMessage, Subscription
+from kairos.core.ports import Message
+from kairos.core.topics import DEAD_LETTERS
 from tests.support.buses import TIMEOUT_S
 from tests.support.kafka_cluster import Cluster
 

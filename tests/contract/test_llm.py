@@ -11,19 +11,19 @@ import pytest
 from aiohttp import web
 
 from kairos.agent import Application, Task, read_result, run, submit
-from kairos.errors import InvalidRequest, MessageTooLarge, Unavailable, UpstreamFailed
-from kairos.events import Cancelled
-from kairos.live.bus.memory_bus import MemoryBus
-from kairos.live.kafka.cluster import KafkaCluster, parse_bus
-from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.tail import Tail
-from kairos.live.kafka.topic_setup import ensure
-from kairos.live.llm import bus_llm
-from kairos.live.llm.bus_llm import BusLLM
-from kairos.live.llm.http_llm import HttpLLM
-from kairos.live.llm.patience import Patience
-from kairos.live.pool.messages import Told, read_call_headers
-from kairos.topics import REQUESTS, RESULTS
+from kairos.agents import bus_llm
+from kairos.agents.bus_llm import BusLLM
+from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.tail import Tail
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.pool.messages import Told, read_call_headers
+from kairos.core.errors import InvalidRequest, MessageTooLarge, Unavailable, UpstreamFailed
+from kairos.core.events import Cancelled
+from kairos.core.topics import REQUESTS, RESULTS
+from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.proxy.llm.patience import Patience
 
 LIMIT_S = 60
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

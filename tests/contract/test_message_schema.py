@@ -6,13 +6,13 @@ import uuid
 import msgspec
 import pytest
 
-from kairos.live.kafka import topic_setup
-from kairos.live.kafka.cluster import parse_bus
-from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import ReceivedMessage, Subscription
-from kairos.live.llm.bus_llm import BusLLM
-from kairos.live.pool.bus_answer import BusAnswer
-from kairos.topics import REQUESTS
+from kairos.agents.bus_llm import BusLLM
+from kairos.cluster.kafka import topic_setup
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
+from kairos.cluster.pool.bus_answer import BusAnswer
+from kairos.core.topics import REQUESTS
 from tests.support.schema import as_object, problems
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}

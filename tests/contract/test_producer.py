@@ -5,11 +5,11 @@ import secrets
 
 import pytest
 
-from kairos.errors import MessageTooLarge, Unavailable
-from kairos.live.kafka import producer as module
-from kairos.live.kafka.cluster import KafkaCluster
-from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import ReceivedMessage, Subscription
+from kairos.cluster.kafka import producer as module
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
+from kairos.core.errors import MessageTooLarge, Unavailable
 from tests.support.buses import TIMEOUT_S, until_logged
 from tests.support.kafka_mock import MockCluster
 

@@ -6,14 +6,14 @@ from contextlib import AsyncExitStack, aclosing
 import msgspec
 import pytest
 
-from kairos.events import ProfilesLearnt
-from kairos.learnt import POOLED, AgentRank
-from kairos.live.kafka.cluster import parse_bus
-from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.profiles_topic import follow, publish
-from kairos.live.kafka.topic_setup import ensure
-from kairos.model import SECOND
-from kairos.topics import PROFILES
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.profiles_topic import follow, publish
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.core.events import ProfilesLearnt
+from kairos.core.learnt import POOLED, AgentRank
+from kairos.core.model import SECOND
+from kairos.core.topics import PROFILES
 from tests.property.test_balancer_machine import remaining_model
 from tests.support import learnt
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.errors import SetupError
-from kairos.live.runs import postgres_results
-from kairos.live.runs.journal import RunJournal
-from kairos.live.runs.postgres_results import LARGE_BYTES, PostgresResults
-from kairos.live.runs.result_cache import ResultCache
-from kairos.live.runs.result_store import FailedRow, KeptResult, Resumed
+from kairos.core.errors import SetupError
+from kairos.workflows.run import postgres_results
+from kairos.workflows.run.journal import RunJournal
+from kairos.workflows.run.postgres_results import LARGE_BYTES, PostgresResults
+from kairos.workflows.run.result_cache import ResultCache
+from kairos.workflows.run.result_store import FailedRow, KeptResult, Resumed
 from tests.support.examples import examples
 from tests.support.postgres import postgres_server
 

@@ -11,14 +11,13 @@ import time
 import confluent_kafka
 import pytest
 
-from kairos.errors import TopicMissing, Unavailable
-from kairos.live.kafka import poll
-from kairos.live.kafka import subscription as subscription_module
-from kairos.live.kafka.cluster import KafkaCluster
-from kairos.live.kafka.connectivity import Connectivity
-from kairos.live.kafka.poll import PollThread
-from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import (
+from kairos.cluster.kafka import poll
+from kairos.cluster.kafka import subscription as subscription_module
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.connectivity import Connectivity
+from kairos.cluster.kafka.poll import PollThread
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.subscription import (
     Assigned,
     CaughtUp,
     Passed,
@@ -26,6 +25,7 @@ from kairos.live.kafka.subscription import (
     Revoked,
     Subscription,
 )
+from kairos.core.errors import TopicMissing, Unavailable
 from tests.support.buses import TIMEOUT_S, until_logged
 from tests.support.kafka_mock import MockCluster
 

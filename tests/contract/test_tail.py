@@ -6,9 +6,9 @@ import secrets
 import pytest
 from confluent_kafka import admin
 
-from kairos.live.kafka.cluster import KafkaCluster, parse_bus
-from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.tail import Tail
+from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.tail import Tail
 
 LIMIT_S = 60
 

@@ -17,11 +17,11 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from kairos import topics as names
-from kairos.errors import SetupError
-from kairos.live.kafka import topic_setup
-from kairos.live.kafka.cluster import KafkaCluster
-from kairos.live.kafka.topic_settings import describe
+from kairos.cluster.kafka import topic_setup
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.topic_settings import describe
+from kairos.core import topics as names
+from kairos.core.errors import SetupError
 from tests.support.ports import free_ports
 
 

@@ -7,10 +7,10 @@ import pytest
 import typer.main
 
 from kairos.cli import main
-from kairos.standin import server
+from kairos.simulate.standin import server
 from tests.deploy.files import DEPLOY, OURS, compose, containers
 
-STANDIN = ["python", "-m", "kairos.standin.server"]
+STANDIN = ["python", "-m", "kairos.simulate.standin.server"]
 COMPOSE = [service for service in compose()["services"].values() if OURS in service["image"]]
 LINES = {
     *(tuple(each["command"]) for each in COMPOSE if "entrypoint" not in each),

@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from kairos.live.process.child_process import start_child
+from kairos.host.child_process import start_child
 from tests.deploy.files import DEPLOY, OURS, ROOT, compose, env_file, in_profile
 from tests.deploy.test_monitoring import asked_for, exported
 from tests.support.kafka import Broker
@@ -179,7 +179,7 @@ class Stack:
             module = [sys.executable, *rest]
         if child:
             assert module[1] == "-m"
-            module[2:2] = ["kairos.live.engines.child"]
+            module[2:2] = ["kairos.engines.child"]
         return module
 
 

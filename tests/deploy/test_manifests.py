@@ -12,10 +12,11 @@ import yaml
 from fastapi import FastAPI
 
 from agents import cg, qa, rg
-from kairos import config, topics
-from kairos.live.frontend.scaling import add_scaling
-from kairos.live.kafka.cluster import cluster_of
-from kairos.live.kafka.topic_settings import describe
+from kairos.cluster.kafka.cluster import cluster_of
+from kairos.cluster.kafka.topic_settings import describe
+from kairos.core import topics
+from kairos.gateway.operators.scaling import add_scaling
+from kairos.settings import config
 from tests.deploy.files import (
     DEPLOY,
     EXAMPLES,

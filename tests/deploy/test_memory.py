@@ -4,9 +4,13 @@ import tomllib
 
 import pytest
 
-from kairos.config import Settings
-from kairos.live.frontend.gateway import READERS
-from kairos.orchestrator.orchestrator import MAX_ENDED_BYTES, MAX_OPEN_BYTES, MAX_TO_LEARN_BYTES
+from kairos.core.orchestrator.orchestrator import (
+    MAX_ENDED_BYTES,
+    MAX_OPEN_BYTES,
+    MAX_TO_LEARN_BYTES,
+)
+from kairos.gateway.api.gateway import READERS
+from kairos.settings.config import Settings
 from tests.deploy.files import compose, containers, of_kind
 
 MIB = 1 << 20

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from kairos.errors import KairosError
-from kairos.events import ProfilesLearnt
-from kairos.live.observers.telemetry import Telemetry
-from kairos.live.orchestrate.metrics import OrchestratorMetrics
-from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.cluster.orchestrate.metrics import OrchestratorMetrics
+from kairos.core.errors import KairosError
+from kairos.core.events import ProfilesLearnt
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.observe.telemetry import Telemetry
 from tests.deploy.files import DEPLOY, compose
 from tests.support import build
 from tests.support.exposed import exposed

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from kairos import config
 from kairos.cli.main import app
-from kairos.engine_settings import parse_engine
-from kairos.errors import SetupError
-from kairos.workload.workflow_file import FileCall, write_workflows
+from kairos.core.errors import SetupError
+from kairos.settings import config
+from kairos.settings.engines import parse_engine
+from kairos.simulate.workload.workflow_file import FileCall, write_workflows
 from tests.deploy.test_manifests import KUBERNETES
 
 

@@ -3,8 +3,8 @@
 import aiohttp
 import pytest
 
-from kairos.config import Settings, load
-from kairos.live import service
+from kairos import service
+from kairos.settings.config import Settings, load
 from tests.deploy.files import OURS, compose, of_kind
 
 _COMMANDS = "serve", "balance", "orchestrate"

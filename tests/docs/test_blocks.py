@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from kairos import config
+from kairos.batches.openapi import with_batches
+from kairos.capacity.scaling_file import scaling_file
 from kairos.cli.main import app
-from kairos.flow.yaml_file import read_yaml
-from kairos.live.batches.openapi import with_batches
-from kairos.live.flows.openapi import with_flows
-from kairos.live.frontend.openapi import description
-from kairos.live.runs.host_file import read_host
-from kairos.plan.pipeline import compile_plan
-from kairos.tools.scaling_file import scaling_file
+from kairos.gateway.api.openapi import description
+from kairos.settings import config
+from kairos.workflows.compile.pipeline import compile_plan
+from kairos.workflows.declare.yaml_file import read_yaml
+from kairos.workflows.run.host_file import read_host
+from kairos.workflows.serve.openapi import with_flows
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kairos.flow.yaml_entries import KINDS, NOT_YET, Defaults, FlowEntry
-from kairos.plan.operators import RESERVED
-from kairos.plan.template_language import ALLOWED_TESTS, COUNTED, FILTERS
+from kairos.workflows.compile.operators import RESERVED
+from kairos.workflows.compile.template_language import ALLOWED_TESTS, COUNTED, FILTERS
+from kairos.workflows.declare.yaml_entries import KINDS, NOT_YET, Defaults, FlowEntry
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "flows.md").read_text()
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))

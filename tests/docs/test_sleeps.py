@@ -31,7 +31,7 @@ LASTING = {
     "soak/chaos.py": (1, "a pause between blows"),
     "support/hanging_transactions.py": (2, "between two tries; nobody says that it has ended"),
     "unit/cli/test_agents.py": (1, "a task that is cancelled"),
-    "unit/live/remote/test_remote_processors.py": (1, "a server that takes a moment"),
+    "unit/workflows/remote/test_remote_processors.py": (1, "a server that takes a moment"),
 }
 # Limits that are reached where all is well, by file likewise.
 SHORT = {
@@ -220,7 +220,7 @@ def _value(node, constants):
     return None
 
 
-TAKES = "from kairos.live.frontend.http import GRACE_S\n"
+TAKES = "from kairos.gateway.server.http import GRACE_S\n"
 RULES = [
     (fixed_sleeps, "async def f():\n  await asyncio.sleep(0.1)\n  assert x", [2]),
     (fixed_sleeps, "for _ in range(3):\n  time.sleep(0.1)", [2]),

@@ -6,8 +6,8 @@ from hashlib import sha256
 
 import openai
 
-from kairos.batch_settings import BatchSettings
-from kairos.config import KeySettings
+from kairos.settings.batches import BatchSettings
+from kairos.settings.config import KeySettings
 
 CHAT = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")

@@ -9,10 +9,10 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from kairos.execution.executor import Executor
-from kairos.live.frontend import http
-from kairos.live.process import child_process
-from kairos.standin import server as standins
+from kairos.gateway.server import http
+from kairos.host import child_process
+from kairos.simulate.standin import server as standins
+from kairos.workflows.execute.executor import Executor
 from tests.e2e.client import LIMIT_S
 from tests.e2e.engine import Engine
 from tests.e2e.served import serving

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from kairos.sim.processor_answers import vector
+from kairos.simulate.processor_answers import vector
 
 MODEL = "made-up"
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from kairos.flow.functions import Functions
-from kairos.flow.yaml_file import read_yaml
-from kairos.live.runs.run_store import RunStore
-from kairos.live.runs.tables import open_table
-from kairos.tools.flow_run import check_task, new_record, run_task
+from kairos.cli.flows.flow_run import check_task, new_record, run_task
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.declare.yaml_file import read_yaml
+from kairos.workflows.run.run_store import RunStore
+from kairos.workflows.run.tables import open_table
 from tests.e2e.client import LIMIT_S
 from tests.support import forked
 

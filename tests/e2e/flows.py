@@ -4,7 +4,7 @@ import json
 
 from aiohttp import web
 
-from kairos.flow_settings import FlowSettings
+from kairos.settings.flows import FlowSettings
 
 REPORTS = """
 flow: reports

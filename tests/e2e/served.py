@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from kairos.config import Settings
-from kairos.engine_settings import EngineSettings
-from kairos.events import Arrived, Cancelled, Failed, Finished, InstanceJoined
-from kairos.live import service
+from kairos import service
+from kairos.core.events import Arrived, Cancelled, Failed, Finished, InstanceJoined
+from kairos.settings.config import Settings
+from kairos.settings.engines import EngineSettings
 from tests.e2e.client import LIMIT_S, Answer, Wire
 
 # Names that raw requests of tests give in their header Host.

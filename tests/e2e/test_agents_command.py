@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from kairos import agent
-from kairos.demo.engines import LENGTHS, SCRIPT
-from kairos.demo.options import Options
-from kairos.demo.plan import plan_arrivals, plan_submissions
-from kairos.live.bus.memory_bus import MemoryBus
-from kairos.live.kafka.cluster import parse_bus
-from kairos.live.kafka.tail import Tail
-from kairos.live.kafka.topic_setup import ensure
-from kairos.live.llm.http_llm import HttpLLM
-from kairos.standin.batch import INSTANT
-from kairos.standin.script import Script, load, load_lengths
-from kairos.standin.server import StandInSettings, serve
-from kairos.topics import RESULTS
+from kairos.agents import runtime as agent
+from kairos.cli.demos.engines import LENGTHS, SCRIPT
+from kairos.cli.demos.options import Options
+from kairos.cli.demos.plan import plan_arrivals, plan_submissions
+from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster.kafka.tail import Tail
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.core.topics import RESULTS
+from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.simulate.standin.batch import INSTANT
+from kairos.simulate.standin.script import Script, load, load_lengths
+from kairos.simulate.standin.server import StandInSettings, serve
 from tests.support import forked
 
 pytestmark = pytest.mark.kafka

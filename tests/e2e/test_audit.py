@@ -5,9 +5,9 @@ from hashlib import sha256
 
 import pytest
 
-from kairos.config import KeySettings, Settings
-from kairos.engine_settings import EngineSettings
-from kairos.oidc_settings import OidcSettings
+from kairos.settings.config import KeySettings, Settings
+from kairos.settings.engines import EngineSettings
+from kairos.settings.oidc import OidcSettings
 from tests.e2e.test_roles import ROLES, bearer, keys
 
 
@@ -80,7 +80,7 @@ async def test_who_is_refused_is_told_and_no_key_token_or_body(kairos, standin, 
 
 
 async def test_a_tenant_that_is_over_its_quota_is_told_by_its_key(kairos, standin, path):
-    from kairos.tenant_settings import QuotaSettings
+    from kairos.settings.tenants import QuotaSettings
 
     served = await kairos(
         standin.url,

@@ -8,11 +8,11 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Cancelled
-from kairos.live.batches import service as batches_service
-from kairos.live.observers import disk_looks
-from kairos.live.process.clock import WallClock
-from kairos.model import SECOND
+from kairos.batches import service as batches_service
+from kairos.core.events import Arrived, Cancelled
+from kairos.core.model import SECOND
+from kairos.host.clock import WallClock
+from kairos.observe import disk_looks
 from tests.e2e.batch_files import (
     CHAT,
     begin,

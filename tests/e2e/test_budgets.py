@@ -6,8 +6,8 @@ import json
 import openai
 import pytest
 
-from kairos.events import Arrived, Finished, FirstToken, Refuse
-from kairos.live.control import local_control
+from kairos.cluster.local import local_control
+from kairos.core.events import Arrived, Finished, FirstToken, Refuse
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
 
 OF = {"x-kairos-workflow-id": "w"}

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
-from kairos.events import Finished
+from kairos.core.events import Finished
 
 CHAT = "/v1/chat/completions"
 ODD = (

@@ -10,12 +10,12 @@ from aiohttp import web
 from typer.testing import CliRunner
 
 from kairos.cli.main import app
-from kairos.errors import SetupError
-from kairos.live.proxy.engine_client import Upstream
-from kairos.sim.engine.profiles import profile
-from kairos.standin import server as standins
-from kairos.standin.batch import INSTANT, Timing
-from kairos.tools import calibrate, measured_engine
+from kairos.core.errors import SetupError
+from kairos.proxy.engine_client import Upstream
+from kairos.simulate import calibrate, measured_engine
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import INSTANT, Timing
 from tests.e2e.client import LIMIT_S
 
 BRIEF = calibrate.CalibrationPlan(rounds=1, decode_s=0.05, mixed_s=0.2, longest_run_s=1.0)

@@ -4,9 +4,9 @@ import asyncio
 
 import msgspec
 
-from kairos.events import Arrived, Dispatch, PlanDeclared
-from kairos.live.frontend.declared_plans import MOST_BYTES
-from kairos.live.runs import declaring
+from kairos.core.events import Arrived, Dispatch, PlanDeclared
+from kairos.gateway.api.declared_plans import MOST_BYTES
+from kairos.workflows.run import declaring
 from tests.e2e.batch_files import key
 from tests.e2e.flow_runs import Runs, answer_to, answering, completion
 from tests.e2e.flows import MANY, REPORTS, answers, invoke, kept_in, put

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from kairos.demo.engines import LENGTHS, SCRIPT
-from kairos.standin.batch import INSTANT
-from kairos.standin.script import Script, load, load_lengths
-from kairos.standin.server import StandInSettings, serve
-from kairos.workload import read_workflows
+from kairos.cli.demos.engines import LENGTHS, SCRIPT
+from kairos.simulate.standin.batch import INSTANT
+from kairos.simulate.standin.script import Script, load, load_lengths
+from kairos.simulate.standin.server import StandInSettings, serve
+from kairos.simulate.workload import read_workflows
 from tests.support import forked, impatient
 from tests.support.vllm import needs_vllm
 

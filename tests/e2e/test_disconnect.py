@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
-from kairos.live.proxy.calls_in_flight import CallsInFlight
-from kairos.live.request import bodies
+from kairos.core.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
+from kairos.proxy.calls_in_flight import CallsInFlight
+from kairos.request import bodies
 from tests.support.waiting import Told
 
 CHAT = "/v1/chat/completions"

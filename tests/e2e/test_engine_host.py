@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kairos.errors import SetupError
-from kairos.flow.functions import Functions
-from kairos.flow.yaml_file import read_yaml
-from kairos.live.runs.engine_host import HostedEngine
-from kairos.live.runs.run_store import RunStore
-from kairos.tools import flow_run
-from kairos.tools.flow_run import check_task, new_record, run_task
-from kairos.tools.hosted_pool import hosted_pool
+from kairos.cli.flows import flow_run
+from kairos.cli.flows.flow_run import check_task, new_record, run_task
+from kairos.cli.flows.hosted_pool import hosted_pool
+from kairos.core.errors import SetupError
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.declare.yaml_file import read_yaml
+from kairos.workflows.run.engine_host import HostedEngine
+from kairos.workflows.run.run_store import RunStore
 from tests.e2e.flow_runs import read_rows, write_rows
 from tests.support.vllm import needs_vllm
 
@@ -43,7 +43,7 @@ options = [LARGE]
 profile = "cpu-tiny"
 load_s = 2
 """
-STANDINS = {"llama": HostedEngine("kairos.standin.server", "--model")}
+STANDINS = {"llama": HostedEngine("kairos.simulate.standin.server", "--model")}
 ROWS = [{"text": f"text {n}"} for n in range(40)]
 
 

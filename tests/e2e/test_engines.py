@@ -15,16 +15,16 @@ import pytest
 from openai import AsyncOpenAI
 
 from examples.minilm import write_minilm
-from kairos.demo import engines
-from kairos.demo.engines import start_engines
-from kairos.errors import SetupError
-from kairos.live.engines import engine_process
-from kairos.live.process.child_process import start_child
+from kairos.cli.demos import engines
+from kairos.cli.demos.engines import start_engines
+from kairos.core.errors import SetupError
+from kairos.engines import engine_process
+from kairos.host.child_process import start_child
 
 LIMIT_S = 60
 PARENT = """
 import asyncio
-from kairos.demo.engines import start_engines
+from kairos.cli.demos.engines import start_engines
 
 async def main():
     async with start_engines("sim", 1) as urls:

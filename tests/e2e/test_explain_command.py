@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from kairos.events import Finished
-from kairos.live.observers import fact_log
-from kairos.live.observers.fact_log import read_facts
-from kairos.workload import read_workflows
+from kairos.core.events import Finished
+from kairos.observe import fact_log
+from kairos.observe.fact_log import read_facts
+from kairos.simulate.workload import read_workflows
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_identity import KEYS
 from tests.e2e.test_insight import AS_ACME, said

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Bounced, Failed, InstanceJoined, InstanceLeft, Tick
-from kairos.live.control import local_control
-from kairos.live.engines import monitor
-from kairos.live.observers import telemetry
-from kairos.live.request import body
-from kairos.model import SECOND
+from kairos.cluster.local import local_control
+from kairos.core.events import Arrived, Bounced, Failed, InstanceJoined, InstanceLeft, Tick
+from kairos.core.model import SECOND
+from kairos.engines import monitor
+from kairos.observe import telemetry
+from kairos.request import body
 
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n'

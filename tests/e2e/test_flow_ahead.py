@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from kairos.events import Arrived
-from kairos.standin import server as standins
+from kairos.core.events import Arrived
+from kairos.simulate.standin import server as standins
 from tests.e2e.batch_files import key
 from tests.e2e.flows import answers, invoke, kept_in, put
 

@@ -6,8 +6,8 @@ import json
 import pytest
 from openai import AsyncOpenAI
 
-from kairos.demo.engines import start_engines
-from kairos.live.engines.llama import ALIAS
+from kairos.cli.demos.engines import start_engines
+from kairos.engines.llama import ALIAS
 from tests.e2e.flow_runs import Runs, answering
 from tests.support.vllm import READY_S
 

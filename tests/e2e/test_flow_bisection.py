@@ -6,8 +6,8 @@ import json
 import pytest
 from aiohttp import web
 
-from kairos.retrieval_settings import RetrievalSettings
-from kairos.sim.processor_answers import vector
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.simulate.processor_answers import vector
 from tests.e2e.flow_runs import Runs, answering
 
 FLOW = """

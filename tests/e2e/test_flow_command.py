@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from kairos.live.process.group_commit import GROUP_CHANGES
-from kairos.live.runs.rows import ROW_BYTES
+from kairos.host.group_commit import GROUP_CHANGES
+from kairos.workflows.run.rows import ROW_BYTES
 from tests.e2e.flow_runs import (
     answering,
     command,

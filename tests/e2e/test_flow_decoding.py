@@ -7,12 +7,12 @@ import pytest
 from aiohttp import web
 
 from examples.demo import LLAMA
-from kairos.demo.engines import start_engines
-from kairos.errors import SetupError
-from kairos.execution.commands import IssueCall
-from kairos.execution.facts import CallAnswered
-from kairos.retrieval_settings import RetrievalSettings
-from kairos.standin.server import StandInSettings, serve
+from kairos.cli.demos.engines import start_engines
+from kairos.core.errors import SetupError
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.simulate.standin.server import StandInSettings, serve
+from kairos.workflows.execute.commands import IssueCall
+from kairos.workflows.execute.facts import CallAnswered
 from tests.e2e.flow_runs import Runs, completion, read_rows
 from tests.e2e.flows import invoke, kept_in, put
 

@@ -7,10 +7,10 @@ import urllib.request
 import pytest
 
 from examples import demo
-from kairos.demo.engines import start_engines
-from kairos.live.runs.run_store import RunStore
-from kairos.tools.flow_file import load_flow
-from kairos.tools.flow_run import check_task, new_record, run_task
+from kairos.cli.demos.engines import start_engines
+from kairos.cli.flows.flow_run import check_task, new_record, run_task
+from kairos.workflows.run.flow_file import load_flow
+from kairos.workflows.run.run_store import RunStore
 from tests.e2e.flow_runs import answer_to, answering, read_rows, write_rows
 from tests.support.naive import Naive
 

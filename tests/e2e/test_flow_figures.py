@@ -3,7 +3,7 @@
 import asyncio
 import re
 
-from kairos.live.observers import disk_looks
+from kairos.observe import disk_looks
 from tests.e2e.batch_files import key
 from tests.e2e.flows import answers, invoke, kept_in, put
 

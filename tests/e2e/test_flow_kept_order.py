@@ -7,10 +7,10 @@ import pytest
 
 from experiments.e56_kept_order import BLOCK, debate, drawn_flow
 from kairos import flow
-from kairos.live.runs.run_store import RunStore
-from kairos.standin.batch import INSTANT
-from kairos.standin.server import StandInSettings, serve
-from kairos.tools.flow_run import check_task, new_record, run_task
+from kairos.cli.flows.flow_run import check_task, new_record, run_task
+from kairos.simulate.standin.batch import INSTANT
+from kairos.simulate.standin.server import StandInSettings, serve
+from kairos.workflows.run.run_store import RunStore
 
 pytestmark = pytest.mark.long
 

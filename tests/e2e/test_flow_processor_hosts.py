@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from kairos.retrieval_settings import RetrievalSettings
-from kairos.sim.processor_answers import vector
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.simulate.processor_answers import vector
 from tests.e2e.embedder import done_by
 from tests.e2e.flow_runs import Runs, answering
 from tests.e2e.processor_hosts import Hosts, figure, until_figure

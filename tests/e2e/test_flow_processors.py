@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from examples.minilm import ALIAS, FOR_VLLM, unpack_minilm, write_minilm
-from kairos.retrieval_settings import RetrievalSettings
+from kairos.settings.retrieval import RetrievalSettings
 from tests.e2e.embedder import done_by
 from tests.e2e.flow_runs import (
     ROOT,
@@ -271,8 +271,8 @@ async def test_a7_a_real_model_that_embeds_is_killed_and_another_of_it_goes_on(r
     write_minilm(tmp_path / "minilm.gguf")
     options = ("--model", tmp_path / "minilm.gguf", "--alias", ALIAS, "--embeds", "--port", 0)
     with (
-        Process(tmp_path, "dies", *options, module="kairos.live.engines.llama") as dies,
-        Process(tmp_path, "stays", *options, module="kairos.live.engines.llama") as stays,
+        Process(tmp_path, "dies", *options, module="kairos.engines.llama") as dies,
+        Process(tmp_path, "stays", *options, module="kairos.engines.llama") as stays,
     ):
         await one_dies(runs, dies, stays)
 
@@ -284,7 +284,7 @@ async def test_a7_a_real_vllm_that_embeds_is_killed_and_another_goes_on(runs, tm
     unpack_minilm(tmp_path / ALIAS)
     options = ("--model", tmp_path / ALIAS, *FOR_VLLM)
     given = {"environ": {"TMPDIR": scratch}}
-    module = "kairos.live.engines.vllm"
+    module = "kairos.engines.vllm"
     with (
         Process(tmp_path, "dies", *options, "--number", 1, module=module, **given) as dies,
         Process(tmp_path, "stays", *options, "--number", 2, module=module, **given) as stays,

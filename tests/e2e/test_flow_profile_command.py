@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kairos.standin.server import StandInSettings, serve
+from kairos.simulate.standin.server import StandInSettings, serve
 from tests.e2e.flow_runs import answering, kairos_command, write_rows
 
 FLOW = """

@@ -4,10 +4,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kairos.errors import SetupError
-from kairos.events import Arrived
-from kairos.live.observers import disk_looks
-from kairos.retrieval_settings import RetrievalSettings
+from kairos.core.errors import SetupError
+from kairos.core.events import Arrived
+from kairos.observe import disk_looks
+from kairos.settings.retrieval import RetrievalSettings
 from tests.e2e.batch_files import client_of, key
 from tests.e2e.flows import answers, events, invoke, kept_in, prompts, put
 from tests.e2e.test_flow_figures import counted, shown

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from kairos.flow.python_file import SetupError, load_functions
+from kairos.workflows.declare.python_file import SetupError, load_functions
 from tests.e2e.flow_runs import Runs, answering
 from tests.e2e.flows import invoke, kept_in, put
 

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from aiohttp import web
 
-from kairos.errors import SetupError
-from kairos.events import Arrived
+from kairos.cli.flows.flow_run import run_flow
+from kairos.core.errors import SetupError
+from kairos.core.events import Arrived
 from kairos.flow import Flow
-from kairos.flow.yaml_file import read_yaml
-from kairos.live.runs import driver
-from kairos.live.runs.journal import RunJournal
-from kairos.live.runs.rows import ROW_BYTES
-from kairos.tools.flow_run import run_flow
+from kairos.workflows.declare.yaml_file import read_yaml
+from kairos.workflows.run import driver
+from kairos.workflows.run.journal import RunJournal
+from kairos.workflows.run.rows import ROW_BYTES
 from tests.e2e.flow_runs import Runs, answer_to, answering, completion, read_rows
 from tests.support.naive import Naive
 
@@ -355,7 +355,7 @@ async def test_while_the_disk_is_full_the_run_waits_and_then_goes_on(
     runs, monkeypatch, bound, most
 ):
     monkeypatch.setattr(driver, bound, most)
-    monkeypatch.setattr("kairos.live.process.group_commit.RETRY_S", 0.05)
+    monkeypatch.setattr("kairos.host.group_commit.RETRY_S", 0.05)
     journals, tries = [], []
     opened = RunJournal.__init__
 
@@ -457,7 +457,7 @@ async def test_a_flow_that_names_no_model_needs_one_where_several_are_served(run
 
 
 async def test_an_engine_that_does_not_answer_is_named(runs, unused_port, monkeypatch):
-    monkeypatch.setattr("kairos.tools.call_pool.JOIN_S", 0.5)
+    monkeypatch.setattr("kairos.cli.flows.call_pool.JOIN_S", 0.5)
 
     with pytest.raises(SetupError, match=rf"no engine can be used: 127.0.0.1:{unused_port}: "):
         await runs.run(ECHO, texts(1), engines=(f"http://127.0.0.1:{unused_port}",))

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from kairos.events import Cancelled
-from kairos.live.flows import invoke_response
+from kairos.core.events import Cancelled
+from kairos.workflows.serve import invoke_response
 from tests.e2e.client import LIMIT_S
 from tests.e2e.flows import MANY, answers, events, invoke, kept_in, put
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from kairos.live.flows import plans
+from kairos.workflows.serve import plans
 from tests.e2e.batch_files import key
 from tests.e2e.client import LIMIT_S
 from tests.e2e.flows import REPORTS, answers, invoke, kept_in, put

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kairos.events import Arrived, Cancelled, Finished, WorkflowEnded
+from kairos.core.events import Arrived, Cancelled, Finished, WorkflowEnded
 from tests.e2e.batch_files import key
 from tests.e2e.flows import MANY, REPORTS, answers, invoke, kept_in, prompts, put
 from tests.support.flow_tables import WIDE
@@ -483,7 +483,7 @@ async def test_a_flow_that_takes_too_much_fails_while_others_are_served(served):
 
 
 async def test_a_flow_whose_templates_compute_for_too_long_fails(served, monkeypatch):
-    monkeypatch.setattr("kairos.live.flows.invocation.COMPUTE_S", 0.2)
+    monkeypatch.setattr("kairos.workflows.serve.invocation.COMPUTE_S", 0.2)
     flow = """
 flow: slow
 operators:

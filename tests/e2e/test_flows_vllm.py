@@ -22,19 +22,19 @@ from experiments.flow_workloads import map_reduce, trading
 from experiments.flows_vllm_run import on_devices, on_engines
 from experiments.switching import rows as documents
 from experiments.switching import workflow
-from kairos.errors import SetupError
-from kairos.live.llm.http_llm import HttpLLM
-from kairos.live.runs import service
-from kairos.live.runs.engine_host import HostedEngine
-from kairos.live.runs.host_file import HostedModel, HostFile
-from kairos.plan.pipeline import Passes
-from kairos.tools.hosted_pool import hosted_pool
+from kairos.cli.flows.hosted_pool import hosted_pool
+from kairos.core.errors import SetupError
+from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.workflows.compile.pipeline import Passes
+from kairos.workflows.run import service
+from kairos.workflows.run.engine_host import HostedEngine
+from kairos.workflows.run.host_file import HostedModel, HostFile
 from tests.e2e.flow_runs import answering
 from tests.support.vllm import needs_vllm
 
 pytestmark = pytest.mark.usefixtures("forks")
 
-STANDIN = HostedEngine("kairos.standin.server", "--model")
+STANDIN = HostedEngine("kairos.simulate.standin.server", "--model")
 LIMITS = Limits(kv_blocks=1024, max_num_seqs=4)
 LIMIT_S = 600  # a machine that has other work, too
 

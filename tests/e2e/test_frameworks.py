@@ -6,9 +6,9 @@ from pathlib import Path
 import opentelemetry.sdk.trace
 import pytest
 
-from kairos.events import WorkflowEnded
-from kairos.standin.script import Rule
-from kairos.telemetry_settings import TelemetrySettings
+from kairos.core.events import WorkflowEnded
+from kairos.settings.telemetry import TelemetrySettings
+from kairos.simulate.standin.script import Rule
 from tests.frameworks import engine, flows
 from tests.support.otlp import collecting
 

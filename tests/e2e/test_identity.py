@@ -5,10 +5,10 @@ from hashlib import sha256
 import pytest
 from msgspec.structs import replace
 
-from kairos.config import KeySettings
-from kairos.events import Arrived, WorkflowEnded
-from kairos.live.frontend.gateway import Gateway
-from kairos.tenant_settings import QuotaSettings
+from kairos.core.events import Arrived, WorkflowEnded
+from kairos.gateway.api.gateway import Gateway
+from kairos.settings.config import KeySettings
+from kairos.settings.tenants import QuotaSettings
 
 CHAT = "/v1/chat/completions"
 

@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, WorkflowEnded
-from kairos.model import Sources
+from kairos.core.events import Arrived, WorkflowEnded
+from kairos.core.model import Sources
 
 PLAN = "First measure the height of the tower, then drop a stone from its top and count."
 

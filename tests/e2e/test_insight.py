@@ -5,9 +5,9 @@ from urllib.parse import quote
 
 import pytest
 
-from kairos.events import Arrived, Finished, FirstToken, ProfilesLearnt, WorkflowEnded
-from kairos.learnt import AgentProfile, AgentRank, Distribution
-from kairos.live.frontend import views
+from kairos.core.events import Arrived, Finished, FirstToken, ProfilesLearnt, WorkflowEnded
+from kairos.core.learnt import AgentProfile, AgentRank, Distribution
+from kairos.observe import views
 from tests.e2e.test_identity import KEYS
 
 AS_ACME, AS_BELL = ({"Authorization": f"Bearer {name}"} for name in ("acme", "bell"))

@@ -6,13 +6,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kairos.balancer import Balancer
-from kairos.config import Settings
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_settings import EngineSettings
-from kairos.events import Arrived, Dispatch, InstanceJoined, InstanceLeft
-from kairos.live.engines import fleet, monitor
-from kairos.scheduler.policies import POLICIES
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import Arrived, Dispatch, InstanceJoined, InstanceLeft
+from kairos.core.scheduler.policies import POLICIES
+from kairos.engines import fleet, monitor
+from kairos.settings.config import Settings
+from kairos.settings.engines import EngineSettings
 from tests.e2e.client import LIMIT_S
 
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'

@@ -6,18 +6,18 @@ import aiohttp
 import pytest
 
 from agents import cg, qa, rg
-from kairos import agent
-from kairos.config import Settings
-from kairos.engine_settings import EngineSettings
-from kairos.events import Arrived, ProfilesLearnt, WorkflowEnded
-from kairos.live import service
-from kairos.live.bus.memory_bus import MemoryBus
-from kairos.live.control import learning
-from kairos.live.llm.http_llm import HttpLLM
-from kairos.standin import server as standins
-from kairos.standin.batch import Timing
-from kairos.standin.script import Rule, Script
-from kairos.topics import RESULTS
+from kairos import service
+from kairos.agents import runtime as agent
+from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.cluster.local import learning
+from kairos.core.events import Arrived, ProfilesLearnt, WorkflowEnded
+from kairos.core.topics import RESULTS
+from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.settings.config import Settings
+from kairos.settings.engines import EngineSettings
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import Timing
+from kairos.simulate.standin.script import Rule, Script
 from tests.e2e.client import LIMIT_S
 
 RIGHT = ["```python\ndef f():\n    return 1\n```\n"]

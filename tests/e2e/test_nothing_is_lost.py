@@ -10,23 +10,23 @@ import aiohttp
 import msgspec
 import pytest
 
-from kairos import agent
 from kairos.agent import read_result
-from kairos.demo.engines import SCRIPT
-from kairos.demo.options import Options
-from kairos.demo.plan import plan_submissions
-from kairos.envelope import read_envelope
-from kairos.events import Arrived, Record
-from kairos.live.bus.memory_bus import MemoryBus
-from kairos.live.kafka.cluster import parse_bus
-from kairos.live.kafka.kafka_bus import KafkaBus
-from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
-from kairos.live.llm.http_llm import HttpLLM
-from kairos.live.pool.messages import CALL, EPOCH, TAKEOVER, TOLD, TYPE, Told
-from kairos.model import SECOND
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.ports import Message
-from kairos.topics import DEAD_LETTERS, EVENTS, REQUESTS, RESULTS
+from kairos.agents import runtime as agent
+from kairos.cli.demos.engines import SCRIPT
+from kairos.cli.demos.options import Options
+from kairos.cli.demos.plan import plan_submissions
+from kairos.cluster.bus.envelope import read_envelope
+from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster.kafka.kafka_bus import KafkaBus
+from kairos.cluster.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
+from kairos.cluster.pool.messages import CALL, EPOCH, TAKEOVER, TOLD, TYPE, Told
+from kairos.core.events import Arrived, Record
+from kairos.core.model import SECOND
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.ports import Message
+from kairos.core.topics import DEAD_LETTERS, EVENTS, REQUESTS, RESULTS
+from kairos.proxy.llm.http_llm import HttpLLM
 from tests.support.kafka import Broker
 from tests.support.ports import free_ports
 from tests.support.processes import Process
@@ -144,7 +144,7 @@ class Deployment:
             1,
         )
         answers = ("--script", SCRIPT, "--seed", 1)
-        module = "kairos.standin.server"
+        module = "kairos.simulate.standin.server"
         return Process(directory, f"engine-{number}", *options, *answers, module=module)
 
     async def start(self, *names):

@@ -15,21 +15,21 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from kairos.agent import USER
-from kairos.envelope import Envelope, write_message
-from kairos.errors import KairosError
-from kairos.events import Arrived, ProfilesLearnt, Record, WorkflowEnded
-from kairos.learner import Learner
-from kairos.live.frontend.views import snapshot, workflow_view
-from kairos.live.kafka.cluster import parse_bus
-from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.profiles_topic import follow
-from kairos.live.kafka.subscription import ReceivedMessage, Subscription
-from kairos.live.kafka.topic_setup import ensure
-from kairos.live.orchestrate.service import TOPICS
-from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER, TOLD, TYPE, Told
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.tools import explain
-from kairos.topics import EVENTS, PROFILES, REQUESTS, RESULTS
+from kairos.cluster.bus.envelope import Envelope, write_message
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.profiles_topic import follow
+from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.orchestrate.service import TOPICS
+from kairos.cluster.pool.messages import EPOCH, POOL, TAKEOVER, TOLD, TYPE, Told
+from kairos.core.errors import KairosError
+from kairos.core.events import Arrived, ProfilesLearnt, Record, WorkflowEnded
+from kairos.core.learner import Learner
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.topics import EVENTS, PROFILES, REQUESTS, RESULTS
+from kairos.observe import explain
+from kairos.observe.views import snapshot, workflow_view
 from tests.support import build
 from tests.support.impatient import SAVE_S
 from tests.support.ports import free_ports

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from kairos.events import Arrived, ProfilesLearnt, Refuse
-from kairos.model import SECOND
+from kairos.core.events import Arrived, ProfilesLearnt, Refuse
+from kairos.core.model import SECOND
 from tests.support import learnt
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kairos.events import Arrived, Finished
-from kairos.live.ui import agent_history
-from kairos.standin import server as standins
-from kairos.standin.batch import Timing
-from kairos.standin.routes import StandInSettings
+from kairos.core.events import Arrived, Finished
+from kairos.gateway.page import agent_history
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import Timing
+from kairos.simulate.standin.routes import StandInSettings
 from tests.e2e.client import LIMIT_S
 from tests.e2e.served import serving
 from tests.e2e.test_roles import keys

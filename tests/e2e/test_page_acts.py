@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from kairos.config import Settings
-from kairos.engine_settings import EngineSettings
-from kairos.events import Arrived, PolicyChosen
-from kairos.live.request.caller import RIGHTS, Caller
-from kairos.live.ui.acts import Acts, CannotAct
-from kairos.live.ui.gains import GainsView
+from kairos.core.events import Arrived, PolicyChosen
+from kairos.gateway.page.acts import Acts, CannotAct
+from kairos.gateway.page.gains import GainsView
+from kairos.request.caller import RIGHTS, Caller
+from kairos.settings.config import Settings
+from kairos.settings.engines import EngineSettings
 from tests.e2e.served import NAMES
 from tests.e2e.test_roles import basic, bearer, keys
 

@@ -7,17 +7,17 @@ import aiohttp
 import pytest
 from fastapi import FastAPI
 
-from kairos.config import Settings
-from kairos.errors import Unavailable
-from kairos.events import Arrived, Finished, Record, WorkflowEnded
-from kairos.live.frontend.fastapi_errors import answer_errors_as_openai_does
-from kairos.live.frontend.http import listen, server_of, serving, url_of
-from kairos.live.frontend.operators import may_have_page
-from kairos.live.request.access import access_of
-from kairos.live.ui.follower_pages import add_follower_pages
-from kairos.model import SECOND
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.core.errors import Unavailable
+from kairos.core.events import Arrived, Finished, Record, WorkflowEnded
+from kairos.core.model import SECOND
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
+from kairos.gateway.auth.access import access_of
+from kairos.gateway.operators.operators import may_have_page
+from kairos.gateway.page.follower_pages import add_follower_pages
+from kairos.gateway.server.http import listen, server_of, serving, url_of
+from kairos.settings.config import Settings
 from tests.e2e.test_roles import basic, keys
 from tests.support import build
 

@@ -8,12 +8,12 @@ import aiohttp
 import msgspec
 import pytest
 
-from kairos.live.frontend import http
-from kairos.live.ui.now import NowView
+from kairos.gateway.page.now import NowView
+from kairos.gateway.server import http
 from tests.e2e.client import LIMIT_S
 from tests.e2e.served import serving
 
-STATIC = files("kairos.live.ui").joinpath("static")
+STATIC = files("kairos.gateway.page").joinpath("static")
 
 
 @pytest.fixture

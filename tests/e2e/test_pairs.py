@@ -9,10 +9,10 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.engine_settings import EngineSettings
-from kairos.events import Bounced, Cancelled, Failed, Finished, InstanceLeft, PrefillFailed
-from kairos.live.engines import monitor
-from kairos.standin import server as standins
+from kairos.core.events import Bounced, Cancelled, Failed, Finished, InstanceLeft, PrefillFailed
+from kairos.engines import monitor
+from kairos.settings.engines import EngineSettings
+from kairos.simulate.standin import server as standins
 
 MESSAGES = [{"role": "user", "content": "What would it cost to compute this prompt twice?"}]
 WANTED = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from kairos.events import Arrived, InstanceJoined
+from kairos.core.events import Arrived, InstanceJoined
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_health_command import run
 from tests.e2e.test_instances import instances
@@ -27,7 +27,7 @@ calm_s = 3
 utilisation = 1
 seats = 1
 [commands]
-start = ["{python}", "-m", "kairos.standin.server", "--port", "{{port}}"]
+start = ["{python}", "-m", "kairos.simulate.standin.server", "--port", "{{port}}"]
 url = "http://127.0.0.1:{{port}}"
 ports = [{port}, {port}]
 log = "{log}"
@@ -46,7 +46,7 @@ def pids(port):
     for directory in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (directory / "cmdline").read_bytes().split(b"\0")
-            if b"kairos.standin.server" in words and str(port).encode() in words:
+            if b"kairos.simulate.standin.server" in words and str(port).encode() in words:
                 found.append(int(directory.name))
     return found
 

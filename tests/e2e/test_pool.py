@@ -11,19 +11,19 @@ import aiohttp
 import msgspec
 import pytest
 
-from kairos.config import Settings
-from kairos.engine_settings import EngineSettings
-from kairos.errors import SetupError
-from kairos.live.bus.left_out import left_out
-from kairos.live.kafka.cluster import parse_bus
-from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import ReceivedMessage, Subscription
-from kairos.live.kafka.topic_setup import ensure
-from kairos.live.pool.messages import CALL, EPOCH, PERFORMER, TURN, TYPE
-from kairos.live.pool.messages import POOL as IN_POOL
-from kairos.live.service import running
-from kairos.tools.bus_check import CHECKED, check_bus, skip_record
-from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS, PROFILES, REQUESTS
+from kairos.cli.bus_check import CHECKED, check_bus, skip_record
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.pool.messages import CALL, EPOCH, PERFORMER, TURN, TYPE
+from kairos.cluster.pool.messages import POOL as IN_POOL
+from kairos.core.errors import SetupError
+from kairos.core.topics import DEAD_LETTERS, DISPATCHES, EVENTS, PROFILES, REQUESTS
+from kairos.observe.left_out import left_out
+from kairos.service import running
+from kairos.settings.config import Settings
+from kairos.settings.engines import EngineSettings
 from tests.e2e.client import LIMIT_S
 from tests.support.buses import until_logged
 from tests.support.impatient import SESSION_S

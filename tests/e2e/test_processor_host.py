@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from kairos.config import Settings
-from kairos.errors import SetupError
-from kairos.execution.commands import RunProcessor
-from kairos.live.processors.lost import ValuesLost
-from kairos.live.remote import service
-from kairos.live.remote.remote import remote_processors
-from kairos.live.remote.service import processing_host
-from kairos.live.remote.wire import ProcessorTask
-from kairos.plan.held import held_text
-from kairos.retrieval_settings import RetrievalSettings
-from kairos.sim.processor_answers import vector
+from kairos.cluster import processor_service as service
+from kairos.cluster.processor_service import processing_host
+from kairos.core.errors import SetupError
+from kairos.settings.config import Settings
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.simulate.processor_answers import vector
+from kairos.workflows.compile.held import held_text
+from kairos.workflows.execute.commands import RunProcessor
+from kairos.workflows.remote.remote import remote_processors
+from kairos.workflows.remote.wire import ProcessorTask
+from kairos.workflows.retrieve.lost import ValuesLost
 from tests.e2e.batch_files import key
 from tests.e2e.client import LIMIT_S
 from tests.e2e.embedder import Embedder

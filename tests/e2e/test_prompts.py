@@ -6,8 +6,8 @@ import json
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Finished, FirstToken, Progressed
-from kairos.live.proxy import progress
+from kairos.core.events import Arrived, Finished, FirstToken, Progressed
+from kairos.proxy import progress
 from tests.e2e.deciding import deciding
 
 USAGE = {"prompt_tokens": 300, "completion_tokens": 3}

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from kairos.errors import InvalidRequest, KairosError, SetupError, Unavailable
-from kairos.events import Arrived, Finished, WorkflowEnded
-from kairos.live.llm.http_llm import ANSWER_BYTES
-from kairos.model import IDENTIFIER, Request
-from kairos.tools import replay_client
-from kairos.tools.replay import Replay
-from kairos.tools.replay_client import CallFailed, ReplayClient, headers_of, server_url
-from kairos.tools.replay_text import Wording
-from kairos.workload import FileCall
-from kairos.workload.submissions import submissions
-from kairos.workload.workflows import Submission, load, workflow
+from kairos.core.errors import InvalidRequest, KairosError, SetupError, Unavailable
+from kairos.core.events import Arrived, Finished, WorkflowEnded
+from kairos.core.model import IDENTIFIER, Request
+from kairos.proxy.llm.http_llm import ANSWER_BYTES
+from kairos.simulate import replay_client
+from kairos.simulate.replay import Replay
+from kairos.simulate.replay_client import CallFailed, ReplayClient, headers_of, server_url
+from kairos.simulate.replay_text import Wording
+from kairos.simulate.workload import FileCall
+from kairos.simulate.workload.submissions import submissions
+from kairos.simulate.workload.workflows import Submission, load, workflow
 from tests.e2e.client import LIMIT_S
 
 RECORDED = Path(__file__).parents[2] / "traces" / "demo-smollm2.jsonl.gz"

@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from kairos.events import (
+from kairos.core.events import (
     Arrived,
     Bounced,
     Cancelled,
@@ -16,7 +16,7 @@ from kairos.events import (
     InstanceStatus,
     Refuse,
 )
-from kairos.live.engines import monitor
+from kairos.engines import monitor
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
 from tests.support.loop_clock import moved_clock
 

@@ -5,10 +5,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from kairos.errors import SetupError
-from kairos.plan.passages import passages
-from kairos.retrieval_settings import RetrievalSettings
-from kairos.standin.server import StandInSettings, serve
+from kairos.core.errors import SetupError
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.simulate.standin.server import StandInSettings, serve
+from kairos.workflows.compile.passages import passages
 from tests.e2e.flow_runs import Runs, answering, kairos_command, write_rows
 
 ASK = """

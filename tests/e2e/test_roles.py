@@ -5,10 +5,10 @@ from hashlib import sha256
 
 import pytest
 
-from kairos.config import KeySettings, Settings
-from kairos.engine_settings import EngineSettings
-from kairos.events import Finished
-from kairos.oidc_settings import OidcSettings
+from kairos.core.events import Finished
+from kairos.settings.config import KeySettings, Settings
+from kairos.settings.engines import EngineSettings
+from kairos.settings.oidc import OidcSettings
 
 ROLES = ("caller", "viewer", "admin")
 

@@ -16,8 +16,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from kairos.batch_settings import BatchSettings
-from kairos.live.request.routes import HOT_ROUTES
+from kairos.request.routes import HOT_ROUTES
+from kairos.settings.batches import BatchSettings
 from tests.e2e.client import Answer
 from tests.e2e.flows import REPORTS, kept_in, put
 

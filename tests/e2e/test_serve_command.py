@@ -13,11 +13,10 @@ import aiohttp
 import openai
 import pytest
 
-from kairos.balancer import Balancer
-from kairos.config import Settings
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_settings import EngineSettings
-from kairos.events import (
+from kairos import service
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import (
     Arrived,
     Cancelled,
     Failed,
@@ -26,11 +25,12 @@ from kairos.events import (
     Started,
     WorkflowEnded,
 )
-from kairos.live import service
-from kairos.live.frontend import http
-from kairos.live.observers.fact_log import read_facts
-from kairos.live.process.child_process import start_child
-from kairos.scheduler.policies import POLICIES
+from kairos.core.scheduler.policies import POLICIES
+from kairos.gateway.server import http
+from kairos.host.child_process import start_child
+from kairos.observe.fact_log import read_facts
+from kairos.settings.config import Settings
+from kairos.settings.engines import EngineSettings
 from tests.support import forked
 
 LIMIT_S = 60
@@ -43,7 +43,7 @@ DONE = b"data: [DONE]\n\n"
 HUNG_UP_EARLY = """
 import contextlib, os, signal
 from kairos.cli.main import main
-from kairos.live import service
+from kairos import service
 
 @contextlib.asynccontextmanager
 async def hung_up(settings, running=service.running):

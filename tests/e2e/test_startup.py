@@ -27,9 +27,9 @@ import asyncio, json, sys
 
 import uvloop
 
-from kairos.config import Settings
-from kairos.engine_settings import EngineSettings
-from kairos.live.service import running
+from kairos.settings.config import Settings
+from kairos.settings.engines import EngineSettings
+from kairos.service import running
 
 ANSWERS = {
     "/health": b"",
@@ -105,7 +105,7 @@ def packages(modules):
 
 def test_what_serves_has_not_imported_what_only_other_routes_need(told):
     assert packages(told["serves"]) & LATE == set()
-    assert "kairos.live.service" in told["serves"]
+    assert "kairos.service" in told["serves"]
 
 
 @pytest.mark.parametrize("asked", HOT)
@@ -124,10 +124,11 @@ def test_processes_that_are_forked_have_all_that_they_need_from_the_start():
     """And nothing that only other routes do, which each would otherwise hold."""
     program = (
         "import sys\n"
-        "import kairos.live.workers.supervisor\n"
+        "import kairos.cluster.workers.supervisor\n"
         "print(*{name.partition('.')[0] for name in sys.modules})\n"
-        "print(*(n for n in sys.modules if n in ('kairos.live.workers.working',\n"
-        "    'kairos.live.workers.deciding', 'kairos.live.frontend.gateway', 'kairos.balancer')))\n"
+        "print(*(n for n in sys.modules if n in ('kairos.cluster.workers.working',\n"
+        "    'kairos.cluster.workers.deciding', 'kairos.gateway.api.gateway',\n"
+        "    'kairos.core.balancer')))\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True

@@ -8,7 +8,7 @@ import time
 import pytest
 from aiohttp import web
 
-from kairos.flow.yaml_file import read_yaml
+from kairos.workflows.declare.yaml_file import read_yaml
 from tests.e2e.flow_runs import Runs, answer_to, answering, completion
 from tests.support.naive import Naive
 

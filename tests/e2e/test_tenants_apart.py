@@ -4,9 +4,9 @@ import hashlib
 
 import pytest
 
-from kairos.events import Arrived
-from kairos.standin import server as standins
-from kairos.tenant_settings import KeySettings
+from kairos.core.events import Arrived
+from kairos.settings.tenants import KeySettings
+from kairos.simulate.standin import server as standins
 from tests.e2e.served import serving
 
 SECRET = "payroll"  # in each name that the honest tenant uses

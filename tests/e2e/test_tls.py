@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from kairos.cli.main import main
-from kairos.tls_settings import TlsFiles, client_context
+from kairos.settings.tls import TlsFiles, client_context
 from tests.support.certificates import Authority
 from tests.support.processes import Process
 
@@ -76,7 +76,7 @@ print([model.id for model in client.models.list()])
 """
 BY_KAIROS = """
 import asyncio, sys
-from kairos.live.llm.http_llm import HttpLLM
+from kairos.proxy.llm.http_llm import HttpLLM
 
 async def ask():
     async with HttpLLM(sys.argv[1]) as llm:

@@ -11,9 +11,9 @@ import anthropic
 import openai
 import pytest
 
-from kairos.demo.engines import start_engines
-from kairos.events import Cancelled, Failed, Finished, InstanceLeft, InstanceStatus
-from kairos.live.engines import monitor
+from kairos.cli.demos.engines import start_engines
+from kairos.core.events import Cancelled, Failed, Finished, InstanceLeft, InstanceStatus
+from kairos.engines import monitor
 from tests.support.processes import Process
 from tests.support.vllm import descendants, named, needs_vllm, until_gone
 
@@ -225,7 +225,9 @@ async def test_vllm_that_dies_amid_a_stream_fails_the_call_and_is_used_no_more(k
 
 async def test_no_process_is_left_after_sigkill_of_the_command(tmp_path):
     needs_vllm()
-    with Process(tmp_path, "vllm", "--count", 1, "--port", 0, module="kairos.demo.vllm") as process:
+    with Process(
+        tmp_path, "vllm", "--count", 1, "--port", 0, module="kairos.cli.demos.vllm"
+    ) as process:
         async with asyncio.timeout(120):
             while not named("VLLM::Worker", processes := descendants(process.pid)):
                 await asyncio.sleep(0.05)

@@ -11,7 +11,7 @@ from functools import partial
 import openai
 import pytest
 
-from kairos.events import (
+from kairos.core.events import (
     Bounced,
     Cancelled,
     Dispatch,
@@ -45,7 +45,7 @@ utilisation = 1
 slack = 0.3
 seats = {seqs}
 [commands]
-start = ["{python}", "-m", "kairos.live.engines.vllm", "--number", "2", "--port", "{before}"]
+start = ["{python}", "-m", "kairos.engines.vllm", "--number", "2", "--port", "{before}"]
 url = "http://127.0.0.1:{{port}}"
 ports = [{port}, {port}]
 log = "{log}"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kairos.demo.engines import start_engines
-from kairos.errors import SetupError
-from kairos.live.process.child_process import start_child
+from kairos.cli.demos.engines import start_engines
+from kairos.core.errors import SetupError
+from kairos.host.child_process import start_child
 from tests.support.ports import free_ports
 from tests.support.processes import Process
 from tests.support.vllm import descendants, until_gone
@@ -180,7 +180,7 @@ async def test_an_engine_that_ends_is_told_of_and_leaves_nothing():
 
 
 def command(directory):
-    return Process(directory, "vllm", "--port", 0, module="kairos.demo.vllm")
+    return Process(directory, "vllm", "--port", 0, module="kairos.cli.demos.vllm")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -199,7 +199,11 @@ async def test_the_command_ends_whole_however_it_is_ended(number, tmp_path):
 
 async def test_the_command_ends_in_order_with_what_started_it():
     shell = await start_child(
-        *("sh", "-c", f"{sys.executable} -m kairos.demo.vllm --port 0 --ends-slowly yes; true"),
+        *(
+            "sh",
+            "-c",
+            f"{sys.executable} -m kairos.cli.demos.vllm --port 0 --ends-slowly yes; true",
+        ),
         stdout=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(60):

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from kairos.demo.engines import start_engines
-from kairos.events import Finished, FirstToken, Progressed
+from kairos.cli.demos.engines import start_engines
+from kairos.core.events import Finished, FirstToken, Progressed
 from tests.e2e.deciding import deciding
 from tests.support.vllm import needs_vllm
 

@@ -4,13 +4,13 @@ import aiohttp
 import pytest
 
 from examples.minilm import ALIAS, FOR_VLLM, unpack_minilm
-from kairos.demo.engines import start_engines
-from kairos.live.llm.http_llm import headers_with
-from kairos.live.processors import embedding
-from kairos.live.processors.asked_engine import AskedEngine
-from kairos.live.processors.exact_search import normalised
-from kairos.live.processors.vectors import matrix_of
-from kairos.retrieval_settings import RetrievalSettings
+from kairos.cli.demos.engines import start_engines
+from kairos.proxy.llm.http_llm import headers_with
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.workflows.retrieve import embedding
+from kairos.workflows.retrieve.asked_engine import AskedEngine
+from kairos.workflows.retrieve.exact_search import normalised
+from kairos.workflows.retrieve.vectors import matrix_of
 from tests.e2e.flow_runs import Runs, answering
 from tests.support.vllm import READY_S, needs_vllm
 

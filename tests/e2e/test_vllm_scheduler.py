@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from kairos.live.engines.vllm import CHECKOUT, MODEL_MAKER, installed_python
+from kairos.engines.vllm import CHECKOUT, MODEL_MAKER, installed_python
 
 pytestmark = pytest.mark.vllm
 

@@ -3,9 +3,9 @@
 import aiohttp
 import pytest
 
-from kairos.live.engines.engine_status import read_metrics
-from kairos.standin import server as standins
-from kairos.standin.routes import NEWEST, OLDEST
+from kairos.engines.engine_status import read_metrics
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.routes import NEWEST, OLDEST
 
 CHAT = "/v1/chat/completions"
 TALK = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}

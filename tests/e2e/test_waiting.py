@@ -8,11 +8,11 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Bounced, Cancelled, Failed, FirstToken, InstanceLeft
-from kairos.live.engines import monitor
-from kairos.live.proxy import wait_comments
-from kairos.standin import server as standins
-from kairos.standin.batch import Timing
+from kairos.core.events import Arrived, Bounced, Cancelled, Failed, FirstToken, InstanceLeft
+from kairos.engines import monitor
+from kairos.proxy import wait_comments
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import Timing
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
 from tests.support.loop_clock import moved_clock
 

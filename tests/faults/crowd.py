@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 import uvloop
 
-from kairos.live.process.tuning import allow_many_connections
+from kairos.host.tuning import allow_many_connections
 from tests.support.ports import free_ports
 from tests.support.processes import Process
 
@@ -101,7 +101,7 @@ async def watched(*, connections=CONNECTIONS, phase_s=PHASE_S):
         engines, urls = [], []
         for model, seqs, at in (("tiny", 16, others_port), ("crowd", RUNNING, crowds_port)):
             told = "--instant", "--model", model, "--max-num-seqs", seqs, "--port", at
-            engines.append(started(model, "kairos.standin.server", *told))
+            engines.append(started(model, "kairos.simulate.standin.server", *told))
             urls += ["--engine", f"http://{HOST}:{at}"]
         for each in engines:
             await each.until_it_says("ready")

@@ -18,9 +18,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 import msgspec
 
-from kairos.live.proxy.engine_client import STALL_S
-from kairos.standin import server as standins
-from kairos.standin.batch import Timing
+from kairos.proxy.engine_client import STALL_S
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import Timing
 from tests.acceptance.chats import Chats
 from tests.e2e.served import serving
 from tests.faults.faults import Cut, EngineDies, Fault, Noise, Stall, Status, WrongBody

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import time
 
-from kairos.live.frontend.http import listen, server_of, serving
+from kairos.gateway.server.http import listen, server_of, serving
 from tests.faults.crowd import CROWDS, HOST, watched
-from tests.unit.live.frontend.test_http import HEAD, POST, Calls, answering
+from tests.unit.gateway.server.test_http import HEAD, POST, Calls, answering
 
 CROWD = 300
 CALL = POST + b"content-length: 1\r\n\r\nx"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kairos.events import Arrived, Dispatch, FirstToken
-from kairos.standin import server as standins
-from kairos.standin.batch import Timing
+from kairos.core.events import Arrived, Dispatch, FirstToken
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import Timing
 from tests.e2e.served import serving
 from tests.faults.matrix import (
     AMID,

@@ -7,8 +7,8 @@ from contextlib import suppress
 import aiohttp
 import pytest
 
-from kairos.standin import server as standins
-from kairos.standin.batch import Timing
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import Timing
 from tests.faults.faults import Cut, Stall, Status
 from tests.faults.proxy import Proxy
 

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 import pytest
 
-from kairos.events import Bounced
-from kairos.standin import server as standins
-from kairos.standin.batch import Timing
+from kairos.core.events import Bounced
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import Timing
 from tests.e2e.client import Answer
 from tests.e2e.served import serving
 from tests.e2e.test_serve_command import spawn

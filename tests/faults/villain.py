@@ -15,8 +15,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from kairos.standin import server as standins
-from kairos.standin.batch import Timing
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import Timing
 from tests.e2e.served import serving
 from tests.faults.faults import Cut, Delay
 from tests.faults.poison import POISON, is_poison

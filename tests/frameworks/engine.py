@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from kairos.standin import server
-from kairos.standin.batch import Timing
-from kairos.standin.bodies import StandInBody, StandInPrompt, chat_prompt, responses_prompt
-from kairos.standin.script import Script, tokenize
+from kairos.simulate.standin import server
+from kairos.simulate.standin.batch import Timing
+from kairos.simulate.standin.bodies import StandInBody, StandInPrompt, chat_prompt, responses_prompt
+from kairos.simulate.standin.script import Script, tokenize
 
 MARK = re.compile(r"run-[0-9a-f]{6}")
 SETTINGS = server.StandInSettings(

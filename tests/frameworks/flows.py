@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kairos.events import Arrived, WorkflowEnded
-from kairos.live.process.child_process import start_child
-from kairos.standin.script import load
+from kairos.core.events import Arrived, WorkflowEnded
+from kairos.host.child_process import start_child
+from kairos.simulate.standin.script import load
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -17,9 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TESTS = (
     "tests/fuzz/test_corpus.py",
-    "tests/unit/live/request/test_shape.py",
-    "tests/unit/live/request/test_large_body.py",
-    "tests/unit/live/request/identity",
+    "tests/unit/request/test_shape.py",
+    "tests/unit/request/test_large_body.py",
+    "tests/unit/request/identity",
     "tests/property/test_compiled_choice.py",
     "tests/property/test_prefix_columns.py",
 )

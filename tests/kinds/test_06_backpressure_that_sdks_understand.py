@@ -6,7 +6,7 @@ import anthropic
 import openai
 import pytest
 
-from kairos.config import QuotaSettings
+from kairos.settings.config import QuotaSettings
 from tests.e2e.batch_files import key
 from tests.kinds.table import drops, never, says, whole
 

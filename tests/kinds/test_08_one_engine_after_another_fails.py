@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kairos.standin import server as standins
-from kairos.standin.batch import Timing
+from kairos.simulate.standin import server as standins
+from kairos.simulate.standin.batch import Timing
 from tests.kinds.table import CHAT, COMPLETIONS, EMBEDDINGS, NEVER_S, body, says
 
 CALLS_PER_S = 40

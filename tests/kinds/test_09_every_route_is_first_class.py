@@ -8,8 +8,8 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Finished
-from kairos.live.request.routes import ROUTES
+from kairos.core.events import Arrived, Finished
+from kairos.request.routes import ROUTES
 from tests.e2e.batch_files import key
 from tests.kinds.table import body, says
 
@@ -48,7 +48,7 @@ async def test_failover(kairos, engines, route):
 @EACH
 async def test_ping(kairos, engine, monkeypatch, route):
     """Where a stream is not read, nothing comes before the engine's own first byte."""
-    monkeypatch.setattr("kairos.live.proxy.wait_comments.KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr("kairos.proxy.wait_comments.KEEP_ALIVE_S", 0.01)
     served = await kairos(engine.url)
     engine.answer = engine.when_released
     wire = await served.connect()

@@ -15,7 +15,7 @@ from tests.support.pristine import differences, state_of
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
 EVENT = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
-ROOMS = ("kairos.live.frontend", "kairos.live.proxy", "kairos.live.request")
+ROOMS = ("kairos.gateway.api", "kairos.proxy", "kairos.request")
 KEPT = {
     *("Replies._by_id", "Replies._of_workflow"),  # what calls may go on from
     "Connections._idle",  # to engines, for the next calls

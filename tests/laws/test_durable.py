@@ -13,23 +13,23 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from kairos.batch_settings import BatchSettings
-from kairos.flow_settings import FlowSettings
-from kairos.live.batches.driver import BatchDriver
-from kairos.live.batches.kept import KeptBatches
-from kairos.live.batches.outputs import write_outputs
-from kairos.live.batches.uploads import upload
-from kairos.live.flows.flow_store import FlowStore
-from kairos.live.observers.instance_limits import InstanceLimits
-from kairos.live.observers.store import LearntStore
-from kairos.live.process import sqlite_file
-from kairos.live.runs.journal import RunJournal
-from kairos.live.runs.output_file import new_file
-from kairos.live.runs.run_store import RunDirectory, RunRecord
-from kairos.tools import keys
-from kairos.workload.files import atomic_write
+from kairos.batches.driver import BatchDriver
+from kairos.batches.kept import KeptBatches
+from kairos.batches.outputs import write_outputs
+from kairos.batches.uploads import upload
+from kairos.cli import key_files as keys
+from kairos.host import sqlite_file
+from kairos.host.files import atomic_write
+from kairos.observe.instance_limits import InstanceLimits
+from kairos.observe.store import LearntStore
+from kairos.settings.batches import BatchSettings
+from kairos.settings.flows import FlowSettings
+from kairos.workflows.run.journal import RunJournal
+from kairos.workflows.run.output_file import new_file
+from kairos.workflows.run.run_store import RunDirectory, RunRecord
+from kairos.workflows.serve.flow_store import FlowStore
 from tests.support import build
-from tests.unit.live.batches.test_driver import NoGateway
+from tests.unit.batches.test_driver import NoGateway
 
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {}}\n'
 

@@ -10,22 +10,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.errors import KairosError
-from kairos.fair_share import ShareUsed
-from kairos.live.frontend import connection_limits
-from kairos.live.frontend.connection_limits import ConnectionLimits
-from kairos.live.kafka.items import Assigned, Passed, ReceivedMessage
-from kairos.live.kafka.share import Share
-from kairos.live.kafka.trials import Trials
-from kairos.live.processors.engine_pool import EnginePool
-from kairos.live.proxy.calls_in_flight import CallsInFlight
-from kairos.live.remote.held_store import HeldStore
-from kairos.live.request.bodies import Bodies
-from kairos.live.request.client_response import ClientResponse
-from kairos.live.ui.watch import Watch
+from kairos.cluster.kafka.items import Assigned, Passed, ReceivedMessage
+from kairos.cluster.kafka.share import Share
+from kairos.cluster.kafka.trials import Trials
+from kairos.core.errors import KairosError
+from kairos.core.fair_share import ShareUsed
+from kairos.gateway.page.watch import Watch
+from kairos.gateway.server import connection_limits
+from kairos.gateway.server.connection_limits import ConnectionLimits
+from kairos.proxy.calls_in_flight import CallsInFlight
+from kairos.request.bodies import Bodies
+from kairos.request.client_response import ClientResponse
+from kairos.workflows.remote.held_store import HeldStore
+from kairos.workflows.retrieve.engine_pool import EnginePool
 from tests.support.pristine import differences, state_of
-from tests.unit.live.frontend.test_connection_limits import Client
-from tests.unit.live.request.test_bodies import PACKED, Source, Taker
+from tests.unit.gateway.server.test_connection_limits import Client
+from tests.unit.request.test_bodies import PACKED, Source, Taker
 
 
 class Late(Client):

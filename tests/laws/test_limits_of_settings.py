@@ -3,12 +3,12 @@ message that names it. A limit that is off by one, or gone, fails here."""
 
 import pytest
 
-from kairos.batch_settings import BatchSettings
-from kairos.config import MAX_WORKERS, load
-from kairos.errors import SetupError
-from kairos.flow_settings import MOST_FLOW_BYTES, FlowSettings
-from kairos.retrieval_settings import RetrievalSettings
-from kairos.telemetry_settings import TelemetrySettings
+from kairos.core.errors import SetupError
+from kairos.settings.batches import BatchSettings
+from kairos.settings.config import MAX_WORKERS, load
+from kairos.settings.flows import MOST_FLOW_BYTES, FlowSettings
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.settings.telemetry import TelemetrySettings
 
 
 def batches(**fields):

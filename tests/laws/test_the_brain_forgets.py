@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from kairos.entitlements import Quota
-from kairos.events import (
+from kairos.core.entitlements import Quota
+from kairos.core.events import (
     Arrived,
     Bounced,
     Cancelled,
@@ -19,8 +19,8 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
-from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
 from tests.support import build
 from tests.support.pristine import differences, state_of
 

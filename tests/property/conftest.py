@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from kairos.dispatcher.native import KERNEL
+from kairos.core.dispatcher.native import KERNEL
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.planner.autoscaling import Autoscaler, ScalingRules
-from kairos.planner.demand import Look, OpenWork
+from kairos.capacity.autoscaling import Autoscaler, ScalingRules
+from kairos.core.pool_demand import Look, OpenWork
 from tests.support.examples import examples
 
 EVERY_S = 15.0

@@ -7,11 +7,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kairos.dispatcher.demand import SLOT_US
-from kairos.events import Arrived, Dispatch, Finished, FirstToken, InstanceJoined, ProfilesLearnt
-from kairos.learnt import QUANTILES, Distribution
-from kairos.scheduler.guard import NO_GUARD
-from kairos.scheduler.queue import BACKFILL
+from kairos.core.dispatcher.demand import SLOT_US
+from kairos.core.events import (
+    Arrived,
+    Dispatch,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    ProfilesLearnt,
+)
+from kairos.core.learnt import QUANTILES, Distribution
+from kairos.core.scheduler.guard import NO_GUARD
+from kairos.core.scheduler.queue import BACKFILL
 from tests.support import build, learnt
 from tests.support.examples import examples
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kairos.admission import RETRIES
-from kairos.agent_key import agent_key
-from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD
-from kairos.errors import KairosError
-from kairos.events import (
+from kairos.core.admission import RETRIES
+from kairos.core.agent_key import agent_key
+from kairos.core.dispatcher.placements import PLACEMENTS, THRESHOLD
+from kairos.core.errors import KairosError
+from kairos.core.events import (
     Arrived,
     Bounced,
     Cancelled,
@@ -29,10 +29,10 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
-from kairos.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
-from kairos.model import SECOND, Budget
-from kairos.position import FEATURES
-from kairos.scheduler.policies import POLICIES
+from kairos.core.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
+from kairos.core.model import SECOND, Budget
+from kairos.core.position import FEATURES
+from kairos.core.scheduler.policies import POLICIES
 from tests.support import build, learnt
 from tests.support.examples import examples
 

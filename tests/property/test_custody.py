@@ -6,15 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kairos.errors import InvalidRequest
-from kairos.live.kafka.custody import (
-    BEGUN_LIMIT,
-    Custody,
-    holder_mark,
-    read_custody,
-)
-from kairos.live.kafka.share import _TEXT_LIMIT
-from kairos.live.kafka.watermark import SPAN_LIMIT, TEXT_LIMIT
+from kairos.cluster.kafka.custody import BEGUN_LIMIT, Custody, holder_mark, read_custody
+from kairos.cluster.kafka.share import _TEXT_LIMIT
+from kairos.cluster.kafka.watermark import SPAN_LIMIT, TEXT_LIMIT
+from kairos.core.errors import InvalidRequest
 
 
 def fields(custody):

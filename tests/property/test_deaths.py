@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.live.kafka import consumption, trials
+from kairos.cluster.kafka import consumption, trials
 from tests.support.examples import examples
 from tests.support.mortal import Cluster, Process
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.declared_plan import PlannedOperator, PlannedWork
-from kairos.errors import InvalidRequest
-from kairos.events import PlanDeclared, ProfilesLearnt
-from kairos.model import SECOND
-from kairos.scheduler.declared_work import DeclaredWork
-from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.core.declared_plan import PlannedOperator, PlannedWork
+from kairos.core.errors import InvalidRequest
+from kairos.core.events import PlanDeclared, ProfilesLearnt
+from kairos.core.model import SECOND
+from kairos.core.scheduler.declared_work import DeclaredWork
+from kairos.core.scheduler.work_estimates import WorkEstimates
 from tests.support import build, learnt
 from tests.support.examples import examples
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.engine_profile import EngineProfile, StepCost
-from kairos.sim.engine.engine import ModelledEngine
-from kairos.sim.engine.engine_calls import EngineCall
-from kairos.workload.prompt import PromptPiece
+from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.simulate.engine.engine import ModelledEngine
+from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.workload.prompt import PromptPiece
 from tests.support.examples import examples
 from tests.support.reference_engine import ReferenceEngine
 

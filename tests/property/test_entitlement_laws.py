@@ -6,9 +6,9 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.entitlements import ALIKE, CLASSES, Entitlements, Quota, ServiceClass, TenantWeight
-from kairos.errors import KairosError
-from kairos.events import (
+from kairos.core.entitlements import ALIKE, CLASSES, Entitlements, Quota, ServiceClass, TenantWeight
+from kairos.core.errors import KairosError
+from kairos.core.events import (
     Arrived,
     Bounced,
     Cancelled,
@@ -21,8 +21,8 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
-from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
 from tests.support import build
 from tests.support.examples import examples
 

@@ -7,10 +7,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kairos.envelope import OTHERS_LIMIT, forward, read_envelope, read_value, write_message
-from kairos.errors import InvalidRequest
-from kairos.live.pool.messages import read_call_headers
-from kairos.ports import Message
+from kairos.cluster.bus.envelope import (
+    OTHERS_LIMIT,
+    forward,
+    read_envelope,
+    read_value,
+    write_message,
+)
+from kairos.cluster.pool.messages import read_call_headers
+from kairos.core.errors import InvalidRequest
+from kairos.core.ports import Message
 from tests.support.examples import examples
 from tests.support.schema import problems
 

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.entitlements import TenantWeight
-from kairos.events import Arrived, Cancelled, Finished, Record
-from kairos.model import SECOND
-from kairos.scheduler.fair_queueing import StartTags
+from kairos.core.entitlements import TenantWeight
+from kairos.core.events import Arrived, Cancelled, Finished, Record
+from kairos.core.model import SECOND
+from kairos.core.scheduler.fair_queueing import StartTags
 from tests.support import build
 
 NAMES = "abc"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kairos.engine_profile import StepCost
-from kairos.sim.engine.fitting import fit, predicted_us
-from kairos.workload.steps import Steps
+from kairos.core.engine_profile import StepCost
+from kairos.simulate.engine.fitting import fit, predicted_us
+from kairos.simulate.workload.steps import Steps
 from tests.support.examples import examples
 
 

@@ -9,15 +9,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kairos import flow
-from kairos.execution.commands import FailRow, IssueCall
-from kairos.execution.facts import OperatorsOpened
-from kairos.execution.limits import FlowLimits
-from kairos.plan.check import every
-from kairos.plan.graph import in_order
-from kairos.plan.invalid import InvalidFlow, OperatorFailed
-from kairos.plan.operators import Generation
-from kairos.plan.pipeline import Passes, compile_plan
-from kairos.sim.processor_answers import processed
+from kairos.simulate.processor_answers import processed
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.graph import in_order
+from kairos.workflows.compile.invalid import InvalidFlow, OperatorFailed
+from kairos.workflows.compile.operators import Generation
+from kairos.workflows.compile.pipeline import Passes, compile_plan
+from kairos.workflows.execute.commands import FailRow, IssueCall
+from kairos.workflows.execute.facts import OperatorsOpened
+from kairos.workflows.execute.limits import FlowLimits
 from tests.support.examples import examples
 from tests.support.flow_world import FlowWorld, Journal
 from tests.support.naive import Naive

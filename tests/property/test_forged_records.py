@@ -12,11 +12,31 @@ import pytest
 
 from kairos.agent import Application, read_result
 from kairos.agent import run as run_agents
-from kairos.declared_plan import PlannedOperator, PlannedWork
-from kairos.entitlements import CLASSES, Entitlements, Quota, TenantWeight
-from kairos.envelope import Envelope, write_message
-from kairos.errors import InvalidRequest, KairosError
-from kairos.events import (
+from kairos.agents.bus_llm import read_reply
+from kairos.cli.bus_check import RecordReader
+from kairos.cluster.bus.envelope import Envelope, write_message
+from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.cluster.kafka.items import ReceivedMessage
+from kairos.cluster.kafka.profiles_topic import read_part
+from kairos.cluster.orchestrate.ends import Ends
+from kairos.cluster.orchestrate.following import Following
+from kairos.cluster.pool.messages import (
+    CAUSE,
+    EPOCH,
+    PERFORMER,
+    POOL,
+    TAKEOVER,
+    TOLD,
+    TYPE,
+    Told,
+    read_orders,
+    read_record,
+    read_told,
+)
+from kairos.core.declared_plan import PlannedOperator, PlannedWork
+from kairos.core.entitlements import CLASSES, Entitlements, Quota, TenantWeight
+from kairos.core.errors import InvalidRequest, KairosError
+from kairos.core.events import (
     Arrived,
     Bounced,
     Cancelled,
@@ -33,32 +53,12 @@ from kairos.events import (
     Started,
     WorkflowEnded,
 )
-from kairos.learner import Learner
-from kairos.learnt import AgentRank
-from kairos.live.bus.memory_bus import MemoryBus
-from kairos.live.kafka.items import ReceivedMessage
-from kairos.live.kafka.profiles_topic import read_part
-from kairos.live.llm.bus_llm import read_reply
-from kairos.live.orchestrate.ends import Ends
-from kairos.live.orchestrate.following import Following
-from kairos.live.pool.messages import (
-    CAUSE,
-    EPOCH,
-    PERFORMER,
-    POOL,
-    TAKEOVER,
-    TOLD,
-    TYPE,
-    Told,
-    read_orders,
-    read_record,
-    read_told,
-)
-from kairos.model import SECOND
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.ports import Message
-from kairos.tools.bus_check import RecordReader
-from kairos.topics import DISPATCHES, EVENTS, PROFILES, REQUESTS, RESULTS
+from kairos.core.learner import Learner
+from kairos.core.learnt import AgentRank
+from kairos.core.model import SECOND
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.ports import Message
+from kairos.core.topics import DISPATCHES, EVENTS, PROFILES, REQUESTS, RESULTS
 from tests.property.test_balancer_machine import remaining_model
 from tests.support import build, learnt
 from tests.support.forged import forge

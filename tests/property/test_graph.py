@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.orchestrator.ancestry import Ancestry
-from kairos.orchestrator.graph import CallGraph
-from kairos.orchestrator.parents import NAMESAKES
-from kairos.orchestrator.remaining import Remaining, remaining, remaining_of_chain
-from kairos.orchestrator.spans import Span, parallel_groups
+from kairos.core.orchestrator.ancestry import Ancestry
+from kairos.core.orchestrator.graph import CallGraph
+from kairos.core.orchestrator.parents import NAMESAKES
+from kairos.core.orchestrator.remaining import Remaining, remaining, remaining_of_chain
+from kairos.core.orchestrator.spans import Span, parallel_groups
 
 UNIT = 100  # of time; clocks disagree by less
 

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from experiments.e61_hardware_regret import BruteForce, drawn
-from kairos.errors import SetupError
-from kairos.planner.hardware_plan import plan, question_problem
-from kairos.planner.migration import _Moving, migration
-from kairos.planner.prediction import Predictor
-from kairos.planner.reasons import reasons
+from kairos.capacity.hardware_plan import plan, question_problem
+from kairos.capacity.migration import _Moving, migration
+from kairos.capacity.prediction import Predictor
+from kairos.capacity.reasons import reasons
+from kairos.core.errors import SetupError
 
 REPLACE = msgspec.structs.replace
 QUICK = [4, 14]

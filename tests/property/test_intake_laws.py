@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.execution.intake import RowIntake
-from kairos.execution.limits import MOST_IN_FLIGHT, OPEN_ROWS, FlowLimits
+from kairos.workflows.execute.intake import RowIntake
+from kairos.workflows.execute.limits import MOST_IN_FLIGHT, OPEN_ROWS, FlowLimits
 from tests.support.examples import examples
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.dispatcher.demand import SLOT_AT_US, SLOT_US, SLOTS
-from kairos.dispatcher.kept_contexts import KeptContexts
-from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.native import KERNEL
-from kairos.dispatcher.survival_packing import SurvivalPacking
+from kairos.core.dispatcher.demand import SLOT_AT_US, SLOT_US, SLOTS
+from kairos.core.dispatcher.kept_contexts import KeptContexts
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.native import KERNEL
+from kairos.core.dispatcher.survival_packing import SurvivalPacking
 from tests.support import build, kernel
 
 AT = 10**15  # an instant of these years

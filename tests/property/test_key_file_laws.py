@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.key_file import KeyFile, read_keys, to_toml
-from kairos.tenant_settings import KeySettings
+from kairos.settings.key_file import KeyFile, read_keys, to_toml
+from kairos.settings.tenants import KeySettings
 
 plain = string.ascii_letters + string.digits + "_"
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)

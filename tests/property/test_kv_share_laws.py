@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.entitlements import Quota
-from kairos.errors import KairosError
-from kairos.events import Arrived, Bounced, Cancelled, Finished, Record
-from kairos.model import SECOND
+from kairos.core.entitlements import Quota
+from kairos.core.errors import KairosError
+from kairos.core.events import Arrived, Bounced, Cancelled, Finished, Record
+from kairos.core.model import SECOND
 from tests.support import build
 from tests.support.examples import examples
 

@@ -7,17 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from kairos.dispatcher.demand import SLOT_US, exponential
-from kairos.dispatcher.ledger import _PATIENCE, Ledger
-from kairos.dispatcher.occupancy import (
-    FEW,
-    RENEWED_US,
-    BySurvival,
-    Occupancy,
-    by_modes,
-)
-from kairos.events import Finished, InstanceStatus
-from kairos.model import SECOND
+from kairos.core.dispatcher.demand import SLOT_US, exponential
+from kairos.core.dispatcher.ledger import _PATIENCE, Ledger
+from kairos.core.dispatcher.occupancy import FEW, RENEWED_US, BySurvival, Occupancy, by_modes
+from kairos.core.events import Finished, InstanceStatus
+from kairos.core.model import SECOND
 from tests.property.test_prefix_laws import PATHS, request
 from tests.support import build
 from tests.support.examples import examples

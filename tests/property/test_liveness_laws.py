@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.dispatcher.demand import SLOT_AT, SLOT_US
-from kairos.dispatcher.placements import THRESHOLD
-from kairos.events import (
+from kairos.core.dispatcher.demand import SLOT_AT, SLOT_US
+from kairos.core.dispatcher.placements import THRESHOLD
+from kairos.core.events import (
     Arrived,
     Cancelled,
     Dispatch,
@@ -24,9 +24,9 @@ from kairos.events import (
     ProfilesLearnt,
     Tick,
 )
-from kairos.learnt import QUANTILES, Distribution
-from kairos.scheduler.guard import NO_GUARD
-from kairos.scheduler.queue import BACKFILL
+from kairos.core.learnt import QUANTILES, Distribution
+from kairos.core.scheduler.guard import NO_GUARD
+from kairos.core.scheduler.queue import BACKFILL
 from tests.support import build, learnt
 from tests.support.examples import examples
 

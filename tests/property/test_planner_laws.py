@@ -9,19 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import e61_hardware_regret
-from kairos.planner.engine_rates import EngineRates, attended_pairs
-from kairos.planner.hardware_plan import plan
-from kairos.planner.kv_transfer import transfer_s
-from kairos.planner.lowering import ObservedCall, WorkKind, lowered
-from kairos.planner.pool import (
-    CallKind,
-    InstanceKind,
-    PoolProblem,
-    latency_s,
-    smallest_pool,
-)
-from kairos.planner.prediction import LEVELS, Predictor, _fixed_point
-from kairos.planner.serving import CallShape, Phases, use
+from kairos.capacity.engine_rates import EngineRates, attended_pairs
+from kairos.capacity.hardware_plan import plan
+from kairos.capacity.kv_transfer import transfer_s
+from kairos.capacity.lowering import ObservedCall, WorkKind, lowered
+from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem, latency_s, smallest_pool
+from kairos.capacity.prediction import LEVELS, Predictor, _fixed_point
+from kairos.capacity.serving import CallShape, Phases, use
 from tests.support.examples import examples
 
 CALLS = st.lists(

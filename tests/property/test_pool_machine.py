@@ -16,9 +16,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kairos.events import Cancelled, InstanceJoined, InstanceLeft, WorkflowEnded
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.topics import DISPATCHES, EVENTS, REQUESTS
+from kairos.core.events import Cancelled, InstanceJoined, InstanceLeft, WorkflowEnded
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.topics import DISPATCHES, EVENTS, REQUESTS
 from tests.support.examples import examples
 from tests.support.pool_world import REPLY_TO, World, life
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kairos.dispatcher.prefix_runs import up_from
-from kairos.dispatcher.prefixes import PrefixIndex
+from kairos.core.dispatcher.prefix_runs import up_from
+from kairos.core.dispatcher.prefixes import PrefixIndex
 from tests.support import build
 from tests.support.examples import examples
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos import flow
-from kairos.plan.prompts import Hole, Speaker, Text, prompts
-from kairos.plan.templates import template
-from kairos.plan.tree import PromptTree, size_bytes
-from kairos.plan.values import as_text, part
+from kairos.workflows.compile.prompts import Hole, Speaker, Text, prompts
+from kairos.workflows.compile.templates import template
+from kairos.workflows.compile.tree import PromptTree, size_bytes
+from kairos.workflows.compile.values import as_text, part
 
 PARTS = st.sampled_from(["", "x", "xy", "yx", "é", "{{ row.a }}", "{{ row.b }}", "{{ said }}"])
 TEMPLATES = st.lists(st.lists(PARTS, min_size=1, max_size=6).map("".join), min_size=1, max_size=8)

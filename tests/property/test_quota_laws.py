@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.entitlements import Quota
-from kairos.events import Arrived, Cancelled, Finished, Record, WorkflowEnded
-from kairos.model import SECOND
-from kairos.scheduler.meter import Meter
-from kairos.scheduler.quota_exceeded import QuotaExceeded
-from kairos.workflow_tracker import IDLE_US
+from kairos.core.entitlements import Quota
+from kairos.core.events import Arrived, Cancelled, Finished, Record, WorkflowEnded
+from kairos.core.model import SECOND
+from kairos.core.scheduler.meter import Meter
+from kairos.core.scheduler.quota_exceeded import QuotaExceeded
+from kairos.core.workflow_tracker import IDLE_US
 from tests.support import build
 
 LIMIT = 600

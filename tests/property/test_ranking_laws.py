@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.scheduler.ranking import Ranking, kendall_tau_b
+from kairos.core.scheduler.ranking import Ranking, kendall_tau_b
 from tests.support.examples import examples
 from tests.support.learnt import profile
 

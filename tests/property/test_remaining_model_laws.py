@@ -5,9 +5,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kairos.learnt import MAX_REMAINING_US
-from kairos.orchestrator.remaining_model import LOGARITHM, UNTRACKED, Calls, _numbered, fit
-from kairos.position import Position, features
+from kairos.core.learnt import MAX_REMAINING_US
+from kairos.core.orchestrator.remaining_model import LOGARITHM, UNTRACKED, Calls, _numbered, fit
+from kairos.core.position import Position, features
 from tests.support.examples import examples
 
 NAMES = {0: "writer", 1: "critic"}

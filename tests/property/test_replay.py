@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.declared_plan import PlannedOperator, PlannedWork
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.errors import KairosError
-from kairos.events import (
+from kairos.core.declared_plan import PlannedOperator, PlannedWork
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.errors import KairosError
+from kairos.core.events import (
     Arrived,
     Bounced,
     Cancelled,
@@ -30,9 +30,9 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
-from kairos.learnt import AgentRank
-from kairos.model import SECOND, Budget
-from kairos.scheduler.policies import POLICIES
+from kairos.core.learnt import AgentRank
+from kairos.core.model import SECOND, Budget
+from kairos.core.scheduler.policies import POLICIES
 from tests.support import build, learnt
 from tests.support.examples import examples
 

@@ -5,10 +5,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.execution.commands import DropCall, FetchCached, KeepResult
-from kairos.execution.facts import CallAnswered, CallBroke
-from kairos.live.flows import shared_results
-from kairos.live.flows.shared_results import InvocationSharing, SharedResults
+from kairos.workflows.execute.commands import DropCall, FetchCached, KeepResult
+from kairos.workflows.execute.facts import CallAnswered, CallBroke
+from kairos.workflows.serve import shared_results
+from kairos.workflows.serve.shared_results import InvocationSharing, SharedResults
 
 # An invocation wants results, one after the other or at once; a call of it ends well, fails, is
 # tried again or is not wanted any more; or its client leaves.

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.dispatcher.demand import SLOT_US
-from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.learnt import QUANTILES, Distribution
-from kairos.model import SECOND
+from kairos.core.dispatcher.demand import SLOT_US
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.learnt import QUANTILES, Distribution
+from kairos.core.model import SECOND
 from tests.support import build
 from tests.support.examples import examples
 

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.execution.facts import CallAnswered
-from kairos.execution.limits import FlowLimits
-from kairos.execution.prefix_touches import PrefixTouches
-from kairos.plan.passes.static_prefixes import StaticPrefix
+from kairos.workflows.compile.passes.static_prefixes import StaticPrefix
+from kairos.workflows.execute.facts import CallAnswered
+from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.prefix_touches import PrefixTouches
 from tests.support.examples import examples
 
 PRICE = 32  # of a touch, with a fiftieth of the prompt

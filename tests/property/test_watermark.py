@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kairos.errors import InvalidRequest
-from kairos.live.kafka import watermark
-from kairos.live.kafka.watermark import SPAN_LIMIT, TEXT_LIMIT, UNDONE_LIMIT, Watermark
+from kairos.cluster.kafka import watermark
+from kairos.cluster.kafka.watermark import SPAN_LIMIT, TEXT_LIMIT, UNDONE_LIMIT, Watermark
+from kairos.core.errors import InvalidRequest
 
 
 class WatermarkMachine(RuleBasedStateMachine):

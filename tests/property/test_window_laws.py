@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.learnt import QUANTILES, distribution, parts
-from kairos.orchestrator.window import Ring, kolmogorov_smirnov
+from kairos.core.learnt import QUANTILES, distribution, parts
+from kairos.core.orchestrator.window import Ring, kolmogorov_smirnov
 from tests.support.examples import examples
 
 values = st.lists(st.integers(0, 10**10), min_size=1, max_size=200).map(np.array)

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_profile import StepCost
-from kairos.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, InstanceLeft
-from kairos.sim.isolated import alone_us
-from kairos.sim.world import WorldEvent
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.engine_profile import StepCost
+from kairos.core.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, InstanceLeft
+from kairos.simulate.isolated import alone_us
+from kairos.simulate.world import WorldEvent
 from tests.support import build
 from tests.support.examples import examples
 from tests.support.worlds import MS, call, profile, ran, submission

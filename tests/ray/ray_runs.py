@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from kairos.flow.functions import Functions
-from kairos.live.runs.run_store import RunStore
-from kairos.tools.flow_run import check_task, new_record, run_task
+from kairos.cli.flows.flow_run import check_task, new_record, run_task
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.run.run_store import RunStore
 from tests.e2e.flow_runs import answer_to
 
 

@@ -9,11 +9,11 @@ from collections import Counter
 
 import pytest
 
-from kairos.live.process.child_process import start_child
-from kairos.live.runs.postgres_results import PostgresResults
-from kairos.live.runs.run_store import RunStore
-from kairos.tools.flow_file import load_flow
-from kairos.tools.flow_run import check_task, new_record, run_task
+from kairos.cli.flows.flow_run import check_task, new_record, run_task
+from kairos.host.child_process import start_child
+from kairos.workflows.run.flow_file import load_flow
+from kairos.workflows.run.postgres_results import PostgresResults
+from kairos.workflows.run.run_store import RunStore
 from tests.e2e.flow_runs import ROOT, read_rows, write_rows
 from tests.ray.ray_runs import CountingEngine
 

@@ -7,13 +7,13 @@ from aiohttp import web
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kairos.flow.functions import Functions
-from kairos.flow.yaml_file import read_yaml
-from kairos.live.runs.run_store import RunStore
-from kairos.plan.invalid import InvalidFlow
-from kairos.plan.pipeline import compile_plan
-from kairos.retrieval_settings import RetrievalSettings
-from kairos.tools.flow_run import check_task, new_record, run_task
+from kairos.cli.flows.flow_run import check_task, new_record, run_task
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.workflows.compile.invalid import InvalidFlow
+from kairos.workflows.compile.pipeline import compile_plan
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.declare.yaml_file import read_yaml
+from kairos.workflows.run.run_store import RunStore
 from tests.e2e.embedder import Embedder
 from tests.property.test_flows import FUNCTIONS, ROWS, Drawn, scripted
 from tests.ray.ray_runs import CountingEngine, run

@@ -5,11 +5,11 @@ from functools import partial
 from random import Random
 from unittest import mock
 
-from kairos.admission import Admission
-from kairos.balancer import Balancer
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_profile import StepCost
-from kairos.events import (
+from kairos.core.admission import Admission
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.engine_profile import StepCost
+from kairos.core.events import (
     Arrived,
     Cancelled,
     Finished,
@@ -19,14 +19,14 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
-from kairos.learner import Learner
-from kairos.model import SECOND, Instance
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.runtime import Runtime
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.clock import VirtualClock
-from kairos.sim.engines import SimulatedEngines
-from kairos.sim.users import engine_call
+from kairos.core.learner import Learner
+from kairos.core.model import SECOND, Instance
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.runtime import Runtime
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.engines import SimulatedEngines
+from kairos.simulate.users import engine_call
 from tests.support import build, worlds
 
 CALLS, SEEDS = 800, range(4)

@@ -9,8 +9,8 @@ from random import Random
 
 import msgspec
 
-from kairos.events import Arrived, Bounced, Dispatch, Finished, InstanceStatus, Refuse, Tick
-from kairos.model import SECOND
+from kairos.core.events import Arrived, Bounced, Dispatch, Finished, InstanceStatus, Refuse, Tick
+from kairos.core.model import SECOND
 from tests.support import build
 
 IN_FLIGHT = 8

@@ -14,8 +14,8 @@ from statistics import mean
 
 import msgspec
 
-from kairos.errors import KairosError
-from kairos.events import (
+from kairos.core.errors import KairosError
+from kairos.core.events import (
     Arrived,
     Bounced,
     Dispatch,
@@ -28,7 +28,7 @@ from kairos.events import (
     InstanceStatus,
     Tick,
 )
-from kairos.model import SECOND
+from kairos.core.model import SECOND
 from tests.support import build
 
 SEQS = 8

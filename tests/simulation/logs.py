@@ -4,8 +4,8 @@ import hashlib
 
 import msgspec
 
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.scheduler.policies import POLICIES
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.scheduler.policies import POLICIES
 from tests.simulation import overload
 from tests.support import build
 

@@ -19,13 +19,13 @@ from random import Random
 
 import msgspec
 
-from kairos.events import InstanceStatus
-from kairos.faults.stalls import SeenCall, Stalls
-from kairos.model import SECOND, Instance
-from kairos.sim.engine.engine import ModelledEngine
-from kairos.sim.engine.engine_calls import EngineCall
-from kairos.sim.engine.profiles import profile
-from kairos.workload.prompt import PromptPiece
+from kairos.core.events import InstanceStatus
+from kairos.core.faults.stalls import SeenCall, Stalls
+from kairos.core.model import SECOND, Instance
+from kairos.simulate.engine.engine import ModelledEngine
+from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.workload.prompt import PromptPiece
 
 TICK_US = SECOND // 20  # of callers; what engines do is exact
 LOOK_US, STATUS_US = SECOND // 2, SECOND

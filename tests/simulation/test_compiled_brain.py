@@ -7,14 +7,14 @@ import sys
 import pytest
 
 import kairos
-import kairos.balancer
-from kairos import compiled_brain
+import kairos.core.balancer
+from kairos.host import compiled_brain
 from tests.simulation.logs import digests
 
 
 @pytest.mark.skipif(not kairos.is_compiled, reason="the brain is not compiled: `make compile`")
 def test_every_log_is_the_same_byte_for_byte_as_that_of_the_source():
-    assert kairos.balancer.__file__.endswith(compiled_brain.SUFFIX)
+    assert kairos.core.balancer.__file__.endswith(compiled_brain.SUFFIX)
     interpreted = subprocess.run(
         [sys.executable, "-m", "tests.simulation.logs"],
         env=os.environ | {compiled_brain.INTERPRETED: "1"},

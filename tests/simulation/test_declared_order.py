@@ -6,16 +6,16 @@ import msgspec
 
 from experiments.flow_systems import Undeclared, engines
 from experiments.flow_workloads import parallel, reflect
-from kairos.declared_plan import MOST_OPERATORS, PlannedWork, check_plan
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import PlanDeclared, Record
-from kairos.flow.functions import Functions
-from kairos.flow.yaml_file import read_yaml
-from kairos.plan.pipeline import compile_plan
-from kairos.plan.planned_work import planned_work
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.flow_client import FlowClient
-from kairos.sim.flow_simulation import simulate_flow
+from kairos.core.declared_plan import MOST_OPERATORS, PlannedWork, check_plan
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import PlanDeclared, Record
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.flow_simulation import simulate_flow
+from kairos.workflows.compile.pipeline import compile_plan
+from kairos.workflows.compile.planned_work import planned_work
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.declare.yaml_file import read_yaml
 from tests.support import build
 from tests.support.flow_tables import example
 

@@ -3,8 +3,8 @@ from functools import cache
 import msgspec
 import pytest
 
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import Arrived, Dispatch, ProfilesLearnt
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import Arrived, Dispatch, ProfilesLearnt
 from tests.simulation.logs import DECIDERS
 from tests.support import build
 

@@ -5,7 +5,7 @@ The whole table: `python -m tests.simulation.faults`.
 
 import pytest
 
-from kairos.admission import RETRIES
+from kairos.core.admission import RETRIES
 from tests.simulation.faults import WORLDS, Callers
 
 CALLS = 800

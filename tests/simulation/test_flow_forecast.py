@@ -4,19 +4,19 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.live.runs.tables import open_table
-from kairos.model import SECOND
-from kairos.plan.forecast import forecast
-from kairos.plan.passes.prefill import MOST_ROWS
-from kairos.plan.pipeline import compile_plan
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_client import FlowClient
-from kairos.sim.flow_simulation import PoolOptions, simulate_flow
-from kairos.sim.processors import TEOLA, Surroundings
-from kairos.tools.flow_file import LoadedFlow
-from kairos.tools.flow_profiled import sampled_rows, simulated_profile
+from kairos.cli.flows.flow_profiled import sampled_rows, simulated_profile
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
+from kairos.simulate.processors import TEOLA, Surroundings
+from kairos.workflows.compile.forecast import forecast
+from kairos.workflows.compile.passes.prefill import MOST_ROWS
+from kairos.workflows.compile.pipeline import compile_plan
+from kairos.workflows.run.flow_file import LoadedFlow
+from kairos.workflows.run.tables import open_table
 from tests.support.flow_tables import FLOWS, example, rows
 
 POOL = PoolOptions(
@@ -84,7 +84,7 @@ def test_a_long_table_takes_as_much_longer_as_it_has_rows(monkeypatch, most):
     loaded, table = SIX["summarise_and_judge.yaml"], rows(200)
     whole, _ = compared(loaded, table)
     for name, number in most.items():
-        monkeypatch.setattr(f"kairos.plan.forecast.{name}", number)
+        monkeypatch.setattr(f"kairos.workflows.compile.forecast.{name}", number)
     part, _ = compared(loaded, table)
     assert part.rows == whole.rows == 200
     assert part.calls == pytest.approx(whole.calls, rel=0.02)

@@ -7,12 +7,12 @@ import msgspec
 
 from experiments.flow_workloads import words
 from kairos import flow
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import Dispatch, Finished
-from kairos.flow.functions import Functions
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_simulation import PoolOptions, simulate_flow
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import Dispatch, Finished
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
+from kairos.workflows.declare.functions import Functions
 
 POOL = PoolOptions(
     instances=2,

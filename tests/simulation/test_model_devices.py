@@ -6,23 +6,23 @@ import pytest
 from experiments.kv_tiers import KvTiers
 from experiments.model_devices import HostMemory, HostOptions, simulate_host
 from kairos import flow
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.execution.facts import OperatorsOpened
-from kairos.execution.limits import FlowLimits
-from kairos.execution.model_turns import DeviceTurn
-from kairos.flow.functions import Functions
-from kairos.plan.device_work import LoadTime
-from kairos.plan.flow_work import flow_work
-from kairos.plan.placement import place
-from kairos.plan.placement_baselines import round_robin
-from kairos.plan.prediction import predict
-from kairos.planner.kv_transfer import Link
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.host_tier import HostTier
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_client import FlowClient
-from kairos.sim.flow_simulation import PoolOptions, functions_runner, simulate_flow
-from kairos.sim.world import World
+from kairos.capacity.kv_transfer import Link
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.host_tier import HostTier
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.flow_simulation import PoolOptions, functions_runner, simulate_flow
+from kairos.simulate.world import World
+from kairos.workflows.compile.device_work import LoadTime
+from kairos.workflows.compile.flow_work import flow_work
+from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.placement_baselines import round_robin
+from kairos.workflows.compile.prediction import predict
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.facts import OperatorsOpened
+from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.model_turns import DeviceTurn
 
 LLAMA = msgspec.structs.replace(profile("a40-llama3-8b"), max_num_seqs=16)
 PROFILES = {"small": LLAMA, "large": msgspec.structs.replace(LLAMA, name="large")}

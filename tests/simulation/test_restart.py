@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from experiments.placements_vllm_workload import offered
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import ProfilesLearnt
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.world import World
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import ProfilesLearnt
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.world import World
 
 WORKFLOWS, RATE_PER_S = 48, 32.0
 # As quick as vLLM on a core with the model of `experiments.placements_vllm`, and its limits.

@@ -14,14 +14,14 @@ import msgspec
 import pytest
 
 from kairos.cli.main import main
-from kairos.live.observers.fact_log import FactLog, read_facts
-from kairos.live.process.child_process import start_child
-from kairos.model import SECOND
-from kairos.sim.plan import planner
-from kairos.sim.simulation import Simulation, summary
-from kairos.sim.world import WorldEvent
-from kairos.workload.load import Load, offered
-from kairos.workload.workflows import load
+from kairos.core.model import SECOND
+from kairos.host.child_process import start_child
+from kairos.observe.fact_log import FactLog, read_facts
+from kairos.simulate.plan import planner
+from kairos.simulate.simulation import Simulation, summary
+from kairos.simulate.workload.load import Load, offered
+from kairos.simulate.workload.workflows import load
+from kairos.simulate.world import WorldEvent
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "traces" / "demo-smollm2.jsonl.gz"

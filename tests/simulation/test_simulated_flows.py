@@ -8,15 +8,15 @@ import pytest
 
 from kairos import flow
 from kairos.cli.main import main
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.execution.limits import FlowFigures
-from kairos.flow.functions import Functions
-from kairos.plan.json_schema import problem
-from kairos.plan.operators import Generation, MessageTemplate
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_answers import answer, tokens_of
-from kairos.sim.flow_simulation import PoolOptions, simulate_flow
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.flow_answers import answer, tokens_of
+from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
+from kairos.workflows.compile.json_schema import problem
+from kairos.workflows.compile.operators import Generation, MessageTemplate
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.limits import FlowFigures
 
 WORDS = "growth of revenue against cost of capital in a year of change "
 POOL = PoolOptions(

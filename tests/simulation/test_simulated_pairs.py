@@ -2,10 +2,10 @@
 
 import pytest
 
-from kairos.engine_profile import StepCost
-from kairos.events import Dispatch, Finished
-from kairos.sim.kv_links import CacheLink, KvLinks
-from kairos.sim.world import WorldEvent
+from kairos.core.engine_profile import StepCost
+from kairos.core.events import Dispatch, Finished
+from kairos.simulate.kv_links import CacheLink, KvLinks
+from kairos.simulate.world import WorldEvent
 from tests.support.worlds import MS, call, profile, ran, submission, told
 
 # A token's cache is 100 bytes, which takes a µs, and a transfer 20 µs more.

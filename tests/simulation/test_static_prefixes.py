@@ -5,16 +5,16 @@ import msgspec
 
 from experiments.flow_workloads import trading
 from kairos import flow
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import Finished
-from kairos.execution.limits import FlowLimits
-from kairos.flow.functions import Functions
-from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_client import FlowClient
-from kairos.sim.flow_simulation import functions_runner
-from kairos.sim.world import World
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.events import Finished
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.engine.profiles import profile
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.flow_simulation import functions_runner
+from kairos.simulate.world import World
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.limits import FlowLimits
 
 PAUSE_US = 600 * SECOND
 LLAMA = profile("h200-llama3-8b")

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from kairos.engine_profile import StepCost
-from kairos.errors import InvalidRequest, QueueFull
-from kairos.events import (
+from kairos.core.engine_profile import StepCost
+from kairos.core.errors import InvalidRequest, QueueFull
+from kairos.core.events import (
     Arrived,
     Dispatch,
     Failed,
@@ -17,11 +17,11 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
-from kairos.model import SECOND
-from kairos.sim.clock import VirtualClock
-from kairos.sim.isolated import alone_us
-from kairos.sim.users import Users
-from kairos.sim.world import WorldEvent
+from kairos.core.model import SECOND
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.isolated import alone_us
+from kairos.simulate.users import Users
+from kairos.simulate.world import WorldEvent
 from tests.support import build
 from tests.support.worlds import MS, call, dispatched, profile, ran, submission, told, world
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from kairos.standin.bodies import StandInBody, chat_prompt
-from kairos.standin.script import Script, ScriptLimits
+from kairos.simulate.standin.bodies import StandInBody, chat_prompt
+from kairos.simulate.standin.script import Script, ScriptLimits
 from tests.faults.poison import POISON
 from tests.soak.engine import ENGINE_SEED, EngineKind
 

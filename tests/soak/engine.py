@@ -44,7 +44,9 @@ def _standin(directory: Path, number: int, port: int) -> Process:
         "--prefill-tokens-per-s": 1_000_000,
     }
     arguments = [each for option in options.items() for each in option]
-    return Process(directory, f"engine-{number}", *arguments, module="kairos.standin.server")
+    return Process(
+        directory, f"engine-{number}", *arguments, module="kairos.simulate.standin.server"
+    )
 
 
 def _vllm(directory: Path, number: int, port: int) -> Process:

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from kairos.events import Arrived, Cancelled, Failed, Finished, Record, Refuse
-from kairos.live.proxy.wait_comments import KEEP_ALIVE_S
-from kairos.model import SECOND
+from kairos.core.events import Arrived, Cancelled, Failed, Finished, Record, Refuse
+from kairos.core.model import SECOND
+from kairos.proxy.wait_comments import KEEP_ALIVE_S
 from tests.soak.asks import BURST_EVERY_S
 from tests.soak.client import Outcome
 from tests.soak.goodput import Goodput

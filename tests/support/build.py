@@ -5,10 +5,10 @@ from random import Random
 
 import numpy as np
 
-from kairos.balancer import Balancer
-from kairos.dispatcher.placements import placement_named
-from kairos.entitlements import Entitlements
-from kairos.events import (
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.placements import placement_named
+from kairos.core.entitlements import Entitlements
+from kairos.core.events import (
     Arrived,
     Cancelled,
     Event,
@@ -21,13 +21,13 @@ from kairos.events import (
     Record,
     Tick,
 )
-from kairos.learner import Learner
-from kairos.model import SECOND, Instance, Request
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.runtime import Runtime
-from kairos.scheduler.guard import PatienceGuard
-from kairos.scheduler.policies import policy_named
-from kairos.sim.clock import VirtualClock
+from kairos.core.learner import Learner
+from kairos.core.model import SECOND, Instance, Request
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.runtime import Runtime
+from kairos.core.scheduler.guard import PatienceGuard
+from kairos.core.scheduler.policies import policy_named
+from kairos.simulate.clock import VirtualClock
 
 MS = SECOND // 1000
 _ENTITLED = {"weights", "classes", "quotas"}

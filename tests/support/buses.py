@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from kairos.ports import Bus, Handler, Message, Outgoing
-from kairos.topics import DEAD_LETTERS
+from kairos.core.ports import Bus, Handler, Message, Outgoing
+from kairos.core.topics import DEAD_LETTERS
 
 TIMEOUT_S = 60
 

@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import msgspec
 
-from kairos.execution.commands import (
+from kairos.simulate.processor_answers import processed
+from kairos.workflows.compile.values import Missing, part
+from kairos.workflows.execute.commands import (
     DropCall,
     DropHeld,
     DropRow,
@@ -24,8 +26,8 @@ from kairos.execution.commands import (
     TouchPrefix,
     WriteRow,
 )
-from kairos.execution.executor import Executor
-from kairos.execution.facts import (
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import (
     CacheAnswered,
     CallAnswered,
     CallBroke,
@@ -37,9 +39,7 @@ from kairos.execution.facts import (
     RowRead,
     RowsAwaited,
 )
-from kairos.execution.limits import FlowLimits
-from kairos.plan.values import Missing, part
-from kairos.sim.processor_answers import processed
+from kairos.workflows.execute.limits import FlowLimits
 
 
 class Journal:

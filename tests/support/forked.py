@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from kairos.live.process import child_process
+from kairos.host import child_process
 
 LIMIT_S = 60
 FORKER = "kairos-forker"  # the name of the process that makes what a fork starts

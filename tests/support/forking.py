@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from select import POLLIN, poll
 
-from kairos.live.process import child_process
+from kairos.host import child_process
 from tests.support import forked
 
 # What commands import at their start or when they begin to work. A module that is missing here
@@ -32,16 +32,16 @@ from tests.support import forked
 IMPORTED = (
     "kairos.cli.main",
     "kairos.cli.run_follow",
-    "kairos.demo.command",
-    "kairos.live.engines.child",
-    "kairos.live.service",
-    "kairos.live.workers.child",
-    "kairos.live.workers.supervisor",
-    "kairos.standin.server",
-    "kairos.tools.explain",
-    "kairos.tools.flow_run",
-    "kairos.tools.replay",
-    "kairos.tools.run_shown",
+    "kairos.cli.demos.command",
+    "kairos.engines.child",
+    "kairos.service",
+    "kairos.cluster.workers.child",
+    "kairos.cluster.workers.supervisor",
+    "kairos.simulate.standin.server",
+    "kairos.observe.explain",
+    "kairos.cli.flows.flow_run",
+    "kairos.simulate.replay",
+    "kairos.workflows.run.run_shown",
     "pydantic.v1",
     "rich.console",
     "rich.progress",

@@ -5,8 +5,8 @@ import os
 import sys
 
 from kairos.cli.main import main
-from kairos.live.kafka.subscription import Subscription
-from kairos.live.orchestrate import follower
+from kairos.cluster.kafka.subscription import Subscription
+from kairos.cluster.orchestrate import follower
 
 SESSION_S = 3.0  # of Kafka's groups
 SAVE_S = 1.0  # of `kairos orchestrate`
@@ -17,7 +17,7 @@ if __name__ == "__main__":
     session_s = float(os.environ.get("KAIROS_TEST_SESSION_S", SESSION_S))
     Subscription.__init__.__kwdefaults__["session_s"] = session_s
     if sys.argv[1] == "demo":
-        from kairos.demo import gain
+        from kairos.cli.demos import gain
 
         gain.SEEDS = SEEDS
     main()

@@ -7,12 +7,12 @@ import secrets
 import sys
 from collections import Counter
 
-from kairos.live.kafka.cluster import parse_bus
-from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
-from kairos.live.kafka.topic_setup import ensure
-from kairos.live.process.child_process import start_child
-from kairos.ports import Message
-from kairos.topics import AGENTS, DEAD_LETTERS
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.core.ports import Message
+from kairos.core.topics import AGENTS, DEAD_LETTERS
+from kairos.host.child_process import start_child
 from tests.support.buses import TIMEOUT_S, consuming
 
 

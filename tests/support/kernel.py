@@ -4,8 +4,8 @@ import ctypes
 
 import numpy as np
 
-from kairos.dispatcher.demand import SLOTS
-from kairos.dispatcher.native import RESERVED_PLACE
+from kairos.core.dispatcher.demand import SLOTS
+from kairos.core.dispatcher.native import RESERVED_PLACE
 
 
 def forecast(placement, instance, at):

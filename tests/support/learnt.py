@@ -2,9 +2,9 @@
 
 from random import Random
 
-from kairos.learnt import QUANTILES, AgentProfile, Distribution
-from kairos.orchestrator.profiles import CallSample
-from kairos.position import Position
+from kairos.core.learnt import QUANTILES, AgentProfile, Distribution
+from kairos.core.orchestrator.profiles import CallSample
+from kairos.core.position import Position
 
 
 def sample(agent="writer", us=1_000_000, *, app="app", tenant="t", visit=1, **fields):

@@ -3,10 +3,10 @@
 import asyncio
 from collections import Counter, defaultdict
 
-from kairos.live.kafka.consumption import Consumption
-from kairos.live.kafka.items import Assigned, Passed, ReceivedMessage
-from kairos.live.kafka.trials import Trials
-from kairos.topics import DEAD_LETTERS
+from kairos.cluster.kafka.consumption import Consumption
+from kairos.cluster.kafka.items import Assigned, Passed, ReceivedMessage
+from kairos.cluster.kafka.trials import Trials
+from kairos.core.topics import DEAD_LETTERS
 from tests.support.buses import text
 
 LIMIT_S = 60

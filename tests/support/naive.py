@@ -1,9 +1,9 @@
 """Flows as plain recursion: one row after the other, one call after the other, nothing merged,
 fetched or left out. What an executor of any plan must come to."""
 
-from kairos.execution.requests import value_of
-from kairos.plan.invalid import OperatorFailed
-from kairos.plan.operators import (
+from kairos.simulate.processor_answers import processed
+from kairos.workflows.compile.invalid import OperatorFailed
+from kairos.workflows.compile.operators import (
     Branch,
     Chunking,
     Constant,
@@ -20,10 +20,10 @@ from kairos.plan.operators import (
     References,
     RegisteredCall,
 )
-from kairos.plan.retrieval import check_arguments, chunked, settings, without_asking
-from kairos.plan.templates import Expression, Template
-from kairos.plan.values import Missing, as_text, part
-from kairos.sim.processor_answers import processed
+from kairos.workflows.compile.retrieval import check_arguments, chunked, settings, without_asking
+from kairos.workflows.compile.templates import Expression, Template
+from kairos.workflows.compile.values import Missing, as_text, part
+from kairos.workflows.execute.requests import value_of
 
 ABSENT = object()
 

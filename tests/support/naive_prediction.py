@@ -1,17 +1,17 @@
 """Predict what a plan takes as it is defined: each row goes through each operator.
 
-A reference for `kairos.plan.prediction`, which looks at a row once for all operators that depend on
-the same. A value that is not known is a hash of what makes it.
+A reference for `kairos.workflows.compile.prediction`, which looks at a row once for all operators
+that depend on the same. A value that is not known is a hash of what makes it.
 """
 
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kairos.model import EXPECTED_COMPLETION_TOKENS
-from kairos.plan.check_templates import templates_of
-from kairos.plan.invalid import OperatorFailed
-from kairos.plan.operators import (
+from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.workflows.compile.check_templates import templates_of
+from kairos.workflows.compile.invalid import OperatorFailed
+from kairos.workflows.compile.operators import (
     Argument,
     Asking,
     Chunking,
@@ -27,14 +27,14 @@ from kairos.plan.operators import (
     Reference,
     References,
 )
-from kairos.plan.passes.structure import structure
-from kairos.plan.pipeline import Plan
-from kairos.plan.prediction import FlowPrediction, OperatorCalls
-from kairos.plan.references import needs
-from kairos.plan.retrieval import chunked
-from kairos.plan.signatures import of_structure
-from kairos.plan.templates import Opaque, Static, template
-from kairos.plan.values import BYTES_PER_TOKEN, Missing, as_text, part
+from kairos.workflows.compile.passes.structure import structure
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls
+from kairos.workflows.compile.references import needs
+from kairos.workflows.compile.retrieval import chunked
+from kairos.workflows.compile.signatures import of_structure
+from kairos.workflows.compile.templates import Opaque, Static, template
+from kairos.workflows.compile.values import BYTES_PER_TOKEN, Missing, as_text, part
 
 
 class Symbol(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """A pool that performs calls, and a process of it that dies, in the world of `pool_world`."""
 
-from kairos.topics import EVENTS
+from kairos.core.topics import EVENTS
 from tests.support.pool_world import World
 
 

@@ -14,19 +14,15 @@ from unittest import mock
 
 import msgspec
 
-from kairos.balancer import Balancer
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.errors import KairosError, MessageTooLarge, Unavailable
-from kairos.events import InstanceJoined, Record
-from kairos.live.kafka.cluster import MESSAGE_BYTES
-from kairos.live.kafka.producer import message_bytes
-from kairos.live.kafka.subscription import Assigned, CaughtUp, ReceivedMessage, Revoked
-from kairos.live.pool import epoch_fence as fence_module
-from kairos.live.pool import member as member_module
-from kairos.live.pool import performer as performer_module
-from kairos.live.pool.bus_calls import BusCalls
-from kairos.live.pool.member import PoolMember
-from kairos.live.pool.messages import (
+from kairos.cluster.kafka.cluster import MESSAGE_BYTES
+from kairos.cluster.kafka.producer import message_bytes
+from kairos.cluster.kafka.subscription import Assigned, CaughtUp, ReceivedMessage, Revoked
+from kairos.cluster.pool import epoch_fence as fence_module
+from kairos.cluster.pool import member as member_module
+from kairos.cluster.pool import performer as performer_module
+from kairos.cluster.pool.bus_calls import BusCalls
+from kairos.cluster.pool.member import PoolMember
+from kairos.cluster.pool.messages import (
     CALL,
     CAUSE,
     EPOCH,
@@ -37,19 +33,23 @@ from kairos.live.pool.messages import (
     TYPE,
     Told,
 )
-from kairos.live.pool.performer import Performer
-from kairos.live.proxy.asked import Asked
-from kairos.live.proxy.call import Call
-from kairos.live.proxy.engine import HttpEngine
-from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused, Limit
-from kairos.live.proxy.engine_client import EngineClient, Upstream
-from kairos.live.request.body import Body
-from kairos.live.request.client_response import ClientResponse
-from kairos.live.request.tokenizer import Tokenizers
-from kairos.live.request.tokens import PromptTokens
-from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
-from kairos.topics import EVENTS, REPLIES, REQUESTS
+from kairos.cluster.pool.performer import Performer
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.errors import KairosError, MessageTooLarge, Unavailable
+from kairos.core.events import InstanceJoined, Record
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.core.topics import EVENTS, REPLIES, REQUESTS
+from kairos.proxy.asked import Asked
+from kairos.proxy.call import Call
+from kairos.proxy.engine import HttpEngine
+from kairos.proxy.engine_answer import EngineAnswer, EngineRefused, Limit
+from kairos.proxy.engine_client import EngineClient, Upstream
+from kairos.request.body import Body
+from kairos.request.client_response import ClientResponse
+from kairos.request.tokenizer import Tokenizers
+from kairos.request.tokens import PromptTokens
 from tests.support import build
 
 POOL = "pool"

@@ -24,7 +24,7 @@ class Process:
     ):
         self.name = name
         self.log = directory / f"{name}.log"
-        self._words = ("kairos.live.engines.child", module, *arguments)
+        self._words = ("kairos.engines.child", module, *arguments)
         self._fresh = fresh
         self._environ = {**os.environ, **(environ or {})}
         self._process = None

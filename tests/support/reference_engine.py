@@ -1,11 +1,11 @@
 """The model of an engine once more, slow and obvious: one step at a time, token by token.
 
-It follows vLLM's scheduler line by line and shares no code with `kairos.sim.engine.engine`, which
-must do the same.
+It follows vLLM's scheduler line by line and shares no code with `kairos.simulate.engine.engine`,
+which must do the same.
 """
 
-from kairos.engine_profile import EngineProfile
-from kairos.sim.engine.engine_calls import CallProgress, EngineCall, EngineStats
+from kairos.core.engine_profile import EngineProfile
+from kairos.simulate.engine.engine_calls import CallProgress, EngineCall, EngineStats
 
 PS = 1_000_000  # in a µs
 

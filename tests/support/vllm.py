@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kairos.errors import SetupError
-from kairos.live.engines.vllm import installed_python
+from kairos.core.errors import SetupError
+from kairos.engines.vllm import installed_python
 from tests.support.processes import Process
 
 READY_S = 240
@@ -36,7 +36,7 @@ def running(directory, *more):
     # In which vLLM tells how it was started.
     environ = {"VLLM_SERVER_DEV_MODE": "1"}
     with Process(
-        directory, "vllm", *options, module="kairos.demo.vllm", environ=environ
+        directory, "vllm", *options, module="kairos.cli.demos.vllm", environ=environ
     ) as process:
         until = time.monotonic() + READY_S
         while "all are ready" not in process.said:
@@ -59,7 +59,7 @@ def vllm_process(directory, number, *, port, model, max_num_seqs, scratch):
         directory,
         f"vllm-{number}",
         *options,
-        module="kairos.live.engines.vllm",
+        module="kairos.engines.vllm",
         environ={"TMPDIR": scratch},
     )
 

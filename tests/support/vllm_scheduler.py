@@ -25,10 +25,10 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
-from kairos.engine_profile import EngineProfile, StepCost
-from kairos.sim.engine.engine import ModelledEngine
-from kairos.sim.engine.engine_calls import EngineCall
-from kairos.workload.prompt import PromptPiece
+from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.simulate.engine.engine import ModelledEngine
+from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.workload.prompt import PromptPiece
 from tests.support.reference_engine import ReferenceEngine, Request
 
 COSTS_US = (0, 0.25, 1, 3, 7.3, 1e-6)

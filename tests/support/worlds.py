@@ -1,12 +1,12 @@
 """Builders of small simulated worlds, on engines whose every step takes a millisecond."""
 
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_profile import EngineProfile, StepCost
-from kairos.events import Dispatch
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.world import World
-from kairos.workload import FileCall
-from kairos.workload.workflows import Submission, workflow
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.core.events import Dispatch
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.workload import FileCall
+from kairos.simulate.workload.workflows import Submission, workflow
+from kairos.simulate.world import World
 
 MS = 1000  # µs
 

@@ -8,9 +8,20 @@ on after the attacks in `STOPPED`; the others did nothing, as now.
 import msgspec
 import pytest
 
-from kairos.declared_plan import PlannedOperator, PlannedWork
-from kairos.entitlements import Entitlements, Quota, ServiceClass, TenantWeight
-from kairos.events import (
+from kairos.cluster.pool.messages import (
+    CAUSE,
+    EPOCH,
+    PERFORMER,
+    POOL,
+    TAKEOVER,
+    TOLD,
+    TURN,
+    TYPE,
+    Told,
+)
+from kairos.core.declared_plan import PlannedOperator, PlannedWork
+from kairos.core.entitlements import Entitlements, Quota, ServiceClass, TenantWeight
+from kairos.core.events import (
     Arrived,
     Bounced,
     Dispatch,
@@ -24,18 +35,7 @@ from kairos.events import (
     Refuse,
     Tick,
 )
-from kairos.live.pool.messages import (
-    CAUSE,
-    EPOCH,
-    PERFORMER,
-    POOL,
-    TAKEOVER,
-    TOLD,
-    TURN,
-    TYPE,
-    Told,
-)
-from kairos.topics import DISPATCHES, EVENTS, REQUESTS
+from kairos.core.topics import DISPATCHES, EVENTS, REQUESTS
 from tests.support import build
 from tests.support.played_pool import PlayedPool
 from tests.support.pool_world import POOL as NAME

@@ -17,13 +17,13 @@ from contextlib import suppress
 
 import pytest
 
-from kairos.errors import InvalidRequest, ModelNotFound
-from kairos.live.flows.chat_body import read_flow_chat
-from kairos.live.frontend.connection import Connection, ServerState
-from kairos.live.frontend.connection_limits import ConnectionLimits
-from kairos.live.request.body import read_body
-from kairos.live.request.identity.conversation import without_marks
-from kairos.live.request.large_body import BESIDE_BYTES
+from kairos.core.errors import InvalidRequest, ModelNotFound
+from kairos.gateway.server.connection import Connection, ServerState
+from kairos.gateway.server.connection_limits import ConnectionLimits
+from kairos.request.body import read_body
+from kairos.request.identity.conversation import without_marks
+from kairos.request.large_body import BESIDE_BYTES
+from kairos.workflows.serve.chat_body import read_flow_chat
 from tests.attacks.found.test_tenants import HERS, MINE, keys
 from tests.conformance.readers import Calls, Wire
 

@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from kairos.config import Settings
-from kairos.live.remote.service import processing_host
-from kairos.live.remote.wire import ABOUT
-from kairos.tenant_settings import KeySettings
+from kairos.cluster.processor_service import processing_host
+from kairos.settings.config import Settings
+from kairos.settings.tenants import KeySettings
+from kairos.workflows.remote.wire import ABOUT
 from tests.e2e.client import LIMIT_S
 
 MODELS, CHAT = "/v1/models", "/v1/chat/completions"

@@ -8,11 +8,11 @@ import re
 import pytest
 from aiohttp import web
 
-from kairos.batch_settings import BatchSettings
-from kairos.events import Cancelled
-from kairos.flow_settings import FlowSettings
-from kairos.live.processors.engine_group import EngineGroup
-from kairos.tenant_settings import KeySettings, QuotaSettings
+from kairos.core.events import Cancelled
+from kairos.settings.batches import BatchSettings
+from kairos.settings.flows import FlowSettings
+from kairos.settings.tenants import KeySettings, QuotaSettings
+from kairos.workflows.retrieve.engine_group import EngineGroup
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_workers import serve  # noqa: F401 - a fixture
 

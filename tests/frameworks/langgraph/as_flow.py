@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from graphs import GRAPHS
 
-from kairos.imports.langgraph import from_langgraph
-from kairos.tools.flow_run import run_flow
+from kairos.cli.flows.flow_run import run_flow
+from kairos.workflows.imports.langgraph import from_langgraph
 
 name, rows, url = sys.argv[1:]
 imported = from_langgraph(GRAPHS[name](), name)

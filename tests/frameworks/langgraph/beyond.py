@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import flow as report
 
-from kairos.errors import KairosError
-from kairos.imports.graph_state import GraphState, written
-from kairos.imports.langchain import NotLifted, lifted
-from kairos.imports.langgraph import from_langgraph
+from kairos.core.errors import KairosError
+from kairos.workflows.imports.graph_state import GraphState, written
+from kairos.workflows.imports.langchain import NotLifted, lifted
+from kairos.workflows.imports.langgraph import from_langgraph
 
 
 class State(TypedDict, total=False):

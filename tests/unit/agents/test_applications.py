@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from agents import cg, qa, rg
 from kairos.agent import Application, read_result, run, submit
-from kairos.live.bus.memory_bus import MemoryBus
-from kairos.ports import Message
-from kairos.topics import RESULTS
+from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.core.ports import Message
+from kairos.core.topics import RESULTS
 
 TIMEOUT_S = 60
 

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from agents.inputs import SOURCES, Input, load
-from kairos.errors import SetupError
-from kairos.tools.traces import catalogue, fetch
+from kairos.core.errors import SetupError
+from kairos.simulate.workload.traces import catalogue, fetch
 
 SOLUTIONS = """
 def late_fee(days_late):

@@ -4,7 +4,7 @@ import pytest
 
 from bench.poisoned import ENGINE
 from bench.poisoned_pool import HONEST, OTHER, SharedPool, Work
-from kairos.learnt import POOLED
+from kairos.core.learnt import POOLED
 
 WORK = Work(per_s=1.0)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kairos import agents_process
 from kairos.agent import Application
+from kairos.agents import process as agents_process
 from kairos.cli import agents, running
 from kairos.cli.main import app
-from kairos.errors import SetupError
+from kairos.core.errors import SetupError
 
 BUS = ("--bus", "kafka://127.0.0.1:1")
 GOOD = """

@@ -7,15 +7,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kairos import core_names
-from kairos.balancer import MAX_WAITING
 from kairos.cli.commands import COMMANDS, load
 from kairos.cli.main import app
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
-from kairos.scheduler.queue import MAX_WAIT_US
-from kairos.workflow_tracker import IDLE_US
+from kairos.core import core_names
+from kairos.core.balancer import MAX_WAITING
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import POLICIES
+from kairos.core.scheduler.queue import MAX_WAIT_US
+from kairos.core.workflow_tracker import IDLE_US
 
 # What no command needs to print its help.
 HEAVY = {

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from kairos.cli.happened import _last
-from kairos.model import SECOND
+from kairos.core.model import SECOND
 
 
 def at(*when):

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from kairos.cli.main import app
-from kairos.errors import SetupError
-from kairos.key_file import read_keys
+from kairos.core.errors import SetupError
+from kairos.settings.key_file import read_keys
 
 IN_FORCE = "kairos: to put it in force, send SIGHUP to each process that reads the file\n"
 STOPPED = """
 import os, signal, sys
-from kairos.workload import files
+from kairos.host import files
 from kairos.cli.main import main
 
 def fsync(_):

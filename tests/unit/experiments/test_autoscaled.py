@@ -1,9 +1,9 @@
 """Instances that are started and drained while a simulation runs."""
 
 from experiments.autoscaled import AutoscaledPool
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.world import World
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.scheduler.policies import POLICIES
+from kairos.simulate.world import World
 from tests.support.worlds import call, dispatched, profile, submission
 
 SECOND_MS = 1000

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kairos.core_names import MOVED
-from kairos.events import Arrived, Finished, ProfilesLearnt
-from kairos.learnt import QUANTILES, AgentProfile, Distribution
-from kairos.model import SECOND
+from kairos.core.core_names import MOVED
+from kairos.core.events import Arrived, Finished, ProfilesLearnt
+from kairos.core.learnt import QUANTILES, AgentProfile, Distribution
+from kairos.core.model import SECOND
 from tests.support import build
 
 

@@ -1,7 +1,7 @@
 """What a placement is told that knows every length."""
 
 from experiments.oracle import KnownLengths
-from kairos.learnt import QUANTILES, Distribution
+from kairos.core.learnt import QUANTILES, Distribution
 from tests.support import build
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from experiments.halo_cost import ReuseFactors
 from experiments.paper_costs import paper_costs
-from kairos.engine_profile import EngineProfile, StepCost
-from kairos.plan.fluid_engine import FluidCall
+from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.workflows.compile.fluid_engine import FluidCall
 
 ENGINE = EngineProfile(
     name="round",

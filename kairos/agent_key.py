@@ -1,9 +1,0 @@
-"""How an agent is known."""
-
-from kairos.model import Request
-
-AgentKey = tuple[str, str, str]  # tenant, app, agent
-
-
-def agent_key(request: Request) -> AgentKey:
-    return request.tenant, request.app or "", request.agent or ""

@@ -1,0 +1,315 @@
+"""The agent runtime: name an agent, say what it does with a message.
+
+    app = Application("qa", entry="router")
+
+    @app.agent("router")
+    async def router(task: Task) -> None:
+        verdict = await task.complete("You route questions.", task.text("text"), max_tokens=4)
+        await task.send("mathematics" if "math" in verdict else "humanities", task.value)
+
+    @app.agent("mathematics")
+    async def mathematics(task: Task) -> None:
+        answer = await task.complete("You solve problems.", task.text("text"), max_tokens=100)
+        await task.finish({"answer": answer})
+
+Who works for whom travels by itself, in headers, with every message and every LLM call. Delivery
+is at least once: an agent may see a message again, and a user a result. What an agent sends goes
+out when it returns; of an attempt that failed, nothing.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from kairos.agents.completion import reply_text
+from kairos.cluster.bus.envelope import (
+    DEAD_REASON,
+    DEAD_TOPIC,
+    Envelope,
+    Value,
+    forward,
+    read_envelope,
+    read_value,
+    write_message,
+)
+from kairos.core import header_names
+from kairos.core.core_names import NAME
+from kairos.core.errors import InvalidRequest, SetupError
+from kairos.core.model import IDENTIFIER, USER
+from kairos.core.ports import Bus, Message, Outgoing
+from kairos.core.topics import DEAD_LETTERS, RESULTS, inbox
+
+log = logging.getLogger(__name__)
+
+
+class LLM(Protocol):
+    """Answers chat completions."""
+
+    async def complete(self, body: Value, headers: Mapping[str, str]) -> Value:
+        """Return the OpenAI response to an OpenAI chat-completions body.
+
+        `headers` say who calls (`X-Kairos-*`) and name the call (`X-Request-Id`): a call that is
+        tried again keeps its name and counts `X-Kairos-Attempt` up. After `X-Kairos-Deadline`
+        nobody waits for the answer any more.
+
+        Raises:
+            KairosError: there is no answer; the message says what the server said.
+        """
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """How a workflow ended. `value` has a text `error` where it failed."""
+
+    workflow_id: str
+    app: str
+    value: Value
+
+
+class Task:
+    """A message in the hands of an agent, and what the agent can do about it."""
+
+    def __init__(self, app: "Application", message: Message, llm: LLM) -> None:
+        self.envelope = read_envelope(message)
+        self.value = read_value(message)
+        self._app = app
+        self._message = message
+        self.outgoing: list[Outgoing] = []  # what goes out when the agent is done
+        self._llm = llm
+        self._calls = 0
+        self._parent = self.envelope.parent  # the last call that was answered, here or before
+
+    @property
+    def deadline(self) -> int | None:
+        """When the workflow's time is up, in µs since the epoch. After it no task is begun."""
+        return self.envelope.deadline
+
+    def text(self, field: str) -> str:
+        """Return a field of the value.
+
+        Raises:
+            InvalidRequest: there is no such field, or it is no text.
+        """
+        text = self.value.get(field)
+        if not isinstance(text, str):
+            raise InvalidRequest(f"the message's value has no text '{field}'")
+        return text
+
+    async def complete(
+        self, system: str, user: str, *, max_tokens: int, temperature: float = 0.0, seed: int = 1
+    ) -> str:
+        """Ask the model under a system prompt, and return its text."""
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        body = {
+            "messages": messages,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "seed": seed,
+        }
+        headers = self._call_headers()
+        reply = reply_text(await self._llm.complete(body, headers))
+        self._parent = headers[header_names.REQUEST_ID]
+        return reply
+
+    async def send(self, agent: str, value: Value) -> None:
+        """Hand the workflow on to another agent of the application, or back to this one.
+
+        It goes out when the agent is done with this task: all that it sent, or, where it failed,
+        nothing.
+        """
+        if agent not in self._app.agents:
+            known = ", ".join(self._app.agents)
+            raise InvalidRequest(f"{self._app.name} has no agent '{agent}'; it has: {known}")
+        self._send(self._app.inbox(agent), agent, value)
+
+    async def finish(self, value: Value) -> None:
+        """End the workflow: the user gets this value."""
+        self._send(RESULTS, USER, value)
+
+    def _send(self, topic: str, agent: str, value: Value) -> None:
+        message = forward(
+            self._message, self.envelope, agent=agent, value=value, parent=self._parent
+        )
+        self.outgoing.append((topic, message))
+
+    def _call_headers(self) -> dict[str, str]:
+        """Redelivered, a task makes its calls under the names they had before.
+
+        A call's parent is the one that was answered last before it: of calls that wait for
+        several, the one they waited for longest. Calls made at once have the same parent.
+        """
+        self._calls += 1
+        envelope = self.envelope
+        span = envelope.traceparent.split("-")[2]
+        others = {header_names.PARENT_ID: self._parent, header_names.DEADLINE: envelope.deadline}
+        return {
+            header_names.WORKFLOW_ID: envelope.workflow_id,
+            header_names.APP: envelope.app,
+            header_names.AGENT: envelope.agent,
+            header_names.UPSTREAM: envelope.upstream,
+            header_names.STARTED_AT: str(envelope.started_at),
+            header_names.ATTEMPT: str(envelope.attempt),
+            **{name: str(each) for name, each in others.items() if each is not None},
+            header_names.REQUEST_ID: f"{span}-{self._calls}",
+            header_names.TRACE_PARENT: envelope.traceparent,
+        }
+
+
+Action = Callable[[Task], Awaitable[None]]
+Check = Callable[[], Awaitable[None]]
+
+
+class Application:
+    """Agents that work together. `entry` is the agent that gets the user's task."""
+
+    def __init__(self, name: str, *, entry: str) -> None:
+        self.name = _named(name)
+        self.entry = _named(entry)
+        self.agents: dict[str, Action] = {}
+        self.checks: dict[str, Check] = {}  # by agent
+
+    def agent(self, name: str, *, check: Check | None = None) -> Callable[[Action], Action]:
+        """Register the function below as the agent of that name.
+
+        Args:
+            name: Its name.
+            check: What is awaited before the agent takes tasks in a process; raises SetupError
+                where it cannot run there.
+        """
+
+        def register(action: Action) -> Action:
+            if _named(name) in self.agents or name == USER:
+                raise SetupError(f"{self.name}: the agent name '{name}' is taken")
+            self.agents[name] = action
+            if check is not None:
+                self.checks[name] = check
+            return action
+
+        return register
+
+    def inbox(self, agent: str) -> str:
+        return inbox(self.name, agent)
+
+
+async def submit(
+    bus: Bus,
+    app: Application,
+    value: Value,
+    *,
+    now_us: int,
+    msg_id: str | None = None,
+    deadline_us: int | None = None,
+) -> str:
+    """Start a workflow; return its id, under which its result will come.
+
+    Args:
+        deadline_us: since the epoch, as `now_us`. A task that is due after it ends the workflow
+            with an error as the result.
+
+    Raises:
+        InvalidRequest: `msg_id` is no identifier.
+    """
+    workflow_id = secrets.token_hex(16) if msg_id is None else msg_id
+    if not re.match(IDENTIFIER, workflow_id):
+        raise InvalidRequest("a msg_id has 1 to 128 letters, digits and _ . : @ / + = -")
+    envelope = Envelope(
+        workflow_id=workflow_id,
+        app=app.name,
+        agent=app.entry,
+        upstream=USER,
+        started_at=now_us,
+        deadline=deadline_us,
+        traceparent=f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01",
+    )
+    await bus.publish(app.inbox(app.entry), write_message(envelope, value))
+    return workflow_id
+
+
+async def run(
+    applications: Iterable[Application],
+    bus: Bus,
+    llm: LLM,
+    *,
+    concurrency: int = 64,
+    only: Container[str] | None = None,
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+) -> None:
+    """Run all agents until cancelled, each on up to `concurrency` workflows at once.
+
+    A task that its agent cannot do, even on the bus's last attempt, ends its workflow with an
+    error as the result. So does one whose deadline has passed: it is not worked on.
+
+    Processes that run the same agents share their tasks, and the reports of what failed.
+
+    Args:
+        only: the inboxes of the agents to run; None: all.
+
+    Raises:
+        SetupError: an application has no entry, or an agent cannot run here.
+    """
+    applications = list(applications)
+    for app in applications:
+        if app.entry not in app.agents:
+            raise SetupError(f"{app.name}: there is no agent '{app.entry}' to begin with")
+        for agent, check in app.checks.items():
+            if only is None or app.inbox(agent) in only:
+                await check()
+    async with asyncio.TaskGroup() as consumers:
+        for app in applications:
+            for agent in app.agents:
+                inbox, perform = app.inbox(agent), partial(_perform, app, agent, llm, now_us)
+                if only is None or inbox in only:
+                    consume = bus.consume(inbox, inbox, perform, concurrency=concurrency)
+                    consumers.create_task(consume)
+            report = partial(_report_failure, app)
+            consumers.create_task(bus.consume(DEAD_LETTERS, f"kairos.agents.{app.name}", report))
+
+
+def read_result(message: Message) -> Result:
+    """Read a result. Raises InvalidRequest: the message has another form."""
+    envelope = read_envelope(message)
+    value = read_value(message)
+    return Result(workflow_id=envelope.workflow_id, app=envelope.app, value=value)
+
+
+async def _perform(
+    app: Application, agent: str, llm: LLM, now_us: Callable[[], int], message: Message
+) -> Sequence[Outgoing]:
+    task = Task(app, message, llm)
+    receiver = (task.envelope.app, task.envelope.agent)
+    if receiver != (app.name, agent):
+        raise InvalidRequest(f"a message for {'.'.join(receiver)} is in {app.inbox(agent)}")
+    if task.deadline is not None and task.deadline <= now_us():
+        return [_failure(message, task.envelope, f"the deadline passed before {agent} was done")]
+    await app.agents[agent](task)
+    return task.outgoing
+
+
+async def _report_failure(app: Application, letter: Message) -> Sequence[Outgoing]:
+    if letter.headers.get(DEAD_TOPIC) not in [app.inbox(agent) for agent in app.agents]:
+        return ()
+    try:
+        envelope = read_envelope(letter)
+    except InvalidRequest as error:
+        log.warning("%s: a dead letter says of nobody whose it is: %s", app.name, error)
+        return ()
+    reason = letter.headers.get(DEAD_REASON, "for an unknown reason")
+    return [_failure(letter, envelope, f"{envelope.agent} failed: {reason}")]
+
+
+def _failure(message: Message, envelope: Envelope, error: str) -> Outgoing:
+    """Return a result that says why the workflow failed."""
+    value = {"error": error}
+    return RESULTS, forward(message, envelope, agent=USER, value=value, parent=envelope.parent)
+
+
+def _named(name: str) -> str:
+    if not re.match(NAME, name):
+        raise SetupError(f"the name '{name}' must be 1 to 64 letters, digits, _ and -")
+    return name

@@ -1,0 +1,286 @@
+"""Drives all batches of a directory: which lines go, what comes of them, and when a batch is over.
+
+Each line has one result, and is called until it has one: whoever drives next, after a crash, calls
+again what had none on the disk. What is refused for now waits, and is not counted as a failure.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
+
+from kairos.batches.batch_input import read_line
+from kairos.batches.batch_turns import BatchTurns, lines_ahead, rises
+from kairos.batches.database import KEEP_RESULT
+from kairos.batches.finishing import BatchFinishing
+from kairos.batches.kept import KeptBatches
+from kairos.batches.outputs import COMPLETED, FAILED, result_of, tokens_of
+from kairos.batches.records import BatchRecord
+from kairos.batches.work import BatchWork, SentLine
+from kairos.core.entitlements import STANDARD
+from kairos.core.header_names import AGENT, APP
+from kairos.core.model import SECOND
+from kairos.gateway.api.inner_call import InnerAnswer, InnerCall, InnerGateway
+from kairos.host.group_commit import GroupCommit
+from kairos.host.sqlite_file import connect
+
+logger = logging.getLogger(__name__)
+
+TRIES = 4  # of a line that engines fail
+LOOK_S = 0.5  # between two looks at what clients have asked for
+_TICK_S = 0.05
+_AGAIN_S = 5.0  # until an output that could not be written is tried again
+_AT_ONCE = 32  # lines, until others have their turn
+_IN_FLIGHT = 4_096
+_BACKLOG = 1_000  # results that are not on the disk yet; beyond, nothing is sent
+_FOR_NOW = (429, 503)  # refusals that say nothing of the line
+_DEFAULTS = {APP: "batch", AGENT: "line"}
+
+
+class BatchDriver:
+    def __init__(self, kept: KeptBatches, gateway: InnerGateway, now: Callable[[], int]) -> None:
+        """`now`: µs since the Unix epoch. Raises sqlite3.Error."""
+        self._kept, self._gateway, self._now = kept, gateway, now
+        self._works: dict[str, BatchWork] = {}
+        self._turns: dict[str, BatchTurns] = {}  # by tenant
+        self._changed = asyncio.Event()
+        self._beside: dict[str, asyncio.Task[None]] = {}  # by batch
+        self._looked_s = 0.0
+        self._disk_failed: OSError | sqlite3.Error | None = None  # beside
+        self._finishing = BatchFinishing(kept, now)
+        self._commit = GroupCommit(connect(kept.database_path), _note_disk)
+
+    @property
+    def _now_s(self) -> float:
+        return self._now() / SECOND
+
+    def wake(self) -> None:
+        """A client has asked for something."""
+        self._looked_s = 0.0
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled.
+
+        Raises:
+            OSError, sqlite3.Error: the disk does not do what it should.
+        """
+        try:
+            while True:
+                self._changed.clear()
+                self._check_disk()
+                if self._now_s - self._looked_s >= LOOK_S:
+                    self._looked_s = self._now_s
+                    await self._look()
+                for work in list(self._works.values()):
+                    await self._tend(work)
+                if not self._send():
+                    await self._wait()
+                await asyncio.sleep(0)
+        finally:
+            for task in self._beside.values():
+                task.cancel()
+            for work in self._works.values():
+                work.leave()
+            await asyncio.to_thread(self._commit.close, give_up=True)
+
+    def _check_disk(self) -> None:
+        """Whoever drives next reads from the disk what has results.
+
+        Raises:
+            OSError, sqlite3.Error: what is done beside, or the writer of results, met it.
+        """
+        self._commit.check()
+        if self._disk_failed is not None:
+            raise self._disk_failed
+
+    async def _tend(self, work: BatchWork) -> None:
+        """It has lines to send, or is brought to its end."""
+        is_dropped = work.record.id not in self._works  # while another was tended
+        if is_dropped or work.record.id in self._beside:
+            return
+        if work.is_low:
+            try:
+                work.has_read(await asyncio.to_thread(work.read_some))
+            except OSError as error:
+                work.leave()
+                self._drop(work)
+                await self._finishing.fail(work.record, error)
+                return
+        if work.is_over:
+            self._do_beside(work.record, self._finish(work))
+
+    def _do_beside(self, record: BatchRecord, work: Coroutine[None, None, None]) -> None:
+        """What takes long is not waited for."""
+        task = self._beside[record.id] = asyncio.create_task(work)
+        task.add_done_callback(partial(self._did, record))
+
+    def _did(self, record: BatchRecord, task: asyncio.Task[None]) -> None:
+        del self._beside[record.id]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, OSError | sqlite3.Error):
+            self._disk_failed = error
+        elif error is not None:
+            logger.error("batch %s met an error of Kairos's own", record.id, exc_info=error)
+        self.wake()
+
+    async def _wait(self) -> None:
+        limit_s = _TICK_S if self._works else LOOK_S
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    # What clients have asked for
+
+    async def _look(self) -> None:
+        for record in await asyncio.to_thread(self._kept.batches.open):
+            if record.id in self._beside:
+                continue
+            work = self._works.get(record.id)
+            if record.state == "validating":
+                self._do_beside(record, self._finishing.validate(record))
+            elif record.state == "in_progress" and work is None:
+                await self._begin(record)
+            elif work is not None:
+                self._direct(work, record)
+            else:
+                self._do_beside(record, self._finish_again(record))
+
+    async def _begin(self, record: BatchRecord) -> None:
+        path = self._kept.files.path_of(record.input_file_id)
+        done = await asyncio.to_thread(self._kept.batches.lines_done, record.id)
+        try:
+            work = BatchWork(record, path, done, self._now())
+        except OSError as error:
+            await self._finishing.fail(record, error)
+            return
+        self._works[record.id] = work
+        self._gateway.callers.add(record.id, record.caller)
+        self._turns.setdefault(record.caller.tenant, BatchTurns()).begin(record.id)
+        self._direct(work, record)
+
+    def _direct(self, work: BatchWork, record: BatchRecord) -> None:
+        """What is in flight may end; what waits still is not called."""
+        if record.state == "cancelling":
+            work.ends_as = "cancelled"
+        elif self._now_s >= record.expires_s:
+            work.ends_as = "expired"
+        elif not work.has_risen and self._rises(work):
+            work.has_risen, work.service_class = True, STANDARD
+            logger.info("batch %s rises: its window is near", record.id)
+        else:
+            return
+        for sent in list(work.in_flight.values()):
+            if self._gateway.is_waiting(sent.call):
+                self._forget(work, sent)
+                work.put_back(sent.line)
+
+    def _rises(self, work: BatchWork) -> bool:
+        record = work.record
+        allowed = record.caller.service_classes
+        if work.service_class == STANDARD or (allowed is not None and STANDARD not in allowed):
+            return False
+        window = record.created_s * SECOND, record.expires_s * SECOND
+        return rises(work.left, work.pace.line_us, self._now(), *window)
+
+    async def _finish(self, work: BatchWork) -> None:
+        await asyncio.to_thread(self._commit.settle)
+        if await self._finishing.finish(work.record):
+            self._drop(work)
+        else:
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _finish_again(self, record: BatchRecord) -> None:
+        """Somebody was about to, or had not begun."""
+        if not await self._finishing.finish(record):
+            await asyncio.sleep(_AGAIN_S)
+
+    def _drop(self, work: BatchWork) -> None:
+        record = work.record
+        work.close()
+        del self._works[record.id]
+        self._gateway.callers.remove(record.id)
+        turns = self._turns[record.caller.tenant]
+        turns.end(record.id)
+        if not turns:
+            del self._turns[record.caller.tenant]
+
+    # Lines
+
+    def _send(self) -> bool:
+        """Some lines. Returns whether there may be more to send at once."""
+        now_s, sent, total = self._now_s, 0, sum(len(w.in_flight) for w in self._works.values())
+        if self._commit.backlog > _BACKLOG:
+            return False
+        ahead = lines_ahead(len(self._turns))
+        for tenant, turns in self._turns.items():
+            works = {i: w for i, w in self._works.items() if w.record.caller.tenant == tenant}
+            waiting = sum(map(self._gateway.is_waiting, _calls(works.values())))
+            while waiting < ahead and total < _IN_FLIGHT and sent < _AT_ONCE:
+                having = [name for name, work in works.items() if work.has_line(now_s)]
+                name = turns.next(having)
+                if name is None:
+                    break
+                call = self._call(works[name], turns, now_s)
+                waiting += self._gateway.is_waiting(call)
+                total, sent = total + 1, sent + 1
+        return sent >= _AT_ONCE
+
+    def _call(self, work: BatchWork, turns: BatchTurns, now_s: float) -> InnerCall:
+        line, record = work.take_line(now_s), work.record
+        told = read_line(line.data)
+        of_key = {APP} if record.caller.app is not None else set()
+        named = {n: v for n, v in _DEFAULTS.items() if n not in of_key} | dict(record.headers)
+        call = InnerCall(
+            record.id,
+            f"{record.id}/{line.place.number}",
+            line.attempt,
+            record.endpoint,
+            work.service_class,
+            [(name.lower().encode(), value.encode()) for name, value in named.items()],
+            bytes(told.body),
+            self._ended,
+        )
+        charged = turns.goes(record.id)
+        work.in_flight[call.request_id] = SentLine(line, told.custom_id, call, charged)
+        self._gateway.take(call)
+        return call
+
+    def _ended(self, call: InnerCall, answer: InnerAnswer) -> None:
+        work = self._works[call.name]
+        sent, record = work.in_flight[call.request_id], work.record
+        line, status, now_s = sent.line, answer.status, self._now_s
+        self._forget(work, sent, tokens_of(answer))
+        self._changed.set()
+        if status in _FOR_NOW:
+            work.refused(now_s, answer.retry_after_s)
+            work.again(line, now_s)
+            return
+        failures = line.failures + 1
+        if (status is None or status >= 500) and failures < TRIES:
+            work.again(line, now_s + 2.0**failures, has_failed=True)
+            return
+        number = line.place.number
+        outcome = COMPLETED if status is not None and 200 <= status < 300 else FAILED
+        value = result_of(record.id, number, sent.custom_id, answer)
+        self._commit.add(KEEP_RESULT, record.id, number, outcome, value)
+        work.ended(self._now())
+
+    def _forget(self, work: BatchWork, sent: SentLine, tokens: int | None = None) -> None:
+        sent.call.leave()
+        del work.in_flight[sent.call.request_id]
+        self._turns[work.record.caller.tenant].ended(work.record.id, sent.charged, tokens)
+
+
+def _calls(works: Iterable[BatchWork]) -> Iterator[InnerCall]:
+    return (sent.call for work in works for sent in work.in_flight.values())
+
+
+def _note_disk(problem: str | None) -> None:
+    if problem is None:
+        logger.info("there is room on the disk again: batches go on")
+    else:
+        logger.warning("batches wait: %s", problem)

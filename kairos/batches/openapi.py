@@ -1,0 +1,107 @@
+"""What the gateway says of files and batches at `/openapi.json`, where it has them."""
+
+import msgspec
+
+from kairos.batches.asked_again import IDEMPOTENCY_KEY, MOST_CHARACTERS
+from kairos.batches.batch_routes import BATCHES, MAX_BATCHES, BatchAsked
+from kairos.batches.file_routes import MAX_FILES
+from kairos.batches.records import ENDPOINTS, MAX_KEPT_S, MAX_METADATA, MIN_KEPT_S
+from kairos.batches.views import BatchList, BatchObject, FileDeleted, FileList, FileObject
+from kairos.gateway.api.openapi import Json, in_path, json_of, route
+
+_TEXT: Json = {"type": "string"}
+_AFTER: Json = {"name": "after", "in": "query", "schema": _TEXT}
+_ORDER: Json = {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"]}}
+_PURPOSE: Json = {"name": "purpose", "in": "query", "schema": _TEXT}
+_KEY: Json = {
+    "name": IDEMPOTENCY_KEY,
+    "in": "header",
+    "description": "One of a request and of the same sent again, which makes nothing more",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS},
+}
+_UPLOAD: Json = {
+    "multipart/form-data": {
+        "schema": {
+            "type": "object",
+            "properties": {
+                "purpose": {"const": "batch"},
+                "file": {"type": "string", "format": "binary"},
+            },
+            "required": ["purpose", "file"],
+        }
+    }
+}
+
+# A number of seconds, minutes, hours or days, all of them below a week.
+_WINDOW = "^([1-9][0-9]{0,4}s|[1-9][0-9]{0,3}m|([1-9][0-9]?|1[0-5][0-9]|16[0-8])h|[1-7]d)$"
+
+
+def with_batches(described: Json) -> Json:
+    """The description of a gateway that has files and batches, too."""
+    views, schemas = msgspec.json.schema_components(
+        (FileObject, FileList, FileDeleted, BatchObject, BatchList, BatchAsked),
+        ref_template="#/components/schemas/{name}",
+    )
+    file, files, deleted, batch, batches, asked = views
+    _bound(schemas)
+    content: Json = {"application/octet-stream": {}}
+    file_id, batch_id = in_path("file_id"), in_path("batch_id")
+    paths: Json = {
+        "/v1/files": {
+            "post": route("Upload a file of calls", json_of(file), _KEY, body=_UPLOAD),
+            "get": route(
+                "The tenant's files", json_of(files), _limit(MAX_FILES), _AFTER, _ORDER, _PURPOSE
+            ),
+        },
+        "/v1/files/{file_id}": {
+            "get": route("One of them", json_of(file), file_id),
+            "delete": route("Delete it", json_of(deleted), file_id),
+        },
+        "/v1/files/{file_id}/content": {"get": route("What is in it", content, file_id)},
+        "/v1/batches": {
+            "post": route("Make the calls of a file", json_of(batch), _KEY, body=json_of(asked)),
+            "get": route(
+                "The tenant's batches, the latest first",
+                json_of(batches),
+                _limit(MAX_BATCHES, BATCHES),
+                _AFTER,
+            ),
+        },
+        "/v1/batches/{batch_id}": {"get": route("One of them", json_of(batch), batch_id)},
+        "/v1/batches/{batch_id}/cancel": {
+            "post": route("Make no more of its calls", json_of(batch), batch_id)
+        },
+    }
+    components = described["components"]
+    all_schemas = {**components["schemas"], **schemas}
+    return {
+        **described,
+        "paths": {**described["paths"], **paths},
+        "components": {**components, "schemas": all_schemas},
+    }
+
+
+def _bound(schemas: Json) -> None:
+    """What the types do not say."""
+    fields = schemas["BatchAsked"]["properties"]
+    fields["endpoint"] = {"enum": list(ENDPOINTS)}
+    fields["completion_window"] = {"type": "string", "pattern": _WINDOW}
+    fields["metadata"] = {
+        "type": ["object", "null"],
+        "additionalProperties": {"type": "string", "maxLength": 512},
+        "propertyNames": {"maxLength": 64},
+        "maxProperties": MAX_METADATA,
+    }
+    fields["output_expires_after"] = {
+        "type": ["object", "null"],
+        "properties": {
+            "anchor": {"const": "created_at"},
+            "seconds": {"type": "integer", "minimum": MIN_KEPT_S, "maximum": MAX_KEPT_S},
+        },
+        "required": ["anchor", "seconds"],
+    }
+
+
+def _limit(most: int, usual: int | None = None) -> Json:
+    schema = {"type": "integer", "minimum": 1, "maximum": most, "default": usual or most}
+    return {"name": "limit", "in": "query", "schema": schema}

@@ -1,0 +1,64 @@
+"""Batches in a process that serves clients, where a directory is named for them."""
+
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import TYPE_CHECKING, Protocol
+
+from kairos.gateway.api.gateway import Gateway
+from kairos.gateway.auth.access import Access, authorization
+from kairos.host.clock import WallClock
+from kairos.settings.batches import BatchSettings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+class BatchService(Protocol):
+    def add_to(self, app: "FastAPI") -> None:
+        """Add the routes, before those that pass requests on."""
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        """What is to run beside the service."""
+
+
+class BatchesOff:
+    """No directory is named."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def add_to(self, app: "FastAPI") -> None:
+        from fastapi import Request as HttpRequest
+        from fastapi.responses import Response
+
+        from kairos.batches.records import NoBatches
+
+        async def refuse(request: HttpRequest) -> Response:
+            await self._access.admitted(authorization(request))
+            raise NoBatches
+
+        for path in (
+            "/v1/files",
+            "/v1/files/{rest:path}",
+            "/v1/batches",
+            "/v1/batches/{rest:path}",
+        ):
+            app.api_route(path, methods=["GET", "POST", "DELETE"])(refuse)
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        return []
+
+
+@contextlib.asynccontextmanager
+async def batching(
+    settings: BatchSettings | None, access: Access, gateway: Gateway
+) -> AsyncIterator[BatchService]:
+    """Raises SetupError: the directory cannot hold batches."""
+    if settings is None:
+        yield BatchesOff(access)
+        return
+    from kairos.batches.batches_on import BatchesOn
+    from kairos.batches.kept import KeptBatches
+
+    with contextlib.closing(KeptBatches(settings)) as kept:
+        yield BatchesOn(kept, access, gateway, WallClock().now)

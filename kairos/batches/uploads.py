@@ -1,0 +1,188 @@
+"""Files as clients send them: from the connection to the disk, piece by piece."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from starlette.requests import Request
+
+from kairos.batches.records import MAX_KEPT_S, MIN_KEPT_S, BatchLimit, FileTooLarge
+from kairos.core.errors import BodyTooSlow, InvalidRequest, Unavailable
+from kairos.request.multipart import (
+    FormReader,
+    NoForm,
+    PartBegan,
+    PartContent,
+    PartEnded,
+    boundary_of,
+)
+
+PIECE_S = 60.0  # longest silence of an upload
+AT_ONCE = 4  # uploads of a tenant, in a process
+_FIELD_BYTES = 1_024
+_WRITE_BYTES = 1 << 20
+_FILENAME = 255  # characters
+
+
+class Uploaded(msgspec.Struct, frozen=True):
+    purpose: str
+    filename: str
+    size_bytes: int
+    kept_s: int | None  # None: as all are
+
+
+class UploadsUnderWay:
+    """How many each tenant has."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, int] = {}
+
+    @contextmanager
+    def one_of(self, tenant: str) -> Iterator[None]:
+        """Raises BatchLimit."""
+        if self._of.get(tenant, 0) >= AT_ONCE:
+            raise BatchLimit(f"{AT_ONCE} files are being uploaded already: wait for one of them")
+        self._of[tenant] = self._of.get(tenant, 0) + 1
+        try:
+            yield
+        finally:
+            left = self._of.pop(tenant) - 1
+            if left:
+                self._of[tenant] = left
+
+
+class _Form:
+    """The fields of an upload, and the file, which goes to the disk."""
+
+    def __init__(self, file: BinaryIO, limit_bytes: int) -> None:
+        self._file, self._limit_bytes = file, limit_bytes
+        self.fields: dict[str, str] = {}
+        self.filename: str | None = None
+        self.size_bytes = 0
+        self._name: str | None = None  # of the plain field that comes
+        self._value = b""
+        self._pending = bytearray()
+
+    def take(self, event: PartBegan | PartContent | PartEnded) -> None:
+        match event:
+            case PartBegan(name, filename):
+                self._name, self._value = (name if filename is None else None), b""
+                if filename is not None:
+                    if self.filename is not None or name != "file":
+                        raise NoForm("it has other files than one whose name is 'file'")
+                    self.filename = filename
+            case PartContent(data):
+                if self._name is None:
+                    self._take_content(data)
+                else:
+                    self._value += data
+                    if len(self._value) > _FIELD_BYTES:
+                        raise NoForm(f"a field has over {_FIELD_BYTES} bytes")
+            case PartEnded():
+                if self._name is not None:
+                    self.fields[self._name] = self._value.decode("utf-8", "replace")
+
+    def _take_content(self, data: bytes) -> None:
+        self.size_bytes += len(data)
+        if self.size_bytes > self._limit_bytes:
+            raise FileTooLarge(self._limit_bytes)
+        self._pending += data
+
+    async def write(self, *, all_of_it: bool = False) -> None:
+        """What has come, once that is worth a thread."""
+        if len(self._pending) >= _WRITE_BYTES or (all_of_it and self._pending):
+            pending, self._pending = self._pending, bytearray()
+            await asyncio.to_thread(self._file.write, pending)
+
+
+async def upload(request: Request, path: Path, limit_bytes: int) -> Uploaded:
+    """Take the file of a form to this path, which is new; it is on the disk then. Whatever is
+    raised, nothing is left there.
+
+    Raises:
+        NoForm, FileTooLarge, InvalidRequest, BodyTooSlow.
+        Unavailable: the disk takes nothing.
+        ClientDisconnect: nobody waits for the answer.
+    """
+    reader = FormReader(boundary_of(request.headers.get("content-type", "")))
+    try:
+        with _new(path) as file:
+            form = _Form(file, limit_bytes)
+            async for piece in _pieces(request):
+                for event in reader.feed(piece):
+                    form.take(event)
+                await form.write()
+            told = _told(form, is_whole=reader.is_whole)
+            await form.write(all_of_it=True)
+            await asyncio.to_thread(_sync, file)
+    except OSError as error:
+        _remove(path)
+        raise Unavailable(f"the file cannot be kept: {error.strerror}") from error
+    except BaseException:
+        _remove(path)
+        raise
+    return told
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(PIECE_S):
+                piece = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise BodyTooSlow(PIECE_S) from None
+        yield piece
+
+
+def _new(path: Path) -> BinaryIO:
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: PTH123
+
+
+def _told(form: _Form, *, is_whole: bool) -> Uploaded:
+    """Raises NoForm, InvalidRequest."""
+    if not is_whole or form.filename is None:
+        raise NoForm("it breaks off" if form.filename is not None else "it has none")
+    purpose = form.fields.get("purpose")
+    if purpose != "batch":
+        raise InvalidRequest("purpose must be 'batch': other files are not kept here")
+    name = "".join(each for each in form.filename or "" if each.isprintable())
+    anchor, seconds = (form.fields.get(f"expires_after[{of}]") for of in ("anchor", "seconds"))
+    kept_s = kept_for(anchor, seconds)
+    return Uploaded(purpose, name[:_FILENAME] or "file", form.size_bytes, kept_s)
+
+
+def kept_for(anchor: object, seconds: object) -> int | None:
+    """How long a file is kept, as `expires_after` says; None: it does not.
+
+    Raises:
+        InvalidRequest: it says what cannot be.
+    """
+    if anchor is None and seconds is None:
+        return None
+    if isinstance(seconds, str) and seconds.isascii() and seconds.isdigit() and len(seconds) < 10:
+        seconds = int(seconds)
+    if anchor != "created_at" or not (
+        isinstance(seconds, int) and MIN_KEPT_S <= seconds <= MAX_KEPT_S
+    ):
+        raise InvalidRequest(
+            "expires_after has the anchor 'created_at', and seconds from "
+            f"{MIN_KEPT_S} to {MAX_KEPT_S}"
+        )
+    return seconds
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)

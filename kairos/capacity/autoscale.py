@@ -1,0 +1,187 @@
+"""Keeps a pool as large as its work needs: looks, decides, says why, and, where it is told to,
+starts and drains engines.
+
+An engine that is started is added to the pool once it answers. One that is not needed drains first,
+and is stopped when nothing runs on it. One that cannot be stopped is tried again, and left to the
+operator in the end; the pool is scaled on meanwhile. Whoever interrupts leaves the pool as it is.
+
+Of pairs the instances that generate answers are scaled: those have the calls. Instances that
+compute prompts for others are not counted.
+"""
+
+from collections.abc import Callable
+
+from kairos.capacity.autoscaling import Autoscaler, Decision
+from kairos.capacity.operated_pool import OperatedPool, SeenInstance
+from kairos.capacity.scaling_file import ScaledEngines, ScalingFile
+from kairos.core.errors import SetupError
+from kairos.host import health_probe as health
+from kairos.settings.tls import TlsFiles
+
+_PROBE_S = 2.0
+
+
+class PoolScaler:
+    """`step` every few seconds."""
+
+    def __init__(
+        self,
+        pool: OperatedPool,
+        file: ScalingFile,
+        engines: ScaledEngines | None,
+        say: Callable[[str], None],
+    ) -> None:
+        """`engines`: None: nothing is started or drained, only said."""
+        self._pool, self._file, self._engines, self._say = pool, file, engines, say
+        self._scaler = Autoscaler(file.pool)
+        self._own: list[str] = []  # engines that can be stopped, as they were started
+        self._starting: dict[str, float] = {}  # since when
+        self._draining: set[str] = set()
+        self._stopping: dict[str, float] = {}  # when each was last seen in the pool
+        self._left: set[str] = set()  # that could not be stopped
+        self._adopted = False
+        self._not_before_s = 0.0  # no engine is started: one has failed
+
+    def step(self, now_s: float) -> Decision | None:
+        """`now_s`: of a clock that never goes back. None: the pool could not be seen, which is
+        said."""
+        try:
+            work, seen = self._pool.work(), self._pool.instances()
+            self._look_after(seen, now_s)
+        except SetupError as error:
+            self._say(f"{error}; nothing is changed")
+            return None
+        serving = sum(_is_used(each) and _is_scaled(each) for each in seen.values())
+        starting = [url for url in self._starting if not _is_used(seen.get(url))]
+        decision = self._scaler.decide(work.look, serving, len(starting))
+        self._say(
+            f"{serving} serve, {len(starting)} start, {len(self._draining)} drain, "
+            f"{work.waiting} calls wait: {_told(decision)}"
+        )
+        if self._engines is not None:
+            self._carry_out(decision, self._engines, seen, now_s)
+        return decision
+
+    def _look_after(self, seen: dict[str, SeenInstance], now_s: float) -> None:
+        """Engines that come, and those that go."""
+        engines = self._engines
+        if engines is None:
+            return
+        if not self._adopted:
+            self._own, self._adopted = engines.adopted(seen), True
+        for url in list(self._starting):
+            self._look_at_starting(engines, url, seen.get(url), now_s)
+        for url in sorted(self._draining - seen.keys()):
+            self._draining.discard(url)
+            self._stopping[url] = now_s
+        for url in sorted(self._stopping):
+            if url in seen:
+                self._stopping[url] = now_s
+            else:
+                self._stop(engines, url, now_s)
+
+    def _stop(self, engines: ScaledEngines, url: str, now_s: float) -> None:
+        since_s = now_s - self._stopping[url]
+        try:
+            engines.stop(url)
+        except SetupError as error:
+            if since_s < self._file.stop_s:
+                self._say(f"{url} is not stopped yet, and is tried again: {error}")
+                return
+            self._left.add(url)
+            self._say(f"{url} could not be stopped for {since_s:.0f} s: {error}; stop it yourself")
+        else:
+            self._say(f"{url} has drained, and is stopped")
+        del self._stopping[url]
+        self._own.remove(url)
+
+    def _look_at_starting(
+        self, engines: ScaledEngines, url: str, seen: SeenInstance | None, now_s: float
+    ) -> None:
+        since_s = now_s - self._starting[url]
+        if _is_used(seen):
+            del self._starting[url]
+            self._say(f"{url} serves, {since_s:.0f} s after it was started")
+        elif (why := engines.failed(url)) is not None or since_s > self._file.ready_s:
+            self._give_up(url, seen, now_s)
+            self._not_before_s = now_s + self._file.pool.calm_s
+            why = why or f"it did not serve in {self._file.ready_s:.0f} s"
+            self._say(f"{url}: {why}; the next is started in {self._file.pool.calm_s:.0f} s")
+        elif seen is None and _answers(url):
+            self._pool.add(url, self._file.engine)
+
+    def _give_up(self, url: str, seen: SeenInstance | None, now_s: float) -> None:
+        """It is stopped once the pool does not know it any more."""
+        if seen is not None:
+            self._pool.drain(seen.id)
+        del self._starting[url]
+        self._stopping[url] = now_s
+
+    def _carry_out(
+        self,
+        decision: Decision,
+        engines: ScaledEngines,
+        seen: dict[str, SeenInstance],
+        now_s: float,
+    ) -> None:
+        try:
+            for _ in range(decision.change):
+                self._start(engines, seen, now_s)
+            for _ in range(-decision.change):
+                self._drain(seen, now_s)
+        except SetupError as error:
+            self._say(str(error))
+
+    def _start(self, engines: ScaledEngines, seen: dict[str, SeenInstance], now_s: float) -> None:
+        if self._draining:
+            url = min(self._draining, key=self._own.index)
+            self._pool.add(url, self._file.engine)
+            self._draining.discard(url)
+            self._starting[url] = now_s  # it is not used at once
+            self._say(f"{url} was draining, and is used again")
+        elif now_s < self._not_before_s:
+            self._say(f"none is started for {self._not_before_s - now_s:.0f} s: one has failed")
+        else:
+            url = engines.start([*seen, *self._own, *self._left])
+            self._own.append(url)
+            self._starting[url] = now_s
+            self._say(f"{url} is started")
+
+    def _drain(self, seen: dict[str, SeenInstance], now_s: float) -> None:
+        """The last that was started."""
+        going = self._draining | self._stopping.keys()
+        able = [url for url in self._own if url not in going and _is_scaled(seen.get(url))]
+        if not able:
+            self._say("none of those that serve was started here, so none is drained")
+            return
+        url = able[-1]
+        if url in self._starting:
+            self._give_up(url, seen.get(url), now_s)
+            self._say(f"{url} is given up before it served")
+        elif url in seen:
+            self._pool.drain(seen[url].id)
+            self._draining.add(url)
+            self._say(f"{url} drains")
+
+
+def _is_used(seen: SeenInstance | None) -> bool:
+    return seen is not None and seen.state == "in_use"
+
+
+def _is_scaled(seen: SeenInstance | None) -> bool:
+    """What is not in the pool yet will generate answers."""
+    return seen is None or seen.phase != "prefill"
+
+
+def _answers(url: str) -> bool:
+    try:
+        health.check(url, TlsFiles(), _PROBE_S)
+    except SetupError:
+        return False
+    return True
+
+
+def _told(decision: Decision) -> str:
+    count = abs(decision.change)
+    what = "keep them" if not count else f"{'start' if decision.change > 0 else 'drain'} {count}"
+    return f"{what} ({decision.needed:.2f} needed): {decision.why}"

@@ -1,0 +1,135 @@
+"""What a call takes of an instance that serves both phases, or one of them, at its largest batch.
+
+Busy time is in seconds of the whole instance: a decode step of b sequences counts as a b-th for
+each of them, and of p stages each counts as a p-th. An instance that is busy all the time can do no
+more; so calls a second times busy seconds is how many instances they need at the least.
+"""
+
+import math
+from collections.abc import Callable
+from enum import StrEnum
+
+import msgspec
+
+from kairos.capacity.engine_rates import EngineRates, attended_pairs
+
+
+class Phases(StrEnum):
+    """Of LLM calls, what an instance serves."""
+
+    BOTH = "both"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class CallShape(msgspec.Struct, frozen=True, kw_only=True):
+    """An LLM call, in tokens."""
+
+    prompt: float
+    answer: float
+    cached: float = 0.0  # of the prompt
+    new_cv2: float = 0.0  # of new tokens over calls: squared deviation over mean
+    together: float = 1.0  # calls that begin in the same instant, as a call of them counts them
+
+    @property
+    def new(self) -> float:
+        """Of the prompt, what must be computed."""
+        return self.prompt - self.cached
+
+    @property
+    def context(self) -> float:
+        """That a step reads, in the mean over the answer."""
+        return self.prompt + self.answer / 2
+
+
+class LatencyTargets(msgspec.Struct, frozen=True, kw_only=True):
+    """Of every call. inf: none."""
+
+    ttft_s: float = math.inf
+    tpot_s: float = math.inf
+
+
+NO_TARGETS = LatencyTargets()
+
+
+class InstanceUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one call by one instance."""
+
+    busy_s: float  # of the instance
+    latency_s: float  # of the call, at the largest batch, without waiting
+    batch: int = 1
+
+
+def use(
+    rates: EngineRates, call: CallShape, phases: Phases, targets: LatencyTargets = NO_TARGETS
+) -> InstanceUse | None:
+    """None: the instance cannot serve such calls within the targets."""
+    if phases is Phases.PREFILL:
+        return _prefill(rates, call, targets)
+    if phases is Phases.DECODE:
+        return _decode(rates, call, targets)
+    return _both(rates, call, targets)
+
+
+def _prefill(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> InstanceUse | None:
+    """As many prompts share a step as it takes, and as are in time together."""
+
+    def latency_s(prompts: int) -> float:
+        return rates.call_s + rates.prefill_s(call.new, call.cached, prompts)
+
+    if call.prompt > rates.kv_tokens:
+        return None
+    most = max(1, min(int(rates.chunk_tokens / max(call.new, 1.0)), rates.max_num_seqs))
+    prompts = _largest(most, lambda count: latency_s(count) <= targets.ttft_s)
+    if not prompts:
+        return None
+    computing = rates.prefill_s(call.new, call.cached, prompts)
+    return InstanceUse(
+        busy_s=computing / prompts / rates.stages, latency_s=latency_s(prompts), batch=prompts
+    )
+
+
+def _decode(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> InstanceUse | None:
+    batch = rates.largest_batch(call.context, targets.tpot_s)
+    if not batch:
+        return None
+    step = rates.step_s(batch / rates.stages, call.context)
+    return InstanceUse(busy_s=call.answer * step / batch, latency_s=call.answer * step, batch=batch)
+
+
+def _both(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> InstanceUse | None:
+    """Prompts are computed in the steps of those that decode.
+
+    Each sequence that ends makes room for a prompt: with each token of a batch, as many prompts are
+    begun as sequences end.
+    """
+    pairs = attended_pairs(call.new, call.cached)
+    answer = max(call.answer, 1.0)
+
+    def token_s(batch: int) -> float:
+        return rates.mixed_step_s(batch, call.context, batch / answer, call.new, pairs)
+
+    def ttft_s(batch: int) -> float:
+        return rates.call_s + rates.beside_s(batch, call.context, call.new, pairs)
+
+    most = rates.largest_batch(call.context) // rates.stages
+    batch = _largest(most, lambda b: token_s(b) <= targets.tpot_s and ttft_s(b) <= targets.ttft_s)
+    if not batch:
+        return None
+    return InstanceUse(
+        busy_s=answer * token_s(batch) / (batch * rates.stages),
+        latency_s=ttft_s(batch) + call.answer * token_s(batch),
+        batch=batch * rates.stages,
+    )
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `most` that fits, where all below it do; 0: none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,116 @@
+"""What a demo does: which tasks, in which order, when."""
+
+import importlib
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+from random import Random
+from typing import Any
+
+import msgspec
+
+from kairos.agents.runtime import Application
+from kairos.cli.demos.options import Options
+from kairos.core.errors import SetupError
+from kairos.simulate.workload import (
+    Burstiness,
+    arrival_model,
+    arrivals,
+    burstiness,
+    from_trace,
+    time_scale,
+)
+from kairos.simulate.workload.traces import fetched
+
+# The share of each application: the more calls its workflows make, the fewer of them.
+WEIGHTS = {"qa": 3, "rg": 2, "cg": 1}
+_LONG_SERIES = 20_000  # arrivals from which the burstiness of a process can be told
+
+
+class DemoSubmission(msgspec.Struct, frozen=True, kw_only=True):
+    """One user task, and when it is given, from the start of the demo."""
+
+    at_us: int
+    app: Application
+    question: str
+    value: dict[str, Any]
+
+
+class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tasks arrive, and how bursty that is."""
+
+    at_us: list[int]
+    source: str
+    here: Burstiness  # of this run's arrivals, as far as so few can tell
+    process: Burstiness  # of a long series of the same process
+    trace: Burstiness  # of the trace that it stands for
+
+
+def plan_arrivals(options: Options) -> Arrivals:
+    """The trace's own arrivals where it has been fetched, else those of a process like it."""
+    name, count, rate, seed = options.arrivals, options.workflows, options.rate_per_s, options.seed
+    scale = time_scale(name, rate)
+    long = arrivals(name, _LONG_SERIES, rate, seed)
+    at_us, source = arrivals(name, count, rate, seed), "generated like it"
+    if name.startswith("azure-"):
+        try:
+            at_us, source = from_trace(fetched(name), count, rate, seed), "the trace itself"
+        except SetupError:
+            source += f"; `kairos traces fetch {name}` for the trace itself"
+    model = arrival_model(name)
+    return Arrivals(
+        at_us=at_us,
+        source=source,
+        here=burstiness(at_us, scale),
+        process=burstiness(long, scale),
+        trace={"cv": model.cv, "index_of_dispersion": {**model.index_of_dispersion}},
+    )
+
+
+def plan_submissions(options: Options, at_us: Sequence[int]) -> list[DemoSubmission]:
+    """Tasks of the applications by weight, shuffled, with inputs in an order of the seed's.
+
+    Raises:
+        SetupError: an application is not known, or this is no checkout.
+    """
+    for app in options.apps:
+        if app not in WEIGHTS:
+            raise SetupError(f"there is no application '{app}'; choose from: {', '.join(WEIGHTS)}")
+    random = Random(options.seed)  # noqa: S311 (a workload, not a secret)
+    mix = [app for app in options.apps for _ in range(WEIGHTS[app])]
+    order = list(islice(cycle(mix), len(at_us)))
+    random.shuffle(order)
+    tasks = {app: _tasks(app, options.inputs, random) for app in options.apps}
+    return [
+        msgspec.structs.replace(next(tasks[app]), at_us=at)
+        for app, at in zip(order, at_us, strict=True)
+    ]
+
+
+def _tasks(name: str, chosen: Sequence[str], random: Random) -> Iterator[DemoSubmission]:
+    """Endless tasks of an application, in equal parts of each of the chosen data sets for it."""
+    try:
+        app = importlib.import_module(f"agents.{name}").app
+        inputs = importlib.import_module("agents.inputs")
+    except ModuleNotFoundError as error:
+        raise SetupError(
+            f"the demo's applications are not here ({error}): run it from a checkout of Kairos, "
+            "after `make install`"
+        ) from error
+    if unknown := [source for source in chosen if source not in inputs.SOURCES]:
+        known = ", ".join(inputs.SOURCES)
+        raise SetupError(f"no inputs are called '{unknown[0]}'; choose from: {known}")
+    sources = [source for source in chosen if inputs.SOURCES[source].app == name] or ["builtin"]
+    shuffled = [cycle(_shuffled(inputs.load(name, source), random)) for source in sources]
+    return (_submission(app, next(source)) for source in cycle(shuffled))
+
+
+def _shuffled(inputs: list[Any], random: Random) -> list[Any]:
+    random.shuffle(inputs)
+    return inputs
+
+
+def _submission(app: Application, task: Any) -> DemoSubmission:
+    # What a user would send: the right answer is not for the agents.
+    value = {field: getattr(task, field) for field in ("text", "tests", "entry_point")}
+    given = {field: text for field, text in value.items() if text is not None}
+    return DemoSubmission(at_us=0, app=app, question=task.text, value=given)

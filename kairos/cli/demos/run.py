@@ -1,0 +1,229 @@
+"""Runs the demo: Kairos in front of engines, agents behind it, tasks arriving."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kairos.agents import runtime as agent
+from kairos.agents.runtime import Application
+from kairos.cli.demos.engines import Kind, start_engines
+from kairos.cli.demos.plan import DemoSubmission
+from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.cluster.kafka.cluster import KafkaCluster, cluster_of
+from kairos.cluster.kafka.kafka_bus import KafkaBus
+from kairos.cluster.kafka.tail import Tail
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.core.errors import SetupError
+from kairos.core.events import WorkflowEnded
+from kairos.core.metrics import RunMetrics
+from kairos.core.model import SECOND
+from kairos.core.ports import Bus, Message
+from kairos.core.topics import DEAD_LETTERS, RESULTS
+from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.service import Service, running
+from kairos.settings.config import Settings
+from kairos.settings.engines import EngineSettings
+from kairos.simulate.recording import workflow_calls
+from kairos.simulate.workload import write_workflows
+
+ENGINES = 2
+SLOTS = 4  # calls that an engine runs at once; of these three, only llama.cpp tells it
+JOIN_S = 10.0
+TURN_US = 2_000  # by which a task is given to one of two orders before the other
+# Two real servers of one thread and four slots each; the stand-in is as quick as they are.
+ENGINE_OPTIONS: dict[Kind, tuple[str, ...]] = {
+    "llama": ("--threads", "1", "--slots", str(SLOTS), "--context", "8192"),
+    "sim": ("--max-num-seqs", str(SLOTS), "--step-ms", "15", "--step-per-seq-ms", "8"),
+    "vllm": ("--model", "tiny", "--max-num-seqs", str(SLOTS)),
+}
+
+
+# Of an order where two are run at the same time: one server for each of two cores.
+ENGINES_OF_AN_ORDER: dict[Kind, int] = {"llama": 1, "sim": ENGINES, "vllm": 1}
+
+
+def engines_of_an_order(kind: Kind) -> int:
+    """Return how many engines each of two orders has that are run at the same time."""
+    return ENGINES_OF_AN_ORDER[kind]
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What became of one submitted task."""
+
+    submission: DemoSubmission
+    workflow_id: str
+    submitted_at: int
+    result: dict[str, Any] | None = None  # None: did not end in time
+    took_s: float | None = None  # from when it was submitted
+
+
+class Run:
+    """A demo under way, to be looked into while it goes on."""
+
+    def __init__(
+        self, service: Service, metrics: RunMetrics, run_id: str, cluster: KafkaCluster | None
+    ) -> None:
+        """`run_id` tells workflows from those of other runs that left messages on the bus: that of
+        `cluster`, or one in memory."""
+        self.service = service
+        self.metrics = metrics
+        self._id = run_id
+        self._cluster = cluster
+        self.outcomes: dict[str, Outcome] = {}
+        self.started_at = service.brain.now()
+
+    @property
+    def elapsed_s(self) -> float:
+        return (self.service.brain.now() - self.started_at) / SECOND
+
+    @property
+    def finished(self) -> int:
+        return sum(outcome.result is not None for outcome in self.outcomes.values())
+
+    def start(self) -> None:
+        """Let the time of the tasks begin now."""
+        self.started_at = self.service.brain.now()
+
+    async def to_the_end(
+        self,
+        submissions: Sequence[DemoSubmission],
+        limit_s: float,
+        turn: tuple[int, int] = (0, 1),
+    ) -> None:
+        """Submit the tasks as they are due and wait for their results, but not past the limit.
+
+        Args:
+            turn: this run's place among runs that are given the same tasks, and how many there
+                are; task by task another of them is the first, by some milliseconds.
+        """
+        done = asyncio.Event()
+
+        async def take(message: Message) -> None:
+            self._take_result(message)
+            if self.finished == len(submissions):
+                done.set()
+
+        apps = list({each.app.name: each.app for each in submissions}.values())
+        model = self.service.monitor.models()[0]
+        async with (
+            HttpLLM(f"{self.service.url}/v1", model=model) as llm,
+            _bus(self._cluster, apps) as (bus, take_results),
+            asyncio.TaskGroup() as tasks,
+        ):
+            background = [
+                tasks.create_task(agent.run(apps, bus, llm)),
+                tasks.create_task(take_results(take)),
+                tasks.create_task(self._submit(submissions, bus, turn)),
+            ]
+            try:
+                async with asyncio.timeout(limit_s):
+                    await done.wait()
+            except TimeoutError:
+                pass  # the report says which tasks did not end
+            finally:
+                for task in background:
+                    task.cancel()
+
+    async def _submit(
+        self, submissions: Sequence[DemoSubmission], bus: Bus, turn: tuple[int, int]
+    ) -> None:
+        now = self.service.brain.now
+        place, runs = turn
+        for number, submission in enumerate(submissions):
+            after_us = TURN_US * ((number + place) % runs)
+            await asyncio.sleep((self.started_at + submission.at_us + after_us - now()) / SECOND)
+            workflow_id = f"demo-{self._id}-{len(self.outcomes) + 1}"
+            self.outcomes[workflow_id] = Outcome(
+                submission=submission, workflow_id=workflow_id, submitted_at=now()
+            )
+            await agent.submit(
+                bus, submission.app, submission.value, now_us=now(), msg_id=workflow_id
+            )
+
+    def _take_result(self, message: Message) -> None:
+        outcome = self.outcomes.get(message.key)
+        if outcome is None:
+            return  # another run's
+        result = agent.read_result(message)
+        if outcome.result is None:  # delivery is at least once
+            outcome.result = result.value
+            outcome.took_s = (self.service.brain.now() - outcome.submitted_at) / SECOND
+            self.service.brain.feed(WorkflowEnded("default", result.workflow_id))
+
+
+TakeResults = Callable[[Callable[[Message], Awaitable[None]]], Coroutine[None, None, None]]
+
+
+@asynccontextmanager
+async def _bus(
+    cluster: KafkaCluster | None, apps: Iterable[Application]
+) -> AsyncIterator[tuple[Bus, TakeResults]]:
+    """What the agents' messages travel on, and what hands over the results that come from now on,
+    until cancelled."""
+    if cluster is None:
+        memory = MemoryBus()
+        yield memory, partial(memory.consume, RESULTS, "demo")
+        return
+    await ensure(cluster, [app.inbox(name) for app in apps for name in app.agents])
+    await ensure(cluster, [RESULTS, DEAD_LETTERS])
+    async with KafkaBus(cluster) as kafka, Tail(cluster, RESULTS) as results:
+
+        async def take_results(take: Callable[[Message], Awaitable[None]]) -> None:
+            while True:
+                for message in await results.batch():
+                    await take(message)
+
+        yield kafka, take_results
+
+
+@asynccontextmanager
+async def started(
+    settings: Settings,
+    kind: Kind | None,
+    seed: int,
+    on_progress: Callable[[str], None],
+    engines: int = ENGINES,
+) -> AsyncIterator[Run]:
+    """Kairos in front of engines: of this kind, started here, or those of the settings.
+
+    `seed` decides what stand-ins say: the same seed, the same replies to the same prompts. On a bus
+    it is a pool of its own, apart from whatever else runs there.
+
+    Raises:
+        SetupError: an engine did not start, or does not answer.
+    """
+    if kind is not None:
+        options = ENGINE_OPTIONS[kind] + (("--seed", str(seed)) if kind == "sim" else ())
+        async with start_engines(
+            kind, engines, options=options, on_progress=on_progress, on_failure=on_progress
+        ) as urls:
+            if kind == "vllm":
+                on_progress("vLLM has a model of random weights here: its answers are noise")
+            served = tuple(EngineSettings(url=url, max_num_seqs=SLOTS) for url in urls)
+            given = msgspec.structs.replace(settings, engine=served)
+            async with started(given, None, seed, on_progress) as run:
+                yield run
+        return
+    metrics, run_id = RunMetrics(), secrets.token_hex(4)
+    settings = msgspec.structs.replace(settings, pool=f"demo-{run_id}")
+    async with running(settings, (metrics,)) as service:
+        try:
+            async with asyncio.timeout(JOIN_S):
+                await service.monitor.all_joined.wait()
+        except TimeoutError:
+            problems = "; ".join(f"{k}: {v}" for k, v in service.monitor.problems.items())
+            raise SetupError(f"not all engines can be used: {problems}") from None
+        on_progress(f"Kairos serves on {service.url}/v1")
+        yield Run(service, metrics, run_id, cluster_of(settings, os.environ))
+
+
+def write_record(run: Run, path: Path) -> None:
+    """Keep the run as a workflow file, for replay and simulation."""
+    write_workflows(path, workflow_calls(run.metrics.rows))

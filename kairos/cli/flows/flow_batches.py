@@ -1,0 +1,202 @@
+"""How long batches take, measured: of engines that embed and rank, of collections and functions."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from kairos.core.errors import KairosError
+from kairos.core.model import SECOND
+from kairos.workflows.compile.batches import BatchProfile, batch_key, efficient
+from kairos.workflows.compile.operators import Embedding, Ingest, RegisteredCall, Rerank
+from kairos.workflows.declare.functions import FunctionFailed, Functions
+from kairos.workflows.execute.commands import RunFunction, RunProcessor
+from kairos.workflows.execute.timeline import Calling, Timeline
+from kairos.workflows.run.function_batches import FunctionBatches
+from kairos.workflows.run.processing import Processors
+
+MOST_ITEMS = 512  # of a batch
+_TIMES, _ONCE_S = 3, 0.5  # that a batch of one size is tried; slower ones once
+_TIME_S = 30.0  # for all batches of one processor or function
+_NEAR = 8  # the largest batch is found to an eighth
+_LESS, _WORSE = 0.9, 2  # of the best throughput: two sizes below, and no larger one is tried
+_KEPT = 512  # texts, or arguments, of one processor or function
+
+Sized = Callable[[int], Awaitable[object]]
+Clock = Callable[[], float]
+
+
+class AskedItems(Timeline):
+    """Texts and arguments of a run's processors and batched functions, to measure with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: dict[str, Calling] = {}  # the first, by batch key
+        self.items: dict[str, list[Any]] = {}
+
+    def begun(self, command: Calling, at_us: int) -> None:
+        """Keep its items, if its kind goes in batches."""
+        super().begun(command, at_us)
+        if (key := _key(command)) is None:
+            return
+        self.commands.setdefault(key, command)
+        kept = self.items.setdefault(key, [])
+        if len(kept) < _KEPT:
+            kept += _items(command)[: _KEPT - len(kept)]
+
+
+async def measured_batches(
+    asked: AskedItems,
+    processors: Processors | None,
+    functions: Functions,
+    clock: Clock = time.perf_counter,
+) -> dict[str, BatchProfile]:
+    """Measure batches of 1, 2, 4 ... items with what a run asked for, one batch at a time.
+
+    Ends for a processor or function where throughput falls, after `MOST_ITEMS`, or after some
+    seconds. Functions with effects are left out. Of collections the passages that were put there
+    are put there once more, which changes nothing.
+    """
+    found = {}
+    for key, command in asked.commands.items():
+        items = asked.items[key]
+        if isinstance(command, RunFunction):
+            if functions[command.function].purity == "effect":
+                continue
+            batches = FunctionBatches()
+            try:
+                ask = _function(command, functions, items, batches)
+                latency = await curve(ask, MOST_ITEMS, clock)
+            finally:
+                await batches.close()
+        elif isinstance(command, RunProcessor) and processors is not None:
+            most = len(items) if command.kind == "ingest" else MOST_ITEMS
+            latency = await curve(_processor(command, items, processors), most, clock)
+        else:
+            continue
+        if latency:
+            found[key] = BatchProfile(latency, efficient(latency))
+    return found
+
+
+async def curve(
+    ask: Sized, most: int = MOST_ITEMS, clock: Clock = time.perf_counter
+) -> dict[int, float]:
+    """Return the µs that batches take, by items: 1, 2, 4 ..., and the largest, as they succeed."""
+    latency: dict[int, float] = {}
+    items, best, refused, worse = 1, 0.0, most + 1, 0
+    if not await _done(ask, 1):  # the first may load something
+        return latency
+    until_s = clock() + _TIME_S
+    while clock() < until_s:
+        us = await _took(ask, items, clock)
+        if us is None:
+            refused = items
+        else:
+            latency[items] = us
+            throughput = items / max(us, 1.0)
+            worse = worse + 1 if throughput < _LESS * best else 0
+            if worse == _WORSE:
+                break
+            best = max(best, throughput)
+        largest = max(latency, default=0)
+        items = 2 * largest if 2 * largest < refused else (largest + refused) // 2
+        if items - largest < max(1, largest // _NEAR):
+            break
+    return latency
+
+
+async def _done(ask: Sized, items: int) -> bool:
+    try:
+        await ask(items)
+    except (KairosError, FunctionFailed):
+        return False
+    return True
+
+
+async def _took(ask: Sized, items: int, clock: Clock) -> float | None:
+    """Return the least µs that a batch takes; None: it is refused."""
+    took: list[float] = []
+    while len(took) < _TIMES and (not took or took[0] < _ONCE_S * SECOND):
+        began_s = clock()
+        if not await _done(ask, items):
+            return None
+        took.append((clock() - began_s) * SECOND)
+    return min(took)
+
+
+def _processor(command: RunProcessor, items: Sequence[Any], processors: Processors) -> Sized:
+    number = 0
+
+    async def ask(count: int) -> object:
+        nonlocal number
+        taken = [items[at % len(items)] for at in range(number, number + count)]
+        number += count
+        arguments: dict[str, Any]
+        match command.kind:
+            case "embed":
+                # Numbered, so that no engine knows one from before.
+                arguments = {"texts": [f"{number} {each}" for each in taken], "batch": count}
+            case "rerank":
+                passages = [f"{number}-{at} {each}" for at, each in enumerate(taken)]
+                asked = command.arguments["query"]
+                arguments = {"query": asked, "passages": passages, "top_k": 1, "batch": count}
+            case _:
+                told = {"collection": command.arguments["collection"]}
+                texts, vectors = [each[0] for each in taken], [each[1] for each in taken]
+                arguments = {"texts": texts, "vectors": vectors, **told}
+        return await processors.run(
+            msgspec.structs.replace(command, arguments=arguments, stays=False, held={})
+        )
+
+    return ask
+
+
+def _function(
+    command: RunFunction, functions: Functions, items: Sequence[Any], batches: FunctionBatches
+) -> Sized:
+    known = functions[command.function]
+
+    async def ask(count: int) -> object:
+        calls = [items[at % len(items)] for at in range(count)]
+        queries = (batches.value(command.function, known, each, count, (0,), 0) for each in calls)
+        return await asyncio.gather(*queries)
+
+    return ask
+
+
+def _key(command: Calling) -> str | None:
+    match command:
+        case RunProcessor(kind="embed"):
+            return batch_key(Embedding(command.model))
+        case RunProcessor(kind="rerank"):
+            return batch_key(Rerank(model=command.model))
+        case RunProcessor(kind="ingest", arguments={"collection": str()}) if not command.held:
+            return batch_key(Ingest())
+        case RunFunction(batch=int()):
+            return batch_key(RegisteredCall(command.function))
+    return None
+
+
+def _items(command: Calling) -> list[Any]:
+    match command:
+        case RunFunction(arguments=arguments):
+            return [arguments]
+        case RunProcessor(kind="embed", arguments=arguments):
+            return _listed(arguments["texts"])
+        case RunProcessor(kind="rerank", arguments=arguments):
+            return [_text(each) for each in _listed(arguments["passages"])]
+        case RunProcessor(arguments=arguments):
+            texts, vectors = _listed(arguments["texts"]), _listed(arguments["vectors"])
+            return list(zip(texts, vectors, strict=True))
+    return []
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _text(passage: object) -> object:
+    return passage["text"] if isinstance(passage, Mapping) else passage

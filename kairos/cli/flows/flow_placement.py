@@ -1,0 +1,36 @@
+"""Where the operators of a flow would run on a host that switches models, as its file says."""
+
+from pathlib import Path
+
+from kairos.core.errors import SetupError
+from kairos.simulate.engine.profiles import profile
+from kairos.workflows.compile.flow_profile import FlowProfile, holding
+from kairos.workflows.compile.flow_work import flow_work
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.placement_text import ExplainedPlacement, explain_placement
+from kairos.workflows.compile.prediction import FlowPrediction
+from kairos.workflows.run.host_file import read_host
+
+
+def flow_placement(
+    plan: Plan,
+    prediction: FlowPrediction | None,
+    path: Path,
+    devices: int | None,
+    known: FlowProfile | None = None,
+) -> ExplainedPlacement:
+    """Place a table's calls. `devices`: in the place of those of the file; `known`: what was learnt
+    of the flow.
+
+    Raises:
+        InvalidFile: it is no host's file.
+        SetupError: rows are missing, or a model or a profile.
+    """
+    if prediction is None:
+        raise SetupError("--host places the calls of a table's rows: name it with --inputs FILE")
+    host = read_host(path)
+    profiles = {name: profile(each.profile) for name, each in host.models.items()}
+    number = devices or host.devices
+    learnt = None if known is None else holding(known, plan)
+    works = flow_work(plan, prediction, profiles, number, host.cost, learnt)
+    return explain_placement(works, host.loads, number)

@@ -1,0 +1,218 @@
+"""What some rows of a table teach about a flow: they are run, on engines or simulated ones, and
+what their calls turned out to be is kept as a small file beside the flow."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kairos.cli.flows.flow_batches import AskedItems, measured_batches
+from kairos.cli.flows.flow_run import FlowTask, check_task, new_record, run_task
+from kairos.cli.flows.spread.run import RayRun
+from kairos.core.errors import InvalidFile, SetupError
+from kairos.core.model import SECOND
+from kairos.host.files import atomic_write
+from kairos.simulate.engine.profiles import profile as engine_profile
+from kairos.simulate.flow_simulation import PoolOptions, observed_flow
+from kairos.workflows.compile.batches import BatchProfile
+from kairos.workflows.compile.costs.latency import latencies
+from kairos.workflows.compile.flow_profile import FORMAT, FlowProfile, learnt
+from kairos.workflows.compile.forecast import forecast, with_text_tokens
+from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.observation import ROWS_KEPT, FlowObservation
+from kairos.workflows.remote.opened import opened_processors
+from kairos.workflows.run.flow_file import LoadedFlow, check_columns
+from kairos.workflows.run.rows import InputTable
+from kairos.workflows.run.run_store import RunForecast, RunRecord, RunStore
+from kairos.workflows.run.service import FlowRun
+
+_BYTES = 16 << 20  # of a profile's file
+
+Row = dict[str, Any]
+
+
+def profile_path(flow: Path) -> Path:
+    """Where a flow's profile is, unless it is said."""
+    return flow.with_name(f"{flow.stem}.profile.json")
+
+
+def sampled_rows(table: InputTable, count: int, seed: int) -> list[Row]:
+    """So many rows of a table, in their order, each set of them as likely as any (reservoir
+    sampling). Rows that cannot be read do not count.
+
+    Raises:
+        SetupError: there is none.
+    """
+    dice = np.random.default_rng(seed)
+    kept: list[tuple[int, Row]] = []
+    for seen, row in enumerate(row for row in table.rows() if row.values is not None):
+        assert row.values is not None
+        if len(kept) < count:
+            kept.append((seen, row.values))
+        elif (place := int(dice.integers(seen + 1))) < count:
+            kept[place] = (seen, row.values)
+    if not kept:
+        raise SetupError("the table has no row that could be read: there is nothing to learn from")
+    return [values for _, values in sorted(kept, key=lambda each: each[0])]
+
+
+def checked_plan(loaded: LoadedFlow, table: InputTable) -> Plan:
+    """Raises SetupError: the flow, its functions or the table do not fit together."""
+    plan = compile_plan(loaded.declaration, Passes())
+    loaded.functions.check(plan)
+    check_columns(plan, table)
+    return plan
+
+
+def simulated_profile(
+    loaded: LoadedFlow, plan: Plan, rows: Sequence[Row], pool: PoolOptions
+) -> FlowProfile:
+    """Return what rows teach, with answers that are made up."""
+    _, seen = observed_flow(plan, iter(rows), loaded.functions, pool)
+    return _learnt(plan, rows, seen)
+
+
+async def measured_profile(
+    loaded: LoadedFlow, plan: Plan, rows: Sequence[Row], **pool: Any
+) -> FlowProfile:
+    """Of real calls: nothing that is known from before counts. The run is not kept.
+
+    Args:
+        pool: `engines` or `url`, and others of `RunRecord`.
+
+    Raises:
+        SetupError: nobody performs the calls, or no row came to an end.
+    """
+    runs: list[FlowRun | RayRun] = []
+    asked = AskedItems()
+    with TemporaryDirectory() as scratch:
+        store = RunStore(Path(scratch))
+        out = str(Path(scratch) / "out.jsonl")
+        record = new_record(store, loaded.declaration, out=out, uses_cache=False, **pool)
+        task = check_task(record, loaded.declaration, loaded.functions, list(rows))
+        record = await run_task(task, store, lambda _: None, runs.append, timeline=asked)
+    failed = record.figures.get("failed", 0)
+    if failed == len(rows):
+        raise SetupError(
+            f"all {failed} rows failed, so nothing was learnt: kairos run on this table says why"
+        )
+    assert isinstance(runs[0], FlowRun), "it is of this process"
+    found = _learnt(plan, rows, runs[0].observation)
+    return msgspec.structs.replace(found, batches=await _batches(record, asked, loaded.functions))
+
+
+async def _batches(
+    record: RunRecord, asked: AskedItems, functions: Functions
+) -> dict[str, BatchProfile]:
+    """Measure what goes in batches with what the rows asked for."""
+    if record.retrieval is None:
+        return await measured_batches(asked, None, functions)
+    async with opened_processors(record.retrieval, os.environ) as service:
+        return await measured_batches(asked, service.of(run=record.id), functions)
+
+
+def known_batches(learnt: Path | None, flow: Path) -> dict[str, int]:
+    """Return the efficient batches of a flow's profile; empty where there is no profile.
+
+    Without `learnt`, the profile in the flow's folder counts, if there is one.
+
+    Raises:
+        InvalidFile: it is no profile.
+    """
+    path = learnt or profile_path(flow)
+    if learnt is None and not path.exists():
+        return {}
+    return read_profile(path).efficient_batches
+
+
+def read_profile(path: Path) -> FlowProfile:
+    """Raises InvalidFile: it is missing, or no profile of this version."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_BYTES + 1)
+        if len(raw) > _BYTES:
+            raise InvalidFile(path, f"it is larger than {_BYTES >> 20} MiB, which no profile is")
+        found = msgspec.json.decode(raw, type=FlowProfile)
+    except OSError as error:
+        raise InvalidFile(path, f"it cannot be read: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidFile(path, f"it is no profile of a flow: {error}") from None
+    if found.format != FORMAT:
+        raise InvalidFile(
+            path, f"it is of format {found.format}, not {FORMAT}: write it anew (kairos profile)"
+        )
+    return found
+
+
+def expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> FlowTask:
+    """The same, whose record says what is expected of it on its engines, and whose passes weigh
+    savings by these.
+
+    Raises:
+        SetupError: there is no such profile of engines, or none of the flow.
+    """
+    plan = task.plan()
+    known = read_profile(learnt or profile_path(flow))
+    readable = (row.values for row in task.table.rows() if row.values is not None)
+    found = forecast(plan, known, readable, engine_profile(engine), len(task.record.engines))
+    expected = RunForecast(
+        time_s=found.time_s.mean,
+        low_s=found.time_s.low,
+        high_s=found.time_s.high,
+        calls=found.calls,
+        prompt_tokens=found.prompt_tokens.mean,
+        completion_tokens=found.completion_tokens.mean,
+        cached_share=found.cached_share,
+    )
+    record = msgspec.structs.replace(task.record, forecast=expected)
+    costs = latencies(engine_profile(engine), known.answers, known.times_us)
+    return msgspec.structs.replace(task, record=record, latencies=costs)
+
+
+def write_profile(path: Path, profile: FlowProfile) -> None:
+    """Raises SetupError: it cannot be written there."""
+    with atomic_write(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
+
+
+def shown(profile: FlowProfile) -> list[str]:
+    """For a terminal."""
+    lines = [f"flow {profile.flow}: learnt from {profile.rows} rows"]
+    for name, each in profile.operators.items():
+        said = [f"  {name}: for {each.rows.mean:.0%} of rows"]
+        if each.times.mean > 1:
+            said.append(f"{each.times.mean:.1f} times each")
+        for what, tokens in (("prompts", each.prompt_tokens), ("answers", each.completion_tokens)):
+            if tokens is not None:
+                said.append(
+                    f"{what} of {tokens.mean:,.0f} tokens ({tokens.low:,.0f} to {tokens.high:,.0f})"
+                )
+        if each.time_us is not None:
+            low, high = each.time_us.low / SECOND, each.time_us.high / SECOND
+            said.append(f"{each.time_us.mean / SECOND:.3g} s a call ({low:.3g} to {high:.3g})")
+        lines.append(", ".join(said))
+    for key, batch in profile.batches.items():
+        alone_us, us = batch.latency_us.get(1), batch.latency_us[batch.efficient]
+        said = [f"  {key.removesuffix(':')}: {batch.efficient} at a time, {us / SECOND:.3g} s"]
+        if alone_us is not None and batch.efficient > 1:
+            said.append(f"one alone {alone_us / SECOND:.3g} s")
+        lines.append("; ".join(said))
+    return lines
+
+
+def _learnt(plan: Plan, rows: Sequence[Row], seen: FlowObservation) -> FlowProfile:
+    operators = seen.operators.items()
+    found = learnt(
+        plan,
+        min(len(rows), ROWS_KEPT),
+        {name: each.lengths for name, each in operators},
+        {name: list(each.times.values()) for name, each in operators},
+        {name: each.took_us for name, each in operators},
+    )
+    found = msgspec.structs.replace(found, rows=len(rows))
+    return with_text_tokens(found, plan, rows)

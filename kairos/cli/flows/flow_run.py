@@ -1,0 +1,304 @@
+"""Runs declared workflows over tables: everything is checked before anything is spent."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kairos.cli.flows.call_pool import call_pool, chosen_model, default_model, no_engines
+from kairos.cli.flows.hosted_pool import hosted_pool
+from kairos.cli.flows.run_found import check_results, find_run
+from kairos.cli.flows.spread.run import RayRun, check_on_ray, run_on_ray
+from kairos.core.errors import SetupError
+from kairos.host.tuning import allow_many_connections
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.costs.latency import TYPICAL, Latencies
+from kairos.workflows.compile.operators import Declaration, RegisteredCall
+from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
+from kairos.workflows.declare import Flow, Functions
+from kairos.workflows.execute.timeline import Timeline
+from kairos.workflows.remote.opened import opened_processors
+from kairos.workflows.run.export import check_outputs
+from kairos.workflows.run.flow_file import check_columns
+from kairos.workflows.run.host_file import read_host
+from kairos.workflows.run.processing import Processors, check_processors, with_models
+from kairos.workflows.run.rows import InputTable
+from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
+from kairos.workflows.run.service import FlowJob, FlowRun, Note, RunPool
+from kairos.workflows.run.tables import check_format, open_table
+
+Watch = Callable[[FlowRun | RayRun], None]
+PERFORMERS = (
+    "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a Kairos "
+    "that runs, or --host FILE with models whose engines Kairos starts"
+)
+
+
+class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow over a table, which was checked as far as that goes without engines."""
+
+    record: RunRecord
+    declaration: Declaration
+    functions: Functions
+    table: InputTable
+    source: object = None  # of the table, as `open_table` takes it
+    latencies: Latencies = TYPICAL  # of its engines, where they are known
+
+    @property
+    def passes(self) -> Passes:
+        return Passes(**self.record.passes)
+
+    def plan(self) -> Plan:
+        """As it is declared, whatever models there are. Raises InvalidFlow: as `compile_plan`."""
+        return compile_plan(
+            self.declaration,
+            self.passes,
+            latencies=self.latencies,
+            batches=self.record.batches,
+        )
+
+
+def runs_root(environ: Mapping[str, str]) -> Path:
+    """Where runs are kept, unless it is said: $KAIROS_RUNS, else in the user's state directory."""
+    if told := environ.get("KAIROS_RUNS"):
+        return Path(told)
+    state = environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "kairos"
+
+
+def new_record(store: RunStore, declaration: Declaration, **fields: Any) -> RunRecord:
+    now = time.time_ns() // 1000
+    return RunRecord(
+        id=store.new_id(declaration.name),
+        flow=declaration.name,
+        created_at=now,
+        changed_at=now,
+        **fields,
+    )
+
+
+def check_task(
+    record: RunRecord,
+    declaration: Declaration,
+    functions: Functions,
+    inputs: object,
+) -> FlowTask:
+    """All that can be known to be wrong before an engine is asked.
+
+    Raises:
+        SetupError: it says what is wrong, and what would be right.
+    """
+    plan = compile_plan(declaration, Passes(**record.passes))
+    functions.check(plan)
+    if plan.models and not _names_performers(record):
+        raise SetupError(PERFORMERS)
+    if record.on is not None:
+        check_on_ray(record, declaration)
+    check_results(record)
+    out = Path(record.out)
+    check_format(out)
+    check_outputs(out, record.written)
+    table = open_table(inputs)
+    check_columns(plan, table)
+    return FlowTask(
+        record=record,
+        declaration=declaration,
+        functions=functions,
+        table=table,
+        source=inputs,
+    )
+
+
+async def run_task(
+    task: FlowTask,
+    store: RunStore,
+    on_note: Note,
+    watch: Watch,
+    *,
+    directory: RunDirectory | None = None,
+    log_dir: str | None = None,
+    timeline: Timeline | None = None,
+) -> RunRecord:
+    """Run it to its end, or until it is stopped.
+
+    Args:
+        on_note: is told in a line what somebody should know.
+        watch: is given the run, as soon as it begins.
+        directory: of the run that this goes on with; None: a new one.
+        timeline: is told what begins and ends when.
+
+    Raises:
+        SetupError: it cannot run; nothing was spent, unless the message says so.
+    """
+    record = task.record
+    if record.on is not None:
+        return await run_on_ray(
+            record,
+            task.declaration,
+            task.functions,
+            task.source,
+            task.table,
+            store,
+            on_note,
+            watch,
+            directory,
+            task.latencies,
+        )
+    allow_many_connections()  # with a Kairos of its own, three for each call
+    async with _processors(record) as asked, _pool(task, on_note, log_dir) as engines:
+        pool = msgspec.structs.replace(engines, processors=asked)
+        plan = task.plan()
+        model = await _default_model(task, pool, plan)
+        plan = compile_plan(
+            with_models(task.functions.versioned(task.declaration), pool.processors),
+            task.passes,
+            revision=" ".join(filter(None, (model, record.revision))),
+            latencies=task.latencies,
+            values_stay=asked is not None and asked.keeps_values,
+            batches=record.batches,
+        )
+        check_processors(plan, asked)
+        pool.llm.use_model(model)
+        uses_cache = record.uses_cache and task.passes.cached
+        job = FlowJob(
+            plan,
+            task.functions,
+            task.table,
+            store.cache if uses_cache else None,
+        )
+        now = job.digest.hex()
+        if directory is not None and record.plan_digest not in ("", now):
+            on_note(_changed(plan, record))
+            figures = {k: v for k, v in record.figures.items() if k not in ("skipped", "defaulted")}
+            record = msgspec.structs.replace(record, figures=figures, fallbacks={})
+        record = msgspec.structs.replace(record, plan_digest=now)
+        if directory is None:
+            directory = store.create(record)
+        with directory.held():
+            run = FlowRun(directory, record, on_note, timeline)
+            watch(run)
+            record = await run.to_the_end(job, pool)
+            if asked is not None and record.state == "done":
+                asked.end()
+            return record
+
+
+def _changed(plan: Plan, record: RunRecord) -> str:
+    """Return what a resumed run whose flow was edited says before it goes on."""
+    calls = (each.params for each in every(plan.declaration.operators))
+    effects = sorted(
+        {
+            call.function
+            for call in calls
+            if isinstance(call, RegisteredCall) and call.purity == "effect"
+        }
+    )
+    again = f"; what happens by {', '.join(effects)} happens again for them" if effects else ""
+    return (
+        "the flow, its functions or models have changed since this run began: all rows, and so the "
+        f"{record.figures.get('written', 0):,} that are done, are computed by what they are now; "
+        f"equal calls are not made again{again}"
+    )
+
+
+@asynccontextmanager
+async def _processors(record: RunRecord) -> AsyncIterator[Processors | None]:
+    """Raises SetupError: they cannot be used."""
+    if record.retrieval is None:
+        yield None
+        return
+    at_once = record.concurrency
+    async with opened_processors(record.retrieval, os.environ, at_once=at_once) as service:
+        yield service.of(run=record.id)
+
+
+def _pool(
+    task: FlowTask, on_note: Note, log_dir: str | None
+) -> AbstractAsyncContextManager[RunPool]:
+    if not _names_performers(task.record):
+        return no_engines(task.record)
+    if task.record.host is None:
+        return call_pool(task.record, os.environ, log_dir)
+    plan, host = task.plan(), read_host(Path(task.record.host))
+    return hosted_pool(task.record, host, plan, task.table, on_note, log_dir)
+
+
+def _names_performers(record: RunRecord) -> bool:
+    """Of LLM calls. A flow without any, as one that fills a collection, needs none."""
+    return bool(record.engines) or record.url is not None or record.host is not None
+
+
+async def _default_model(task: FlowTask, pool: RunPool, plan: Plan) -> str:
+    """Raises SetupError: a model is not served, or it is not clear which is meant."""
+    named = task.record.model
+    if not _names_performers(task.record):
+        return ""
+    if task.record.host is None:
+        return await default_model(pool.llm, named, plan.models)
+    served = list(read_host(Path(task.record.host)).models)
+    return chosen_model(served, named, plan.models)
+
+
+def run_flow(
+    flow: Flow,
+    table: object,
+    out: Path | str,
+    *,
+    engines: Sequence[str] = (),
+    url: str | None = None,
+    api_key_env: str | None = None,
+    model: str | None = None,
+    root: Path | None = None,
+    resume: str | None = None,
+    on_note: Note = lambda _: None,
+    **fields: Any,
+) -> RunRecord:
+    """Run a flow that a program declares over a table that it holds, to its end.
+
+    Args:
+        table: the path of a file, a list of dicts, or any object with Arrow's C stream (pandas,
+            polars, pyarrow, datasets).
+        out: the file to write; its suffix says in which format.
+        engines, url, model, api_key_env: as `kairos run` takes them.
+        root: where the run is kept; None: where `kairos run` keeps them.
+        resume: the id of a run of this flow over this table, to go on with; with `results`, one
+            of another host, too.
+        fields: others of `RunRecord`, such as `revision`, `concurrency`, `results`.
+
+    Raises:
+        SetupError: it cannot run.
+    """
+    store = RunStore(root or runs_root(os.environ))
+    record = new_record(
+        store,
+        flow.declaration,
+        inputs=str(table) if isinstance(table, str | Path) else None,
+        out=str(Path(out).absolute()),
+        engines=tuple(engines),
+        url=url,
+        api_key_env=api_key_env,
+        model=model,
+        **fields,
+    )
+    directory = None
+    if resume is not None:
+        directory, before = find_run(store, resume, record.results)
+        record = msgspec.structs.replace(
+            record,
+            id=before.id,
+            results=before.results,
+            created_at=before.created_at,
+            plan_digest=before.plan_digest,
+            batches=record.batches or before.batches,
+            figures=before.figures,
+            fallbacks=before.fallbacks,
+            written=before.written,
+        )
+    task = check_task(record, flow.declaration, flow.functions, table)
+    running = run_task(task, store, on_note, lambda _: None, directory=directory)
+    return asyncio.run(running)

@@ -1,0 +1,93 @@
+"""Who performs the calls of a run that has devices of its own: engines that switch models, behind a
+Kairos of its own."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+
+import msgspec
+
+from kairos.cli.flows.call_pool import embedded_service
+from kairos.core.errors import SetupError
+from kairos.simulate.engine.profiles import profile
+from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
+from kairos.workflows.compile.flow_work import flow_work
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.prediction import FlowPrediction, predict
+from kairos.workflows.execute.limits import OPEN_ROWS
+from kairos.workflows.execute.model_turns import DeviceTurn
+from kairos.workflows.run.engine_host import ENGINES, EngineHost, HostedEngine
+from kairos.workflows.run.host_file import HostFile
+from kairos.workflows.run.rows import InputTable
+from kairos.workflows.run.run_store import RunRecord
+from kairos.workflows.run.service import Note, RunPool
+
+_SAMPLE = 1_000  # rows of which it is reckoned what a batch of rows takes
+Rule = Callable[[Sequence[OperatorWork], Mapping[str, LoadTime], int], DevicePlan]
+
+
+@asynccontextmanager
+async def hosted_pool(
+    record: RunRecord,
+    host: HostFile,
+    plan: Plan,
+    table: InputTable,
+    on_note: Note,
+    log_dir: str | None = None,
+    *,
+    engines: Mapping[str, HostedEngine] = ENGINES,
+    rule: Rule = place,
+) -> AsyncIterator[RunPool]:
+    """`rule`: what places operators on devices, where `place` is compared with another.
+
+    Raises:
+        SetupError: a model that the flow asks for is not in the host's file.
+    """
+    works, placed = host_plan(plan, table, host, rule)
+    async with (
+        embedded_service(record, (), log_dir) as (service, pool),
+        EngineHost(
+            host, device_turns(placed), works, service.fleet, on_note, engines=engines
+        ) as devices,
+    ):
+        yield msgspec.structs.replace(
+            pool, capacity=lambda: max(1, pool.capacity()), follow=devices.follow
+        )
+
+
+def host_plan(
+    plan: Plan, table: InputTable, host: HostFile, rule: Rule = place
+) -> tuple[list[OperatorWork], DevicePlan]:
+    """What a batch of rows takes, by the first of them, and where it is done: as many rows as may
+    be open. Operators of which nothing is asked in these rows, as after a group, are as if they had
+    one call.
+
+    Raises:
+        SetupError: as `flow_work`; or no row can be read.
+    """
+    readable = (row.values for row in table.rows() if row.values is not None)
+    sample = list(islice(readable, _SAMPLE))
+    if not sample:
+        raise SetupError("the table has no row that can be read: nothing can be placed")
+    expected = table.expected_rows(len(sample)) or len(sample)
+    batch = min(expected, OPEN_ROWS)
+    found = _scaled(predict(plan, sample), max(1.0, batch / len(sample)))
+    profiles = {name: profile(each.profile) for name, each in host.models.items()}
+    works = flow_work(plan, found, profiles, host.devices, host.cost)
+    return works, rule(works, host.loads, host.devices)
+
+
+def device_turns(placed: DevicePlan) -> list[list[DeviceTurn]]:
+    return [
+        [DeviceTurn(model, operators) for model, operators in placed.models(device)]
+        for device in range(placed.devices)
+    ]
+
+
+def _scaled(found: FlowPrediction, factor: float) -> FlowPrediction:
+    for each in found.by_operator.values():
+        each.calls = round(each.calls * factor)
+        each.prompt_tokens = round(each.prompt_tokens * factor)
+        each.completion_tokens = round(each.completion_tokens * factor)
+    return found

@@ -1,0 +1,103 @@
+"""Finds runs: in their directories here, and where their results are in a database, there."""
+
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.settings.retrieval import POSTGRES
+from kairos.workflows.compile.pipeline import Passes
+from kairos.workflows.run.postgres_results import record_told
+from kairos.workflows.run.run_places import RunPlaces, without_places
+from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
+
+_NEWS = ("state", "detail", "figures", "took_s")  # of a run, from the host that had it last
+GONE = (
+    "runs are no longer kept on Kafka: keep their results in a PostgreSQL that the hosts share, "
+    "with --results postgresql://[USER@]HOST[:PORT]/NAME"
+)
+
+
+def check_results(record: RunRecord) -> None:
+    """Check where a run's results are to be.
+
+    Raises:
+        SetupError: that is not a database, or a Kafka.
+    """
+    if record.bus is not None:
+        raise SetupError(f"{record.id}: {GONE}")
+    if record.results is not None:
+        check_database(record.results)
+
+
+def check_database(results: str) -> None:
+    """Raises SetupError: it is not the URL of a database, or has a password in it."""
+    if not POSTGRES.fullmatch(results):
+        raise SetupError(
+            "--results: write postgresql://[USER@]HOST[:PORT]/NAME. A password goes into "
+            "PGPASSWORD or ~/.pgpass of each host, what TLS needs into PGSSLMODE and PGSSLROOTCERT"
+        )
+
+
+def find_run(
+    store: RunStore, run: str, results: str | None, places: RunPlaces | None = None
+) -> tuple[RunDirectory, RunRecord]:
+    """Return a run and its record, from here, and from the database that has its results.
+
+    It has a directory here from then on.
+
+    Args:
+        store: the runs of this host.
+        run: how its name begins; all of it, where this host has nothing of the run.
+        results: the database; None: that of the run.
+        places: where this host has what it is about, if elsewhere than the run says; where it has
+            nothing of the run, all of it. None: the caller knows that by itself.
+
+    Raises:
+        SetupError: there is no such run, its database cannot be read, it was cancelled, or it is of
+            another host, and `places` do not say all that it needs.
+    """
+    directory, record = _found(store, run, results, places)
+    if record.state == "cancelled":
+        raise SetupError(f"{record.id} was cancelled: its results are gone; begin a new run")
+    return directory, record
+
+
+def _found(
+    store: RunStore, run: str, results: str | None, places: RunPlaces | None
+) -> tuple[RunDirectory, RunRecord]:
+    here = store.find(run) if results is None else store.having(run)
+    if here is None:
+        assert results is not None
+        told = _told(results, run)
+        if told is None:
+            raise SetupError(f"{results} knows of no run '{run[:64]}' (its whole name is needed)")
+        if places is not None:
+            places.check_named(told)
+        ours = msgspec.structs.replace(without_places(told), results=results)
+        ours = (places or RunPlaces()).onto(ours)
+        return store.create(ours), ours
+    record = (places or RunPlaces()).onto(here.read())
+    if record.results is None:
+        if results is not None:
+            raise SetupError(f"{record.id} was begun without --results: they are here alone")
+        return here, record
+    results = results or record.results
+    latest = _told(results, record.id)
+    news = {} if latest is None else {name: getattr(latest, name) for name in _NEWS}
+    return here, msgspec.structs.replace(record, results=results, **news)
+
+
+def _told(results: str, run_id: str) -> RunRecord | None:
+    check_database(results)
+    told = record_told(results, run_id)
+    if told is None:
+        return None
+    try:
+        record = msgspec.json.decode(told, type=RunRecord)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SetupError(f"what the database has of {run_id[:64]} is not a run: {error}") from None
+    if record.id != run_id:
+        raise SetupError(f"what the database has of {run_id[:64]} is of another run")
+    if unknown := record.passes.keys() - set(Passes.__struct_fields__):
+        shown = ", ".join(sorted(each[:64] for each in unknown)[:5])
+        raise SetupError(f"the run {run_id} has passes that are not known here: {shown}")
+    return record

@@ -1,0 +1,377 @@
+"""Drives a run by partitions on a Ray cluster, from the command that began it.
+
+What rows come to is in the store of results. So groups are what the store has gathered when all
+rows have ended, and the tables are written from it in the order of rows, as for any run.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kairos.cli.flows.spread.cluster import LOCAL, check_address, cluster
+from kairos.cli.flows.spread.coordinator import Coordinator
+from kairos.cli.flows.spread.messages import PartitionEnd, PartitionJob
+from kairos.cli.flows.spread.partition import Partition, open_store, plan_of
+from kairos.core.errors import KairosError, SetupError
+from kairos.settings.retrieval import is_postgres
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.costs.latency import Latencies
+from kairos.workflows.compile.operators import Declaration, Generation, Ingest, Search
+from kairos.workflows.compile.pipeline import Passes, compile_plan
+from kairos.workflows.compile.sharing import shared_columns
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.observation import Fallback
+from kairos.workflows.remote.opened import opened_processors
+from kairos.workflows.run.export import Tables
+from kairos.workflows.run.postgres_results import PostgresResults
+from kairos.workflows.run.processing import check_processors, with_models
+from kairos.workflows.run.result_store import ResultStore
+from kairos.workflows.run.rows import InputTable
+from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
+from kairos.workflows.run.service import FlowJob, Note, line_names
+from kairos.workflows.run.session import SPENT, RunProgress
+
+_SAMPLE = 1_000  # rows by which it is chosen how rows are parted
+_LOOK_S = 0.5
+_RECORD_EVERY_S = 2.0
+_ALL = 1 << 62  # rows
+_ENDED = ("written", "failed", "dropped", "gathered")
+_WHY = {"done": "", "stopped": "", "budget": "it has used what it may (--max-calls, --max-tokens)"}
+
+
+def check_on_ray(record: RunRecord, declaration: Declaration) -> None:
+    """Check what a run on Ray cannot do, or needs.
+
+    Raises:
+        SetupError: it says what to do.
+    """
+    assert record.on is not None
+    check_address(record.on)
+    if record.on != LOCAL and record.results is None:
+        raise SetupError(
+            f"--on {record.on} needs a database that all hosts reach: --results "
+            "postgresql://[USER@]HOST[:PORT]/NAME"
+        )
+    if record.host is not None:
+        raise SetupError("--host and --on exclude each other: leave one of them out")
+    retrieval = record.retrieval
+    if retrieval is not None and retrieval.processors:
+        raise SetupError(
+            "--processor does not go with --on: name --embedder, --reranker and --collections"
+        )
+    place = None if retrieval is None else retrieval.collections
+    if place is None or is_postgres(place):
+        return
+    for each in every(declaration.operators):
+        if isinstance(each.params, Ingest | Search) and each.params.collection is not None:
+            raise SetupError(
+                f"operator '{each.name}' is of kind {each.kind} with a collection in a directory, "
+                "which partitions cannot share: with --on, name a database, --collections "
+                "postgresql://[USER@]HOST[:PORT]/NAME"
+            )
+
+
+class RayRun:
+    """A session of a run, in a directory that nobody else drives."""
+
+    def __init__(self, directory: RunDirectory, record: RunRecord, on_note: Note) -> None:
+        self._directory, self.record, self._on_note = directory, record, on_note
+        self._before, self._fallbacks_before = record.figures, record.fallbacks
+        self._began_s = time.monotonic()
+        self._coordinator: Any = None
+        self._figures: dict[str, int] = {}
+        self._waits_for = ""
+        self._rows: int | None = None
+        self._store: ResultStore | None = None  # while it is open
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Let what is in flight end, and then the run; it can be resumed."""
+        self._is_stopping = True
+        if self._coordinator is not None:
+            self._coordinator.stop.remote()
+
+    def progress(self) -> RunProgress:
+        figures = self._figures
+        before = figures.get("ended_before", 0)
+        ended = before + sum(figures.get(name, 0) for name in _ENDED)
+        elapsed_s = time.monotonic() - self._began_s
+        return RunProgress(self._rows, ended, before, elapsed_s, figures, self._waits_for)
+
+    async def to_the_end(
+        self,
+        declaration: Declaration,
+        functions: Functions,
+        source: object,
+        table: InputTable,
+        cache: Path,
+        latencies: Latencies,
+    ) -> RunRecord:
+        """Drive it to its end, or until it is stopped; with its tables written, if it is done.
+
+        Raises:
+            SetupError: it cannot run; or what it was driven by is lost: it can be resumed.
+        """
+        record = self.record
+        assert record.on is not None
+        self._rows = table.expected_rows(0)
+        with _connected(record.on, record.partitions) as (ray, partitions):
+            _send_whole(ray, functions)
+            keys = _keys(record)
+            coordinator = (
+                ray.remote(Coordinator)
+                .options(name=f"kairos-{record.id}", num_cpus=0, max_concurrency=1000)
+                .remote(record, keys)
+            )
+            self._coordinator = coordinator
+            try:
+                asks = any(isinstance(e.params, Generation) for e in every(declaration.operators))
+                pool = await _of_ray(coordinator.open.remote(declaration, asks))
+                job = PartitionJob(
+                    record=record,
+                    declaration=await _named(record, functions.versioned(declaration)),
+                    functions=functions,
+                    table=source,
+                    pool=pool,
+                    partitions=partitions,
+                    columns=None,
+                    files=(str(self._directory.journal), str(cache)),
+                    latencies=latencies,
+                    keys=keys,
+                )
+                plan = plan_of(job)
+                sample = await asyncio.to_thread(_sample, table)
+                columns = shared_columns(plan.declaration, sample, partitions)
+                job = msgspec.structs.replace(job, columns=columns)
+                flow = FlowJob(plan, functions, table, None)
+                self._begin(flow.digest.hex())
+                return await self._driven(ray, job, flow)
+            finally:
+                with suppress(Exception):
+                    await asyncio.wait_for(coordinator.close.remote(), 10)
+                ray.kill(coordinator)
+
+    def _begin(self, digest: str) -> None:
+        if self.record.plan_digest not in ("", digest):
+            self._on_note(
+                "the flow, its functions or models have changed since this run began: all rows are "
+                "computed by what they are now; equal calls are not made again"
+            )
+            self._before, self._fallbacks_before = {}, {}
+        self._change(state="running", detail="", plan_digest=digest)
+
+    async def _driven(self, ray: Any, job: PartitionJob, flow: FlowJob) -> RunRecord:
+        plan = flow.plan
+        self._store = store = await asyncio.to_thread(open_store, job, self._on_trouble)
+        actor = ray.remote(Partition)
+        # A task that is repeated begins with what the store has.
+        options = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": 8}
+        sent = ray.put(job)  # held here, for partitions that are made again
+        actors = [
+            actor.options(**options, name=f"kairos-{self.record.id}-{number}").remote(
+                sent, number, self._coordinator
+            )
+            for number in range(job.partitions)
+        ]
+        following = asyncio.create_task(self._follow())
+        began_s, before_s = time.monotonic(), self.record.took_s
+        try:
+            if self._is_stopping:
+                self.stop()
+            ends = await self._stage(actors, 0, 0)
+            read = [sum(each.read for each in ends), 0]
+            self._rows = read[0]
+            if plan.group is not None and _reason(ends) == "done":
+                groups = await self._stage(actors, 1, read[0])
+                read[1] = sum(each.read for each in groups)
+                ends = [*ends, *groups]
+            reason = _reason(ends)
+            written = self.record.written
+            if reason == "done":
+                stage = 0 if plan.group is None else 1
+                out, names = Path(self.record.out), line_names(flow)
+                tables = Tables(store, out, plan.outputs, stage, read, names)
+                written = await tables.write(self.record.id, written, self._on_trouble)
+            await self._look()
+            outcomes = [
+                await asyncio.to_thread(store.outcomes, at, rows) for at, rows in enumerate(read)
+            ]
+            self._change(
+                state="done" if reason == "done" else "stopped",
+                detail=_WHY[reason],
+                written=written,
+                took_s=before_s + time.monotonic() - began_s,
+                waits_for="",
+                fallbacks=_together(self._fallbacks_before, ends),
+                figures={
+                    "rows": read[0],
+                    **{name: sum(e.get(name, 0) for e in outcomes) for name in _ENDED},
+                    **self._spent(),
+                },
+            )
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            for each in actors:
+                ray.kill(each)
+            self._store = None
+            await asyncio.to_thread(store.close, give_up=True)
+        return self.record
+
+    async def _stage(self, actors: Sequence[Any], stage: int, rows: int) -> list[PartitionEnd]:
+        running = [each.run.remote(stage, rows) for each in actors]
+        return list(await asyncio.gather(*(_of_ray(each) for each in running)))
+
+    async def _follow(self) -> None:
+        kept_s = time.monotonic()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self._look()
+            if time.monotonic() - kept_s > _RECORD_EVERY_S:
+                kept_s = time.monotonic()
+                now = {name: self._figures.get(name, 0) for name in _ENDED}
+                self._change(
+                    figures={"rows": self._figures.get("rows_read", 0), **now, **self._spent()},
+                    waits_for=self._waits_for,
+                )
+
+    async def _look(self) -> None:
+        self._figures, self._waits_for = await self._coordinator.progress.remote()
+
+    def _spent(self) -> dict[str, int]:
+        spent = {n: self._before.get(n, 0) + self._figures.get(n, 0) for n in SPENT}
+        return {name: value for name, value in spent.items() if value}
+
+    def _on_trouble(self, line: str | None) -> None:
+        self._on_note("there again: going on" if line is None else f"waiting: {line}")
+
+    def _change(self, **fields: object) -> None:
+        now = time.time_ns() // 1000
+        self.record = msgspec.structs.replace(self.record, changed_at=now, **fields)
+        if self._store is not None:
+            self._store.tell(msgspec.json.encode(self.record))
+        try:
+            self._directory.write(self.record)
+        except SetupError as error:
+            self._on_note(f"what is known of the run is not kept for now: {error}")
+
+
+def _connected(on: str, partitions: int | None) -> Any:
+    return cluster(on, partitions)
+
+
+async def _named(record: RunRecord, declaration: Declaration) -> Declaration:
+    """Return the flow whose operators name the models of the processors.
+
+    Raises:
+        SetupError: a processor is missing, cannot be used, or lacks a model.
+    """
+    plan = compile_plan(declaration, Passes(**record.passes))
+    if record.retrieval is None:
+        check_processors(plan, None)
+        return declaration
+    async with opened_processors(record.retrieval, os.environ) as service:
+        processors = service.of(run=record.id)
+        check_processors(plan, processors)
+        return with_models(declaration, processors)
+
+
+def _sample(table: InputTable) -> list[Mapping[str, object]]:
+    rows = (row.values for row in table.rows() if row.values is not None)
+    return list(islice(rows, _SAMPLE))
+
+
+def _send_whole(ray: Any, functions: Functions) -> None:
+    """Let Ray send functions of the flow's own files as code: no other host has these modules."""
+    for name in functions:
+        module = sys.modules.get(functions[name].function.__module__)
+        if module is not None and module.__name__.startswith("kairos_flow_"):
+            ray.cloudpickle.register_pickle_by_value(module)
+
+
+def _keys(record: RunRecord) -> dict[str, str]:
+    """Return the variables of this process that hold keys which the run needs."""
+    names = {record.api_key_env}
+    if record.retrieval is not None:
+        asked = (*record.retrieval.embedding_engines, *record.retrieval.ranking_engines)
+        names |= {each.api_key_env for each in asked}
+    return {name: os.environ[name] for name in names if name and name in os.environ}
+
+
+async def _of_ray(reference: Any) -> Any:
+    """Return what an actor gives.
+
+    Raises:
+        KairosError: the actor raised it; or SetupError, if anything else is wrong with it.
+    """
+    try:
+        return await reference
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, KairosError):
+            raise cause from None
+        if isinstance(error, KairosError):
+            raise SetupError(str(getattr(error, "args", [error])[0])) from error
+        said = str(error).strip().split("\n")[-1]
+        raise SetupError(
+            f"the run's part on Ray is lost: {type(error).__name__}: {said}"
+        ) from error
+
+
+def _reason(ends: Sequence[PartitionEnd]) -> str:
+    reasons = {each.reason for each in ends}
+    return "budget" if "budget" in reasons else "stopped" if "stopped" in reasons else "done"
+
+
+def _together(before: Mapping[str, Fallback], ends: Sequence[PartitionEnd]) -> dict[str, Fallback]:
+    found = dict(before)
+    for end in ends:
+        for name, now in end.fallbacks.items():
+            found[name] = found[name].plus(now) if name in found else now
+    return found
+
+
+def forget_results(record: RunRecord) -> None:
+    """Remove the results of a run from the database that has them.
+
+    Raises:
+        SetupError: it cannot be used.
+    """
+    if record.results is not None:
+        store = PostgresResults(record.results, record.id, lambda _: None)
+        store.forget()
+        store.close(give_up=True)
+
+
+async def run_on_ray(
+    record: RunRecord,
+    declaration: Declaration,
+    functions: Functions,
+    source: object,
+    table: InputTable,
+    store: RunStore,
+    on_note: Note,
+    watch: Any,
+    directory: RunDirectory | None,
+    latencies: Latencies,
+) -> RunRecord:
+    """Run a flow that was checked on the Ray that the record names.
+
+    Raises:
+        SetupError: it cannot run.
+    """
+    directory = directory or store.create(record)
+    with directory.held():
+        run = RayRun(directory, record, on_note)
+        watch(run)
+        return await run.to_the_end(declaration, functions, source, table, store.cache, latencies)

@@ -1,0 +1,1 @@
+"""What `kairos plan-hardware` is asked, and shows."""

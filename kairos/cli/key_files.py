@@ -1,0 +1,249 @@
+"""Makes, shows, revokes and rotates the API keys of a file (`key_file.py`).
+
+A key itself is told once, when it is made; its digest alone is kept. Each change takes a lock and
+replaces the file whole, so commands that run at once lose nothing, and one that is stopped changes
+nothing.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from io import BufferedWriter
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.core.model import SECOND
+from kairos.host.files import atomic_write
+from kairos.settings.key_file import read_keys, shown, to_toml
+from kairos.settings.tenants import KeySettings, Role, check_keys, with_zone
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_RANDOM_BYTES = 32
+
+Show = Callable[[str], None]
+
+
+class Rotated(NamedTuple):
+    """The key that counts from now on, and the one before it, until its grace ends."""
+
+    new: KeySettings
+    old: KeySettings
+
+
+def create(
+    path: Path,
+    tenant: str,
+    show: Show,
+    *,
+    now_us: int,
+    app: str | None = None,
+    role: Role = "caller",
+    name: str | None = None,
+    expires: str | None = None,
+) -> KeySettings:
+    """Add a random key to a file, which need not be there yet.
+
+    Args:
+        show: is told the key, once. If it raises, the file stays as it was.
+        now_us: in microseconds since the Unix epoch.
+        expires: a duration (`90d`), a date or an instant; None: never.
+
+    Raises:
+        SetupError: the file or what is asked for is wrong; nothing was changed.
+    """
+    now = _instant_of(now_us)
+    until = None if expires is None else _until(expires, now)
+    secret, key = _random_key()
+    key = msgspec.structs.replace(
+        key, tenant=tenant, app=app, role=role, name=name, expires=until, created=now
+    )
+    with _locked(path, may_be_new=True) as file:
+        before = read_keys(file) if file.exists() else ()
+        if key.label in (each.label for each in before):
+            raise SetupError(f"{path}: a key is called '{key.label}' already; choose another name")
+        _write(file, (*before, key), lambda: show(secret))
+    return key
+
+
+def revoke(path: Path, called: str) -> KeySettings:
+    """Take a key out of a file; gives the key that it was.
+
+    Raises:
+        SetupError: the file is wrong, or no key is called so; nothing was changed.
+    """
+    with _locked(path) as file:
+        keys = read_keys(file)
+        found = _found(keys, called, path)
+        _write(file, [key for key in keys if key is not found])
+    return found
+
+
+def rotate(
+    path: Path,
+    called: str,
+    show: Show,
+    *,
+    now_us: int,
+    grace: str = "24h",
+    expires: str | None = None,
+) -> Rotated:
+    """Put a new key in the place of one, of which it takes all but the secret; the old one has no
+    name any more, and expires.
+
+    Args:
+        show: is told the new key, once. If it raises, the file stays as it was.
+        now_us: in microseconds since the Unix epoch.
+        grace: for how long the old key is let in: a duration, a date or an instant. It is not let
+            in for longer than it was.
+        expires: of the new key, as in `create`; None: it lives as long as the old one was to.
+
+    Raises:
+        SetupError: the file or what is asked for is wrong; nothing was changed.
+    """
+    now = _instant_of(now_us)
+    grace_ends = _until(grace, now, at_once=True)
+    until = None if expires is None else _until(expires, now)
+    secret, key = _random_key()
+    with _locked(path) as file:
+        keys = read_keys(file)
+        found = _found(keys, called, path)
+        if until is None and found.expires is not None:
+            until = _same_life(found, now)
+        ends = grace_ends if found.expires is None else min(grace_ends, found.expires)
+        new = msgspec.structs.replace(found, sha256=key.sha256, created=now, expires=until)
+        old = msgspec.structs.replace(found, name=None, expires=ends)
+        after = [each for key in keys for each in ((new, old) if key is found else (key,))]
+        _write(file, after, lambda: show(secret))
+    return Rotated(new, old)
+
+
+def table(keys: Sequence[KeySettings], now_us: int) -> str:
+    """Keys for people, one a line, with the first digits of their digests."""
+    heads = ("name", "tenant", "app", "role", "created", "expires", "state", "sha256")
+    rows = [heads, *(_row(key, now_us) for key in keys)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _row(key: KeySettings, now_us: int) -> tuple[str, ...]:
+    return (
+        key.label,
+        key.tenant,
+        key.app or "any",
+        key.role,
+        "-" if key.created is None else shown(key.created),
+        "never" if key.expires is None else shown(key.expires),
+        "active" if key.expires_at is None or now_us < key.expires_at else "expired",
+        key.sha256[:8],
+    )
+
+
+def _random_key() -> tuple[str, KeySettings]:
+    """And what is kept of it, for no tenant as yet."""
+    secret = f"kai-{secrets.token_urlsafe(_RANDOM_BYTES)}"
+    return secret, KeySettings(sha256=hashlib.sha256(secret.encode()).hexdigest(), tenant="")
+
+
+def _found(keys: Sequence[KeySettings], called: str, path: Path) -> KeySettings:
+    found = [key for key in keys if key.label == called]
+    if not found:
+        raise SetupError(
+            f"{path}: no key is called '{called}'; 'kairos keys list {path}' shows what they are "
+            "called"
+        )
+    if len(found) > 1:
+        raise SetupError(f"{path}: {len(found)} keys are called '{called}'; give each a name there")
+    return found[0]
+
+
+def _until(text: str, now: datetime, *, at_once: bool = False) -> datetime:
+    """The instant that a duration ends at, or that a date or an instant is, in UTC where it names
+    no zone.
+
+    Raises:
+        SetupError: it is none of these, or has passed; unless it is now and may be `at_once`.
+    """
+    try:
+        if duration := re.fullmatch(r"([0-9]{1,9})([smhd])", text):
+            instant = now + timedelta(seconds=int(duration[1]) * _SECONDS[duration[2]])
+        else:
+            instant = with_zone(datetime.fromisoformat(text)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise SetupError(
+            f"'{text}' is no time to expire at: write a duration (30m, 24h, 90d), a date "
+            "(2027-01-31, from 00:00 UTC on), or an instant (2027-01-31T12:00Z)"
+        ) from None
+    if instant < now or (instant == now and not at_once):
+        raise SetupError(f"'{text}' is no time to expire at: it has passed")
+    return instant
+
+
+def _same_life(old: KeySettings, now: datetime) -> datetime:
+    if old.created is None or old.expires is None or old.expires <= old.created:
+        raise SetupError(
+            f"'{old.label}' expires, and does not say when it was made: say with --expires how "
+            "long the new key is to live"
+        )
+    return now + (old.expires - old.created)
+
+
+def _instant_of(us: int) -> datetime:
+    """To the second: people read it."""
+    return datetime.fromtimestamp(us // SECOND, UTC)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, may_be_new: bool = False) -> Iterator[Path]:
+    """The file itself, where `path` is a link to it, while nobody else may change it. The lock is
+    on a file beside it, which stays: the file itself is replaced."""
+    if not may_be_new:
+        read_keys(path)  # if there is none, that is said before anything is written beside it
+    try:
+        file = path.resolve()
+        lock = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a name that cannot be
+        problem = (isinstance(error, OSError) and error.strerror) or error
+        raise SetupError(f"cannot write beside {path}: {problem}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield file
+    finally:
+        os.close(lock)
+
+
+def _write(file: Path, keys: Sequence[KeySettings], tell: Callable[[], None] | None = None) -> None:
+    """Replace it whole, once what is to be told is told; if that fails, it stays as it was."""
+    check_keys(tuple(keys))
+    with atomic_write(file, mode=0o600) as written:
+        _keep_permissions(file, written)
+        written.write(to_toml(keys).encode())
+        written.flush()  # a full disk is found before anything is told
+        if tell is not None:
+            tell()
+
+
+def _keep_permissions(file: Path, written: BufferedWriter) -> None:
+    """Who could read the file before can read it still, also where root changes another's file."""
+    if not file.exists():
+        return
+    of, ours = file.stat(), os.fstat(written.fileno())
+    try:
+        if (of.st_uid, of.st_gid) != (ours.st_uid, ours.st_gid):
+            os.fchown(written.fileno(), of.st_uid, of.st_gid)
+        os.fchmod(written.fileno(), stat.S_IMODE(of.st_mode) & 0o644)
+    except PermissionError:
+        raise SetupError(
+            f"{file} belongs to another user: change it as that user, or as root"
+        ) from None

@@ -1,0 +1,52 @@
+"""Who used how much, as a Parquet file: for tables of several periods, which say which is which."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from kairos.host.files import atomic_write
+from kairos.observe.usage import Group, UsageFigures, UsageReport
+from kairos.workflows.run.arrow import arrow
+
+_AT_ONCE = 8_192  # groups
+_FIGURES: Mapping[str, type] = MappingProxyType(
+    {each.name: each.type for each in msgspec.structs.fields(UsageFigures)}
+)
+
+
+def write_parquet(path: Path, report: UsageReport, currency: str | None) -> None:
+    """All groups, most service first, without a row for all. Columns are the period (UTC, µs), the
+    names as grouped (null: calls that did not say), and the figures; `cost` and its `currency`,
+    where there are prices.
+
+    Raises:
+        SetupError: the file cannot be written, or pyarrow is not installed.
+    """
+    pyarrow = arrow()
+    from pyarrow import parquet
+
+    kinds: dict[type, Any] = {int: pyarrow.int64(), float: pyarrow.float64()}
+    figures = {name: kinds[kind] for name, kind in _FIGURES.items()}
+    if currency is None:
+        del figures["cost"]
+    instant = pyarrow.timestamp("us", "UTC")
+    schema = pyarrow.schema(
+        [("period_begins", instant), ("period_ends", instant)]
+        + [(name, pyarrow.string()) for name in report.by]
+        + [*figures.items()]
+        + ([] if currency is None else [("currency", pyarrow.string())])
+    )
+    period = {"period_begins": report.begins_at, "period_ends": report.ends_at}
+    fixed = period if currency is None else period | {"currency": currency}
+    with atomic_write(path) as file, parquet.ParquetWriter(file, schema) as writer:
+        for start in range(0, len(report.groups), _AT_ONCE):
+            some = report.groups[start : start + _AT_ONCE]
+            rows = [fixed | _row(report.by, group, had) for group, had in some]
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+
+
+def _row(by: tuple[str, ...], group: Group, had: UsageFigures) -> dict[str, Any]:
+    return dict(zip(by, group, strict=True)) | {name: getattr(had, name) for name in _FIGURES}

@@ -1,0 +1,74 @@
+"""A message on its way to a consumer group: attempts, and its end as a dead letter. The same on
+every bus.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from kairos.cluster.bus.envelope import ATTEMPT, DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
+from kairos.core.ports import Handler, Message, Outgoing
+from kairos.observe.left_out import count_buried
+
+_ATTEMPTS = 3
+_REASON_LIMIT = 500  # characters of an error's text that a dead letter carries
+
+log = logging.getLogger(__name__)
+
+
+class Undeliverable(Exception):
+    """A message's attempts are used up; the text says why."""
+
+
+class Delivery:
+    """A message, and which attempt at it comes next."""
+
+    __slots__ = ("attempt", "message")
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.attempt = 1
+
+    async def perform(self, handler: Handler) -> Sequence[Outgoing]:
+        """Call the handler until it returns.
+
+        Raises:
+            Undeliverable: it has raised each time.
+        """
+        while True:
+            headers = {**self.message.headers, ATTEMPT: str(self.attempt)}
+            try:
+                return await handler(msgspec.structs.replace(self.message, headers=headers)) or ()
+            except asyncio.CancelledError as error:
+                # The consumer is being cancelled, or only something that the handler awaited was.
+                if _is_being_cancelled():
+                    raise
+                reason = _reason(error)
+            # Whatever the handler raised. `sys.exit` in it would end the process in order, and so
+            # would whoever gets the message next, for ever.
+            except (Exception, SystemExit) as error:
+                if _is_being_cancelled():  # and the handler makes something else of it
+                    raise asyncio.CancelledError from error
+                reason = _reason(error)
+            if self.attempt == _ATTEMPTS:
+                raise Undeliverable(reason)
+            self.attempt += 1
+
+
+def dead_letter(topic: str, group: str, message: Message, reason: str) -> Message:
+    """The message as it is buried: with where it came from, and why."""
+    log.warning("%s: a message of %.100r is dead: %s", group, message.key, reason)
+    count_buried(topic)
+    why = {DEAD_TOPIC: topic, DEAD_GROUP: group, DEAD_REASON: reason[:_REASON_LIMIT]}
+    return msgspec.structs.replace(message, headers={**message.headers, **why})
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_REASON_LIMIT]
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

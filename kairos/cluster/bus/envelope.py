@@ -1,0 +1,140 @@
+"""What travels with each message of a workflow: headers that say whose it is, for whom and from
+whom, and a JSON object as the value. All of it is read as untrusted input, and bounded.
+
+`schemas/message.schema.json` says the same for programs in other languages. A later minor version
+may add headers and fields, so those that are not known here are kept and go along.
+"""
+
+import re
+import secrets
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import msgspec
+
+from kairos.core.core_names import NAME
+from kairos.core.errors import InvalidRequest
+from kairos.core.header_names import OF_FIELDS
+from kairos.core.model import IDENTIFIER, TRACEPARENT
+from kairos.core.ports import Message
+
+ATTEMPT = OF_FIELDS["attempt"]  # set by the bus at each delivery, from 1
+DEAD_TOPIC = "kairos-dead-topic"
+DEAD_GROUP = "kairos-dead-group"
+DEAD_REASON = "kairos-dead-reason"
+
+VERSION = r"\A1(\.(0|[1-9][0-9]{0,3}))?\Z"
+NUMBER = r"\A(0|[1-9][0-9]{0,17})\Z"
+_NUMBERS = (ATTEMPT, OF_FIELDS["started_at"], OF_FIELDS["deadline"])
+OTHERS_LIMIT = 48  # headers beside ours, of which a message gets more on its way
+HEADER_NAME_LENGTH = 128
+HEADER_LENGTH = 8_192
+_VALUE_BYTES = 1 << 20
+_NESTING = 64  # objects and lists within each other
+
+Name = Annotated[str, msgspec.Meta(pattern=NAME)]
+Value = dict[str, Any]  # a JSON object
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=OF_FIELDS):
+    """What a message's headers say: whose it is, for whom and from whom."""
+
+    version: Annotated[str, msgspec.Meta(pattern=VERSION)] = "1"
+    workflow_id: Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
+    app: Name
+    agent: Name  # the receiver
+    upstream: Name  # the sender
+    started_at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]  # µs since the epoch
+    # The request whose answer led to this message: the last of the sender's, or of those before.
+    parent: Annotated[str, msgspec.Meta(pattern=IDENTIFIER)] | None = None
+    attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
+    # µs since the epoch: nobody waits for the result after it.
+    deadline: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None
+    traceparent: Annotated[str, msgspec.Meta(pattern=rf"\A{TRACEPARENT}\Z")]
+
+
+_OURS = {
+    *(each.encode_name for each in msgspec.structs.fields(Envelope)),
+    *(DEAD_TOPIC, DEAD_GROUP, DEAD_REASON),
+}
+
+
+def write_message(
+    envelope: Envelope, value: Value, others: Mapping[str, str] = MappingProxyType({})
+) -> Message:
+    """A message of the envelope's workflow; headers of others go along."""
+    fields = msgspec.to_builtins(envelope).items()
+    known = {name: str(field) for name, field in fields if field is not None}
+    return Message(
+        key=envelope.workflow_id, value=msgspec.json.encode(value), headers={**others, **known}
+    )
+
+
+def forward(
+    message: Message, envelope: Envelope, *, agent: str, value: Value, parent: str | None
+) -> Message:
+    """What the receiver of `message` sends on to `agent`, in the same trace.
+
+    `parent` is the request that led to it.
+    """
+    version, trace, _, flags = envelope.traceparent.split("-")
+    onward = msgspec.structs.replace(
+        envelope,
+        agent=agent,
+        upstream=envelope.agent,
+        parent=parent,
+        traceparent=f"{version}-{trace}-{secrets.token_hex(8)}-{flags}",
+    )
+    return write_message(onward, value, message.headers)
+
+
+def read_envelope(message: Message) -> Envelope:
+    """Raises InvalidRequest: the headers do not say what an envelope must."""
+    headers = dict(message.headers)
+    _check_bounds(headers)
+    if not re.match(VERSION, version := headers.get(OF_FIELDS["version"], "1")):
+        raise InvalidRequest(f"the message is of version {version[:20]!r}; known here: 1 and 1.x")
+    for name in _NUMBERS:
+        if not re.match(NUMBER, headers.get(name, "0")):  # conversion would take "1e3", too
+            raise InvalidRequest(f"the message's header {name} must be a whole number in digits")
+    try:
+        envelope = msgspec.convert(headers, Envelope, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the message's headers are no envelope: {error}") from error
+    if envelope.workflow_id != message.key:
+        raise InvalidRequest("the message's key is not its kairos-msg-id")
+    return envelope
+
+
+def _check_bounds(headers: Mapping[str, str]) -> None:
+    if len(headers.keys() - _OURS) > OTHERS_LIMIT:
+        raise InvalidRequest(f"a message has at most {OTHERS_LIMIT} headers beside Kairos's own")
+    for name, text in headers.items():
+        if len(name) > HEADER_NAME_LENGTH:
+            raise InvalidRequest(f"a header's name has at most {HEADER_NAME_LENGTH} characters")
+        if len(text) > HEADER_LENGTH:
+            raise InvalidRequest(f"the header {name} is over {HEADER_LENGTH} characters")
+
+
+def read_value(message: Message) -> Value:
+    """Raises InvalidRequest: the value is no JSON object, too large or too deep."""
+    if len(message.value) > _VALUE_BYTES:
+        raise InvalidRequest(f"the message's value is over {_VALUE_BYTES} bytes")
+    try:
+        value = msgspec.json.decode(message.value, type=Value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the message's value is no JSON object: {error}") from error
+    if _is_deep(value):
+        raise InvalidRequest(f"the message's value is nested more than {_NESTING} levels deep")
+    return value
+
+
+def _is_deep(value: Value) -> bool:
+    level: list[Any] = [value]
+    for _ in range(_NESTING):
+        within = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for part in within for each in part if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True

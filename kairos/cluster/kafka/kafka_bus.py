@@ -1,0 +1,91 @@
+"""The bus on Kafka: across processes and machines, and what is on it survives them."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Self
+
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.connectivity import Connectivity
+from kairos.cluster.kafka.consumption import Consumption
+from kairos.cluster.kafka.producer import Producer, message_bytes
+from kairos.cluster.kafka.subscription import Subscription
+from kairos.cluster.kafka.transactions import Transactions
+from kairos.cluster.kafka.trials import Trials
+from kairos.core.errors import MessageTooLarge, Unavailable
+from kairos.core.ports import Handler, Message, Outgoing
+from kairos.core.topics import DEAD_LETTERS
+
+_AGAIN_S = 0.05
+
+
+class KafkaBus:
+    """The port `Bus`, on Kafka. An async context manager; consumers must have ended before it.
+
+    Topics must be there (`topic_setup.py`), the dead letters' among them. While the cluster cannot
+    be reached, everything waits. Handlers run at least once; what they return goes out once,
+    together with "this message is done". After a crash in the middle of that, readers of what was
+    going out wait until the cluster gives the transaction up, some ten to twenty seconds.
+
+    A message that kills the process that handles it is a dead letter after three deaths
+    (`custody.py`). Attempts count from one again after a crash.
+    """
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._reach = Connectivity(cluster.servers)
+        self._producer = Producer(cluster, reach=self._reach)
+        self._trials = Trials()
+
+    async def __aenter__(self) -> Self:
+        await self._producer.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self._producer.__aexit__(*raised)
+
+    async def publish(self, topic: str, message: Message) -> None:
+        """Raises TopicMissing, beside what the port says."""
+        while True:
+            try:
+                sent = self._producer.send(topic, message.key, message.value, message.headers)
+            except Unavailable:
+                await asyncio.sleep(_AGAIN_S)  # until some of what waits is sent
+            else:
+                break
+        await sent
+
+    async def consume(
+        self, topic: str, group: str, handler: Handler, *, concurrency: int = 1
+    ) -> None:
+        """Raises, beside being cancelled:
+
+        TopicMissing: the topic, or that of dead letters, does not exist.
+        Unavailable: it cannot be read, or dead letters not be written, and that will not pass.
+        """
+        for each in (topic, DEAD_LETTERS):
+            await self._producer.require(each)
+
+        async def checked(message: Message) -> Sequence[Outgoing]:
+            outgoing = await handler(message) or ()
+            await self._check(outgoing)
+            return outgoing
+
+        async with (
+            Transactions(self._cluster) as transactions,
+            Subscription(
+                self._cluster, [topic], group, tells_ends=True, reach=self._reach
+            ) as subscription,
+        ):
+            consumption = Consumption(
+                subscription, transactions, group, checked, concurrency, self._trials
+            )
+            await consumption.run()
+
+    async def _check(self, outgoing: Sequence[Outgoing]) -> None:
+        """A transaction is refused as a whole: what can be known before is said to the handler."""
+        limit = self._cluster.message_bytes
+        for topic, message in outgoing:
+            size = message_bytes(message.key, message.value, message.headers)
+            if size > limit:
+                raise MessageTooLarge(topic, size, limit)
+            await self._producer.require(topic)

@@ -1,0 +1,248 @@
+"""Group commit: while one transaction runs, what handlers finish gathers for the next.
+
+A transaction holds what they want published, and how far each partition has got with that.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from kairos.cluster.kafka.consumer_commands import Where
+from kairos.cluster.kafka.items import ReceivedMessage
+from kairos.cluster.kafka.producer import message_bytes
+from kairos.cluster.kafka.share import Share, restored
+from kairos.cluster.kafka.subscription import Subscription
+from kairos.cluster.kafka.transactions import NotSent, Transactions
+from kairos.core.errors import Unavailable
+from kairos.core.ports import Outgoing
+
+logger = logging.getLogger(__name__)
+
+_BATCH_BYTES = 16 << 20  # to send at once
+_BATCH = 1_000
+_COMMIT_S = 0.5  # between commits of nothing but offsets
+_AGAIN_S = 0.1
+
+
+class HandledMessage:
+    """A message that was handled, and what is to be published together with that."""
+
+    __slots__ = ("bytes", "is_dead", "outgoing", "received", "share")
+
+    def __init__(
+        self,
+        share: Share,
+        received: ReceivedMessage,
+        outgoing: Sequence[Outgoing],
+        *,
+        is_dead: bool = False,
+    ) -> None:
+        self.share = share
+        self.received = received
+        self.outgoing = outgoing
+        self.is_dead = is_dead  # buried: what goes out is the dead letter
+        self.bytes = sum(message_bytes(m.key, m.value, m.headers) for _, m in outgoing)
+
+    @property
+    def where(self) -> Where:
+        return self.received.topic, self.received.partition
+
+
+class Outbox:
+    """`run` sends what was added, and ends after `close`, when all is sent or cannot be."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        transactions: Transactions,
+        shares: Mapping[Where, Share],
+        bury: Callable[[Share, ReceivedMessage, str], HandledMessage],
+        on_room: Callable[[], None],
+    ) -> None:
+        """`shares`: those that this member has at the moment, kept up to date by the caller.
+        `bury`: what becomes of a message whose consequences the cluster refuses. `on_room`: some
+        of what was finished has been taken, so that more may be begun."""
+        self._subscription = subscription
+        self._transactions = transactions
+        self._shares = shares
+        self._bury = bury
+        self._on_room = on_room
+        self._waiting: deque[HandledMessage] = deque()
+        self._unsafe: deque[asyncio.Future[None]] = deque()  # of `secure`
+        self._securing = 0  # the first of them, that what is being committed makes safe
+        self._again_at = 0.0
+        self._is_closing = False
+        self._woken = asyncio.Event()
+        self._commits_at = 0.0
+        self.held_bytes = 0
+
+    def add(self, finished: HandledMessage) -> None:
+        if finished.outgoing:
+            self._waiting.append(finished)
+            self.held_bytes += finished.bytes
+        else:
+            finished.share.finish(finished.received)
+        self._woken.set()
+
+    async def secure(self) -> None:
+        """Return once the state that each share has now is committed, or the share is lost."""
+        safe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsafe.append(safe)
+        self._woken.set()
+        await safe
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Raises Unavailable: what must not be lost is refused for good."""
+        try:
+            await self._run()
+        finally:
+            self._secured(len(self._unsafe))  # nobody waits for ever
+
+    async def _run(self) -> None:
+        while await self._is_due():
+            batch = self._gather()
+            if batch:
+                is_settled = await self._send(batch)
+            else:
+                is_settled = await self._commit()
+            if self._is_closing and not is_settled:
+                # No more commits: the state of the shares speaks of what has not been sent.
+                logger.warning("what was finished last is done again by the next member")
+                return
+
+    async def _is_due(self) -> bool:
+        """Wait until there is something to send or to commit. False: no more, and that's all."""
+        while True:
+            self._woken.clear()
+            if self._waiting:
+                return True
+            is_changed = bool(self._changed())
+            if self._is_closing:
+                return is_changed
+            due_at = self._again_at if self._unsafe else self._commits_at
+            is_wanted = is_changed or bool(self._unsafe)
+            wait_s = due_at - asyncio.get_running_loop().time() if is_wanted else None
+            if wait_s is not None and wait_s <= 0:
+                return True
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+
+    def _gather(self) -> list[HandledMessage]:
+        batch: list[HandledMessage] = []
+        total_bytes = 0
+        while self._waiting and len(batch) < _BATCH and total_bytes < _BATCH_BYTES:
+            finished = self._waiting.popleft()
+            self.held_bytes -= finished.bytes
+            if not finished.share.is_lost:
+                finished.share.finish(finished.received)
+                total_bytes += finished.bytes
+                batch.append(finished)
+        self._on_room()
+        return batch
+
+    def _changed(self) -> dict[Where, tuple[int, str]]:
+        self._securing = len(self._unsafe)
+        states = {where: share.state() for where, share in self._shares.items()}
+        return {
+            where: state
+            for where, state in states.items()
+            if state != self._shares[where].committed
+        }
+
+    def _note(self, states: Mapping[Where, tuple[int, str]]) -> None:
+        for where, state in states.items():
+            if where in self._shares:
+                self._shares[where].committed = state
+        self._secured(self._securing)
+        self._commits_at = asyncio.get_running_loop().time() + _COMMIT_S
+
+    def _secured(self, count: int) -> None:
+        for _ in range(count):
+            safe = self._unsafe.popleft()
+            if not safe.done():
+                safe.set_result(None)
+        self._securing = 0
+
+    async def _commit(self) -> bool:
+        """Commit offsets alone. Return whether that is done with; else it is due again."""
+        states = self._changed()
+        try:
+            if states and self._unsafe:  # the consumer's thread may be waiting for room
+                metadata = self._subscription.group_metadata()
+                await self._transactions.perform((), states, metadata)
+            elif states:
+                await self._subscription.commit(states)
+        except (NotSent, Unavailable) as error:
+            logger.info("offsets are committed later: %s", error)
+            self._commits_at = asyncio.get_running_loop().time() + _COMMIT_S
+            self._again_at = asyncio.get_running_loop().time() + _AGAIN_S
+            return False
+        self._note(states)
+        return True
+
+    async def _send(self, batch: list[HandledMessage]) -> bool:
+        """Return whether all of it is sent, or is another member's to send."""
+        # What follows the news of a rebalance must know of them: nothing is awaited in between.
+        while batch := [finished for finished in batch if not finished.share.is_lost]:
+            states = self._changed()
+            outgoing = [each for finished in batch for each in finished.outgoing]
+            metadata = self._subscription.group_metadata()
+            try:
+                await self._transactions.perform(outgoing, states, metadata)
+            except NotSent as error:
+                logger.info("a transaction is tried again: %s", error)
+                batch = self._without_refused(batch, error.refused)
+            else:
+                self._note(states)
+                return True
+            await asyncio.sleep(_AGAIN_S)
+            sent = await self._sent(batch)
+            if sent is None:
+                return False
+            batch = [finished for finished in batch if finished not in sent]
+        return True
+
+    def _without_refused(
+        self, batch: list[HandledMessage], refused: Mapping[int, str]
+    ) -> list[HandledMessage]:
+        """Whose outgoing messages are refused for good is buried instead."""
+        kept: list[HandledMessage] = []
+        number = 0
+        for finished in batch:
+            numbers = range(number, number + len(finished.outgoing))
+            number = numbers.stop
+            reason = next((refused[each] for each in numbers if each in refused), None)
+            if reason is None:
+                kept.append(finished)
+            elif finished.is_dead:
+                raise Unavailable(f"the bus does not take dead letters: {reason}")
+            else:
+                kept.append(self._bury(finished.share, finished.received, reason))
+        return kept
+
+    async def _sent(self, batch: list[HandledMessage]) -> set[HandledMessage] | None:
+        """What the group knows as done: it took place, and the answer was lost. None: there is no
+        time left to find out."""
+        while not self._is_closing:
+            try:
+                known = await self._subscription.committed({finished.where for finished in batch})
+            except Unavailable as error:
+                logger.debug("what was committed is asked again: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                marks = {where: restored(*state)[0] for where, state in known.items()}
+                return {
+                    finished
+                    for finished in batch
+                    if finished.where in marks
+                    and marks[finished.where].is_done(finished.received.offset)
+                }
+        return None

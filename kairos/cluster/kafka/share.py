@@ -1,0 +1,121 @@
+"""A partition in the hands of a member: which of its messages may be handled now."""
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+
+from kairos.cluster.kafka.custody import Custody, read_custody
+from kairos.cluster.kafka.items import Assigned, Passed, ReceivedMessage
+from kairos.cluster.kafka.watermark import MARK, Watermark
+from kairos.core.errors import InvalidRequest
+
+logger = logging.getLogger(__name__)
+
+_EACH_BYTES = 1_024  # that a message takes besides its value
+_TEXT_LIMIT = 4_090  # characters; brokers keep 4,096
+
+
+class Share:
+    """Hands out the first message of each key, and the next once that was handled.
+
+    What is more than the watermark can tell apart waits; `is_full` until then.
+    """
+
+    def __init__(self, assigned: Assigned) -> None:
+        self.topic, self.partition = assigned.topic, assigned.partition
+        self.watermark, self.custody = restored(assigned.offset, assigned.metadata)
+        self.committed = max(assigned.offset, 0), assigned.metadata
+        self.is_open = False  # nothing may be handled before it is known who does it
+        self._is_claimed = False
+        self._suspects: list[int] = []  # that have not come; the first is last
+        self.is_lost = False  # another member's by now
+        self.held_bytes = 0
+        self._later: deque[ReceivedMessage | Passed] = deque()
+        self._queues: dict[str, deque[ReceivedMessage]] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return self.is_open and bool(self._later)
+
+    def claim(self, holder: str) -> None:
+        """Whoever finds this in the state later, and nobody of that mark, knows of a death."""
+        self.custody.passed_on()
+        self.custody.holder = holder
+        self._is_claimed = True
+        self._suspects = sorted(self.custody.suspects, reverse=True)
+
+    def leave(self) -> None:
+        """It is left in order."""
+        if self._is_claimed:
+            self.custody.passed_on()
+
+    def state(self) -> tuple[int, str]:
+        """What to commit."""
+        position, undone = self.watermark.state()
+        self.custody.done_below(position)
+        text = f"{undone} {self.custody.text(position)}".strip()
+        assert len(text) <= _TEXT_LIMIT, f"{len(text)} characters"
+        return position, text
+
+    def add(self, item: ReceivedMessage | Passed) -> None:
+        """Take what comes of the partition."""
+        self._later.append(item)
+        if isinstance(item, ReceivedMessage):
+            self.held_bytes += _weight(item)
+
+    def begin(self) -> Iterator[ReceivedMessage]:
+        """What may be handled now and could not before. To be run through to its end."""
+        while self.is_open and self._later and not self.watermark.is_full:
+            item = self._later.popleft()
+            self._miss_suspects(item.offset)
+            if isinstance(item, Passed):
+                self.watermark.skip_to(item.offset)
+                continue
+            if self._suspects and self._suspects[-1] == item.offset:
+                self._suspects.pop()
+            if self.watermark.come(item.offset):
+                queue = self._queues.setdefault(item.key, deque())
+                queue.append(item)
+                if len(queue) == 1:
+                    yield item
+            else:
+                self.held_bytes -= _weight(item)  # another member has done it
+                self.custody.done(item.offset)
+
+    def next_of(self, key: str) -> ReceivedMessage | None:
+        """The message of the key that was in hand has been handled: the one after it."""
+        queue = self._queues[key]
+        queue.popleft()
+        if queue:
+            return queue[0]
+        del self._queues[key]
+        return None
+
+    def finish(self, received: ReceivedMessage) -> None:
+        """Its consequences go out with the next commit of the watermark's state."""
+        self.watermark.finish(received.offset)
+        if self.custody.deaths:
+            self.custody.done(received.offset)
+        self.held_bytes -= _weight(received)
+
+    def _miss_suspects(self, offset: int) -> None:
+        """What comes is at this offset or later: those before it are not there any more."""
+        while self._suspects and self._suspects[-1] < offset:
+            self.custody.done(self._suspects.pop())
+
+
+def restored(offset: int, metadata: str) -> tuple[Watermark, Custody]:
+    """What was committed. Metadata that is not ours is left out, with a warning."""
+    offset = max(offset, 0)
+    undone, _, rest = metadata.partition(" ")
+    if not undone.startswith(MARK):
+        undone, rest = "", metadata
+    try:
+        return Watermark(offset, undone), read_custody(offset, rest)
+    except InvalidRequest as error:
+        logger.warning("%s; what is done beyond offset %d is done again", error, offset)
+        return Watermark(offset), Custody()
+
+
+def _weight(received: ReceivedMessage) -> int:
+    return _EACH_BYTES + len(received.value or b"")

@@ -1,0 +1,199 @@
+"""Reads topics of Kafka: what a consumer's poll thread finds, as one ordered stream.
+
+What is read ahead of the loop is bounded; beyond that the partitions are paused, and the thread
+goes on polling, so the group never takes a slow reader for a dead member.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Self
+
+import confluent_kafka as kafka
+
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.connectivity import Connectivity, Contact
+from kairos.cluster.kafka.consumer_commands import Offsets, Where
+from kairos.cluster.kafka.custody import holder_mark
+from kairos.cluster.kafka.group_members import GroupMembers
+from kairos.cluster.kafka.items import Assigned, CaughtUp, Item, Passed, ReceivedMessage, Revoked
+from kairos.cluster.kafka.poll import Membership, PollThread
+from kairos.core.errors import Unavailable
+
+__all__ = ["Assigned", "CaughtUp", "Item", "Passed", "ReceivedMessage", "Revoked", "Subscription"]
+
+SESSION_S = 6.0
+_LEAVE_S = 5.0
+_AHEAD = 1_000  # messages read ahead of the loop
+_AHEAD_BYTES = 16 << 20
+_ANSWER_S = 2.0
+
+Start = Literal["beginning", "end"] | int  # an instant, µs: from the first message since
+
+
+class Subscription:
+    """An async context manager. With a group: its share of the topics, from where it committed.
+    Without: all of each topic, from `start`, and nothing is committed.
+
+    Commits are the reader's to make (`commit`); of transactions it sees what was committed. While
+    the cluster cannot be reached, nothing comes.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        topics: Sequence[str],
+        group: str | None = None,
+        *,
+        start: Start = "beginning",
+        session_s: float = SESSION_S,
+        tells_ends: bool = False,
+        reach: Connectivity | None = None,
+    ) -> None:
+        """`tells_ends`: there is a `Passed` whenever a partition has been read to its end."""
+        contact = Contact(reach or Connectivity(cluster.servers))
+        name = group or "kairos.readers"  # unused: without a group nothing is committed
+        self.members = GroupMembers(cluster, name)
+        settings = cluster.client(
+            group_id=name,
+            enable_auto_commit=False,
+            enable_partition_eof=True,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            partition_assignment_strategy="cooperative-sticky",
+            session_timeout_ms=int(session_s * 1000),
+            heartbeat_interval_ms=int(session_s * 1000 / 6),
+            queued_max_messages_kbytes=16_384,
+            fetch_queue_backoff_ms=20,
+            fetch_wait_max_ms=100,
+            topic_metadata_refresh_interval_ms=10_000,
+        )
+        self._poll = PollThread(
+            settings | contact.settings(),
+            topics,
+            contact=contact,
+            first=None if group is not None else _first(start),
+            tells_ends=tells_ends,
+            put=self._put,
+            is_full=self._is_full,
+        )
+        self._ahead: deque[Item | Membership | Exception] = deque()
+        self._bytes_put = 0  # counted by the thread
+        self._bytes_taken = 0  # counted by the loop
+        self._is_held = False
+        self._is_woken = False
+        self._ready = asyncio.Event()
+        self._member = Membership(None, {}, "")
+        self._marks: set[str] = set()  # of all that this has been in its group
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._poll.start()
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        self._poll.stop()
+        # With the cluster away it may wait for an answer to its last commit for a minute and more.
+        await asyncio.wait({asyncio.wrap_future(self._poll.ended)}, timeout=_LEAVE_S)
+
+    async def batch(self) -> list[Item]:
+        """What has come since the last time, in order; at least one item.
+
+        Raises:
+            TopicMissing: one of the topics does not exist.
+            Unavailable: this cannot be read, and trying again would not help.
+        """
+        items: list[Item] = []
+        while not items:
+            while not self._ahead:
+                self._ready.clear()
+                await self._ready.wait()
+            while self._ahead:
+                item = self._ahead[0]
+                if isinstance(item, Exception):
+                    if items:
+                        break
+                    raise item  # and again at the next call
+                self._ahead.popleft()
+                if isinstance(item, Membership):
+                    self._member = item
+                    self._marks.add(self.holder)
+                    continue
+                if isinstance(item, ReceivedMessage):
+                    self._bytes_taken += len(item.value or b"")
+                items.append(item)
+        return items
+
+    def hold(self, is_held: bool) -> None:
+        """Read no more for now than what has been read ahead; or go on."""
+        self._is_held = is_held
+
+    async def commit(self, offsets: Offsets) -> None:
+        """Commit, for partitions by topic and number, the offset to go on from, and metadata.
+
+        Raises:
+            Unavailable: it was not taken; the partition may have been revoked meanwhile.
+        """
+        await asyncio.wrap_future(self._poll.commits.add(offsets, self._member.terms))
+
+    async def committed(self, partitions: Iterable[Where]) -> dict[Where, tuple[int, str]]:
+        """What the group has committed, once no transaction on it is open; nothing: left out.
+
+        Raises:
+            Unavailable: it could not be asked.
+        """
+        asked = [kafka.TopicPartition(*where) for where in partitions]
+
+        def committed(consumer: Any) -> dict[Where, tuple[int, str]]:
+            return {
+                (each.topic, each.partition): (each.offset, each.metadata or "")
+                for each in consumer.committed(asked, _ANSWER_S)
+                if each.offset >= 0
+            }
+
+        try:
+            return await asyncio.wrap_future(self._poll.questions.add(committed))
+        except kafka.KafkaException as error:
+            raise Unavailable(f"the bus does not say what was committed: {error}") from None
+
+    @property
+    def holder(self) -> str:
+        """The mark of this member (`custody.py`); empty: it is none at the moment."""
+        return holder_mark(self._member.id) if self._member.id else ""
+
+    async def is_alive(self, holder: str) -> bool:
+        """Whether the member of that mark is in the group still.
+
+        Raises:
+            Unavailable: it could not be asked.
+        """
+        return holder in self._marks or await self.members.has(holder)
+
+    def group_metadata(self) -> Any:
+        """Of this member, for a transaction that commits its offsets: as of the last rebalance
+        whose news `batch` has returned. What is sent with it is refused after the next."""
+        return self._member.metadata
+
+    def _is_full(self) -> bool:
+        ahead_bytes = self._bytes_put - self._bytes_taken
+        return self._is_held or len(self._ahead) >= _AHEAD or ahead_bytes >= _AHEAD_BYTES
+
+    def _put(self, item: Item | Membership | Exception) -> None:
+        """In the thread."""
+        if isinstance(item, ReceivedMessage):
+            self._bytes_put += len(item.value or b"")
+        self._ahead.append(item)
+        if not self._is_woken and not self._loop.is_closed():
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._is_woken = False
+        self._ready.set()
+
+
+def _first(start: Start) -> int:
+    """What to read from: an offset that librdkafka knows by name, or an instant in ms."""
+    if isinstance(start, int):
+        return start // 1000
+    return int(kafka.OFFSET_BEGINNING if start == "beginning" else kafka.OFFSET_END)

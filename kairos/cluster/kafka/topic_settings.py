@@ -1,0 +1,172 @@
+"""How Kafka must keep each topic. `python -m kairos.cluster.kafka.topic_settings` prints it for
+people: that is `deploy/topics.md`.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.core import topics
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """What a topic is for, and how it must be kept. All replicas are the cluster's default.
+
+    A name that ends in a dot is that of a family. Other numbers of partitions than the one it is
+    created with are somebody's choice, unless `is_single`: then it orders all that it holds.
+    """
+
+    name: str
+    carries: str
+    key: str
+    partitions: int
+    is_single: bool = False
+    retention_ms: int | None  # None: compacted, the latest of each key is kept for ever
+    timestamps: str = "LogAppendTime"  # so that no sender's clock decides how long it is kept
+    others: Mapping[str, str] = {}
+    why: str
+
+    def settings(self, cluster: KafkaCluster) -> dict[str, str]:
+        kept = {"cleanup.policy": "compact"}
+        if self.retention_ms is not None:
+            kept = {
+                "cleanup.policy": "delete",
+                "retention.ms": str(self.retention_ms),
+                "retention.bytes": "-1",
+            }
+        limit = {"max.message.bytes": str(cluster.batch_bytes)}
+        return kept | limit | {"message.timestamp.type": self.timestamps} | dict(self.others)
+
+
+TABLE = (
+    Topic(
+        name=topics.AGENTS,
+        carries="an agent's inbox: tasks and messages to it; one topic per agent, `app.agent`",
+        key="msg_id",
+        partitions=8,
+        retention_ms=7 * DAY_MS,
+        why="at most as many processes share an agent as there are partitions",
+    ),
+    Topic(
+        name=topics.REQUESTS,
+        carries="LLM calls over the bus, and what those who perform calls tell the balancer",
+        key="pool",
+        partitions=1,
+        retention_ms=7 * DAY_MS,
+        timestamps="CreateTime",
+        why="a pool is in one partition, whose reader decides; more only spread several pools",
+    ),
+    Topic(
+        name=topics.DISPATCHES,
+        carries="what the balancer tells those who perform calls",
+        key="pool",
+        partitions=1,
+        retention_ms=HOUR_MS,
+        why="read as it comes; what is old concerns nobody",
+    ),
+    Topic(
+        name=topics.REPLIES,
+        carries="answers to LLM calls over the bus; one topic per host that asks",
+        key="msg_id",
+        partitions=1,
+        retention_ms=HOUR_MS,
+        why="read as it comes; who lost a reply asks again",
+    ),
+    Topic(
+        name=topics.EVENTS,
+        carries="facts, with what the balancer decided on each",
+        key="msg_id",
+        partitions=1,
+        is_single=True,
+        retention_ms=7 * DAY_MS,
+        why="takeover and learning rest on the order of all facts",
+    ),
+    Topic(
+        name=topics.PROFILES,
+        carries="what was learnt of each agent and application",
+        key="what it is about",
+        partitions=1,
+        is_single=True,
+        retention_ms=None,
+        # Only closed segments are compacted, and a balancer that starts reads all there is.
+        others={"segment.bytes": str(16 << 20), "segment.ms": str(HOUR_MS)},
+        why="a balancer that starts reads all of it",
+    ),
+    Topic(
+        name=topics.RESULTS,
+        carries="how workflows ended",
+        key="msg_id",
+        partitions=8,
+        retention_ms=7 * DAY_MS,
+        why="as for inboxes: those who submit tasks read it",
+    ),
+    Topic(
+        name=topics.DEAD_LETTERS,
+        carries="messages that nobody could handle, and why",
+        key="that of the message",
+        partitions=1,
+        retention_ms=30 * DAY_MS,
+        why="few, and read by people",
+    ),
+)
+
+_INTRODUCTION = """\
+# Topics
+
+Made by `python -m kairos.cluster.kafka.topic_settings > deploy/topics.md`.
+
+Every Kairos process creates the topics it needs where they are missing, and refuses to start
+where one is kept in another way than this, with the command that changes it. `retention.ms` and
+`max.message.bytes` may be larger, `segment.*` smaller, and the number of partitions is free but
+where it says *exactly*. Raise the partitions of an agent's inbox to let more processes share the
+agent, while nothing is in it: keys move to other partitions then, and the order of a workflow's
+messages holds within a partition. Change the partitions of `kairos.requests` and
+`kairos.dispatches`, or delete `kairos.events`, only while all gateways and balancers are stopped.
+
+Replicas are the cluster's defaults. What a broker acknowledges survives the loss of one where
+`default.replication.factor` is 3 and `min.insync.replicas` is 2.
+
+"""
+
+
+def describe(name: str) -> Topic:
+    """How the topic of that name is kept."""
+    for topic in TABLE:
+        if name == topic.name or (topic.name.endswith(".") and name.startswith(topic.name)):
+            return topic
+    raise AssertionError(f"{name} is none of Kairos's topics")
+
+
+def _kept(topic: Topic) -> str:
+    if topic.retention_ms is None:
+        return "compacted: the latest of each key"
+    days, hours = divmod(topic.retention_ms // HOUR_MS, 24)
+    return f"{days} d" if days else f"{hours} h"
+
+
+def markdown() -> str:
+    """The table for people."""
+    rows = [
+        "| topic | what it carries | key | partitions | kept | settings | why |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    settings_of = KafkaCluster(servers="")
+    for topic in TABLE:
+        name = topic.name + ("*" if topic.name.endswith(".") else "")
+        number = f"{topic.partitions}, exactly" if topic.is_single else f"{topic.partitions}"
+        settings = ", ".join(
+            f"`{setting}={wanted}`" for setting, wanted in topic.settings(settings_of).items()
+        )
+        rows.append(
+            f"| `{name}` | {topic.carries} | {topic.key} | {number} | {_kept(topic)} "
+            f"| {settings} | {topic.why} |"
+        )
+    return _INTRODUCTION + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,32 @@
+"""The brain, as the settings ask for it."""
+
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.placements import placement_named
+from kairos.core.entitlements import Entitlements
+from kairos.core.model import SECOND
+from kairos.core.scheduler.policies import policy_named
+from kairos.settings.config import Settings
+from kairos.settings.tenants import entitlements
+
+
+def new_balancer(settings: Settings) -> Balancer:
+    return Balancer(
+        policy_named(settings.policy),
+        placement_named(settings.placement),
+        max_waiting=settings.max_waiting,
+        max_wait_us=settings.max_wait_s * SECOND,
+        idle_us=settings.workflow_idle_s * SECOND,
+        budget=settings.budget,
+        # Without keys all are one tenant.
+        tenant_share=settings.caller_share if settings.asks_for_keys else 1,
+        suspicion_us=settings.suspicion_s * SECOND,
+        entitlements=entitlements_of(settings),
+    )
+
+
+ENTITLING = ("tenant", "service_class", "quota")  # settings that it comes of
+
+
+def entitlements_of(settings: Settings) -> Entitlements:
+    """Of those that keys stand for."""
+    return entitlements(settings.tenant, settings.service_class, settings.quota)

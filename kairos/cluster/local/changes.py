@@ -1,0 +1,109 @@
+"""What changes in a running process when its settings are read again, by the setting."""
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from kairos.cluster.local.brain import ENTITLING, entitlements_of
+from kairos.cluster.local.reload import Change
+from kairos.core.entitlements import Entitlements
+from kairos.engines.fleet import Fleet
+from kairos.gateway.api.gateway import Gateway
+from kairos.gateway.auth.access import Access
+from kairos.gateway.auth.service_class import ServiceClasses
+from kairos.gateway.page.gains import Gains
+from kairos.request.bodies import Bodies
+from kairos.settings.config import Settings
+from kairos.settings.tenants import classes
+
+if TYPE_CHECKING:
+    from kairos.cluster.local.local_control import LocalControl
+
+logger = logging.getLogger(__name__)
+
+# What a process does not read that only decides; the file may be shared with those that do.
+_OF_GATEWAYS = (
+    "admin_host",
+    "admin_port",
+    "identity",
+    "infer",
+    "keys_path",
+    "max_body_bytes",
+    "max_connections",
+)
+
+
+class Entitled(Protocol):
+    """What decides, here or in another process."""
+
+    def entitle(self, entitlements: Entitlements) -> None:
+        """From now on callers may use so much."""
+
+
+def of_a_gateway(
+    fleet: Fleet, access: Access, bodies: Bodies, begun_with: Settings
+) -> dict[str, Change]:
+    def limit_each(settings: Settings) -> None:
+        bodies.max_bytes = settings.max_body_bytes
+
+    def limit_all(settings: Settings) -> None:
+        bodies.max_held_bytes = settings.max_held_bytes
+
+    def change_keys(settings: Settings) -> None:
+        _keys(access)(settings)
+        if not settings.asks_for_keys:
+            logger.warning("no API keys are configured any more: anyone who reaches it may call")
+
+    changes: dict[str, Change] = {
+        "engine": _engines(fleet),
+        "key": change_keys,
+        "keys_path": change_keys,  # perhaps whether one is needed, where the keys are the same
+        "max_body_bytes": limit_each,
+    }
+    # On a bus the calls that come over it are bounded by the same, for good.
+    return changes | ({"max_held_bytes": limit_all} if begun_with.bus == "memory" else {})
+
+
+def of_a_balancer(fleet: Fleet, access: Access) -> dict[str, Change]:
+    """Of a process that decides and serves no clients."""
+    changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, _nothing)
+    return changes | {"engine": _engines(fleet), "key": _keys(access)}
+
+
+def of_keys(access: Access) -> dict[str, Change]:
+    """Of a process that asks for keys, and reads nothing else again."""
+    return dict.fromkeys(("key", "keys_path"), _keys(access))
+
+
+def entitling(brain: Entitled, access: Access, gateway: Gateway | None = None) -> dict[str, Change]:
+    """Weights, classes of service and quotas."""
+
+    def change(settings: Settings) -> None:
+        known = classes(settings.service_class)
+        access.know_classes(known)
+        if gateway is not None:
+            gateway.classes = ServiceClasses(known)
+        brain.entitle(entitlements_of(settings))
+
+    return dict.fromkeys(ENTITLING, change)
+
+
+def ordering(brain: "LocalControl", gains: Gains) -> dict[str, Change]:
+    """The policy."""
+
+    def change(settings: Settings) -> None:
+        brain.order_by(settings.policy)
+        gains.policy = settings.policy
+
+    return {"policy": change}
+
+
+def _nothing(_: Settings) -> None:
+    pass
+
+
+def _engines(fleet: Fleet) -> Change:
+    return lambda settings: fleet.follow(settings.engine)
+
+
+def _keys(access: Access) -> Change:
+    return lambda settings: access.change(settings.key, needed=settings.asks_for_keys)

@@ -1,0 +1,113 @@
+"""Decisions and learning in the one process that also serves."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING
+
+from kairos.cluster.local.learning import learn, recall, replay
+from kairos.core.balancer import Balancer
+from kairos.core.entitlements import Entitlements
+from kairos.core.events import EntitlementsChanged, Event, PolicyChosen, Record, Tick, WorkflowEnded
+from kairos.core.learner import Learner
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.ports import Engine
+from kairos.core.runtime import Observer, Runtime
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.gateway.auth.access import Access
+from kairos.host.clock import WallClock
+from kairos.observe.store import LearntStore
+from kairos.settings.config import Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+TICK_S = 1.0
+
+
+class LocalControl:
+    """A runtime, and a learner beside it that begins with what was learnt before a restart."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        balancer: Balancer,
+        learner: Learner,
+        observers: tuple[Observer, ...],
+        decided: Sequence[Record] = (),
+    ) -> None:
+        """`decided`: what a process before this one did, whose place this one takes.
+
+        Raises:
+            SetupError: the file for what is learnt cannot be used.
+        """
+        path = settings.learnt_file
+        self._store = LearntStore(path) if path is not None else None
+        self.learner = learner
+        kept = () if self._store is None else (self._store,)
+        watching = (*observers, *kept, self.learner.orchestrator.observe)
+        self.runtime = Runtime(balancer, engine, WallClock(), watching)
+        chosen = [each.event.policy for each in decided if type(each.event) is PolicyChosen]
+        self._policy = chosen[-1] if chosen else settings.policy
+        if decided:
+            replay(decided, balancer, learner, self._store)
+        elif self._store is not None:
+            recall(self.runtime, self.learner, self._store)
+
+    @property
+    def balancer(self) -> Balancer:
+        return self.runtime.balancer
+
+    @property
+    def decides(self) -> bool:
+        return True
+
+    def now(self) -> int:
+        return self.runtime.now()
+
+    def feed(self, event: Event) -> None:
+        self.runtime.feed(event)
+
+    def entitle(self, entitlements: Entitlements) -> None:
+        """To these from now on, unless they are in force already."""
+        if entitlements != self.balancer.entitlements:
+            self.feed(EntitlementsChanged(entitlements))
+
+    def order_by(self, policy: str) -> None:
+        """Of that name, from now on, unless it is in force already."""
+        if policy != self._policy:
+            self._policy = policy
+            self.feed(PolicyChosen(policy))
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        storing = [] if self._store is None else [self._store.run()]
+        return [learn(self.runtime, self.learner), self._give_up(), *storing]
+
+    def add_insight(self, app: "FastAPI", access: Access) -> None:
+        from kairos.gateway.api.insight import add_insight
+
+        add_insight(app, access, self)
+
+    def add_tenants(self, app: "FastAPI") -> None:
+        from kairos.gateway.api.insight import add_tenants
+
+        add_tenants(app, self)
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        return self.learner.orchestrator
+
+    @property
+    def estimates(self) -> WorkEstimates:
+        return self.balancer.estimates
+
+    async def end(self, event: WorkflowEnded) -> None:
+        self.feed(event)
+
+    async def _give_up(self) -> None:
+        """Say that time has passed when some request has waited as long as it may."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            tick_at = self.balancer.tick_at
+            if tick_at is not None and tick_at <= self.runtime.now():
+                self.runtime.feed(Tick())

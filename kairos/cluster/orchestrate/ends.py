@@ -1,0 +1,52 @@
+"""Tells the pool's balancer that workflows have ended: those whose result is on `kairos.results`,
+and those of which a client says so."""
+
+import logging
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+from kairos.cluster.bus.envelope import read_envelope
+from kairos.cluster.pool.messages import TOLD, TYPE, Told
+from kairos.core.errors import InvalidRequest
+from kairos.core.events import WorkflowEnded
+from kairos.core.ports import Bus, Message, Outgoing
+from kairos.core.topics import REQUESTS, RESULTS
+from kairos.observe.left_out import count_left_out
+
+logger = logging.getLogger(__name__)
+
+GROUP = "kairos.orchestrator.results"
+TENANT = "default"  # of all agents on the bus
+_AT_ONCE = 100
+
+
+class Ends:
+    def __init__(self, bus: Bus, pool: str) -> None:
+        self.told = 0
+        self._bus = bus
+        self._pool = pool
+        self._id = f"orchestrator-{secrets.token_hex(8)}"
+
+    async def run(self) -> None:
+        """Read the results until cancelled. A result is done once its workflow's end is told."""
+        await self._bus.consume(RESULTS, GROUP, self._ended, concurrency=_AT_ONCE)
+
+    async def tell(self, event: WorkflowEnded) -> None:
+        """Return once it is on the bus."""
+        await self._bus.publish(*self._telling(event))
+
+    async def _ended(self, message: Message) -> Sequence[Outgoing]:
+        try:
+            envelope = read_envelope(message)
+        except InvalidRequest as error:
+            logger.warning("a message of %s is left out: %s", RESULTS, error)
+            count_left_out(RESULTS)
+            return ()
+        return (self._telling(WorkflowEnded(TENANT, envelope.workflow_id)),)
+
+    def _telling(self, event: WorkflowEnded) -> Outgoing:
+        self.told += 1
+        value = msgspec.json.encode(Told(self._id, event))
+        return REQUESTS, Message(key=self._pool, value=value, headers={TYPE: TOLD})

@@ -1,0 +1,129 @@
+"""What an orchestrator knows while the events are its own to read: workflows, what they taught, and
+from where another would have to read to know the same."""
+
+import logging
+from collections import OrderedDict
+
+from kairos.cluster.kafka.items import ReceivedMessage
+from kairos.cluster.orchestrate.committed_progress import CommittedProgress
+from kairos.cluster.orchestrate.records import Records
+from kairos.core.events import Arrived, ProfilesLearnt, Record
+from kairos.core.learner import Learner
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.orchestrator.workflow import OpenedWorkflow
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core.workflow_tracker import WorkflowKey, workflow_key
+from kairos.observe.left_out import leave_out
+
+logger = logging.getLogger(__name__)
+
+
+class Following:
+    """Messages in, by `take`. Time is what records say, and how long it has been silent since."""
+
+    def __init__(
+        self,
+        known: ProfilesLearnt,
+        committed: int,
+        since: CommittedProgress | None,
+        *,
+        idle_us: int,
+    ) -> None:
+        """`known`: what has been published. `committed`: the first offset that will come; negative:
+        it is not known. `since`: what was committed with it."""
+        began_at = since.began_at if since is not None else None
+        self.orchestrator = Orchestrator(idle_us=idle_us, began_at=began_at)
+        self.learner = Learner(self.orchestrator)
+        self.learner.restore(known)
+        self.estimates = WorkEstimates()
+        self.estimates.learn(known)
+        self.records = 0
+        self._records = Records(since.epochs if since is not None else {})
+        self._since = since  # None once all that was learnt has been read again
+        self._next = committed
+        self._is_first = committed >= 0
+        self._at = 0
+        self._silent_us = 0
+        self._began: OrderedDict[WorkflowKey, tuple[OpenedWorkflow, int]] = OrderedDict()
+
+    def take(self, message: ReceivedMessage) -> None:
+        offset = message.offset
+        if self._is_first and offset != self._next:
+            self._begin_elsewhere(offset)
+        self._is_first = False
+        if self._since is not None and offset >= self._since.learnt:
+            self._forget_what_was_learnt(self._since)
+        record = self._records.read(message)
+        if record is not None and self._observe(record, message):
+            self._at, self._silent_us = max(self._at, record.at), 0
+            self.records += 1
+            if isinstance(record.event, Arrived):
+                self._note(workflow_key(record.event.request), offset)
+        self._next = offset + 1
+        if self._since is not None:
+            if self._next >= self._since.learnt:
+                self._forget_what_was_learnt(self._since)
+            else:
+                self.orchestrator.take_ended()
+
+    def _observe(self, record: Record, message: ReceivedMessage) -> bool:
+        """Return whether the record was understood: one that is not ends no process."""
+        try:
+            self.orchestrator.observe(record)
+        except Exception as error:  # noqa: BLE001 - a fault of ours
+            leave_out(message, error)
+            return False
+        return True
+
+    def caught_up(self) -> None:
+        """All that Kafka has was read."""
+        if self._since is not None:
+            self._forget_what_was_learnt(self._since)
+
+    def silent(self, for_us: int) -> None:
+        """For so long nothing came since all was read: workflows fall silent."""
+        self._silent_us += for_us
+        self.orchestrator.expire(self._at + self._silent_us)
+
+    def progress(self) -> tuple[int, CommittedProgress] | None:
+        """The offset to commit and what goes with it, once all that has ended until now is learnt
+        and published. None: there is nothing new to say."""
+        if self._since is not None or self._next < 0:
+            return None
+        oldest = self._oldest()
+        offset = self._next if oldest is None else oldest
+        return offset, CommittedProgress(
+            learnt=self._next,
+            silent_until=self._at + self._silent_us,
+            began_at=self.orchestrator.began_at,
+            epochs=self._records.epochs(offset),
+        )
+
+    def _begin_elsewhere(self, offset: int) -> None:
+        """Kafka has not kept what was committed: of workflows that began in it we know a part."""
+        logger.warning("the events from %d to %d are lost to learning", self._next, offset)
+        self.orchestrator.began_at = None  # set by the next record
+        if offset < self._next:  # the topic has been made anew
+            self._since = None
+
+    def _forget_what_was_learnt(self, since: CommittedProgress) -> None:
+        self.orchestrator.expire(since.silent_until)
+        self.orchestrator.take_ended()
+        self._since = None
+
+    def _note(self, key: WorkflowKey, offset: int) -> None:
+        """The workflow has begun, if it was not open before."""
+        workflow = self.orchestrator.open_workflow(key)
+        known = self._began.get(key)
+        if workflow is not None and (known is None or known[0] is not workflow):
+            self._began.pop(key, None)
+            self._began[key] = workflow, offset
+
+    def _oldest(self) -> int | None:
+        """The first offset of any open workflow."""
+        while self._began:
+            key, (workflow, offset) = next(iter(self._began.items()))
+            if self.orchestrator.open_workflow(key) is workflow:
+                return offset
+            del self._began[key]
+        return None

@@ -1,0 +1,91 @@
+"""Puts an orchestrator together and runs it inside the caller's event loop."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+
+from kairos import __version__
+from kairos.cluster.kafka.cluster import cluster_of
+from kairos.cluster.kafka.kafka_bus import KafkaBus
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.local.changes import of_keys
+from kairos.cluster.local.reload import Reload
+from kairos.cluster.orchestrate.ends import Ends
+from kairos.cluster.orchestrate.follower import Follower
+from kairos.cluster.orchestrate.metrics import OrchestratorMetrics
+from kairos.core.errors import SetupError
+from kairos.core.model import SECOND
+from kairos.core.topics import DEAD_LETTERS, EVENTS, PROFILES, REQUESTS, RESULTS
+from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
+from kairos.gateway.api.health import Probes
+from kairos.gateway.api.insight import add_insight
+from kairos.gateway.auth.access import Access, access_of
+from kairos.gateway.operators.operators import may_have_page
+from kairos.gateway.page.follower_pages import add_follower_pages
+from kairos.gateway.server.cors import pages_of
+from kairos.gateway.server.http import listen, server_of, serving, url_of
+from kairos.gateway.server.port_tls import ServiceTls
+from kairos.observe.audit_log import AuditLog, auditing, open_audit_log
+from kairos.settings.config import Settings
+
+TOPICS = (EVENTS, PROFILES, REQUESTS, RESULTS, DEAD_LETTERS)
+
+
+class Orchestration:
+    """A running orchestrator."""
+
+    def __init__(self, follower: Follower, reload: Reload, url: str) -> None:
+        self.follower, self.reload = follower, reload
+        self.url = url
+
+
+@contextlib.asynccontextmanager
+async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
+    """Follow workflows, or stand by, until the block ends.
+
+    Raises:
+        SetupError: the port is taken, or the bus is of no use.
+    """
+    cluster = cluster_of(settings, os.environ)
+    if cluster is None:
+        raise SetupError("name the bus: kairos orchestrate --bus kafka://HOST:PORT")
+    access = access_of(settings)
+    tls = ServiceTls(settings)
+    with (
+        listen(settings.host, settings.port) as sock,
+        open_audit_log(settings.audit_log) as audit,
+    ):
+        await ensure(cluster, TOPICS)
+        async with KafkaBus(cluster) as bus, Producer(cluster) as producer:
+            ends = Ends(bus, settings.pool)
+            idle_us = settings.workflow_idle_s * SECOND
+            follower = Follower(cluster, producer, ends, idle_us=idle_us)
+            app = _app(follower, access, OrchestratorMetrics(follower, ends), audit)
+            server = server_of(app, tls=tls.callers, pages=pages_of(settings, access))
+            beside = [follower.run(), ends.run(), *access.background(), *auditing(audit)]
+            if may_have_page(settings):
+                names = (*settings.admin_names, settings.host)
+                beside.append(add_follower_pages(app, follower, access, names, audit).run())
+            reload = Reload(settings, of_keys(access) | tls.changes(), audit)
+            async with serving({sock: server}, beside):
+                yield Orchestration(follower, reload, url_of(sock, has_tls=tls.is_on))
+
+
+def _app(
+    follower: Follower, access: Access, figures: OrchestratorMetrics, audit: AuditLog | None
+) -> FastAPI:
+    app = FastAPI(
+        title="Kairos's orchestrator",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    # Also on standby: it can take over.
+    Probes(lambda: not follower.is_rebuilding, figures.collect).add_to(app)
+    add_insight(app, access, follower)
+    answer_errors_as_openai_does(app, audit)
+    return app

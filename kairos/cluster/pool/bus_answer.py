@@ -1,0 +1,93 @@
+"""The client of a call that came over the bus: its answer is one message, told what is decided."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kairos.cluster.pool.bus_call import BusCall
+from kairos.cluster.pool.performer import Performer
+from kairos.core.errors import UpstreamFailed
+from kairos.core.events import Arrived, Cancelled, Event, FirstToken, PrefillFailed
+from kairos.gateway.server.openai_errors import INTERNAL
+from kairos.request.client_response import Answering
+
+ANSWER_BYTES = 8 << 20  # of an engine; what the bus takes is less
+
+
+class BusFactSink:
+    """Where a call's facts go: its arrival to the balancer beside it, the rest by way of the bus;
+    how it ended only once the answer is safe, or a crash between would lose the answer."""
+
+    def __init__(
+        self, performer: Performer, call: BusCall, arrive: Callable[[Event], None]
+    ) -> None:
+        self._performer = performer
+        self._call = call
+        self._arrive = arrive
+        self._ended: list[Event] = []
+
+    def now(self) -> int:
+        return self._performer.now()
+
+    def feed(self, event: Event) -> None:
+        match event:
+            case Arrived():
+                self._arrive(event)
+            case FirstToken() | PrefillFailed():
+                self._performer.feed(event)
+            case _:
+                self._ended.append(event)
+
+    def tell(self) -> None:
+        """Nothing, if the balancer does not know the call. One that it knew from before may have
+        ended before it was asked for again."""
+        if self._call.admitted:
+            for event in self._ended or [Cancelled(self._call.request.id)]:
+                self._performer.feed(event)
+
+
+class BusAnswer:
+    """What a call sends to its client, kept."""
+
+    def __init__(self) -> None:
+        self.answering: Answering | None = None
+        self.has_left = False
+        self.status = INTERNAL.status
+        self._retry_after: str | None = None
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.status = status
+        retry_after = dict(headers).get(b"retry-after")
+        self._retry_after = retry_after.decode("latin-1") if retry_after else None
+
+    def write(self, data: bytes, *, more: bool) -> bool:  # noqa: ARG002
+        """Raises UpstreamFailed: there is no end to it."""
+        self._bytes += len(data)
+        if self._bytes > ANSWER_BYTES:
+            raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
+        self._parts.append(data)
+        return True
+
+    def cut_off(self) -> None:
+        """Half an answer is none: whoever asked is told of the error instead."""
+
+    def leave(self) -> None:
+        """Nobody wants it any more."""
+        self.has_left = True
+        answering, self.answering = self.answering, None
+        if answering is not None:
+            answering.client_left()
+
+    def payload(self) -> bytes:
+        body = b"".join(self._parts)
+        try:
+            content: object = msgspec.Raw(body) if body else None
+            msgspec.json.decode(body or b"null")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            content = body.decode(errors="replace")
+        answer = {"status": self.status, "body": content}
+        if self._retry_after is not None:
+            answer["retry_after"] = self._retry_after
+        return msgspec.json.encode(answer)

@@ -1,0 +1,70 @@
+"""A call that came over the bus, read."""
+
+import asyncio
+import re
+
+import msgspec
+
+from kairos.cluster.kafka.subscription import ReceivedMessage
+from kairos.cluster.pool.messages import CallHeaders, read_call_headers
+from kairos.core.entitlements import STANDARD
+from kairos.core.errors import InvalidRequest
+from kairos.core.header_names import ON_BUS, TRACE_PARENT
+from kairos.core.model import TRACEPARENT, Request, Source, Sources
+from kairos.request.body import Body, read_body
+
+TENANT = "default"  # of whoever calls over the bus
+
+
+class BusCall(msgspec.Struct):
+    """A call as it came, and the topics on which its answer is awaited."""
+
+    headers: CallHeaders
+    traceparent: str | None
+    body: Body
+    request: Request
+    reply_to: set[str]
+    left: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    admitted: bool = False  # the balancer knows it
+    abandoned: bool = False  # another process has taken over: nothing more is told of it
+    task: asyncio.Task[None] | None = None
+    answer: bytes | None = None
+
+
+def read_call(message: ReceivedMessage, now: int) -> BusCall:
+    """Raises InvalidRequest: the message is no LLM call."""
+    headers = read_call_headers(dict(message.headers))
+    body = read_body(message.value or b"", chat=True, streams_usage=False)
+    if body.stream:
+        raise InvalidRequest("over the bus an answer comes whole: leave out 'stream'")
+    said: dict[str, Source] = {
+        field: "declared"
+        for field in Sources.__struct_fields__
+        if getattr(headers, field) is not None
+    }
+    request = Request(
+        id=headers.request_id,
+        tenant=TENANT,
+        workflow_id=headers.workflow_id or headers.request_id,
+        app=headers.app,
+        agent=headers.agent,
+        upstream=headers.upstream,
+        parent_ids=(headers.parent,) if headers.parent is not None else (),
+        sources=Sources(**said),
+        attempt=headers.attempt,
+        service_class=headers.service_class or STANDARD,
+        deadline_at=headers.deadline,
+        budget=headers.budget,
+        model=body.model,
+        workflow_started_at=min(headers.started_at or now, now),
+        arrived_at=min(message.at, now),
+        prompt_tokens=body.prompt_tokens,
+        completion_tokens=body.completion_tokens,
+        completion_limit=body.completion_limit,
+        sequences=body.sequences,
+        prefix=body.prefix,
+        prefix_units=body.prefix_units,
+    )
+    traceparent = message.headers.get(ON_BUS[TRACE_PARENT], "")
+    is_trace = re.fullmatch(TRACEPARENT, traceparent) is not None
+    return BusCall(headers, traceparent if is_trace else None, body, request, {headers.reply_to})

@@ -1,0 +1,280 @@
+"""LLM calls that came over the bus: performed where the balancer is active, answered on the topic
+that the caller named."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.pool.bus_answer import BusAnswer, BusFactSink
+from kairos.cluster.pool.bus_call import BusCall
+from kairos.cluster.pool.performer import Performer
+from kairos.core.errors import (
+    DeadlinePassed,
+    KairosError,
+    MessageTooLarge,
+    RequestInFlight,
+    TooMuchHeld,
+    Unavailable,
+    UpstreamFailed,
+)
+from kairos.core.events import Event
+from kairos.core.header_names import ON_BUS, RAW, REQUEST_ID, TRACE_PARENT
+from kairos.gateway.server.openai_errors import INTERNAL
+from kairos.proxy.asked import Asked
+from kairos.proxy.call import Call
+from kairos.proxy.engine import HttpEngine
+from kairos.proxy.told import OnTrouble
+from kairos.request.client_response import ClientResponse, error_body
+from kairos.request.tokens import Estimate, PromptTokens
+
+logger = logging.getLogger(__name__)
+
+ANSWERS_KEPT_BYTES = 64 << 20  # for a caller that asks again
+_AGAIN_S = 1.0
+_STOP_S = 2.0
+_PATH = "/v1/chat/completions"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class BusCalls:
+    """The calls of this process that came over the bus, and the last answers."""
+
+    def __init__(
+        self,
+        performer: Performer,
+        engine: HttpEngine,
+        producer: Producer,
+        prompts: PromptTokens,
+        *,
+        on_trouble: OnTrouble,
+        on_error: Callable[[KairosError], None],
+        max_held_bytes: int,
+    ) -> None:
+        self._performer = performer
+        self._engine = engine
+        self._producer = producer
+        self._prompts = prompts
+        self._on_trouble = on_trouble
+        self._on_error = on_error
+        self._max_held_bytes = max_held_bytes
+        self._held_bytes = 0
+        self._calls: dict[str, BusCall] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answered: OrderedDict[str, bytes] = OrderedDict()
+        self._answered_bytes = 0
+
+    def start(self, call: BusCall, arrive: Callable[[Event], None]) -> asyncio.Task[None]:
+        """Perform a call. `arrive` is told of its arrival, and may refuse it by a KairosError. The
+        task ends once the answer is safe. One of the same name that was left here ends first."""
+        earlier = self._calls.get(call.request.id)
+        self._calls[call.request.id] = call
+        call.task = task = asyncio.create_task(self._perform(call, arrive, earlier))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def performing(self, request_id: str) -> asyncio.Task[None] | None:
+        """The task of a call that will be answered from here."""
+        call = self._calls.get(request_id)
+        return None if call is None or call.abandoned else call.task
+
+    def performs(self, request_id: str) -> bool:
+        """Whether the call itself is performed here, not only answered: one that was asked for
+        again, and has yet to hear whether it may, is not."""
+        call = self._calls.get(request_id)
+        return call is not None and call.admitted and not call.abandoned
+
+    def ask_again(self, call: BusCall) -> bool:
+        """The same call, from whoever may have missed the answer; False: it is not known here."""
+        request_id = call.request.id
+        answer = self._answered.get(request_id)
+        if self.performing(request_id) is not None:
+            earlier = self._calls[request_id]
+            if earlier.answer is None and earlier.left.is_set():
+                return False  # it ends without one
+            if earlier.answer is None:
+                earlier.reply_to |= call.reply_to
+                return True
+            answer = earlier.answer
+        if answer is None:
+            return False
+        try:
+            for topic in call.reply_to:
+                sent = self._send(call, topic, answer)
+                sent.add_done_callback(partial(_is_known, call))
+        except Unavailable as error:  # then it asks once more
+            logger.warning("the answer to %s is lost: %s", request_id, error)
+        return True
+
+    def leave(self, request_id: str, reply_to: str) -> None:
+        """Who awaits the answer on that topic does so no more."""
+        call = self._calls.get(request_id)
+        if call is not None:
+            call.reply_to.discard(reply_to)
+            if not call.reply_to:
+                call.left.set()
+
+    def abandon(self, keep: Callable[[str], bool]) -> None:
+        """Another process decides now. Calls that run on an engine (`keep`) are ended and answered
+        here, the others there."""
+        for request_id, call in list(self._calls.items()):
+            if not keep(request_id):
+                call.abandoned = True
+                call.left.set()
+
+    async def finish(self, limit_s: float) -> None:
+        """Wait for what is under way; after that it is left to the next active balancer."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limit_s)
+        self.abandon(lambda _: False)
+        if self._tasks:  # some may wait for a bus that is away
+            _, still = await asyncio.wait(self._tasks, timeout=_STOP_S)
+            for each in still:
+                each.cancel()
+            await asyncio.gather(*still, return_exceptions=True)
+
+    async def _perform(
+        self, call: BusCall, arrive: Callable[[Event], None], earlier: BusCall | None
+    ) -> None:
+        if earlier is not None and earlier.task is not None:
+            await asyncio.wait([earlier.task])
+        size = len(call.body.content)
+        self._held_bytes += size
+        sink = BusFactSink(self._performer, call, arrive)
+        answer = BusAnswer()
+        response = ClientResponse(call.request.id, answer)
+        try:
+            await self._run(call, sink, response, answer)
+            if call.left.is_set() and not response.started and not call.abandoned:
+                response.fail(DeadlinePassed())
+        except KairosError as error:
+            self._on_error(error)
+            answer = _failed(call, error)
+        except Exception:  # the last resort, as in the gateway
+            logger.exception("call %s met an error of Kairos's own", response.request_id)
+            answer = _failed(call, INTERNAL)
+        finally:
+            self._held_bytes -= size
+        try:
+            if not call.abandoned:
+                await self._reply(call, answer)
+                sink.tell()
+        finally:
+            if self._calls.get(call.request.id) is call:
+                del self._calls[call.request.id]
+
+    async def _run(
+        self, call: BusCall, sink: "BusFactSink", response: ClientResponse, answer: "BusAnswer"
+    ) -> None:
+        if call.left.is_set():
+            return
+        asked = call.request
+        prompt = await self._prompts.estimate(call.body, asked.tenant, asked.app, asked.agent)
+        call.request = msgspec.structs.replace(
+            asked, prompt_tokens=prompt.tokens, least_prompt_tokens=prompt.least
+        )
+        if self._engine.calls.expects(call.request.id):  # of a client over HTTP
+            raise RequestInFlight(call.request.id)
+        if self._held_bytes > self._max_held_bytes:
+            raise TooMuchHeld(self._max_held_bytes)
+        headers = {b"content-type": b"application/json"}
+        if call.traceparent is not None:
+            headers[RAW[TRACE_PARENT]] = call.traceparent.encode()
+        owner = _Owner(self._prompts, prompt)
+        performed = Call(
+            call.request,
+            Asked("POST", _PATH, b"", headers),
+            call.body,
+            response,
+            sink,
+            self._engine,
+            owner,
+            self._on_trouble,
+            ends_workflow=call.headers.workflow_id is None,
+        )
+        performed.begin(call.headers.deadline)
+        watcher = asyncio.create_task(_watch(call, answer))
+        try:
+            await owner.end
+        finally:
+            watcher.cancel()
+            answer.leave()  # nothing, where the call has ended
+
+    async def _reply(self, call: BusCall, answer: "BusAnswer") -> None:
+        """Return once the answer is safe, on each topic that exists."""
+        call.answer = payload = answer.payload()
+        if answer.status == 200:
+            self._keep(call.request.id, payload)
+        while True:
+            try:
+                sent = [self._send(call, topic, payload) for topic in call.reply_to]
+                break
+            except Unavailable:  # too much waits to be sent
+                await asyncio.sleep(_AGAIN_S)
+        for each in sent:
+            await asyncio.wait([each])
+            _is_known(call, each)
+
+    def _send(self, call: BusCall, topic: str, payload: bytes) -> asyncio.Future[int]:
+        request_id = call.request.id
+        key = call.request.workflow_id
+        send = partial(self._producer.send, topic, key, headers={ON_BUS[REQUEST_ID]: request_id})
+        try:
+            return send(value=payload)
+        except MessageTooLarge as error:
+            failed = UpstreamFailed(f"the answer is too large for the bus: {error}")
+            return send(value=_encode({"status": failed.status, "body": error_body(failed)}))
+
+    def _keep(self, request_id: str, payload: bytes) -> None:
+        self._answered_bytes -= len(self._answered.pop(request_id, b""))
+        self._answered[request_id] = payload
+        self._answered_bytes += len(payload)
+        while self._answered_bytes > ANSWERS_KEPT_BYTES:
+            self._answered_bytes -= len(self._answered.popitem(last=False)[1])
+
+
+def _failed(call: BusCall, error: KairosError) -> "BusAnswer":
+    """The answer that there is none; what had come of one is of no use without the rest."""
+    answer = BusAnswer()
+    ClientResponse(call.request.id, answer).fail(error)
+    return answer
+
+
+def _is_known(call: BusCall, sent: asyncio.Future[int]) -> None:
+    if not sent.cancelled() and (error := sent.exception()) is not None:
+        logger.warning("the answer to %s is lost: %s", call.request.id, error)
+
+
+async def _watch(call: BusCall, answer: "BusAnswer") -> None:
+    await call.left.wait()
+    answer.leave()
+
+
+class _Owner:
+    """Waits until its call has ended."""
+
+    wants_answer = False
+
+    def __init__(self, prompts: PromptTokens, prompt: Estimate) -> None:
+        self._prompts, self._prompt = prompts, prompt
+        self.end = asyncio.get_running_loop().create_future()
+
+    def counted(self, prompt_tokens: int) -> None:
+        self._prompts.learn(self._prompt, prompt_tokens)
+
+    def answered(self, answer: bytes | bytearray, *, streamed: bool) -> None:
+        """It did not ask for it."""
+
+    def ended(self, error: Exception | None) -> None:
+        if self.end.done():  # whoever waited has been cancelled
+            return
+        if error is None:
+            self.end.set_result(None)
+        else:
+            self.end.set_exception(error)

@@ -1,0 +1,161 @@
+"""A process that performs calls for a pool, and can decide for it: what a gateway on a bus and a
+balancer on its own are made of."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine
+
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse
+
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.pool.bus_calls import BusCalls
+from kairos.cluster.pool.member import PoolMember
+from kairos.cluster.pool.performer import Performer
+from kairos.core.balancer import Balancer
+from kairos.core.entitlements import Entitlements
+from kairos.core.errors import InvalidRequest, WorkflowNotFound
+from kairos.core.events import Event, InstanceJoined, InstanceLeft, InstanceStatus, WorkflowEnded
+from kairos.core.model import IDENTIFIER
+from kairos.core.runtime import Observer
+from kairos.core.topics import DEAD_LETTERS, DISPATCHES, EVENTS, PROFILES, REQUESTS
+from kairos.engines.monitor import Monitor
+from kairos.gateway.auth.access import Access, authorization
+from kairos.gateway.server.http import GRACE_S
+from kairos.host.clock import WallClock
+from kairos.observe.telemetry import Telemetry
+from kairos.proxy.calls_in_flight import CallsInFlight
+from kairos.proxy.engine import HttpEngine
+from kairos.proxy.progress import tell_progress
+from kairos.request.tokens import PromptTokens
+from kairos.settings.config import Settings
+
+_IDENTIFIER = re.compile(IDENTIFIER)
+TOPICS = (REQUESTS, DISPATCHES, EVENTS, PROFILES, DEAD_LETTERS)
+
+
+class AskTheOrchestrator(InvalidRequest):
+    """A gateway on a bus sees the calls that pass through it, not workflows."""
+
+    status = 404
+    code = "not_here"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "workflows and agents are shown by `kairos orchestrate`, on its own port (8002)"
+        )
+
+
+class ClusterControl:
+    """What `LocalControl` is for one process. Workflows are followed by `kairos orchestrate`."""
+
+    def __init__(self, calls: CallsInFlight, performer: Performer, member: PoolMember) -> None:
+        self._calls = calls
+        self.performer = performer
+        self.member = member
+
+    @property
+    def balancer(self) -> Balancer:
+        return self.member.balancer
+
+    @property
+    def decides(self) -> bool:
+        return self.member.active is not None
+
+    def now(self) -> int:
+        return self.performer.now()
+
+    def feed(self, event: Event) -> None:
+        if isinstance(event, InstanceJoined | InstanceLeft | InstanceStatus):
+            self.member.feed(event)
+        else:
+            self.performer.feed(event)
+
+    def entitle(self, entitlements: Entitlements) -> None:
+        """To these, wherever this process decides from now on."""
+        self.member.entitle(entitlements)
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        return [self.member.run(), tell_progress(self._calls, self.performer.feed)]
+
+    def add_insight(self, app: FastAPI, access: Access) -> None:
+        """Workflows are elsewhere; but that one has ended can be said here."""
+
+        async def told_of_end(
+            request: HttpRequest, workflow_id: str, *, cancelled: bool
+        ) -> JSONResponse:
+            tenant = (await access.admitted(authorization(request))).tenant
+            if not _IDENTIFIER.match(workflow_id):
+                raise WorkflowNotFound(workflow_id)
+            self.performer.feed(WorkflowEnded(tenant, workflow_id, cancelled))
+            return JSONResponse({"id": workflow_id, "object": "workflow"}, 202)
+
+        @app.post("/v1/workflows/{workflow_id:path}/end")
+        async def end(request: HttpRequest, workflow_id: str) -> JSONResponse:
+            return await told_of_end(request, workflow_id, cancelled=False)
+
+        @app.delete("/v1/workflows/{workflow_id:path}")
+        async def cancel(request: HttpRequest, workflow_id: str) -> JSONResponse:
+            return await told_of_end(request, workflow_id, cancelled=True)
+
+        @app.get("/v1/workflows/{rest:path}")
+        @app.get("/v1/agents")
+        async def elsewhere(request: HttpRequest) -> None:
+            await access.admitted(authorization(request))
+            raise AskTheOrchestrator
+
+    def add_tenants(self, app: FastAPI) -> None:
+        """Workflows are elsewhere, for operators, too."""
+
+        @app.get("/admin/tenants/{rest:path}")
+        async def elsewhere() -> None:
+            raise AskTheOrchestrator
+
+
+@contextlib.asynccontextmanager
+async def pooled(
+    settings: Settings,
+    cluster: KafkaCluster,
+    engine: HttpEngine,
+    monitor: Monitor,
+    telemetry: Telemetry,
+    prompts: PromptTokens,
+    new_balancer: Callable[[], Balancer],
+    observers: tuple[Observer, ...],
+) -> AsyncIterator[ClusterControl]:
+    """Ready to perform calls; at the end, those that came over the bus may finish.
+
+    Raises:
+        SetupError: the bus cannot be reached, or a topic has wrong settings.
+    """
+    await ensure(cluster, TOPICS)
+    clock, pool = WallClock(), settings.pool
+    async with (
+        Producer(cluster) as producer,
+        Performer(
+            cluster, pool, producer, engine.calls, clock, max_wait_s=settings.max_wait_s
+        ) as performer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        performing = tasks.create_task(performer.run())
+        calls = BusCalls(
+            performer,
+            engine,
+            producer,
+            prompts,
+            on_trouble=monitor.hear_of,
+            on_error=telemetry.count_error,
+            max_held_bytes=settings.max_held_bytes,
+        )
+        member = PoolMember(
+            cluster, pool, producer, performer, calls, clock, new_balancer, observers
+        )
+        try:
+            yield ClusterControl(engine.calls, performer, member)
+            await calls.finish(GRACE_S)
+        finally:
+            performing.cancel()

@@ -1,0 +1,198 @@
+"""What the active balancer says: records, orders, dead letters, in the order in which they must be
+safe."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import msgspec
+
+from kairos.cluster.bus.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
+from kairos.cluster.kafka.cluster import MESSAGE_BYTES
+from kairos.cluster.kafka.producer import Producer, message_bytes
+from kairos.cluster.kafka.subscription import ReceivedMessage
+from kairos.cluster.pool.messages import (
+    CAUSE,
+    EPOCH,
+    MOST_COMMANDS,
+    PERFORMER,
+    POOL,
+    REDO,
+    TURN,
+    Declined,
+    Orders,
+)
+from kairos.cluster.pool.offsets import Offsets
+from kairos.cluster.pool.performer import Performer
+from kairos.cluster.pool.pool_calls import PoolCalls
+from kairos.core.errors import KairosError
+from kairos.core.events import (
+    Dispatch,
+    InstanceStatus,
+    ProfilesLearnt,
+    Progressed,
+    Record,
+    Refuse,
+    Tick,
+)
+from kairos.core.topics import DEAD_LETTERS, DISPATCHES, EVENTS
+from kairos.observe.left_out import count_buried
+
+logger = logging.getLogger(__name__)
+
+# Of interest for a second at most: whoever takes over is told anew. What was decided on them stays.
+_PASSING = Tick | InstanceStatus | Progressed
+
+_encode = msgspec.json.Encoder().encode
+
+Order = tuple[Dispatch | Refuse | Declined, int]  # with the turn that it is for
+Sent = asyncio.Future[int]
+
+
+class FactContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes with the record of a fact."""
+
+    workflow_id: str | None = None
+    performer: str | None = None  # of the call that has arrived, or waits here from then on
+    cause: int | None = None  # the offset of the message that told of it
+    turn: int | None = None  # that the call waits for from then on: see `Told`
+    redo: bool = False  # the call that is cancelled begins anew
+
+
+class DecisionPublisher:
+    """A decision is acted on once its record is safe, not before."""
+
+    def __init__(
+        self, pool: str, epoch: int, producer: Producer, performer: Performer, pool_calls: PoolCalls
+    ) -> None:
+        self.offsets = Offsets()
+        # A record or an order is missing: nothing that is decided after it may count.
+        self.is_broken = False
+        self._pool = pool
+        self._epoch = str(epoch)
+        self._producer = producer
+        self._performer = performer
+        self._pool_calls = pool_calls
+
+    def publish(self, record: Record, context: FactContext) -> None:
+        event = record.event
+        if isinstance(event, ProfilesLearnt):
+            return  # on a topic of its own
+        if isinstance(event, _PASSING) and not record.commands:
+            if context.cause is not None:
+                self.offsets.done(context.cause)
+            return
+        first = msgspec.structs.replace(record, commands=record.commands[:MOST_COMMANDS])
+        self._say(first, context)
+        rest = FactContext(workflow_id=context.workflow_id)
+        for start in range(MOST_COMMANDS, len(record.commands), MOST_COMMANDS):
+            more = record.commands[start : start + MOST_COMMANDS]
+            self._say(Record(record.at, Tick(), more), rest)
+
+    def fence(self) -> None:
+        """From here on performers do not listen to balancers before this one."""
+        self.order("", ())
+
+    def _say(self, record: Record, context: FactContext) -> None:
+        if self.is_broken:
+            return
+        orders: dict[str, list[Order]] = {}
+        for command in record.commands:
+            placed = self._pool_calls.get(command.request_id)
+            if placed is None:  # a record that was recalled knew the call, and nobody performs it
+                logger.warning("nobody performs the call %s", command.request_id)
+                continue
+            orders.setdefault(placed.performer, []).append((command, placed.turn))
+        ended = self._pool_calls.follow(record, redo=context.redo)
+        done = [each.offset for each in ended if each.offset is not None]
+        if context.cause is not None and context.performer is None:
+            done.append(context.cause)  # but an arrival is done when the call ends
+        key = context.workflow_id or self._pool
+        safe = self._send(EVENTS, key, _encode(record), self._headers(context))
+        safe.add_done_callback(partial(self._act, orders, done))
+
+    def _headers(self, context: FactContext) -> dict[str, str]:
+        said = {
+            POOL: self._pool,
+            EPOCH: self._epoch,
+            PERFORMER: context.performer,
+            CAUSE: context.cause,
+            TURN: context.turn,
+            REDO: 1 if context.redo else None,
+        }
+        return {name: str(text) for name, text in said.items() if text is not None}
+
+    def order(self, performer: str, orders: Iterable[Order]) -> Sent | None:
+        """Tell a performer what to do. None: it is this process, and has been told."""
+        if performer == self._performer.id:
+            self._performer.take(orders)
+            return None
+        headers = {EPOCH: self._epoch, PERFORMER: performer}
+        said = [*orders]
+        message = Orders(tuple(command for command, _ in said), tuple(turn for _, turn in said))
+        sent = self._send(DISPATCHES, self._pool, _encode(message), headers)
+        sent.add_done_callback(self._break_unless_safe)
+        return sent
+
+    def refuse(self, performer: str, refusal: Refuse | Declined, turn: int, offset: int) -> None:
+        """A call that is not open ends with this."""
+        sent = self.order(performer, [(refusal, turn)])
+        self._after(sent, lambda: self.offsets.done(offset))
+
+    def bury(self, message: ReceivedMessage, error: Exception) -> None:
+        """A message that makes no sense becomes a dead letter."""
+        reason = f"{type(error).__name__}: {error}"[:500]
+        logger.warning("%s:%d is a dead letter: %s", message.topic, message.offset, reason)
+        count_buried(message.topic)
+        headers = {
+            **message.headers,
+            DEAD_TOPIC: message.topic,
+            DEAD_GROUP: f"kairos.balancer.{self._pool}",
+            DEAD_REASON: reason,
+        }
+        value = message.value
+        if message_bytes(message.key, value, headers) > MESSAGE_BYTES:
+            value, headers = None, _ours(headers)  # the message itself is where it was
+        sent = self._send(DEAD_LETTERS, message.key, value, headers)
+        self._after(sent, lambda: self.offsets.done(message.offset))
+
+    def _act(self, orders: Mapping[str, list[Order]], done: Iterable[int], safe: Sent) -> None:
+        self._break_unless_safe(safe)
+        if self.is_broken:
+            return
+        for performer, theirs in orders.items():
+            self.order(performer, theirs)
+        for offset in done:
+            self.offsets.done(offset)
+
+    def _after(self, sent: Sent | None, act: Callable[[], None]) -> None:
+        if sent is None:
+            act()
+        else:
+            sent.add_done_callback(lambda future: act() if is_safe(future) else None)
+
+    def _send(self, topic: str, key: str, value: bytes | None, headers: Mapping[str, str]) -> Sent:
+        try:
+            return self._producer.send(topic, key, value, headers)
+        except KairosError as error:
+            failed: Sent = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
+
+    def _break_unless_safe(self, sent: Sent) -> None:
+        self.is_broken |= not is_safe(sent)
+
+
+def _ours(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: headers[name] for name in (DEAD_TOPIC, DEAD_GROUP, DEAD_REASON)}
+
+
+def is_safe(sent: Sent) -> bool:
+    """Whether the cluster has the message; if not, it is said."""
+    if sent.cancelled():
+        return False
+    if (error := sent.exception()) is not None:
+        logger.error("%s", error)
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""Which balancer's orders count, where calls are performed."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.items import ReceivedMessage
+from kairos.cluster.kafka.tail import NotKept, read_at
+from kairos.cluster.pool.messages import POOL, TAKEOVER, Orders
+from kairos.core.errors import Unavailable
+from kairos.core.topics import EVENTS
+from kairos.observe.left_out import leave_out
+
+logger = logging.getLogger(__name__)
+
+_HELD = 10_000  # messages, while it is not known whether their epoch is one
+_AGAIN_S = 1.0
+
+_Held = tuple[ReceivedMessage, Orders]
+
+
+class EpochFence:
+    """Lets orders through of the balancer that announced itself last.
+
+    An epoch is the offset of an announcement in `kairos.events`, and is looked up there before it
+    counts: a number alone would shut out all that come after it. Orders of the epoch in force go
+    through at once; of a new one they wait, in their order, until it was found.
+    """
+
+    def __init__(
+        self, cluster: KafkaCluster, pool: str, obey: Callable[[ReceivedMessage, Orders], None]
+    ) -> None:
+        self._cluster = cluster
+        self._pool = pool
+        self._obey = obey
+        self._epoch = -1  # the newest that was found; -1: none
+        self._not_kept = -1  # one whose announcement is so old that the topic has not kept it
+        self._held: dict[int, deque[_Held]] = {}  # by epoch
+        self._messages = 0  # that are held
+        self._is_asked = asyncio.Event()
+
+    def take(self, epoch: int, message: ReceivedMessage, orders: Orders) -> None:
+        """Have orders obeyed now, later or never."""
+        if epoch == self._epoch or (self._epoch < 0 and epoch == self._not_kept):
+            self._obey(message, orders)
+        elif epoch > self._epoch:
+            if self._messages >= _HELD:
+                leave_out(message, "too many orders wait for their epoch to be found")
+                return
+            self._held.setdefault(epoch, deque()).append((message, orders))
+            self._messages += 1
+            self._is_asked.set()
+        # else it is from a balancer that does not know yet that another has taken over
+
+    async def run(self) -> None:
+        """Look new epochs up, until cancelled."""
+        while True:
+            while self._held:
+                await self._look_up(next(iter(self._held)))
+            self._is_asked.clear()
+            await self._is_asked.wait()
+
+    async def _look_up(self, epoch: int) -> None:
+        counts = epoch > self._epoch and await self._is_announced(epoch)
+        held = self._held.pop(epoch)
+        self._messages -= len(held)
+        for message, orders in held:
+            if counts:
+                self._obey(message, orders)
+            elif epoch > self._epoch:
+                leave_out(message, f"no balancer announced itself at {epoch}")
+
+    async def _is_announced(self, epoch: int) -> bool:
+        while True:
+            try:
+                found = await read_at(self._cluster, EVENTS, epoch)
+            except NotKept:
+                if self._epoch >= 0:
+                    return False  # whatever is newer than the one that was found is there to find
+                self._not_kept = epoch
+                return True
+            except Unavailable as error:
+                logger.warning("%s", error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if found is None or TAKEOVER not in found.headers:
+                return False
+            if found.headers.get(POOL) != self._pool:
+                return False
+            self._epoch = epoch
+            return True

@@ -1,0 +1,301 @@
+"""One process of those that can decide for a pool: it stands by until Kafka gives it the pool's
+partition of `kairos.requests`, and then takes over."""
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Callable
+
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.consumer_commands import Where
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.profiles_topic import follow
+from kairos.cluster.kafka.subscription import (
+    Assigned,
+    CaughtUp,
+    Item,
+    ReceivedMessage,
+    Revoked,
+    Start,
+    Subscription,
+)
+from kairos.cluster.kafka.topic_setup import partition_of
+from kairos.cluster.pool.active import ActiveBalancer
+from kairos.cluster.pool.bus_calls import BusCalls
+from kairos.cluster.pool.decision_publisher import DecisionPublisher
+from kairos.cluster.pool.messages import POOL, TAKEOVER
+from kairos.cluster.pool.performer import Performer
+from kairos.cluster.pool.pool_calls import PoolCalls
+from kairos.cluster.pool.recall import Recall, read_to_the_announcement
+from kairos.core.balancer import Balancer
+from kairos.core.entitlements import Entitlements
+from kairos.core.errors import Unavailable
+from kairos.core.events import (
+    EntitlementsChanged,
+    InstanceJoined,
+    InstanceLeft,
+    InstanceStatus,
+    Record,
+)
+from kairos.core.model import SECOND
+from kairos.core.ports import Clock
+from kairos.core.runtime import Observer
+from kairos.core.topics import EVENTS, REQUESTS
+
+logger = logging.getLogger(__name__)
+
+_COMMIT_S = 0.5
+_LAST_COMMIT_S = 2.0
+_MARGIN_US = 10 * SECOND
+_MISSING_US = 5 * SECOND
+_AGAIN_S = 1.0
+_EPOCH = "epoch"  # in a commit: the one in force
+_SINCE = "events-since"  # in a commit: the instant from which a successor reads what was decided
+
+
+class _Superseded(Exception):
+    """What is decided here does not count, though the partition may be ours. Whoever gets it next
+    announces itself anew."""
+
+
+class PoolMember:
+    """`run` until cancelled. `balancer` is the one that decides, or on standby an idle one."""
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        pool: str,
+        producer: Producer,
+        performer: Performer,
+        calls: BusCalls,
+        clock: Clock,
+        new_balancer: Callable[[], Balancer],
+        observers: tuple[Observer, ...],
+    ) -> None:
+        self.balancer = new_balancer()
+        self._entitlements = self.balancer.entitlements
+        self.active: ActiveBalancer | None = None
+        self._cluster = cluster
+        self._pool = pool
+        self._producer = producer
+        self._performer = performer
+        self._calls = calls
+        self._clock = clock
+        self._new_balancer = new_balancer
+        self._observers = observers
+        self._instances: dict[str, InstanceJoined] = {}
+        self._backlog: list[ReceivedMessage] | None = None  # until all of it is here
+        self._read_to = -1
+        self._caught_up_at: int | None = None
+        self._beside: list[asyncio.Task[None]] = []
+        self._partition = -1
+        self._epoch = self._announced_at = -1
+        self._is_superseded = False
+        self._was_done: dict[Where, tuple[int, str]] = {}
+        self._others: dict[int, int] = {}  # partitions of other pools, and how far they were read
+
+    def feed(self, event: InstanceJoined | InstanceLeft | InstanceStatus) -> None:
+        """News of an instance, from this process's own monitor. How it does is of use at once, or
+        not at all."""
+        if isinstance(event, InstanceJoined):
+            self._instances[event.instance.id] = event
+        elif isinstance(event, InstanceLeft):
+            self._instances.pop(event.instance_id, None)
+        if self.active is not None and self._backlog is None:
+            self.active.feed(event)
+
+    def entitle(self, entitlements: Entitlements) -> None:
+        """From now on; where others decide, once it is this process."""
+        self._entitlements = entitlements
+        if self.active is not None and self._backlog is None:
+            self._put_in_force(self.active)
+
+    def _put_in_force(self, active: ActiveBalancer) -> None:
+        """What was recalled may have been decided by others."""
+        if self._entitlements != active.balancer.entitlements:
+            active.feed(EntitlementsChanged(self._entitlements))
+
+    async def run(self) -> None:
+        self._partition = partition_of(self._pool, await self._producer.partitions(REQUESTS))
+        while True:
+            try:
+                await self._take_part(f"kairos.balancer.{self._pool}")
+            except* (_Superseded, Unavailable) as errors:
+                logger.warning("pool %s: %s", self._pool, errors.exceptions[0])
+            except* Exception:  # a fault of ours; calls that are performed here go on
+                logger.exception("pool %s: decisions are read back once more", self._pool)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _take_part(self, group: str) -> None:
+        """Until cancelled.
+
+        Raises:
+            _Superseded, Unavailable: in a group.
+        """
+        self._others = {}
+        async with (
+            Subscription(self._cluster, [REQUESTS], group) as requests,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(self._commit(requests))
+            try:
+                while True:
+                    for item in await requests.batch():
+                        await self._take(item, tasks)
+                    await asyncio.sleep(0)  # batches may come without a pause
+            finally:
+                with contextlib.suppress(TimeoutError):
+                    last = self._commit_once(requests, self._done())
+                    await asyncio.wait_for(last, _LAST_COMMIT_S)
+                self._stand_down()
+
+    async def _take(self, item: Item, tasks: asyncio.TaskGroup) -> None:
+        if item.partition != self._partition:
+            if isinstance(item, ReceivedMessage):
+                self._others[item.partition] = item.offset + 1
+            elif isinstance(item, Revoked):
+                self._others.pop(item.partition, None)
+            return
+        match item:
+            case Assigned():
+                await self._take_over(item)
+            case Revoked():
+                self._stand_down()
+            case ReceivedMessage() if self._backlog is not None:
+                self._backlog.append(item)
+                self._read_to = item.offset
+                self._begin(tasks)
+            case ReceivedMessage() if self.active is not None:
+                self.active.take(item)
+            case CaughtUp() if self._backlog is not None:
+                self._caught_up_at = self._clock.now()
+                self._begin(tasks)
+
+    def _begin(self, tasks: asyncio.TaskGroup) -> None:
+        """If all is here: what was recalled may speak of messages that came after the first time
+        that this member had caught up."""
+        if self.active is None or self._backlog is None or self._caught_up_at is None:
+            return
+        gives_up_at = self._caught_up_at + _MISSING_US  # the topic may have lost its end
+        if self._read_to < self.active.recalled_to and self._clock.now() < gives_up_at:
+            return
+        backlog, self._backlog = self._backlog, None
+        self.active.begin(backlog, self._instances)
+        self._put_in_force(self.active)
+        beside = (self.active.watch(), self._learn(self.active), self._guard(self._epoch))
+        self._beside = [tasks.create_task(each) for each in beside]
+        logger.info("pool %s: decisions are made here", self._pool)
+
+    async def _take_over(self, assigned: Assigned) -> None:
+        """Announce it, and read back what was decided before."""
+        self._stand_down()
+        self._is_superseded, self._announced_at = False, self._clock.now()
+        headers = {TAKEOVER: self._performer.id, POOL: self._pool}
+        epoch = self._epoch = await self._producer.send(EVENTS, self._pool, None, headers)
+        balancer, pool_calls = self._new_balancer(), PoolCalls()
+        publisher = DecisionPublisher(
+            self._pool, epoch, self._producer, self._performer, pool_calls
+        )
+        publisher.fence()
+        active = ActiveBalancer(
+            balancer,
+            self._pool,
+            self._performer.id,
+            publisher,
+            pool_calls,
+            self._calls,
+            self._clock,
+            self._observers,
+        )
+        balancer.replay(Record(0, EntitlementsChanged(self._entitlements)))
+        for joined in self._instances.values():
+            active.expect(joined)
+        await self._read_back(active, *_read_from(assigned.metadata), until=epoch)
+        self.balancer, self.active, self._backlog = balancer, active, []
+        self._read_to, self._caught_up_at = assigned.offset - 1, None
+
+    async def _read_back(
+        self, active: ActiveBalancer, since: int | None, epoch: int | None, *, until: int
+    ) -> None:
+        recall = Recall(active, self._pool, until, epoch)
+        # The announcement must be found even if the other host's clock was far ahead of this one's.
+        start: Start = "beginning" if since is None else min(since, self._clock.now() - _MARGIN_US)
+        while True:
+            async with Subscription(self._cluster, [EVENTS], start=start) as events:
+                if await read_to_the_announcement(events, recall, until):
+                    return
+            logger.warning("the clocks of this host and of Kafka disagree by more than a minute")
+            start = "beginning"
+
+    async def _guard(self, epoch: int) -> None:
+        """See to it that nobody announced itself later: one that was to take over before us, say,
+        whose message took its time.
+
+        Raises:
+            _Superseded: somebody did.
+        """
+        start = self._announced_at - _MARGIN_US
+        async with Subscription(self._cluster, [EVENTS], start=start) as events:
+            while True:
+                for item in await events.batch():
+                    if not isinstance(item, ReceivedMessage) or item.offset <= epoch:
+                        continue
+                    if TAKEOVER in item.headers and item.headers.get(POOL) == self._pool:
+                        self._is_superseded = True
+                        raise _Superseded("another announced itself later")
+
+    async def _learn(self, active: ActiveBalancer) -> None:
+        async for learnt in follow(self._cluster):
+            active.feed(learnt)
+
+    def _stand_down(self) -> None:
+        for task in self._beside:
+            task.cancel()
+        self._beside = []
+        if self.active is not None:
+            logger.info("pool %s: decisions are not made here any more", self._pool)
+            ledger = self.balancer.ledger
+            self.active.leave()
+            self._calls.abandon(lambda request_id: request_id in ledger)
+            self.active, self.balancer = None, self._new_balancer()
+        self._backlog = None
+        self._was_done = {}
+
+    async def _commit(self, requests: Subscription) -> None:
+        """What was done a while ago, so that it would be known by now if it did not count."""
+        while True:
+            await asyncio.sleep(_COMMIT_S)
+            if self.active is not None and self.active.is_broken:
+                raise Unavailable("a decision could not be recorded")
+            await self._commit_once(requests, self._was_done)
+            self._was_done = self._done()
+
+    def _done(self) -> dict[Where, tuple[int, str]]:
+        if self._is_superseded or self.active is None or (done := self.active.done) is None:
+            return {}
+        offset, since = done
+        return {(REQUESTS, self._partition): (offset, f"{_SINCE}={since},{_EPOCH}={self._epoch}")}
+
+    async def _commit_once(
+        self, requests: Subscription, done: dict[Where, tuple[int, str]]
+    ) -> None:
+        others: dict[Where, tuple[int, str]] = {
+            (REQUESTS, each): (offset, "") for each, offset in self._others.items()
+        }
+        offsets = others | done
+        if not offsets:
+            return
+        try:
+            await requests.commit(offsets)
+        except Unavailable as error:
+            logger.info("%s", error)  # another member's by now, or the bus is away: tried again
+
+
+def _read_from(metadata: str) -> tuple[int | None, int | None]:
+    """Return what the last active balancer committed: the instant from which to read, and its
+    epoch. None: it committed none."""
+    found = re.fullmatch(rf"{_SINCE}=(\d{{1,18}})(?:,{_EPOCH}=(\d{{1,18}}))?", metadata, re.ASCII)
+    if found is None:
+        return None, None
+    return int(found[1]), None if found[2] is None else int(found[2])

@@ -1,0 +1,414 @@
+"""What those who perform calls and the active balancer of a pool tell each other.
+
+On `kairos.requests` (key: the pool), by the header `kairos-type`:
+    told   a fact about a call, from the process that performs it
+    alive  that process is still there; once a second
+    call   an LLM call to be performed by whoever takes it: OpenAI's body, and `CallHeaders`
+On `kairos.dispatches` (key: the pool, header `kairos-performer`: for whom): `Orders`.
+On `kairos.events`: a `Record`, or, with the header `kairos-takeover`, that another process decides
+from here on. `kairos-epoch` is the offset of the latest such announcement.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from kairos.cluster.bus.envelope import NUMBER, Name
+from kairos.cluster.kafka.items import ReceivedMessage
+from kairos.core.core_names import NAME, POLICIES
+from kairos.core.declared_plan import check_plan
+from kairos.core.errors import InvalidRequest, KairosError
+from kairos.core.events import (
+    Arrived,
+    Bounced,
+    Command,
+    Dispatch,
+    EntitlementsChanged,
+    Event,
+    Failed,
+    Finished,
+    InstanceJoined,
+    InstanceLeft,
+    InstanceStatus,
+    PlanDeclared,
+    PolicyChosen,
+    PrefillFailed,
+    ProfilesLearnt,
+    Progressed,
+    Record,
+    Refuse,
+    Tick,
+)
+from kairos.core.header_names import OF_FIELDS
+from kairos.core.model import IDENTIFIER, PARENTS_LIMIT, PREFIX_MARKS, Budget, Request
+from kairos.core.rate_limits import RateLimits
+from kairos.core.topics import REPLIES
+from kairos.request.budgets import MAX_BUDGET
+from kairos.settings.tenants import ENTITLEMENTS_BYTES, check_entitlements
+
+TYPE, TOLD, ALIVE, CALL = "kairos-type", "told", "alive", "call"
+PERFORMER = "kairos-performer"  # who performs the call that a record or an order is about
+POOL = "kairos-pool"
+EPOCH = "kairos-epoch"
+TAKEOVER = "kairos-takeover"  # who decides from here on
+CAUSE = "kairos-cause"  # of a record: the offset in kairos.requests of what told the fact
+TURN = "kairos-turn"  # of a record: see `Told`
+REDO = "kairos-redo"  # on a Cancelled: the call is to be begun anew
+
+TOLD_BYTES = 1 << 16  # of a fact: with what is decided on it, its record must fit the bus
+TOLD_CALLS = 400  # in one fact: with ids as long as they may be, that is within these bytes
+_TOKENS = range(1, 10**9)
+_COUNTED = range(1 << 48)  # tokens, as engines tell them: see `sse.py`
+_INSTANTS = range(10**18)  # µs since the epoch
+_ATTEMPTS = range(1, 10**6)
+_SEQUENCES = range(1, 10**8)
+_UNITS = range(10**9)
+_BUDGETS = range(1, 10**16)
+_HASHES = range(-(1 << 63), 1 << 64)
+
+_PRIORITIES = range(-(1 << 31), 1 << 31)
+_NAMES = 256  # characters of what names a tenant, a model, an instance, an error
+# Of one record, and of one message to a performer: more of them would be over the bus's limit.
+MOST_COMMANDS = 1_000
+
+Identifier = Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
+ReplyTopic = Annotated[
+    str, msgspec.Meta(pattern=rf"\A{re.escape(REPLIES)}[A-Za-z0-9._-]{{1,200}}\Z")
+]
+AtMost = Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET)]
+# A process, or whoever awaits a reply on the topic of that name.
+Teller = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]{1,249}\Z")]
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A fact. Of a call that came over the bus, only who asked for it may tell that it is
+    cancelled: its `performer` is then the topic on which it awaits the reply."""
+
+    performer: Teller
+    event: Event
+    turn: int = 0  # of a call that waits from then on; 0: as long as it does, it has but one
+
+
+_told = msgspec.json.Decoder(Told)
+_record = msgspec.json.Decoder(Record)
+
+
+class Alive(msgspec.Struct, frozen=True):
+    performer: Teller
+
+
+class Declined(msgspec.Struct, frozen=True, tag=True):
+    """The request that arrived is refused, as `errors.py` says it."""
+
+    request_id: str
+    status: Annotated[int, msgspec.Meta(ge=400, le=599)]
+    code: str
+    message: str
+    retry_after_s: Annotated[int, msgspec.Meta(ge=0, le=86_400)] | None = None
+    limits: RateLimits | None = None
+
+    @classmethod
+    def of(cls, request_id: str, error: KairosError) -> "Declined":
+        after_s, limits = error.retry_after_s, error.limits
+        return cls(request_id, error.status, error.code, str(error), after_s, limits)
+
+    def error(self) -> KairosError:
+        error = KairosError(self.message)
+        error.status, error.code, error.retry_after_s = self.status, self.code, self.retry_after_s
+        error.limits = self.limits
+        return error
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What a performer is to do, in this order."""
+
+    commands: tuple[Dispatch | Refuse | Declined, ...]
+    turns: tuple[int, ...]  # of each: the one that was decided on
+
+
+_orders = msgspec.json.Decoder(Orders)
+
+
+class RecalledRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of `kairos.events`, with the contents of its headers."""
+
+    record: Record
+    epoch: int
+    cause: int | None = None  # the offset in `kairos.requests` of what told the fact
+    performer: str = ""
+    turn: int = 0
+    redo: bool = False
+
+
+class Epochs:
+    """Know which balancer of a pool announced itself last, by its announcements in `kairos.events`.
+
+    Numbers in messages alone prove nothing.
+    """
+
+    def __init__(self, first: int, newest: int | None) -> None:
+        """Begin before any announcement was read.
+
+        Args:
+            first: The offset from which announcements are read.
+            newest: The epoch in force before it; None: not known.
+        """
+        self._first = first
+        self._newest = newest if newest is not None and newest < first else None
+
+    def announce(self, offset: int) -> None:
+        self._newest = offset
+
+    def count(self, epoch: int) -> bool:
+        """Return whether a message of that epoch counts now."""
+        return epoch < self._first if self._newest is None else epoch == self._newest
+
+    def is_forged(self, epoch: int) -> bool:
+        """Return whether no balancer can have announced itself there yet."""
+        return epoch >= self._first if self._newest is None else epoch > self._newest
+
+
+class CallHeaders(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename=OF_FIELDS,
+):
+    """Who makes a call that comes over the bus, and where its answer goes."""
+
+    request_id: Identifier
+    reply_to: ReplyTopic
+    workflow_id: Identifier | None = None
+    app: Name | None = None
+    agent: Name | None = None
+    upstream: Name | None = None
+    started_at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None
+    parent: Identifier | None = None
+    attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
+    service_class: Name | None = None
+    deadline: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None  # µs since the epoch
+    budget_calls: AtMost | None = None
+    budget_tokens: AtMost | None = None
+    budget_ms: AtMost | None = None
+
+    @property
+    def budget(self) -> Budget | None:
+        """What the call's workflow may use at most."""
+        wall_us = None if self.budget_ms is None else self.budget_ms * 1_000
+        budget = Budget(self.budget_calls, self.budget_tokens, wall_us)
+        return budget if budget != Budget() else None
+
+
+def read_told(value: bytes) -> Told:
+    """Read a fact from `kairos.requests`.
+
+    Raises:
+        InvalidRequest, msgspec.MsgspecError, RecursionError: No performer says so.
+    """
+    if len(value) > TOLD_BYTES:
+        raise InvalidRequest(f"a fact is at most {TOLD_BYTES} bytes")
+    told = _told.decode(value)
+    if not isinstance(told.event, Arrived):  # `Admitting` answers that one where it is wrong
+        check_event(told.event)
+    return told
+
+
+def read_record(message: ReceivedMessage) -> RecalledRecord:
+    """Read a record from `kairos.events`, and check it as if nobody had before.
+
+    Raises:
+        InvalidRequest, msgspec.MsgspecError, RecursionError: No balancer says so.
+    """
+    headers = message.headers
+    epoch = _number(headers, EPOCH)
+    if epoch is None:
+        raise InvalidRequest(f"the header {EPOCH} is missing")
+    value = message.value or b""
+    record = _record.decode(value)
+    if record.at not in _INSTANTS:
+        raise InvalidRequest("the instant of the record is out of range")
+    event = record.event
+    if isinstance(event, InstanceJoined | InstanceLeft | InstanceStatus):
+        # Each process sees the instances itself; but what was decided then was decided.
+        record = msgspec.structs.replace(record, event=Tick())
+    elif isinstance(event, EntitlementsChanged) and len(value) > ENTITLEMENTS_BYTES + TOLD_BYTES:
+        raise InvalidRequest(f"entitlements have more than {ENTITLEMENTS_BYTES} bytes")
+    else:
+        check_event(event)
+    if len(record.commands) > MOST_COMMANDS:
+        raise InvalidRequest(f"a record has at most {MOST_COMMANDS} commands")
+    for command in record.commands:
+        check_command(command)
+    performer = headers.get(PERFORMER, "")
+    _check_names(performer)
+    return RecalledRecord(
+        record=record,
+        epoch=epoch,
+        cause=_number(headers, CAUSE),
+        performer=performer,
+        turn=_number(headers, TURN) or 0,
+        redo=REDO in headers,
+    )
+
+
+def read_orders(message: ReceivedMessage) -> tuple[int, Orders]:
+    """Read the epoch, and the orders, of a message of `kairos.dispatches`.
+
+    Raises:
+        InvalidRequest, msgspec.MsgspecError, RecursionError: No balancer says so.
+    """
+    epoch = _number(message.headers, EPOCH)
+    if epoch is None:
+        raise InvalidRequest(f"the header {EPOCH} is missing")
+    orders = _orders.decode(message.value or b"")
+    if len(orders.commands) != len(orders.turns):
+        raise InvalidRequest("there are not as many turns as commands")
+    if len(orders.commands) > MOST_COMMANDS or any(each not in _COUNTED for each in orders.turns):
+        raise InvalidRequest("the orders are too many, or a turn is out of range")
+    for command in orders.commands:
+        check_command(command)
+    return epoch, orders
+
+
+def check_event(event: Event) -> None:
+    """Check a fact that comes from another process, as settings are checked.
+
+    Raises:
+        InvalidRequest: Nothing tells such a fact, and arithmetic may not survive it.
+    """
+    match event:
+        case Arrived():
+            check_request(event.request)
+            _check_hash(event.body)
+        case PlanDeclared():
+            _check_names(event.tenant, event.app)
+            check_plan(event.plan)
+        case EntitlementsChanged():
+            check_entitlements(event.entitlements)
+        case PolicyChosen():
+            if event.policy not in POLICIES:  # a name that is imported is nobody's to send
+                raise InvalidRequest("the policy is not known")
+        case InstanceJoined() | InstanceStatus() | ProfilesLearnt():
+            raise InvalidRequest(f"{type(event).__name__} comes on another way")
+        case _:
+            _check_call_fact(event)
+
+
+def _check_call_fact(event: Event) -> None:
+    """Check a fact of a call or a workflow that is named, and known or not."""
+    match event:
+        case Finished():
+            _check_counts(
+                *(event.prompt_tokens, event.completion_tokens, event.cached_tokens),
+                *(event.preemptions, event.recomputed_tokens),
+            )
+        case Progressed():
+            _check_counts(*event.completion_tokens.values())
+        case Failed():
+            _check_names(event.reason)
+            _check_counts(event.wasted_tokens)
+            _check_hash(event.body)
+        case Bounced():
+            _check_names(event.reason)
+            _check_hash(event.body)
+        case PrefillFailed():
+            _check_hash(event.body)
+
+
+def check_command(command: Command | Declined) -> None:
+    """Check what another process decided.
+
+    Raises:
+        InvalidRequest: Nothing is decided so.
+    """
+    _check_names(command.request_id)
+    if isinstance(command, Declined):
+        _check_names(command.code)
+        return
+    if isinstance(command, Refuse):
+        _check_names(command.model)
+        _check_counts(command.retry_after_s, command.needs_us)
+        return
+    _check_names(command.instance_id, command.prefill_id)
+    _check_counts(
+        *(command.waiting, command.remaining_us, command.cached_tokens),
+        *(command.tenants, command.tenants_before),
+    )
+    if command.priority is not None and command.priority not in _PRIORITIES:
+        raise InvalidRequest("the priority of a call is out of range")
+
+
+def check_request(request: Request) -> None:
+    """Check a request that another process let in.
+
+    Raises:
+        InvalidRequest: No gateway lets such a request in.
+    """
+    if not re.match(IDENTIFIER, request.id):
+        raise InvalidRequest("the request's id is no identifier")
+    if not re.match(NAME, request.service_class):
+        raise InvalidRequest("the request's class of service is no name")
+    _check_names(
+        *(request.tenant, request.workflow_id, request.app, request.agent, request.upstream),
+        *(request.model, request.key, request.trace_id, *request.parent_ids),
+    )
+    if len(request.parent_ids) > PARENTS_LIMIT:
+        raise InvalidRequest("the request has too many parents")
+    if len(request.prefix) > len(PREFIX_MARKS):
+        raise InvalidRequest("the request's prefix has more marks than there are")
+    budget = request.budget or Budget()
+    numbers = (
+        *((each, _BUDGETS) for each in msgspec.structs.astuple(budget) if each is not None),
+        (request.prompt_tokens, _TOKENS),
+        (request.least_prompt_tokens, _UNITS),
+        (request.completion_tokens, _TOKENS),
+        (request.arrived_at, _INSTANTS),
+        (request.workflow_started_at, _INSTANTS),
+        (request.attempt, _ATTEMPTS),
+        (request.sequences, _SEQUENCES),
+        (0 if request.deadline_at is None else request.deadline_at, _INSTANTS),
+        (1 if request.completion_limit is None else request.completion_limit, _TOKENS),
+        (request.prefix_units, _UNITS),
+        *((mark, _HASHES) for mark in request.prefix),
+    )
+    if not all(number in limits for number, limits in numbers):
+        raise InvalidRequest("a number of the request is out of range")
+
+
+def _check_counts(*counts: int | None) -> None:
+    if not all(each is None or each in _COUNTED for each in counts):
+        raise InvalidRequest("a number is out of range")
+
+
+def _check_hash(hashed: int | None) -> None:
+    if hashed is not None and hashed not in _HASHES:
+        raise InvalidRequest("a hash is out of range")
+
+
+def _check_names(*names: str | None) -> None:
+    if not all(each is None or len(each) <= _NAMES for each in names):
+        raise InvalidRequest(f"a name has over {_NAMES} characters")
+
+
+def _number(headers: Mapping[str, str], name: str) -> int | None:
+    """Return a header's number; None: the header is missing.
+
+    Raises:
+        InvalidRequest: The header has another text.
+    """
+    text = headers.get(name)
+    if text is None:
+        return None
+    if not re.match(NUMBER, text):  # `int` would take "1_0", " 1" and digits of other scripts
+        raise InvalidRequest(f"the header {name} must be a number")
+    return int(text)
+
+
+def read_call_headers(headers: object) -> CallHeaders:
+    """Raises InvalidRequest: they do not say who calls, and where the answer goes."""
+    try:
+        return msgspec.convert(headers, CallHeaders, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the message's headers are no LLM call's: {error}") from error

@@ -1,0 +1,267 @@
+"""Performs calls in one process, while decisions on them are made in another."""
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import socket
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Self
+
+import msgspec
+
+from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.producer import Producer
+from kairos.cluster.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
+from kairos.cluster.kafka.topic_setup import partition_of
+from kairos.cluster.pool.epoch_fence import EpochFence
+from kairos.cluster.pool.messages import (
+    ALIVE,
+    PERFORMER,
+    TOLD,
+    TOLD_BYTES,
+    TOLD_CALLS,
+    TYPE,
+    Alive,
+    Declined,
+    Orders,
+    Told,
+    read_orders,
+)
+from kairos.cluster.pool.orders import obey
+from kairos.core.errors import InvalidRequest, KairosError, Unavailable
+from kairos.core.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Dispatch,
+    Event,
+    Failed,
+    Finished,
+    PlanDeclared,
+    Progressed,
+    Refuse,
+    WorkflowEnded,
+)
+from kairos.core.ports import Clock
+from kairos.core.topics import DISPATCHES, REQUESTS
+from kairos.observe.left_out import UNREADABLE, leave_out
+from kairos.proxy.calls_in_flight import CallsInFlight
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+_PATIENCE_S = 30.0  # beyond the longest wait, for a balancer that is to take over
+# Ends of workflows that are kept while the bus is away. Facts of calls are as many as its arrivals,
+# which a bus that takes nothing refuses; that a workflow has ended anybody may say, at any time.
+# One that is left out ends by its silence instead (`workflow_idle_s`): until then it counts as open
+# in the order of calls, and among the workflows that its tenant may have at once.
+_MOST_ENDS = 10_000
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Performer:
+    """Stands for the runtime where a process performs calls: what happens to them is told to the
+    pool's active balancer, wherever that is, and what it decides reaches the calls.
+
+    An async context manager; once it is entered no order is missed.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        pool: str,
+        producer: Producer,
+        calls: CallsInFlight,
+        clock: Clock,
+        *,
+        max_wait_s: float,
+    ) -> None:
+        self.id = _name()
+        self._orders = Subscription(cluster, [DISPATCHES], start="end")
+        self._pool = pool
+        self._producer = producer
+        self._calls = calls
+        self._clock = clock
+        self._max_wait_us = int((max_wait_s + _PATIENCE_S) * 1e6)
+        self._asked_at: dict[str, int] = {}  # calls without an order, in order of arrival
+        # What the bus did not take yet, and whether it is a workflow's end.
+        self._untold: deque[tuple[bytes, bool]] = deque()
+        self._untold_ends = 0
+        self._fence = EpochFence(cluster, pool, self._obey)
+
+    async def __aenter__(self) -> Self:
+        partition = partition_of(self._pool, await self._producer.partitions(DISPATCHES))
+        await self._orders.__aenter__()
+        # Where the topic ends is known once it was reached; from then on no order can be missed.
+        while CaughtUp(DISPATCHES, partition) not in await self._orders.batch():
+            pass
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self._orders.__aexit__(*raised)
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def feed(self, event: Event) -> None:
+        """Tell what happened to a call of this process. That one has ended is told again until the
+        bus has it, or its room would never be given back. How far calls are is told once: what is
+        told a second later says more. So is a declared plan: whoever declares it says it again.
+
+        Raises:
+            InvalidRequest: what names the call that arrived is too long, or a plan is.
+            Unavailable: a call arrived, a plan is declared or a workflow is cancelled, and too much
+                waits to be told already.
+        """
+        if isinstance(event, Progressed):
+            self._tell_progress(event)
+            return
+        if isinstance(event, PlanDeclared):
+            self._tell_plan(event)
+            return
+        if isinstance(event, Bounced):
+            self._asked_at[event.request_id] = self.now()
+        fact = _encode(Told(self.id, event, self._turn(event)))
+        if isinstance(event, Arrived):
+            if len(fact) > TOLD_BYTES:
+                raise InvalidRequest(f"what the call says of itself is over {TOLD_BYTES} bytes")
+            told = self._tell(fact)
+            self._asked_at[event.request.id] = self.now()
+            told.add_done_callback(partial(self._after_asking, event.request.id))
+            return
+        if isinstance(event, Finished | Failed | Cancelled):
+            self._asked_at.pop(event.request_id, None)
+        is_kept = self._keep(fact, is_end=isinstance(event, WorkflowEnded))
+        if not is_kept and isinstance(event, WorkflowEnded) and event.cancelled:
+            raise Unavailable("the bus is away, and too many ends of workflows wait to be told")
+        self._tell_rest()
+
+    def take(self, orders: Iterable[tuple[Dispatch | Refuse | Declined, int]]) -> None:
+        """Do what was decided, on the turn that is given. What is about calls that have ended, or
+        on an earlier turn, or said again, does nothing."""
+        for command, turn in orders:
+            if obey(self._calls, command, turn):
+                self._asked_at.pop(command.request_id, None)
+
+    async def run(self) -> None:
+        """Read orders, and say once a second that this process is there, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._beat())
+            tasks.create_task(self._watch())
+            tasks.create_task(self._fence.run())
+            while True:
+                for item in await self._orders.batch():
+                    if isinstance(item, ReceivedMessage):
+                        self._read(item)
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                alive = _encode(Alive(self.id))
+                await self._producer.send(REQUESTS, self._pool, alive, {TYPE: ALIVE})
+            except KairosError as error:
+                logger.warning("%s", error)
+            await asyncio.sleep(BEAT_S)
+
+    async def _watch(self) -> None:
+        """Apart from the beat, which takes as long as the bus is away."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self._tell_rest()
+            self._give_up()
+
+    def _turn(self, event: Event) -> int:
+        match event:
+            case Arrived():
+                return self._calls.turn(event.request.id)
+            case Bounced():
+                return self._calls.turn(event.request_id)
+        return 0
+
+    def _tell_progress(self, progressed: Progressed) -> None:
+        counts = list(progressed.completion_tokens.items())
+        for start in range(0, len(counts), TOLD_CALLS):
+            part = Progressed(dict(counts[start : start + TOLD_CALLS]))
+            try:
+                told = self._tell(_encode(Told(self.id, part)))
+            except Unavailable:
+                return
+            told.add_done_callback(_say_if_lost)
+
+    def _tell_plan(self, declared: PlanDeclared) -> None:
+        fact = _encode(Told(self.id, declared))
+        if len(fact) > TOLD_BYTES:
+            raise InvalidRequest(f"the plan has more than {TOLD_BYTES} bytes")
+        self._tell(fact).add_done_callback(_say_if_lost)
+
+    def _tell(self, fact: bytes) -> asyncio.Future[int]:
+        return self._producer.send(REQUESTS, self._pool, fact, {TYPE: TOLD})
+
+    def _keep(self, fact: bytes, *, is_end: bool) -> bool:
+        """Until the bus takes it; returns whether there is room."""
+        if is_end and self._untold_ends >= _MOST_ENDS:
+            return False
+        self._untold_ends += is_end
+        self._untold.append((fact, is_end))
+        return True
+
+    def _tell_rest(self) -> None:
+        for _ in range(len(self._untold)):
+            fact, is_end = self._untold[0]
+            try:
+                told = self._tell(fact)
+            except Unavailable:
+                return
+            self._untold.popleft()
+            self._untold_ends -= is_end
+            told.add_done_callback(partial(self._after_telling, fact, is_end=is_end))
+
+    def _after_telling(self, fact: bytes, told: asyncio.Future[int], *, is_end: bool) -> None:
+        if not told.cancelled() and (error := told.exception()) is not None:
+            logger.warning("%s", error)
+            self._keep(fact, is_end=is_end)
+
+    def _give_up(self) -> None:
+        """Nobody decided for longer than anybody may wait: no balancer may be left."""
+        for request_id, asked_at in list(self._asked_at.items()):
+            if asked_at + self._max_wait_us > self.now():
+                return
+            self.take([(Refuse(request_id, None, "waited_too_long"), 0)])
+
+    def _read(self, item: ReceivedMessage) -> None:
+        if item.key != self._pool:
+            return
+        try:
+            epoch, orders = read_orders(item)
+        except UNREADABLE as error:
+            leave_out(item, error)
+            return
+        self._fence.take(epoch, item, orders)
+
+    def _obey(self, item: ReceivedMessage, orders: Orders) -> None:
+        if item.headers.get(PERFORMER) == self.id:
+            try:
+                self.take(zip(orders.commands, orders.turns, strict=True))
+            except Exception as error:  # noqa: BLE001 - orders end no process, and are named
+                leave_out(item, error)
+
+    def _after_asking(self, request_id: str, told: asyncio.Future[int]) -> None:
+        if not told.cancelled() and (error := told.exception()) is not None:
+            self.take([(Declined.of(request_id, Unavailable(str(error))), 0)])
+
+
+def _say_if_lost(told: asyncio.Future[int]) -> None:
+    if not told.cancelled() and (error := told.exception()) is not None:
+        logger.warning("%s", error)
+
+
+def _name() -> str:
+    """Of this process, different from that of any other, one on the same host that is no more
+    included."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60] or "host"
+    return f"p-{host}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,0 +1,95 @@
+"""The calls of a pool that have arrived and not ended: who performs each, whence it came."""
+
+import msgspec
+
+from kairos.cluster.pool.bus_call import BusCall
+from kairos.cluster.pool.messages import RecalledRecord
+from kairos.core.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Dispatch,
+    Failed,
+    Finished,
+    Record,
+    Refuse,
+)
+from kairos.core.model import Request
+
+
+class Open(msgspec.Struct):
+    """A call that has arrived and not ended."""
+
+    request: Request
+    performer: str
+    offset: int | None  # of the message with which it arrived; done when it has ended
+    logged_at: int  # its arrival
+    instance_id: str | None = None  # where it runs; None: it waits
+    call: BusCall | None = None  # if it came over the bus
+    to_redo: bool = False  # given up by a balancer before this one, which did not start it anew
+    turn: int = 0  # see `Told`
+    refused: Refuse | None = None  # and whoever performs it may not have been told yet
+
+
+class PoolCalls:
+    """By id of the request. Follows records, those of balancers before included."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, Open] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._calls
+
+    def get(self, request_id: str) -> Open | None:
+        return self._calls.get(request_id)
+
+    def add(self, each: Open) -> None:
+        self._calls[each.request.id] = each
+
+    def remove(self, request_id: str) -> Open | None:
+        return self._calls.pop(request_id, None)
+
+    def all(self) -> list[Open]:
+        return list(self._calls.values())
+
+    def performed_by(self, performers: set[str]) -> list[Open]:
+        return [each for each in self._calls.values() if each.performer in performers]
+
+    def oldest_at(self, default: int) -> int:
+        """When the first of them arrived."""
+        return min((each.logged_at for each in self._calls.values()), default=default)
+
+    def recall(self, decided: RecalledRecord) -> None:
+        """Follow what a balancer before this one made of a fact."""
+        record, turn = decided.record, decided.turn
+        event = record.event
+        if isinstance(event, Arrived):
+            performer, offset = decided.performer, decided.cause
+            self.add(Open(event.request, performer, offset, record.at, turn=turn))
+        elif isinstance(event, Bounced) and (back := self.get(event.request_id)) is not None:
+            back.turn = turn
+        for each in self.follow(record, redo=decided.redo):
+            if each.refused is not None:
+                self.add(each)
+
+    def follow(self, record: Record, *, redo: bool) -> list[Open]:
+        """Note what the record says; return the calls that have ended with it. One that came over
+        the bus and is refused has ended only when its answer is safe, as any other of those."""
+        event, ended = record.event, []
+        if isinstance(event, Finished | Failed | Cancelled):
+            if not redo:
+                ended.append(self.remove(event.request_id))
+            elif (again := self.get(event.request_id)) is not None:
+                again.to_redo = True
+        if isinstance(event, Bounced) and (back := self.get(event.request_id)) is not None:
+            back.instance_id = None
+        for command in record.commands:
+            if (decided := self.get(command.request_id)) is None:
+                continue
+            if isinstance(command, Dispatch):
+                decided.instance_id = command.instance_id
+                continue
+            decided.refused = command
+            if decided.call is None:
+                ended.append(self.remove(command.request_id))
+        return [each for each in ended if each is not None]

@@ -1,0 +1,83 @@
+"""What the supervisor's children run.
+
+Each has a socket to the supervisor. By it a child is told what it is and, later, of other settings;
+it closes when the supervisor is no more, and then the child stops too, so that none is left over.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+
+import msgspec
+import uvloop
+
+from kairos.cluster.workers.deciding import deciding
+from kairos.cluster.workers.link import FrameLink
+from kairos.cluster.workers.setup import READY, Changed, Setup
+from kairos.cluster.workers.working import Change, working
+from kairos.core.errors import KairosError
+from kairos.host import tuning
+from kairos.settings.config import Settings
+
+_told = msgspec.msgpack.Decoder(Setup | Changed)
+
+
+class _Child:
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.stop = asyncio.Event()
+        self.setup: asyncio.Future[Setup] = loop.create_future()
+        self.change: Change | None = None
+        loop.add_signal_handler(signal.SIGTERM, self.end)
+
+    def read(self, _: FrameLink, payload: bytes) -> None:
+        told = _told.decode(payload)
+        if isinstance(told, Setup):
+            self.setup.set_result(told)
+        elif self.change is not None:
+            self.change(told.settings)
+
+    def end(self, _: FrameLink | None = None) -> None:
+        self.stop.set()
+        self.setup.cancel()
+
+
+async def _run(control: socket.socket) -> None:
+    child = _Child()
+    link = FrameLink(child.read, child.end)
+    await asyncio.get_running_loop().create_connection(lambda: link, sock=control)
+    setup = await child.setup
+    role = working if setup.journal is None else deciding
+    async with role(setup) as child.change:
+        tuning.collect_less_often()
+        tuning.switch_threads_often()
+        tuning.allow_many_connections()
+        link.send(READY)
+        await child.stop.wait()
+
+
+def prepare(settings: Settings) -> None:
+    """Import what children need beside the modules that this one imports."""
+    if settings.batches is not None:
+        import kairos.batches.batches_on
+    if settings.flows is not None:
+        import kairos.workflows.serve.flows_on
+    if settings.oidc is not None:
+        import kairos.gateway.auth.signed_tokens  # noqa: F401
+
+
+def main(file: int) -> int:
+    """Run a child, whose socket to the supervisor has this number; return its exit status."""
+    control = socket.socket(fileno=file)
+    try:
+        with (
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+            contextlib.suppress(asyncio.CancelledError),  # left alone before it knew what it is
+        ):
+            runner.run(_run(control))
+    except KairosError as error:
+        sys.stderr.write(f"kairos: {error}\n")
+        return 1
+    return 0

@@ -1,0 +1,205 @@
+"""The process that decides, put together: what `alone.py` is, without the calls themselves."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+
+import msgspec
+
+from kairos.batches.figures import batch_figures
+from kairos.cluster.local.brain import entitlements_of, new_balancer
+from kairos.cluster.local.changes import ordering
+from kairos.cluster.local.local_control import LocalControl
+from kairos.cluster.workers.decider import Decider
+from kairos.cluster.workers.journal import Journal
+from kairos.cluster.workers.messages import Engines
+from kairos.cluster.workers.setup import Setup
+from kairos.cluster.workers.working import Change
+from kairos.core.balancer import Balancer
+from kairos.core.events import Dispatch, InstanceLeft, Refuse, Tick
+from kairos.core.learner import Learner
+from kairos.core.model import SECOND
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.runtime import Observer
+from kairos.engines.fleet import Fleet
+from kairos.engines.monitor import Monitor
+from kairos.gateway.api.front import LateApp, PortFront
+from kairos.gateway.api.health import Probes
+from kairos.gateway.api.models import Models
+from kairos.gateway.api.own_models import NamesOf
+from kairos.gateway.auth.access import Access, access_of
+from kairos.gateway.operators.operators_front import operators_front
+from kairos.gateway.page.pages import ui_of
+from kairos.gateway.server.http import server_of, serving
+from kairos.gateway.server.openai_errors import RequestIds
+from kairos.gateway.server.port_tls import ServiceTls
+from kairos.host.clock import WallClock
+from kairos.observe.audit_log import AuditLog, auditing, open_audit_log
+from kairos.observe.fact_log import flushing, note_start, open_log
+from kairos.observe.telemetry import Telemetry
+from kairos.observe.tracing.tracing import open_tracing, tracing_observers
+from kairos.request.client_response import ASGIApp
+from kairos.settings.config import Settings
+from kairos.settings.engines import EngineSettings
+from kairos.settings.tenants import classes
+from kairos.workflows.serve.figures import invocation_figures
+from kairos.workflows.serve.service import flow_names
+
+logger = logging.getLogger(__name__)
+
+
+class Elsewhere:
+    """The engine where nothing is sent: the decider passes commands on, as an observer."""
+
+    def dispatch(self, command: Dispatch) -> None:
+        pass
+
+    def refuse(self, command: Refuse) -> None:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def deciding(setup: Setup) -> AsyncIterator[Change]:
+    """Decide until the block ends. Gives what takes other settings.
+
+    Raises:
+        SetupError: the log or the file for what is learnt cannot be used.
+    """
+    assert setup.journal is not None
+    settings, clock = _with_learnt_file(setup), WallClock()
+    idle_us, tls = settings.workflow_idle_s * SECOND, ServiceTls(settings)
+    decider = Decider(Journal(setup.journal), clock)
+    decided, engines = decider.recall(), decider.worker_calls.engines
+    orchestrator = Orchestrator(idle_us=idle_us)
+    balancer = new_balancer(settings)
+    telemetry = Telemetry(lambda: balancer, orchestrator, clock.now)
+    async with contextlib.AsyncExitStack() as stack:
+        log = stack.enter_context(open_log(settings.log_dir))
+        traces = open_tracing(settings.telemetry, setup.directory)
+        tracing = await stack.enter_async_context(traces)
+        watching: tuple[Observer, ...] = (decider, telemetry, *([log] if log is not None else []))
+        watching += tracing_observers(tracing, idle_us, telemetry.show)
+        alone = LocalControl(
+            settings, Elsewhere(), balancer, Learner(orchestrator), watching, decided
+        )
+        known = tuple(request.id for request, _ in balancer.in_flight())
+        note_start(log, clock.now(), known, tuple(balancer.ledger.instances))
+        monitor = Monitor(alone.feed)
+        decider.begin(alone.feed, monitor.hear_of, telemetry.count_errors)
+        fleet = _fleet(settings, decider, monitor, balancer, engines)
+        if decided:
+            _go_on(alone, decider, monitor, telemetry)
+            _by_settings(alone, settings)  # the journal may end with others
+        access = access_of(settings)
+        sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
+        audit = stack.enter_context(open_audit_log(settings.audit_log))
+        ui = ui_of(alone, fleet, telemetry, orchestrator, settings)
+        operators = operators_front(
+            *(alone, monitor, fleet, telemetry.families_for_operators, access),
+            names=settings.admin_names,
+            audit=audit,
+            add_pages=ui.add_to,
+        )
+        names = stack.enter_context(flow_names(settings.flows))
+        servers = {
+            sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry, audit, names)),
+            sockets["operators"]: server_of(operators, tls=tls.operators),
+        }
+        order = ordering(alone, ui.gains)["policy"]
+        changes = partial(_change, access, alone), order, tls.change
+        loop = asyncio.get_running_loop()
+        background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
+        background += [*access.background(), *auditing(audit), *ui.background()]
+        background += [decider.watch()]
+        background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
+        background += stack.enter_context(invocation_figures(settings.flows, telemetry))
+        async with serving(servers, background):
+            facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
+            yield partial(_take, (*changes, lambda to: fleet.follow(to.engine)))
+            facts.close()
+
+
+def _by_settings(alone: LocalControl, settings: Settings) -> None:
+    alone.entitle(entitlements_of(settings))
+    alone.order_by(settings.policy)
+
+
+def _change(access: Access, alone: LocalControl, settings: Settings) -> None:
+    access.change(settings.key, needed=settings.asks_for_keys)
+    access.know_classes(classes(settings.service_class))
+    alone.entitle(entitlements_of(settings))
+
+
+def _take(changes: Iterable[Change], settings: Settings) -> None:
+    """In this order."""
+    for change in changes:
+        change(settings)
+
+
+def _fleet(
+    settings: Settings, decider: Decider, monitor: Monitor, balancer: Balancer, known: Engines
+) -> Fleet:
+    """Those of the settings, and those that an earlier decider knew."""
+
+    def tell(all_of_them: tuple[EngineSettings, ...], draining: tuple[str, ...]) -> None:
+        decider.use(Engines(all_of_them, draining))
+
+    fleet = Fleet(monitor, {}, decider.worker_calls.running, lambda: balancer, tell)
+    fleet.follow(settings.engine)
+    if known.all:
+        fleet.restore(known.all, known.draining)
+    return fleet
+
+
+def _socket(file: int) -> contextlib.closing[socket.socket]:
+    return contextlib.closing(socket.socket(fileno=file))
+
+
+def _with_learnt_file(setup: Setup) -> Settings:
+    """What was learnt outlives a decider in any case; where the settings name no file for it, it is
+    forgotten when all of Kairos stops."""
+    if setup.settings.learnt_file is not None:
+        return setup.settings
+    return msgspec.structs.replace(setup.settings, learnt_path=str(setup.path("learnt.json")))
+
+
+def _go_on(alone: LocalControl, decider: Decider, monitor: Monitor, telemetry: Telemetry) -> None:
+    """From what was replayed: the calls that are open are counted when they end, and the instances
+    are taken to be as they were until they have been asked."""
+    for entry in decider.worker_calls.course():
+        if entry.record is not None:
+            telemetry(entry.record)
+    for instance in list(alone.balancer.ledger.instances.values()):
+        if not monitor.expect(instance):
+            alone.feed(InstanceLeft(instance.id, drained=True))
+    alone.feed(Tick())
+    logger.info("decisions go on: %d calls wait", alone.balancer.waiting)
+
+
+def _asked(
+    alone: LocalControl,
+    access: Access,
+    monitor: Monitor,
+    telemetry: Telemetry,
+    audit: AuditLog | None,
+    flows: NamesOf | None,
+) -> ASGIApp:
+    """What workers pass on: see `relay.py`."""
+    probes = Probes(lambda: bool(monitor.models()), telemetry.families)
+    models = Models(access, monitor.model_cards, flows, audit)
+
+    def build() -> ASGIApp:
+        from fastapi import FastAPI
+
+        from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
+
+        app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+        probes.add_to(app)
+        alone.add_insight(app, access)
+        answer_errors_as_openai_does(app, audit)
+        return app
+
+    return RequestIds(PortFront((probes, models), LateApp(build)))

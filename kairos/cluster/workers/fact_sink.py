@@ -1,0 +1,213 @@
+"""Where a worker tells the facts of its calls, and is told what was decided on them."""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from kairos.cluster.pool.orders import obey
+from kairos.cluster.workers.link import FrameLink
+from kairos.cluster.workers.messages import (
+    AT_ONCE,
+    Beat,
+    Engines,
+    Fact,
+    FromWorker,
+    Hello,
+    InFlight,
+    OrderFrame,
+    QuestionAnswered,
+    Trouble,
+)
+from kairos.core.errors import KairosError, Unavailable, UpstreamUnreachable
+from kairos.core.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    PlanDeclared,
+    Progressed,
+    Refuse,
+)
+from kairos.core.ports import Clock
+from kairos.engines.fleet import upstream_of
+from kairos.proxy.engine import HttpEngine
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+MAX_UNSAFE = 50_000  # facts that the decider has not said to be safe
+_AGAIN_S = 0.05
+_PATIENCE_S = 30.0  # beyond the longest wait, for a decider that is started again
+_LAST_WORDS_S = 2.0
+
+_encode = msgspec.msgpack.Encoder().encode
+_orders = msgspec.msgpack.Decoder(OrderFrame)
+
+
+class RemoteFactSink:
+    """Stands for the runtime where calls are performed. `run` connects, and connects again.
+
+    A fact is kept until the decider says that it is safe, and told again to the decider that comes
+    after. What is told in one turn of the event loop goes out as one frame.
+    """
+
+    def __init__(
+        self, path: Path, worker: str, engine: HttpEngine, clock: Clock, *, max_wait_s: float
+    ) -> None:
+        self._path = path
+        self._worker = worker
+        self._engine = engine
+        self._clock = clock
+        self._max_wait_us = int((max_wait_s + _PATIENCE_S) * 1e6)
+        self._turns: dict[str, int] = {}  # of all calls in flight
+        self._asked_at: dict[str, int] = {}  # calls without an order
+        self._unsafe: deque[Fact] = deque()
+        self._number = 0
+        self._untold: list[FromWorker] = []  # in this turn of the loop
+        self._errors: Counter[str] = Counter()
+        self._link: FrameLink | None = None
+        self._is_flushing = self._is_done = False
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def feed(self, event: Event) -> None:
+        """Raises Unavailable: a call arrived, and nobody has listened for too long; or a plan is
+        declared, and nobody listens. Such are large, and whoever declares one can say it again."""
+        if isinstance(event, Progressed) and self._link is None:
+            return  # what is told a second later says more
+        if isinstance(event, PlanDeclared) and self._link is None:
+            raise Unavailable("nobody decides at the moment; try again")
+        turn = self._note(event)
+        self._number += 1
+        fact = Fact(self._number, event, turn)
+        self._unsafe.append(fact)
+        self._tell(fact)
+
+    def hear_of(self, trouble: UpstreamUnreachable) -> None:
+        """Of an instance that a call could not reach, before the fact about the call."""
+        self._tell(Trouble(trouble.instance_id, trouble.cause, trouble.refused))
+
+    def count_error(self, error: KairosError) -> None:
+        self._errors[error.code] += 1
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._beat())
+            while True:
+                link = await self._connect()
+                await link.lost.wait()
+                if self._is_done:
+                    return
+                logger.warning("decisions are awaited: the decider is gone")
+
+    async def finish(self) -> None:
+        """All calls have ended: say the last of it."""
+        self._is_done = True
+        if self._link is not None:
+            self._tell_errors()
+            self._flush()
+            await self._link.close(_LAST_WORDS_S)
+
+    def _note(self, event: Event) -> int:
+        """Keep in mind which calls are in flight; return the turn that the call waits for."""
+        if isinstance(event, Arrived | Bounced):
+            if isinstance(event, Arrived):
+                request_id = event.request.id
+                if len(self._unsafe) >= MAX_UNSAFE:
+                    raise Unavailable("nobody decides at the moment; try again")
+            else:
+                request_id = event.request_id
+            turn = self._turns[request_id] = self._engine.calls.turn(request_id)
+            self._asked_at[request_id] = self.now()
+            return turn
+        if isinstance(event, Finished | Failed | Cancelled):
+            self._turns.pop(event.request_id, None)
+            self._asked_at.pop(event.request_id, None)
+        return 0
+
+    def _tell(self, message: FromWorker) -> None:
+        if self._link is None:
+            return  # facts are kept, the rest is of no use later
+        self._untold.append(message)
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        untold, self._untold = self._untold, []
+        for start in range(0, len(untold), AT_ONCE):
+            if self._link is not None:
+                self._link.send(_encode(untold[start : start + AT_ONCE]))
+
+    async def _connect(self) -> FrameLink:
+        """The supervisor holds the socket, so connecting works while no decider is there too: the
+        next one accepts it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            link = FrameLink(self._read, self._gone, self._introduce)
+            try:
+                await loop.create_unix_connection(partial(_same, link), str(self._path))
+            except OSError as error:
+                logger.warning("the decider cannot be reached: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return link
+
+    def _introduce(self, link: FrameLink) -> None:
+        """To a decider that may know nothing of the last facts, or of this worker at all."""
+        self._link = link
+        self._untold = [Hello(self._worker), *self._unsafe, InFlight(dict(self._turns))]
+        self._flush()
+
+    def _gone(self, link: FrameLink) -> None:
+        if link is self._link:
+            self._link, self._untold = None, []
+
+    def _read(self, _: FrameLink, payload: bytes) -> None:
+        orders = _orders.decode(payload)
+        while self._unsafe and self._unsafe[0].number <= orders.acknowledged:
+            self._unsafe.popleft()
+        if orders.engines is not None:
+            self._use(orders.engines)
+        for each in orders.news:
+            self._engine.hear(each)
+        for command, turn in zip(orders.commands, orders.turns, strict=True):
+            if obey(self._engine.calls, command, turn):
+                self._asked_at.pop(command.request_id, None)
+
+    def _use(self, engines: Engines) -> None:
+        """Calls that run on one that is gone go on as they began."""
+        self._engine.client.use(upstream_of(each) for each in engines.all)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self._tell(Beat())
+            self._tell_errors()
+            self._give_up()
+
+    def _tell_errors(self) -> None:
+        if self._errors and self._link is not None:
+            self._tell(QuestionAnswered(dict(self._errors)))
+            self._errors.clear()
+
+    def _give_up(self) -> None:
+        """Nobody decided for longer than anybody may wait."""
+        for request_id, asked_at in list(self._asked_at.items()):
+            if asked_at + self._max_wait_us > self.now():
+                return
+            del self._asked_at[request_id]
+            obey(self._engine.calls, Refuse(request_id, None, "waited_too_long"), 0)
+
+
+def _same(link: FrameLink) -> FrameLink:
+    return link

@@ -1,0 +1,108 @@
+"""What was decided, kept beyond the death of whoever decided it.
+
+Two anonymous files in memory, which the supervisor holds and hands to each decider in turn. What a
+process has written to one outlives it, however it dies; nothing is written to a disk, and nothing
+is left once all processes have ended. When one file is full the other is begun anew, with what is
+still of use (`carried`): so the two together tell of every call that is open, and of all that
+happened while the last `SEGMENT_BYTES` were written.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from kairos.cluster.workers.link import BrokenFrame, Frames, framed
+from kairos.cluster.workers.worker_calls import Entry
+
+SEGMENT_BYTES = 4 << 20  # some 3,000 calls: replaying them takes a second or two
+_NUMBER_BYTES = 8
+_HEADER_BYTES = 2 * _NUMBER_BYTES  # which file is the newer one, and the bytes that are carried
+
+_encode = msgspec.msgpack.Encoder().encode
+_entry = msgspec.msgpack.Decoder(Entry)
+
+
+def create() -> tuple[int, int]:
+    """The two files, empty."""
+    return os.memfd_create("kairos-journal-0"), os.memfd_create("kairos-journal-1")
+
+
+class Journal:
+    """`read` once, then `add` and `write`."""
+
+    def __init__(self, files: Sequence[int], *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._older, self._newer = sorted(files, key=_generation)
+        self._segment_bytes = segment_bytes
+        self._written = 0  # to the newer one, beyond what was carried
+        self._pending = bytearray()
+
+    def read(self) -> Iterator[Entry]:
+        """All entries, oldest first. What was cut short by a crash is left out, and cut off."""
+        carried_end = _HEADER_BYTES + _number(self._newer, 1)
+        if 0 < _size(self._newer) < carried_end:  # the crash came while it was begun
+            os.ftruncate(self._newer, 0)
+            self._older, self._newer = self._newer, self._older
+            carried_end = _HEADER_BYTES + _number(self._newer, 1)
+        if not _size(self._newer):
+            self._begin(self._newer, 1, ())
+            return
+        is_whole = _size(self._older) > 0
+        yield from _entries(self._older, _HEADER_BYTES)
+        yield from _entries(self._newer, carried_end if is_whole else _HEADER_BYTES)
+        self._written = _size(self._newer) - carried_end
+
+    def add(self, entry: Entry) -> None:
+        self._pending += framed(_encode(entry))
+
+    def write(self, carried: Callable[[], Iterable[Entry]]) -> None:
+        """From here on what was added is safe."""
+        if not self._pending:
+            return
+        _write(self._newer, self._pending)
+        self._written += len(self._pending)
+        self._pending.clear()
+        if self._written > self._segment_bytes:
+            generation = _generation(self._newer) + 1
+            self._older, self._newer = self._newer, self._older
+            self._begin(self._newer, generation, carried())
+
+    def _begin(self, file: int, generation: int, carried: Iterable[Entry]) -> None:
+        content = b"".join(framed(_encode(entry)) for entry in carried)
+        numbers = (generation, len(content))
+        os.ftruncate(file, 0)
+        os.lseek(file, 0, os.SEEK_SET)
+        _write(file, b"".join(each.to_bytes(_NUMBER_BYTES, "big") for each in numbers) + content)
+        self._written = 0
+
+
+def _number(file: int, index: int) -> int:
+    return int.from_bytes(os.pread(file, _NUMBER_BYTES, index * _NUMBER_BYTES), "big")
+
+
+def _generation(file: int) -> int:
+    return _number(file, 0)
+
+
+def _size(file: int) -> int:
+    return os.fstat(file).st_size
+
+
+def _entries(file: int, start: int) -> Iterator[Entry]:
+    content = os.pread(file, _size(file), 0)
+    end = min(start, len(content))
+    try:
+        for payload in Frames().feed(content[start:]):
+            yield _entry.decode(payload)
+            end += len(framed(payload))
+    except (BrokenFrame, ValueError):
+        pass  # the kernel was still copying it when its writer died
+    os.ftruncate(file, end)
+    os.lseek(file, 0, os.SEEK_END)
+
+
+def _write(file: int, content: bytes | bytearray) -> None:
+    with memoryview(content) as whole:
+        written = 0
+        while written < len(whole):
+            written += os.write(file, whole[written:])

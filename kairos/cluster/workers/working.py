@@ -1,0 +1,124 @@
+"""A process that performs calls: a gateway without the decisions."""
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+from kairos.batches.service import batching
+from kairos.cluster.workers.fact_sink import RemoteFactSink
+from kairos.cluster.workers.relay import Relay
+from kairos.cluster.workers.setup import ASKED, FACTS, Setup
+from kairos.gateway.api.front import clients_front
+from kairos.gateway.api.gateway import Gateway
+from kairos.gateway.auth.access import Access, access_of
+from kairos.gateway.auth.service_class import ServiceClasses
+from kairos.gateway.server.connection_limits import limits_of
+from kairos.gateway.server.cors import pages_of
+from kairos.gateway.server.http import server_of, serving
+from kairos.gateway.server.port_tls import ServiceTls
+from kairos.host.clock import WallClock
+from kairos.observe.audit_log import auditing, counting, open_audit_log
+from kairos.observe.tracing.tracing import open_tracing
+from kairos.proxy.engine import HttpEngine
+from kairos.proxy.engine_client import EngineClient
+from kairos.proxy.progress import tell_progress
+from kairos.request.bodies import Bodies
+from kairos.request.identity.aliases import Aliases
+from kairos.request.identity.inference import Inference
+from kairos.request.tokenizer import Tokenizers
+from kairos.request.tokens import PromptTokens
+from kairos.settings.config import Settings
+from kairos.settings.tenants import classes
+from kairos.workflows.serve.service import flows_online, open_flows
+
+Change = Callable[[Settings], None]
+
+
+@contextlib.asynccontextmanager
+async def working(setup: Setup) -> AsyncIterator[Change]:
+    """Serve until the block ends; then finish running calls. Gives what takes other settings."""
+    settings = setup.settings
+    tls = ServiceTls(settings)
+    access = access_of(settings)
+    bodies = Bodies(settings.max_body_bytes, _share(settings), settings.caller_share)
+    sock = socket.socket(fileno=setup.sockets["clients"])
+    with (
+        contextlib.closing(sock),
+        contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
+        open_audit_log(settings.audit_log) as audit,
+    ):
+        async with (
+            open_tracing(settings.telemetry, setup.directory) as tracing,
+            EngineClient(
+                stall_s=settings.stall_s,
+                answer_s=settings.answer_s,
+                longest_answer_s=settings.longest_answer_s,
+                pass_headers=settings.pass_headers,
+            ) as client,
+            open_flows(settings) as kept_flows,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            engine = HttpEngine(client)
+            name = f"{setup.name} {secrets.token_hex(8)}"
+            sink = RemoteFactSink(
+                setup.path(FACTS), name, engine, WallClock(), max_wait_s=settings.max_wait_s
+            )
+            on_error = counting(sink.count_error, audit)
+            gateway = Gateway(
+                sink,
+                engine,
+                access,
+                PromptTokens(tokenizers),
+                Aliases(settings.identity),
+                Inference() if settings.infer else None,
+                served_models=list,
+                on_trouble=sink.hear_of,
+                on_error=on_error,
+                bodies=bodies,
+                classes=ServiceClasses(classes(settings.service_class)),
+                salts_caches=settings.cache_salt,
+                tracing=tracing,
+            )
+            batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
+            flows = flows_online(kept_flows, access, gateway)
+            rooms = batches.add_to, flows.add_to
+            app = clients_front(gateway, (Relay(setup.path(ASKED)),), access, rooms, audit)
+            # Calls that finish after the end of serving need the sink still.
+            telling = asyncio.create_task(sink.run())
+            try:
+                beside = [
+                    tell_progress(engine.calls, sink.feed),
+                    engine.stall_watch.run(),
+                    *access.background(),
+                    *auditing(audit),
+                    *batches.background(),
+                ]
+                limits = limits_of(settings, sink.count_error)
+                server = server_of(
+                    app, gateway, limits, tls.callers, pages_of(settings, access, on_error)
+                )
+                async with serving({sock: server}, beside):
+                    yield partial(_change, access, gateway, bodies, tls)
+                await sink.finish()
+            finally:
+                telling.cancel()
+
+
+def _change(
+    access: Access, gateway: Gateway, bodies: Bodies, tls: ServiceTls, settings: Settings
+) -> None:
+    access.change(settings.key, needed=settings.asks_for_keys)
+    known = classes(settings.service_class)
+    access.know_classes(known)
+    gateway.classes = ServiceClasses(known)
+    bodies.max_bytes = settings.max_body_bytes
+    bodies.max_held_bytes = _share(settings)
+    tls.change(settings)
+
+
+def _share(settings: Settings) -> int:
+    """Of the bodies that all workers together may hold; one body always fits."""
+    return max(settings.max_held_bytes // settings.workers, settings.max_body_bytes)

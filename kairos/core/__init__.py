@@ -1,0 +1,1 @@
+"""The decisions: facts in, commands out. No clock, no I/O, no dice."""

@@ -1,0 +1,9 @@
+"""How an agent is known."""
+
+from kairos.core.model import Request
+
+AgentKey = tuple[str, str, str]  # tenant, app, agent
+
+
+def agent_key(request: Request) -> AgentKey:
+    return request.tenant, request.app or "", request.agent or ""

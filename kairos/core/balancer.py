@@ -1,0 +1,327 @@
+"""The brain: facts in, commands out. No clock, no I/O, no dice.
+
+A request waits in the queue of its model. What could make room drains them (`dispatching.py`).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from kairos.core.admission import GIVES_UP, Admission
+from kairos.core.dispatcher.available import within_memory
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.placement import Placement
+from kairos.core.dispatching import Dispatching
+from kairos.core.entitlements import ALIKE, Entitlements
+from kairos.core.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Command,
+    Dispatch,
+    EntitlementsChanged,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    InstanceLeft,
+    InstanceStatus,
+    PlanDeclared,
+    PolicyChosen,
+    PrefillFailed,
+    ProfilesLearnt,
+    Progressed,
+    Record,
+    Refuse,
+    Started,
+    Tick,
+    WorkflowEnded,
+)
+from kairos.core.faults.faults import Faults
+from kairos.core.faults.quarantine import SUSPICION_US
+from kairos.core.model import Budget, Request
+from kairos.core.refusals import REFUSALS
+from kairos.core.scheduler.budgets import UNLIMITED
+from kairos.core.scheduler.fair_queueing import FairQueueing
+from kairos.core.scheduler.guard import MakeGuard, PatienceGuard
+from kairos.core.scheduler.ordering import Ordering
+from kairos.core.scheduler.policies import Policy
+from kairos.core.scheduler.queue import BACKFILL, MAX_WAIT_US, PASSED_OVER
+from kairos.core.scheduler.queues import WaitQueues
+from kairos.core.scheduler.service_order import QueuedCall, service_order
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
+
+MAX_WAITING = 10_000
+_FREES_NO_ROOM = frozenset({WorkflowEnded, ProfilesLearnt, PlanDeclared})
+
+
+class Balancer:
+    """Owns every waiting request and every booking. Only `handle` changes them."""
+
+    def __init__(
+        self,
+        policy: Callable[[WorkEstimates], Policy],
+        placement: Callable[[Ledger], Placement],
+        *,
+        max_waiting: int = MAX_WAITING,
+        max_wait_us: int = MAX_WAIT_US,
+        idle_us: int = IDLE_US,
+        guard: MakeGuard = PatienceGuard,
+        backfill: int = BACKFILL,
+        passed_over: float = PASSED_OVER,
+        budget: Budget = UNLIMITED,
+        tenant_share: float = 1,
+        suspicion_us: int = SUSPICION_US,
+        entitlements: Entitlements = ALIKE,
+    ) -> None:
+        """Begin with no instance.
+
+        After `max_wait_us` in the queue a request is given up; after `idle_us` without a fact a
+        workflow is forgotten. `guard` to `passed_over`: `core/scheduler/queue.py`; then:
+        `admission.py`. `suspicion_us`: for which a call waits that may have killed an instance.
+        """
+        self.estimates = WorkEstimates(idle_us=idle_us)
+        self.ledger = Ledger(self.estimates)
+        ordering = Ordering(policy, self.estimates, guard, backfill, passed_over)
+        fairness = FairQueueing(entitlements.weights, entitlements.classes)
+        self._queues = WaitQueues(ordering, fairness, max_wait_us)
+        self.waiting_us = self._queues.waiting_us  # predicted work of what waits, by model
+        self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
+        self.faults = Faults(suspicion_us)
+        known = self.estimates, self.ledger, self._queues, self.faults
+        self._admission = Admission(
+            *known, max_waiting=max_waiting, budget=budget,
+            tenant_share=tenant_share, idle_us=idle_us,
+        )  # fmt: skip
+        self._admission.entitle(entitlements.quotas, 0)
+        self.entitlements = entitlements  # that are in force
+        self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
+        self.at = 0  # when the last fact was told
+        self._taken = self._by_event()
+
+    def _by_event(self) -> dict[type, Callable[[Any, int], None]]:
+        """What takes in each kind of fact."""
+        return {
+            Arrived: self._queue,
+            FirstToken: lambda event, at: self.ledger.first_token(event.request_id, at),
+            **dict.fromkeys((Finished, Failed, Cancelled), self._end),
+            Bounced: self._bounce,
+            PrefillFailed: self._go_on_without_prefill,
+            Progressed: lambda event, at: self.ledger.progressed(event.completion_tokens, at),
+            InstanceStatus: self.ledger.status,
+            InstanceJoined: self._join,
+            InstanceLeft: self._leave,
+            WorkflowEnded: self._end_workflow,
+            ProfilesLearnt: self._learn,
+            PlanDeclared: lambda event, at: self.estimates.declare(event),  # noqa: ARG005
+            EntitlementsChanged: self._entitle,
+            PolicyChosen: lambda event, at: self._queues.choose(event.policy, at),
+            **dict.fromkeys((Started, Tick), lambda event, at: None),  # noqa: ARG005
+        }
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queues)
+
+    @property
+    def tick_at(self) -> int | None:
+        """When to tell a `Tick`: a wait is too long, an instance may be tried, or time is up."""
+        instants = [self._admission.next_due_at]
+        if self._queues:
+            instants.append(self.faults.next_at(self._dispatching.drained_at, self.at))
+        return min((each for each in instants if each is not None), default=None)
+
+    def in_flight(self) -> list[tuple[Request, str | None]]:
+        """All requests that are here, by arrival, and the instance where each runs, if it does."""
+        return [(each, self.ledger.instance_of(each.id)) for each in self.estimates.requests()]
+
+    def queued(self, most: int) -> list[QueuedCall]:
+        """The first so many that wait, in the order in which they would go."""
+        return service_order(self._queues, most)
+
+    def handle(self, event: Event, at: int) -> list[Command]:
+        """Apply one fact; return what to do about it, in order.
+
+        Facts about requests that are not here (late, repeated) change nothing. `at` never runs
+        backwards from one fact to the next.
+
+        Raises:
+            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QuotaExceeded, QueueFull,
+            ShareUsed, WorkflowCancelled, CallBreaksEngines, InvalidRequest: refused; all as before.
+        """
+        assert at >= self.at, f"{at} is before {self.at}"
+        if type(event) is Arrived:
+            if event.request.id in self._workflow_of:
+                self._begin(at)
+                return []
+            # Before anything changes: one that is refused leaves no trace.
+            self._admission.check(event, at)
+        self._begin(at)
+        self._taken[type(event)](event, at)
+        if self.faults.quarantine:
+            self._let_back(event, at)
+        if type(event) in GIVES_UP and (given_up := self._admission.given_up(event, at)):
+            return self._refuse(given_up, at) + self._dispatching.drain(at)
+        return [] if type(event) in _FREES_NO_ROOM else self._dispatching.drain(at)
+
+    def replay(self, record: Record) -> None:
+        """Apply one fact with what another balancer decided on it, and decide nothing.
+
+        A log that is replayed whole leaves the state of the balancer that wrote it. One that begins
+        later leaves the same of all requests that arrived in it; of those that did not, nothing is
+        known, and facts and decisions about them change nothing. Instants that run backwards, as
+        between hosts, count as the latest.
+        """
+        event, at = record.event, max(record.at, self.at)
+        self._begin(at)
+        if type(event) is Arrived and event.request.id in self._workflow_of:
+            return
+        self._taken[type(event)](event, at)
+        if self.faults.quarantine:
+            self._let_back(event, at)
+        self.faults.take_poisonous()  # they are refused as the record says
+        here = [each for each in record.commands if each.request_id in self._workflow_of]
+        refused = self._refuse([each for each in here if isinstance(each, Refuse)], at)
+        dispatched = {
+            each.request_id: each
+            for each in here
+            if isinstance(each, Dispatch) and each.request_id not in self.ledger
+        }
+        if dispatched or refused or type(event) not in _FREES_NO_ROOM:
+            self._dispatching.drain(at, deque(dispatched.values()))
+
+    def _begin(self, at: int) -> None:
+        self.at = at
+        if self._queues.renewing:
+            self._queues.renew_some()
+
+    def _end(self, event: Finished | Failed | Cancelled, at: int) -> None:
+        if event.request_id in self._workflow_of:
+            self.faults.learn(event, self.ledger, at)
+            finished = event if type(event) is Finished else None
+            self._rekey(self._forget(event.request_id, at, finished))
+
+    def _bounce(self, event: Bounced, at: int) -> None:
+        if event.request_id in self.ledger:
+            self.faults.learn(event, self.ledger, at)
+            self._take_back(event.request_id, at, is_fault=event.by_instance)
+
+    def _go_on_without_prefill(self, event: PrefillFailed, at: int) -> None:
+        self.faults.prefill_failed(event, self.ledger, at)
+        self.ledger.prefills.ended(event.request_id, None, at)
+
+    def _let_back(self, event: Event, at: int) -> None:
+        """Out of quarantine, by what the fact says."""
+        if type(event) not in _FREES_NO_ROOM:
+            for request_id in self.faults.heard(event, at):
+                self._queues.bring_back(request_id)
+
+    def _end_workflow(self, event: WorkflowEnded, at: int) -> None:  # noqa: ARG002
+        workflow = event.tenant, event.workflow_id
+        self.estimates.workflow_ended(workflow, cancelled=event.cancelled)
+        self._admission.workflow_ended(event)
+        if not event.cancelled:
+            self._rekey(workflow)
+
+    def _learn(self, event: ProfilesLearnt, at: int) -> None:  # noqa: ARG002
+        self.estimates.learn(event)
+        self._queues.start_renewing()
+
+    def _entitle(self, event: EntitlementsChanged, at: int) -> None:
+        entitlements = self.entitlements = event.entitlements
+        self._queues.share_out(FairQueueing(entitlements.weights, entitlements.classes), at)
+        self._admission.entitle(entitlements.quotas, at)
+
+    def _join(self, event: InstanceJoined, at: int) -> None:
+        self.ledger.join(event.instance)
+        self._queues.forget_pace()
+        self.faults.joined(event.instance.id)
+        self._admission.joined(event.instance)
+        self._fit_to_memory(at)
+
+    def _leave(self, event: InstanceLeft, at: int) -> None:
+        self.ledger.leave(event.instance_id)
+        self._admission.left(event.instance_id)
+        self._fit_to_memory(at)
+        self.faults.left(event, at)
+
+    def _fit_to_memory(self, at: int) -> None:
+        """Let those wait for an instance that is left which were taken to need a larger one."""
+        for (_, model), queue in self._queues.open().items():
+            serving = self.ledger.served.serving(model)
+            for request in [*queue.requests()] if serving else []:
+                fitted = within_memory(request, serving)
+                if fitted is not request:
+                    self._queues.remove(request, at, counts=False)
+                    self.estimates.resize(fitted)
+                    aside = self.faults.is_aside(request.id)
+                    if aside or self._admission.has_returned(request.id):
+                        self._queues.push_back(fitted, at, aside=aside)
+                    else:
+                        self._queues.push(fitted, at)
+
+    def _queue(self, event: Arrived, at: int) -> None:
+        request = within_memory(event.request, self.ledger.served.serving(event.request.model))
+        workflow = self._workflow_of[request.id] = workflow_key(request)
+        self.estimates.arrived(request, at)
+        self.ledger.retention.arrived(request, at)
+        self.faults.arrived(request, event.body, at)
+        if self.faults.is_aside(request.id):
+            self._queues.push_back(request, at, aside=True)
+        else:
+            self._queues.push(request, at)
+        self._admission.let_in(request, at)
+        if not self.estimates.is_alone(workflow):
+            self._rekey(workflow)
+
+    def _take_back(self, request_id: str, at: int, *, is_fault: bool) -> None:
+        """A request that is booked waits once more."""
+        booking = self.ledger.booking(request_id)
+        assert booking is not None
+        self._admission.given_back(request_id, booking.instance_id, is_fault=is_fault)
+        request, more_us = booking.request, self.ledger.release(request_id, at)
+        self._queues.fairness.correct(request, more_us)
+        self.estimates.bounced(request_id, at)
+        serving = self.ledger.served.serving(request.model)
+        if (fitted := within_memory(request, serving)) is not request:
+            self.estimates.resize(request := fitted)
+        self._queues.push_back(request, at, aside=self.faults.is_aside(request_id))
+        self._rekey(workflow_key(request))
+
+    def _forget(
+        self, request_id: str, at: int, finished: Finished | None = None, *, drains: bool = True
+    ) -> WorkflowKey:
+        """`drains`: its leaving says how quickly its queue drains."""
+        workflow = self._workflow_of.pop(request_id)
+        request = self.estimates.request(request_id)
+        assert request is not None
+        booking = self.ledger.booking(request_id)
+        used_tokens = 0 if booking is None else booking.used_tokens(finished)
+        self._admission.ended(request, used_tokens, at)
+        self.faults.ended(request_id)
+        more_us = self.ledger.release(request_id, at, finished)
+        if booking is None:
+            self._queues.remove(request, at, counts=drains)
+        elif more_us:
+            self._queues.fairness.correct(request, more_us)
+        tokens = finished.completion_tokens if finished is not None else None
+        self.estimates.ended(request_id, at, tokens, used_tokens)
+        return workflow
+
+    def _rekey(self, workflow: WorkflowKey) -> None:
+        """Something happened to the workflow."""
+        if self._queues:
+            calls = self.estimates.in_flight(workflow)
+            self._queues.rekey(filter(lambda each: each.id not in self.ledger, calls))
+
+    def _refuse(self, requests: list[Refuse], at: int) -> list[Command]:
+        """New keys only once all are gone, or a wide fan-out would get them with each that goes."""
+        workflows = [
+            self._forget(each.request_id, at, drains=not REFUSALS[each.reason].at_arrival)
+            for each in requests
+        ]
+        for workflow in dict.fromkeys(workflows):
+            self._rekey(workflow)
+        return [*requests]

@@ -1,0 +1,35 @@
+"""What became of one call."""
+
+import msgspec
+
+from kairos.core.events import Dispatch
+from kairos.core.model import Request
+from kairos.core.refusals import Outcome
+
+
+class CallRow(msgspec.Struct, gc=False):
+    """One call, followed to its end. Instants in µs; None: did not happen, or was not told."""
+
+    request: Request
+    dispatch: Dispatch | None = None
+    dispatched_at: int | None = None
+    first_token_at: int | None = None
+    ended_at: int | None = None
+    outcome: Outcome | None = None
+    why: str | None = None  # it failed, or was refused or given up
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    preemptions: int | None = None
+    recomputed_tokens: int | None = None
+    wasted_tokens: int | None = None  # generated for a call that failed
+
+    @property
+    def instance_id(self) -> str | None:
+        return self.dispatch.instance_id if self.dispatch is not None else None
+
+    @property
+    def queued_us(self) -> int:
+        """Time until it was dispatched, or until it ended if it never was."""
+        until = self.dispatched_at if self.dispatched_at is not None else self.ended_at
+        return (until or self.request.arrived_at) - self.request.arrived_at

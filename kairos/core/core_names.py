@@ -1,0 +1,76 @@
+"""Names and limits of the core that settings and `--help` speak of, and names that users add.
+
+They stand here for who must not import the core itself, which brings numpy and takes a tenth of a
+second. A test compares each with the core's own.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+from kairos.core.errors import SetupError
+
+POLICIES = ("fcfs", "fcfs-app", "kairos", "wasserstein-mds")
+PLACEMENTS = ("kairos", "least-kv", "round-robin", "time-slot")
+# Baselines that were Kairos's own once, and what to ask for instead.
+MOVED = {
+    "ayo": "experiments.baseline_policies:Ayo",
+    "gittins": "experiments.baseline_policies:Gittins",
+    "las": "experiments.baseline_policies:Las",
+    "mean": "experiments.baseline_policies:Mean",
+    "affinity": "experiments.baseline_placements:Affinity",
+    "power-of-two": "experiments.baseline_placements:PowerOfTwo",
+}
+MAX_WAITING = 10_000  # requests in the queue
+MAX_WAIT_S = 600  # in the queue
+SUSPICION_S = 10  # a call that may have killed an instance, for one that it has alone
+IDLE_S = 600  # after a workflow's last call
+
+NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # becomes part of a topic's name, so no dots
+T = TypeVar("T")
+_OF_A_USER = re.compile(r"\A[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z")
+
+
+def check_name(what: str, name: str, known: Collection[str]) -> None:
+    """Check that a policy or a placement is known, or can be imported as `package.module:Name`.
+
+    Raises:
+        SetupError: It is neither.
+    """
+    if name in known:
+        return
+    if _OF_A_USER.match(name):
+        _imported(what, name)
+        return
+    names = ", ".join(sorted(known))
+    if name in MOVED:
+        raise SetupError(
+            f"{what} '{name}' is a baseline of experiments now: in a checkout, "
+            f"--{what} {MOVED[name]}; known: {names}"
+        )
+    raise SetupError(
+        f"there is no {what} '{name}'; known: {names}; your own: --{what} package.module:Class"
+    )
+
+
+def named(what: str, name: str, known: Mapping[str, Callable[..., T]]) -> Callable[..., T]:
+    """Return what makes a policy or a placement.
+
+    Raises:
+        SetupError: It is not known, and cannot be imported.
+    """
+    if name in known:
+        return known[name]
+    check_name(what, name, known)
+    found: Callable[..., T] = _imported(what, name)
+    return found
+
+
+def _imported(what: str, name: str) -> Any:
+    module, attribute = name.split(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:
+        # A module of a user's may fail in any way.
+        raise SetupError(f"--{what} {name}: {type(error).__name__}: {error}") from error

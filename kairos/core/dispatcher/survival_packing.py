@@ -1,0 +1,242 @@
+"""Kairos's own placement: packing by how likely calls are to survive into each slot. Ours."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Final
+
+import numpy as np
+
+from kairos.core.dispatcher.compiled import NO_CHOICE, Choice, CompiledChoice, expected_tokens
+from kairos.core.dispatcher.compiled_table import Margins
+from kairos.core.dispatcher.demand import SLOT_AT_US, SLOTS, Floats, Future, limit_of
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.native import KERNEL, Kernel
+from kairos.core.dispatcher.occupancy import (
+    FEW,
+    FREE,
+    RENEWED_US,
+    BySurvival,
+    Occupancy,
+    of_request,
+)
+from kairos.core.dispatcher.slots import SlotPlacement
+from kairos.core.dispatcher.warm_waits import WarmWaits
+from kairos.core.model import Instance, Request
+
+SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
+# The share of the memory that these take at most. Where memory has room for few calls, two standard
+# deviations are a quarter of it, and idle memory costs more than calls that are preempted.
+WIDEST = 0.1
+# Costs that differ by less are taken for the same: `kairos`. The second: where all have the same of
+# the prompt cached, so that the load differs, or how quick they are.
+ALIKE, ALIKE_BUT_FOR_LOAD = 0.01, 0.2
+
+BEGINS_US = np.append(SLOT_AT_US, np.inf)  # of slots; last, of none of them
+_AT_ONCE = 1024  # kinds x instances that are looked at together
+
+
+class _Best:
+    """Where a request would go that may go at once."""
+
+    def __init__(self, instance: Instance, least_us: float, with_room: Sequence[Instance]) -> None:
+        self.instance: Final = instance
+        self.least_us: Final = least_us  # what the request costs there, or where it costs less
+        self.with_room: Final = with_room  # all that it could have gone to
+
+
+class SurvivalPacking(SlotPlacement):
+    """Ours: an instance is out that would be over its memory in any slot, with `SPREAD` standard
+    deviations kept free; of the others, the one on which the request costs least time, its own and
+    that of those that run there; where that is alike, the one of which least is taken: of its
+    memory at the peak, and of a step by prompts under way, as shares. (Prompts that are computed
+    together hold up all that decode there; a few tokens of them hide behind the reading of the
+    weights.) What an instance has of its prompt in the cache need not be computed, so a workflow
+    stays where its history is while that pays. It even waits for that instance where what it saves
+    is more than the wait is likely to be.
+    """
+
+    def __init__(self, ledger: Ledger, kernel: Kernel | None = KERNEL) -> None:
+        """`kernel`: None, numpy does its work."""
+        super().__init__(ledger, Occupancy(ledger, BySurvival()))
+        self._waits = WarmWaits()
+        self._compiled: CompiledChoice | None = None
+        if kernel is not None:
+            margins = Margins(SPREAD, WIDEST, ALIKE, ALIKE_BUT_FOR_LOAD, FREE, RENEWED_US, FEW)
+            self._compiled = CompiledChoice(ledger, kernel, margins, self._waits)
+        self._warm: tuple[str, Instance] | None = None  # who waits for which instance
+
+    def choose(
+        self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
+    ) -> Instance | None:
+        self._warm = None
+        choice = self._choice(request, instances, busy, at)
+        if choice.warm is not None:
+            self._warm = request.id, choice.warm
+            self._waits.note(request.id, at)
+        elif choice.instance is not None:
+            self._waits.went(request.id)
+        return choice.instance
+
+    def _choice(
+        self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
+    ) -> Choice:
+        if self._compiled is not None:
+            return self._compiled.choose(request, instances, busy, at)
+        waited_us = self._waits.us(request.id, at)
+        cached = self._ledger.prefixes.match(request) if request.prefix else {}
+        best = self._best(request, instances, cached, at)
+        if best is None:
+            return NO_CHOICE
+        here = cached.get(best.instance.id, 0)
+        warmer = {name for name, tokens in cached.items() if tokens > here}
+        warmer.difference_update([each.id for each in best.with_room] if warmer else ())
+        tokens = expected_tokens(self._ledger, request)
+        for place, each in enumerate((*instances, *busy) if warmer else ()):
+            if each.id in warmer:
+                if place >= len(instances):
+                    self._occupancy.renew([each], at)  # as the kernel does, whatever follows
+                there = np.array([float(cached[each.id])])
+                cost_us = float(self._costs_us(request, [each], there, tokens)[0])
+                if waited_us + self._wait_us(request, each, at) + cost_us < best.least_us:
+                    return Choice(warm=each)
+        return Choice(best.instance)
+
+    def refused(
+        self,
+        requests: Sequence[Request],
+        instances: Sequence[Instance],
+        busy: Sequence[Instance],
+        at: int,
+    ) -> tuple[int, Instance | None] | None:
+        if self._compiled is None:
+            return None
+        self._warm = None
+        waits, chosen = self._compiled.refused(requests, instances, busy, at)
+        if 1 in waits:
+            for request, does in zip(requests, waits, strict=False):
+                if does:
+                    self._waits.note(request.id, at)
+        if chosen is not None:
+            self._waits.went(requests[len(waits)].id)
+        return len(waits), chosen
+
+    def headroom(self, instances: Sequence[Instance], at: int) -> float:
+        if self._compiled is None:
+            return super().headroom(instances, at)
+        return self._compiled.headroom(instances, at)
+
+    def _best(
+        self, request: Request, instances: Sequence[Instance], cached: Mapping[str, int], at: int
+    ) -> _Best | None:
+        """`cached`: tokens of its prompt, by instance."""
+        with_room, peaks = self._with_room(request, instances, at)
+        if not with_room:
+            return None
+        tokens, here = expected_tokens(self._ledger, request), _column(with_room, cached)
+        costs = self._costs_us(request, with_room, here, tokens)
+        least_us = costs.min()
+        margin = ALIKE if here.min() < here.max() else ALIKE_BUT_FOR_LOAD
+        alike = np.flatnonzero(costs <= least_us * (1 + margin))
+        best = alike[0]
+        if len(alike) > 1:
+            rows = self._table.rows(with_room)[alike]
+            best = alike[(peaks[alike] + self._table.computing(rows, at)).argmin()]
+        return _Best(with_room[int(best)], float(least_us), with_room)
+
+    def expected_back(self, at: int) -> Iterator[str]:
+        return self._ledger.retention.waiting(at)
+
+    def _wait_us(self, request: Request, instance: Instance, at: int) -> float:
+        """Until it is likely to take the request."""
+        if self._ledger.health.is_suspended(instance.id, at) or instance.kv_tokens is None:
+            return float("inf")
+        loads = self._loads(request, [instance], self._held(request, [instance], at), at)
+        room_in_us = float(BEGINS_US[self._room_begins(loads, [instance], at)[0]])
+        return max(room_in_us, self._ledger.takes_more_in_us(instance, at))
+
+    def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
+        if self._warm is not None and self._warm[0] == request.id:
+            instances = [self._warm[1]]
+        if self._compiled is None:
+            super().reserve(request, instances, at)
+        else:
+            self._compiled.reserve(request, instances, at)
+
+    def forget_reservation(self) -> None:
+        if self._compiled is None:
+            super().forget_reservation()
+        else:
+            self._compiled.forget_reservation()
+
+    def _costs_us(
+        self,
+        request: Request,
+        instances: Sequence[Instance],
+        cached: Floats,
+        tokens: float,
+    ) -> Floats:
+        """Time that it adds on each: until its own end, and to the calls that run beside it, which
+        wait while its prompt is computed and are slowed down by its tokens."""
+        table, rows = self._table, self._table.rows(instances)
+        running = table.running(rows)
+        compute_us = table.compute_us(rows, request.prompt_tokens - cached) * (1 + running)
+        decode_us = tokens * table.token_us(rows)
+        slowed_us = running * tokens * table.token_slope_us(rows)
+        costs: Floats = compute_us + decode_us + slowed_us
+        return costs
+
+    def _kind(self, request: Request) -> Hashable:
+        return self._ledger.curve_of(request), limit_of(request)
+
+    def _close_kinds(self, state: tuple[int, ...], instances: Sequence[Instance], at: int) -> None:
+        """All at once that waited in the last turn: where all is full, there is often no room even
+        for their answers."""
+        n = len(instances)
+        kinds = self._refused.awaited(state, at_most=_AT_ONCE // n)
+        if not kinds:
+            return
+        curves, limits = np.array(kinds).repeat(n, axis=0).T
+        none, rows = np.zeros(len(limits)), np.tile(self._table.rows(instances), len(kinds))
+        token_us, delays_us = self._table.token_us(rows), self._table.begins_us(rows)
+        own = self._ledger.curves.surviving(
+            curves.astype(np.intp), none, none, limits, token_us, delays_us
+        )
+        others = self._occupancy.of(instances, at)[:, None]
+        loads = self._beside(others, own.reshape(3, len(kinds), n, SLOTS), instances)
+        has_room = self._peaks(loads, instances, at) <= self._capacities(instances, at)
+        for number in np.flatnonzero(~has_room.any(axis=1)):
+            self._refused.close(kinds[number], instances)
+
+    def _held(self, request: Request, instances: Sequence[Instance], at: int) -> Floats:
+        """What calls in flight there have in common with it is held already, or kept for it. Of its
+        last block it leaves half free, on average."""
+        held = super()._held(request, instances, at)
+        held += self._table.unfilled(self._table.rows(instances))
+        if in_use := self._ledger.prefixes.in_use(request):
+            held -= _column(instances, in_use)
+        if (kept := self._ledger.retention.kept_for(request, at)) is not None:
+            held -= _column(instances, dict([kept]))
+        return held
+
+    def _loads(
+        self, request: Request, instances: Sequence[Instance], held: Floats, at: int
+    ) -> Floats:
+        rows = self._table.rows(instances)
+        token_us, delays_us = self._table.token_us(rows), self._table.begins_us(rows)
+        own = of_request(self._ledger, request, held, token_us, delays_us)
+        return self._beside(self._occupancy.of(instances, at), own, instances)
+
+    def _beside(self, others: Future, own: Future, instances: Sequence[Instance]) -> Floats:
+        """Return the sum with the margin, and no more than if nobody ended: where few do, what is
+        left is anything but normally distributed."""
+        means, variances, most = own + others
+        widest = WIDEST * self._table.memory(self._table.rows(instances))
+        margins = np.minimum(SPREAD * np.sqrt(variances), widest[:, None])
+        loads: Floats = np.minimum(means + margins, most)
+        return loads
+
+
+def _column(instances: Sequence[Instance], known: Mapping[str, int]) -> Floats:
+    """What is known by id; 0 where nothing is."""
+    values = map(known.get, [each.id for each in instances], repeat(0))
+    return np.fromiter(values, np.float64, len(instances))

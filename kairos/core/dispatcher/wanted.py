@@ -1,0 +1,215 @@
+"""What the kernel needs to know of requests, kept while they wait. Ours."""
+
+from array import array
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+from kairos.core.dispatcher.compiled_table import CompiledTable
+from kairos.core.dispatcher.demand import limit_of
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.native import NEVER, NOWHERE, NUMBER, WAITS_PLACE, WANTED, Block
+from kairos.core.dispatcher.prefix_columns import PrefixColumns
+from kairos.core.dispatcher.prefix_runs import PrefixRun
+from kairos.core.dispatcher.warm_waits import WarmWaits
+from kairos.core.learnt import Distribution
+from kairos.core.model import Request
+
+_MAX_KEPT = 256  # requests
+_NEW = -1  # no instant
+_AT_ONCE = 16  # instances of which it is looked up one by one what they know of a prompt
+
+
+class _Prompt:
+    """How much of it calls hold on each instance, and is in the cache there: tokens by row."""
+
+    def __init__(
+        self,
+        alone: bool,
+        arranged: tuple[int, int],
+        changes: int,
+        beginning: tuple[PrefixRun | None, int],
+        in_use: "array[float] | None",
+        cached: "array[float] | None",
+    ) -> None:
+        self.alone = alone  # of one instance: nobody asks what is cached
+        # When it was looked at: how instances and rows were arranged, changes of the prefix index.
+        self.arranged = arranged
+        self.changes = changes
+        self.beginning = beginning  # see `PrefixRuns`
+        self.in_use = in_use  # None: nowhere
+        self.cached = cached
+
+
+_NO_PROMPT = _Prompt(
+    alone=False, arranged=(-1, -1), changes=-1, beginning=(None, 0), in_use=None, cached=None
+)
+
+
+class _Wanted:
+    """One request."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request  # another may have its id later
+        self.block = Block(WANTED.size)
+        self.prompt = _NO_PROMPT
+        self.answer: Distribution | None = None  # its length, as far as it was learnt
+        self.curve = -1, -1  # its row, and how many rows had been others' by then
+        self.kept: tuple[str, int] | None = None
+        self.waits_since = _NEW
+
+
+class _Together:
+    """Requests that were asked for together; without any of which a curve was to be drawn."""
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        state: tuple[int, ...],
+        wanted: Sequence[_Wanted],
+        places: "array[int]",
+    ) -> None:
+        self.requests: Final = requests
+        self.state: Final = state  # of all that is known of them, but for their answers
+        self.wanted: Final = wanted
+        self.places: Final = places
+
+
+class WantedRequests:
+    """By id, longest known first."""
+
+    def __init__(self, ledger: Ledger, table: CompiledTable, waits: WarmWaits) -> None:
+        self._ledger, self._table, self._waits = ledger, table, waits
+        self._prefix_columns = PrefixColumns(ledger.prefixes.runs, table)
+        self._wanted: dict[str, _Wanted] = {}
+        self._together = _Together((), (), (), array("q"))
+        self._changed: tuple[tuple[int, int], list[str]] = (0, 0), []
+
+    def places(self, requests: Sequence[Request], at: int) -> "array[int]":
+        """Of the requests, from the first on, as `at`; up to the first for which a curve would have
+        to be drawn, but for the first of all. A curve is drawn when it is the request's turn: it is
+        of calls in flight, too."""
+        ledger = self._ledger
+        forgotten = ledger.curves.forgotten
+        state = *self._arranged(), ledger.prefixes.runs.changes, forgotten, self._waits.changes
+        known, answer = self._together, ledger.lengths.completion_tokens
+        is_known = known.requests is requests and known.state == state
+        if is_known and all(answer(each.request) is each.answer for each in known.wanted):
+            return known.places
+        places, wanted = array("q"), list[_Wanted]()
+        for each in requests:
+            place = self.at(each, at, draws=not places)
+            if not place:
+                break
+            places.append(place)
+            wanted.append(self._wanted[each.id])
+        # What is kept for a request ends by itself; and where not all are here, others follow.
+        is_whole = len(wanted) == len(requests) and all(each.kept is None for each in wanted)
+        stays = is_whole and ledger.curves.forgotten == forgotten
+        self._together = _Together(requests if stays else (), state, wanted, places)
+        return places
+
+    def at(
+        self,
+        request: Request,
+        at: int,
+        *,
+        alone: bool = False,
+        draws: bool = True,
+    ) -> int:
+        """Where the kernel finds what there is to know now, after `CompiledTable.renew`. `alone`:
+        of one instance, so that nobody asks what is cached. `draws`: whether a curve may be drawn
+        for it; 0: it would have to be."""
+        ledger, wanted = self._ledger, self._known(request)
+        answer, is_new = ledger.lengths.completion_tokens(request), wanted.waits_since == _NEW
+        is_drawn = answer is wanted.answer and wanted.curve[1] == ledger.curves.forgotten
+        if not (is_drawn or draws):
+            return 0
+        if request.prefix:
+            prompt, arranged = wanted.prompt, self._arranged()
+            is_known = prompt.arranged == arranged and prompt.alone <= alone
+            if not is_known or prompt.changes != ledger.prefixes.runs.changes:
+                is_new |= self._look_up(request, wanted, arranged, alone=alone)
+        if is_new or not is_drawn:
+            row = ledger.curves.row(ledger.lengths.kind(request), request, answer)
+            wanted.answer, wanted.curve, is_new = answer, (row, ledger.curves.forgotten), True
+        kept, since = ledger.retention.kept_for(request, at), self._waits.since(request.id)
+        since = NEVER if since is None else since
+        if is_new or kept != wanted.kept:
+            wanted.kept, wanted.waits_since = kept, since
+            self._write(request, wanted)
+        elif since != wanted.waits_since:
+            wanted.waits_since = since
+            NUMBER.pack_into(wanted.block.bytes, WAITS_PLACE, since)
+        return wanted.block.at
+
+    def _known(self, request: Request) -> _Wanted:
+        wanted = self._wanted.get(request.id)
+        if wanted is None or wanted.request is not request:
+            if len(self._wanted) >= _MAX_KEPT:
+                del self._wanted[next(iter(self._wanted))]
+            wanted = self._wanted[request.id] = _Wanted(request)
+        return wanted
+
+    def _look_up(
+        self, request: Request, wanted: _Wanted, arranged: tuple[int, int], *, alone: bool
+    ) -> bool:
+        """What is known of the prompt; whether the kernel finds it elsewhere now."""
+        prefixes, prompt = self._ledger.prefixes, wanted.prompt
+        beginning = prefixes.runs.beginning(request.prefix)
+        if prompt.arranged == arranged and prompt.alone <= alone:
+            if prompt.beginning == beginning:
+                prompt.changes = prefixes.runs.changes
+                return False
+            changed = self._changed_since(prompt.changes)
+            if len(changed) < _AT_ONCE:
+                prompt.changes, prompt.beginning = prefixes.runs.changes, beginning
+                return self._look_up_some(request, prompt, changed)
+        in_use, cached = self._prefix_columns.of(request, arranged, alone=alone)
+        wanted.prompt = _Prompt(alone, arranged, prefixes.runs.changes, beginning, in_use, cached)
+        return True
+
+    def _changed_since(self, changes: int) -> list[str]:
+        """Ids of instances, at most `_AT_ONCE`; most requests ask since the same."""
+        runs = self._ledger.prefixes.runs
+        asked = changes, runs.changes
+        if asked != self._changed[0]:
+            self._changed = asked, [*islice(runs.changed_since(changes), _AT_ONCE)]
+        return self._changed[1]
+
+    def _look_up_some(self, request: Request, prompt: _Prompt, changed: Sequence[str]) -> bool:
+        """Of these instances anew."""
+        is_new = False
+        for instance_id in changed:
+            row = self._table.row(instance_id)
+            in_use, cached = self._ledger.prefixes.of_one(request, instance_id)
+            if row < 0:
+                continue
+            if in_use and prompt.in_use is None:
+                prompt.in_use, is_new = self._prefix_columns.none(), True
+            if prompt.in_use is not None:
+                prompt.in_use[row] = in_use
+            if cached and prompt.cached is None and not prompt.alone:
+                prompt.cached, is_new = self._prefix_columns.none(), True
+            if prompt.cached is not None:
+                prompt.cached[row] = cached
+        return is_new
+
+    def _arranged(self) -> tuple[int, int]:
+        return self._table.arranged, self._ledger.prefixes.left
+
+    def _write(self, request: Request, wanted: _Wanted) -> None:
+        answer, kept, prompt = wanted.answer, wanted.kept, wanted.prompt
+        WANTED.pack_into(
+            wanted.block.bytes,
+            0,
+            request.prompt_tokens,
+            request.completion_tokens if answer is None else answer.mean,
+            limit_of(request),
+            wanted.curve[0],
+            0 if prompt.in_use is None else prompt.in_use.buffer_info()[0],
+            0 if prompt.cached is None else prompt.cached.buffer_info()[0],
+            NOWHERE if kept is None else self._table.row(kept[0]),
+            0 if kept is None else kept[1],
+            wanted.waits_since,
+        )

@@ -1,0 +1,249 @@
+"""Which waiting requests go now, and where: ours, after kairos paper, 5 and 6.
+
+The first request by policy among all queues whose requests can still be placed is booked on an
+instance and dispatched, until nothing more fits. A request that does not fit does not hold back a
+smaller one behind it that does not delay it (`core/scheduler/queue.py`); for one that is overdue,
+room is kept.
+"""
+
+from collections import deque
+
+from kairos.core.admission import Admission
+from kairos.core.dispatcher.available import AvailableInstances, could_take
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.placement import Placement
+from kairos.core.dispatcher.prefill_choice import can_answer, prefill_choice
+from kairos.core.draining import Drain, Room, room_of
+from kairos.core.events import Command, Dispatch, Reason
+from kairos.core.faults.faults import Faults
+from kairos.core.model import Instance, Request
+from kairos.core.scheduler.fair_queueing import SPARE, Share
+from kairos.core.scheduler.priority import LOWEST, priority_of
+from kairos.core.scheduler.queue import WaitQueue
+from kairos.core.scheduler.queues import Place, WaitQueues
+from kairos.core.scheduler.work_estimates import WorkEstimates
+
+
+class Dispatching:
+    """Drains the queues. It takes requests out of them, and books them."""
+
+    def __init__(
+        self,
+        estimates: WorkEstimates,
+        ledger: Ledger,
+        queues: WaitQueues,
+        faults: Faults,
+        placement: Placement,
+        admission: Admission,
+    ) -> None:
+        self._estimates = estimates
+        self._ledger = ledger
+        self._placement = placement
+        self._queues = queues
+        self._admission = admission
+        self._tried = admission.tried
+        self._circuits, self._quarantine = faults.circuits, faults.quarantine
+        self.drained_at = 0
+        self._reserved_for: Share | None = None
+
+    def drain(self, at: int, logged: deque[Dispatch] | None = None) -> list[Command]:
+        """Dispatch what fits; or what is `logged`, of requests that wait, and nothing else. Either
+        way it is worked out whose turn it is, which says who is overdue."""
+        self.drained_at = at
+        commands: list[Command] = []
+        if not self._queues and not logged:
+            return commands
+        alone = self._alone(at) if self._quarantine else None
+        if logged is not None:
+            alone = logged.popleft() if logged and logged[0].reason == "alone" else None
+        if alone is not None:
+            self._quarantine.begins(alone.request_id, alone.instance_id, at)
+            self._dispatch(alone, at)
+            commands.append(alone)
+        found = Drain(self._queues.open())
+        self._leave_out(found)
+        if len(found.open) > 1:
+            self._stop_if_full(found, at)
+        while found.open:
+            place, queue = found.next(self._queues.fairness, at)
+            dispatch = self._first(place, queue, found, at)
+            if logged is not None:
+                dispatch = logged.popleft() if logged and logged[0].request_id in queue else None
+            if dispatch is not None:
+                self._dispatch(dispatch, at)
+                commands.append(dispatch)
+                found.goes(place)
+                self._leave_out(found)
+            else:
+                self._keep_for_overdue(place, queue, found)
+                found.does_not_fit(place)
+        self._forget_reservation()
+        for dispatch in logged or ():  # not what this balancer would have decided
+            self._dispatch(dispatch, at)
+        return commands
+
+    def _leave_out(self, found: Drain) -> None:
+        """Tenants that may hold no more memory."""
+        if found.open and (tenants := self._admission.at_kv_share()):
+            found.leave_out(tenants)
+
+    def _stop_if_full(self, found: Drain, at: int) -> None:
+        """Most often, where several tenants wait, there is nothing to share out."""
+        [model, *others] = {model for _, model in found.open}
+        if not others:
+            room = found.rooms[model, False] = self._room((model, False), found, at)
+            if not room.instances:
+                found.open.clear()
+
+    def _keep_for_overdue(self, place: Place, queue: WaitQueue, found: Drain) -> None:
+        if (overdue := queue.overdue()) is not None:
+            serving = self._ledger.served.serving(place[1])
+            found.kept.update(each.id for each in serving if could_take(each, overdue, self._tried))
+            which = room_of(place)
+            found.rooms = {which: found.rooms[which]}  # there it was kept
+
+    def _dispatch(self, dispatch: Dispatch, at: int) -> None:
+        request = self._estimates.request(dispatch.request_id)
+        assert request is not None
+        cost_us = self._ledger.book(request, dispatch.instance_id, at)
+        if dispatch.prefill_id is not None:
+            self._ledger.prefills.begin(request, dispatch.prefill_id, dispatch.instance_id, at)
+        self._queues.take(request, at, cost_us, dispatch.reason)
+        if self._queues.fairness.is_spare(request.service_class):
+            is_spare = self._queues.fairness.is_spare
+            self._ledger.spare.goes(dispatch.instance_id, cost_us, is_spare, at)
+        self._estimates.dispatched(dispatch.request_id, at)
+        self._admission.dispatched(request)
+        if self._quarantine:
+            self._quarantine.goes(dispatch.request_id)
+
+    def _first(self, place: Place, queue: WaitQueue, found: Drain, at: int) -> Dispatch | None:
+        """Whose turn it is in the queue, and where it would go. What is reserved stays so for the
+        shares that come after."""
+        share, which = place[0], room_of(place)
+        if share == self._reserved_for:
+            self._forget_reservation()
+        room = found.rooms.get(which)
+        if room is None:
+            room = found.rooms[which] = self._room(which, found, at)
+        if not room.instances:
+            queue.note_time(at)
+            return None
+        room.may_reserve, room.has_reserved = self._reserved_for is None, False
+        turn = queue.first(room, at)
+        if room.has_reserved:
+            self._reserved_for = share
+        if turn is None:
+            return None
+        instance = room.choose(turn.request)
+        assert instance is not None, "it fitted"
+        before = self._passed_over(share, found) if found.unfit else 0
+        return self._to(turn.request, instance, turn.reason, len(queue) - 1, share, before)
+
+    def _room(self, which: Room, found: Drain, at: int) -> AvailableInstances:
+        model, is_spare = which
+        serving = self._ledger.served.serving(model)
+        if is_spare and serving:
+            free = self._ledger.spare.free_share(serving, self._queues.fairness.is_spare)
+            serving = [each for each in serving if self._takes_spare(each, free, at)]
+        if found.kept:
+            serving = [i for i in serving if i.id not in found.kept]
+        if (spared := self._quarantine.room) is not None and self._quarantine:
+            serving = [i for i in serving if i.id != spared]
+        if self._circuits:
+            running = self._ledger.running
+            serving = [i for i in serving if self._circuits.takes(i.id, running(i.id), at)]
+        if self._ledger.served.has_pairs:
+            prefilling = self._prefilling(model, at)
+            serving = [i for i in serving if can_answer(i, prefilling, self._ledger, at)]
+        return AvailableInstances(serving, self._ledger, self._placement, at, self._tried)
+
+    def _prefilling(self, model: str | None, at: int) -> list[Instance]:
+        """Those that compute the model's prompts for others, and are trusted with one more."""
+        found = self._ledger.served.prefilling(model)
+        if not self._circuits:
+            return found
+        under_way = self._ledger.prompts.requests
+        return [i for i in found if self._circuits.takes(i.id, len(under_way(i.id)), at)]
+
+    def _takes_spare(self, instance: Instance, free_share: float, at: int) -> bool:
+        """See `spare_calls.py`."""
+        ledger, is_spare = self._ledger, self._queues.fairness.is_spare
+        used = ledger.running(instance.id) / instance.max_num_seqs
+        if instance.kv_tokens:
+            used = max(used, ledger.held_tokens(instance.id, at) / instance.kv_tokens)
+        return ledger.spare.may_go(instance.id, is_spare, used, free_share, at)
+
+    def _passed_over(self, share: Share, found: Drain) -> int:
+        """Count the tenants whose turn was before this share's, and of whom nothing fitted."""
+        passed = [other for other, _ in found.unfit if other != share]
+        return len({other[1] for other in passed} - {share[1]})
+
+    def _forget_reservation(self) -> None:
+        if self._reserved_for is not None:
+            self._placement.forget_reservation()
+            self._reserved_for = None
+
+    def _alone(self, at: int) -> Dispatch | None:
+        """A call that is to run alone, once nothing runs any more on an instance that can be spared
+        for it."""
+        quarantine, running = self._quarantine, self._ledger.running
+        for request_id in quarantine.next_to_run(at):
+            request = self._estimates.request(request_id)
+            assert request is not None
+            serving = self._ledger.served.serving(request.model)
+            able = [
+                i
+                for i in serving
+                if could_take(i, request, self._tried) and self._circuits.takes(i.id, 0, at)
+            ]
+            if able and len(serving) > 1:
+                # The one that is left alone already, or else the first to be empty.
+                best = min(able, key=lambda i: (i.id != quarantine.room, running(i.id), i.id))
+                quarantine.leave_alone(best.id)
+                room = AvailableInstances([best], self._ledger, self._placement, at, self._tried)
+                has_others = running(best.id) and not quarantine.is_empty
+                if has_others or not room.instances or not room.fits(request):
+                    return None
+                waiting = len(self._queues.of(request)) - 1
+                share = self._queues.fairness.share_of(request)
+                return self._to(request, best, "alone", waiting, share)
+        if quarantine.alone is None:
+            quarantine.leave_alone(None)
+        return None
+
+    def _priority(self, remaining_us: int, reason: Reason, share: Share) -> int:
+        """What goes as spare gives way inside an engine, too, however long it has waited."""
+        return LOWEST if share[0] == SPARE else priority_of(remaining_us, reason)
+
+    def _to(
+        self,
+        request: Request,
+        instance: Instance,
+        reason: Reason,
+        waiting: int,
+        share: Share,
+        before: int = 0,
+    ) -> Dispatch:
+        remaining_us = int(self._estimates.remaining_us(request))
+        prefill_id = None
+        # One that runs alone comes near no other instance, which it might kill.
+        if instance.phase == "decode" and reason != "alone":
+            prefilling = self._prefilling(request.model, self.drained_at)
+            prefill_id = prefill_choice(
+                request, instance, prefilling, self._ledger, self.drained_at
+            )
+        return Dispatch(
+            request.id,
+            instance.id,
+            reason,
+            waiting,
+            remaining_us,
+            self._estimates.rank(request),
+            self._ledger.prefixes.cached_tokens(request, instance.id),
+            self._priority(remaining_us, reason, share) if instance.priority else None,
+            self._queues.fairness.tenants[share[0]].waiting - 1,
+            before,
+            self._admission.limits(request, self.drained_at),
+            prefill_id,
+        )

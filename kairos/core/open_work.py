@@ -1,0 +1,71 @@
+"""How much work open workflows still bring: what is asked of whoever decides, by those who say how
+many instances there should be."""
+
+import math
+from collections.abc import Sequence
+
+from kairos.core.balancer import Balancer
+from kairos.core.model import SECOND, Request
+from kairos.core.pool_demand import Look, OpenWork
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core.workflow_tracker import WorkflowKey
+
+MOST_LOOKED_AT = 2_000  # workflows; where there are more, every second, third, ... is
+_PER_DOUBLING = 2  # bins: workflows are alike whose time left is within a factor of 1.4
+
+
+def look(balancer: Balancer, at_us: int) -> Look:
+    """The pool as it is. Changes nothing."""
+    estimates = balancer.estimates
+    return Look(
+        at_s=at_us / SECOND,
+        begun=estimates.positions.begun,
+        open_work=open_work(estimates),
+        running=len(balancer.ledger),
+        seats=seats(balancer),
+    )
+
+
+def open_work(estimates: WorkEstimates) -> list[OpenWork]:
+    """Of workflows with calls in flight, those together of which about as much is left for each
+    call. Reads alone. At most `MOST_LOOKED_AT` are looked at, and stand for all."""
+    keys = list(estimates.workflows())
+    some = keys[:: math.ceil(len(keys) / MOST_LOOKED_AT) if keys else 1]
+    bins: dict[int, tuple[int, int, float]] = {}
+    for key in some:
+        calls = list(estimates.in_flight(key))
+        left_s = _left_us(estimates, key, calls) / SECOND
+        place = math.floor(_PER_DOUBLING * math.log2(left_s / len(calls)))
+        workflows, in_flight, work_s = bins.get(place, (0, 0, 0.0))
+        bins[place] = workflows + 1, in_flight + len(calls), work_s + left_s
+    scale = len(keys) / len(some) if some else 1.0
+    return [OpenWork(*[scale * each for each in bins[place]]) for place in sorted(bins)]
+
+
+def _left_us(estimates: WorkEstimates, key: WorkflowKey, calls: Sequence[Request]) -> float:
+    """As `WorkEstimates.left_us` says, of one workflow by its calls in flight; nothing is kept."""
+    to_come_us = estimates.to_come_us(key)
+    if to_come_us is not None:
+        return to_come_us + sum((estimates.call_us(each) for each in calls), 0.0)
+    longest = max(calls, key=estimates.looked_at_us)
+    own_us = sum((estimates.call_us(each) for each in calls if each is not longest), 0.0)
+    return estimates.looked_at_us(longest) + own_us
+
+
+def seats(balancer: Balancer) -> float | None:
+    """Calls that an instance holds, in the mean: as many as have room in its memory, were they like
+    those that run, and no more than it takes at once. Instances that compute prompts for others
+    hold none. None: nothing runs."""
+    ledger, at = balancer.ledger, balancer.at
+    serving = ledger.served.serving(None)
+    running = sum(ledger.running(each.id) for each in serving)
+    tokens = sum(ledger.held_tokens(each.id, at) for each in serving)
+    if not running or tokens <= 0:
+        return None
+    each_holds = [
+        min(instance.max_num_seqs, instance.kv_tokens * running / tokens)
+        if instance.kv_tokens
+        else instance.max_num_seqs
+        for instance in serving
+    ]
+    return max(1.0, sum(each_holds) / len(each_holds))

@@ -1,0 +1,252 @@
+"""Place calls under the calls that led to them; a call that followed several is a join."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from kairos.core.learnt import POOLED, Sighting
+from kairos.core.orchestrator.ancestry import Ancestry
+from kairos.core.orchestrator.learnt_joins import SURE, SURE_BY_NAMES, UNKNOWN, Verdict
+from kairos.core.orchestrator.parents import ParentLink
+
+# Of a call: groups above it whose branches it may join, the nearest; groups in which its end is
+# noted; agents that begin branches of a group, and others as one; parents that are listed.
+_LEVELS, _NOTED, _AGENTS, _PARENTS = 4, 16, 8, 128
+
+
+class KnownJoins(Protocol):
+    """The joins of an app that are known."""
+
+    def verdict(self, agent: str, caller: str | None) -> Verdict:
+        """How sure it is that calls of the agent join branches under calls of the caller."""
+
+
+class Place(NamedTuple):
+    """Place of a call. `caller` is the call under which it sits, None: under none.
+
+    A join of some branches of a group is in one stage with the others, even if these ended before
+    it began: `staged_at`.
+    """
+
+    link: ParentLink
+    caller: str | None
+    parents: tuple[str, ...]
+    ambiguous: bool
+    staged_at: int  # when it begins among the calls of its caller
+
+
+class Placed(NamedTuple):
+    """Every call's place, parents first, and what was seen of calls that may be joins."""
+
+    places: list[Place]
+    sightings: list[Sighting]
+
+
+def place(links: Sequence[ParentLink], skew_us: int, known: KnownJoins | None) -> Placed:
+    """Find every call's place, in the order of `links`: parents first. O(n log n).
+
+    A join of told parents sits under the nearest call above them all. A call whose parent was
+    found by name sits under that parent, unless calls like it are known to be joins of branches
+    that have all ended when it arrives: then it sits above them (ours; `learnt_joins.py`). While
+    that is not known, and might be so, the place is marked as ambiguous. Branches are of calls that
+    overlap themselves.
+    """
+    placing = _Placing(links, skew_us, known)
+    places = [placing.place(found) for found in links]
+    return Placed(places, placing.sightings)
+
+
+def branch_ends(spans: Iterable[tuple[str, int, tuple[str | None, ...]]]) -> dict[str, int]:
+    """When the last call of each call's branch ended: `spans` are id, end and parents of calls,
+    parents first."""
+    in_order = list(spans)
+    ends = {call: end for call, end, _ in in_order}
+    for call, _, parents in reversed(in_order):
+        for parent in parents:
+            if parent is not None:
+                ends[parent] = max(ends[parent], ends[call])
+    return ends
+
+
+class _Branch(NamedTuple):
+    """A branch as far as it has begun: its end, its first call, and the call that ends last."""
+
+    end: int
+    first: str
+    last: str
+
+
+class _Group:
+    """Calls under one caller whose executions overlap, each with a branch."""
+
+    __slots__ = ("busy_until", "calls", "latest")
+
+    def __init__(self, busy_until: int) -> None:
+        self.calls: list[str] = []
+        self.busy_until = busy_until
+        # By agent of the first call the two branches that end last.
+        self.latest: dict[str, list[_Branch]] = {}
+
+    def note(self, agent: str, branch: _Branch) -> None:
+        if agent not in self.latest and len(self.latest) >= _AGENTS:
+            agent = POOLED
+        others = [each for each in self.latest.get(agent, ()) if each.first != branch.first]
+        self.latest[agent] = sorted([branch, *others], reverse=True)[:2]
+
+    def beside(self, first: str) -> Iterator[tuple[str, _Branch]]:
+        """Agents of the branches but that of `first`, each with the one that ends last."""
+        for agent, branches in self.latest.items():
+            for branch in branches:
+                if branch.first != first:
+                    yield agent, branch
+                    break
+
+
+class _Join(NamedTuple):
+    """A join that is known: where it sits, and the last calls of what it joins."""
+
+    caller: str | None
+    parents: tuple[str, ...]
+    beside: str | None  # a call of the group, if some of the branches are no part of the join
+
+
+class _Placing:
+    def __init__(self, links: Sequence[ParentLink], skew_us: int, known: KnownJoins | None) -> None:
+        self.sightings: list[Sighting] = []
+        self._skew_us, self._known = skew_us, known
+        self._tree = Ancestry()
+        self._agents = {found.span.id: found.span.agent for found in links}
+        self._ends = {found.span.id: found.span.finished_at for found in links}
+        self._starts = {found.span.id: found.span.started_at for found in links}
+        self._called = Counter(found.span.agent for found in links)
+        self._named = Counter(
+            (found.span.agent, self._agents[found.named])
+            for found in links
+            if found.named is not None
+        )
+        self._groups: dict[str, _Group] = {}  # of each call
+        self._latest: dict[str | None, _Group] = {}  # under each caller
+        self._fork: dict[
+            str, str | None
+        ] = {}  # the nearest call above that is not alone in its group
+        self._branches: dict[str, _Branch] = {}  # of calls that are not alone
+
+    def place(self, found: ParentLink) -> Place:
+        call, caller, parents = found.span.id, self._tree.meeting(found.parents), found.parents
+        staged_at = found.span.started_at
+        ambiguous = any(not self._tree.is_above(rival, found.named) for rival in found.rivals)
+        if found.named is None and len(parents) > 1:
+            staged_at = self._staged_with(found, caller)
+        if found.named is not None:
+            join, doubtful = self._joins(found, found.named)
+            ambiguous = ambiguous or doubtful
+            if join is not None:
+                caller, parents = join.caller, join.parents
+                if join.beside is not None:
+                    staged_at = min(staged_at, self._starts[join.beside])
+        self._tree.add(call, caller)
+        self._enter_group(found, caller)
+        return Place(found, caller, parents, ambiguous, staged_at)
+
+    def _staged_with(self, found: ParentLink, caller: str | None) -> int:
+        """Return when the stage of a told join begins.
+
+        Branches that it does not join are no stage before it, even if they ended before it began.
+        """
+        firsts: set[str] = set()
+        for parent in found.parents:
+            first: str | None = parent
+            for _ in range(_NOTED):
+                if first is None or self._tree.caller(first) == caller:
+                    break
+                first = self._tree.caller(first)
+            if first is not None:
+                firsts.add(first)
+        begun = found.span.started_at
+        for first in firsts:
+            group = self._groups[first]
+            if any(each not in firsts for each in group.calls):
+                begun = min(begun, self._starts[first])
+        return begun
+
+    def _joins(self, found: ParentLink, named: str) -> tuple[_Join | None, bool]:
+        """Return the known join, and whether the call may join more. Notes what was seen."""
+        span, named_end = found.span, self._ends[named]
+        arrived_at = span.started_at - span.queued_us
+        agent_of, ended = self._agents, arrived_at + self._skew_us
+        choices = max(1.0, self._called[agent_of[named]] / self._named[span.agent, agent_of[named]])
+        others: dict[str, _Branch] = {}
+        join, doubtful, by_times = None, False, 0.0
+        forks: list[str] = []
+        for fork in self._forks(named):
+            forks.append(fork)
+            for agent, branch in self._groups[fork].beside(fork):
+                others[agent] = max(others.get(agent, branch), branch)
+            above = self._tree.caller(fork)
+            caller = None if above is None else agent_of[above]
+            ends = tuple((agent, each.end - named_end) for agent, each in others.items())
+            self.sightings.append(
+                Sighting(
+                    agent=span.agent,
+                    caller=caller,
+                    after_us=arrived_at - named_end,
+                    others=ends,
+                    branch=agent_of[fork],
+                    choices=math.log(choices),
+                )
+            )
+            verdict = UNKNOWN if self._known is None else self._known.verdict(span.agent, caller)
+            joined = [each for agent, each in others.items() if agent not in verdict.beside]
+            if not joined or any(each.end > ended for each in (self._branches[fork], *joined)):
+                continue
+            odds = verdict.by_times - by_times + verdict.by_names  # against what was found so far
+            if odds >= SURE or verdict.by_names >= SURE_BY_NAMES:
+                parents = dict.fromkeys((named, *self._last_calls(forks, verdict.beside)))
+                beside = fork if verdict.beside.intersection(self._groups[fork].latest) else None
+                join = _Join(above, tuple(parents), beside)
+                doubtful, by_times = False, max(0.0, verdict.by_times)
+            elif odds > -SURE:
+                doubtful = True
+        return join, doubtful
+
+    def _last_calls(self, forks: Iterable[str], beside: Collection[str]) -> Iterator[str]:
+        """Yield the last calls of the other branches, but not of those that `beside` begins."""
+        for fork in forks:
+            for first in self._groups[fork].calls[-_PARENTS:]:
+                if first != fork and self._agents[first] not in beside:
+                    yield self._branches[first].last
+
+    def _forks(self, call: str) -> Iterator[str]:
+        """The nearest calls that are not alone in their groups, the call itself or above it."""
+        fork = call if len(self._groups[call].calls) > 1 else self._fork[call]
+        for _ in range(_LEVELS):
+            if fork is None:
+                return
+            yield fork
+            fork = self._fork[fork]
+
+    def _enter_group(self, found: ParentLink, caller: str | None) -> None:
+        span = found.span
+        group = self._latest.get(caller)
+        if group is None or group.busy_until - span.started_at <= self._skew_us:
+            group = self._latest[caller] = _Group(span.finished_at)
+        group.calls.append(span.id)
+        group.busy_until = max(group.busy_until, span.finished_at)
+        self._groups[span.id] = group
+        alone = caller is not None and len(self._groups[caller].calls) == 1
+        self._fork[span.id] = self._fork[caller] if caller is not None and alone else caller
+        self._note_end(span.id, span.finished_at)
+
+    def _note_end(self, call: str, end: int) -> None:
+        """Note the end of a call for its own branch, and for the branches above it."""
+        first: str | None = call
+        for _ in range(_NOTED):
+            if first is None:
+                return
+            known = self._branches.get(first)
+            if known is not None and known.end >= end:
+                return
+            branch = self._branches[first] = _Branch(end, first, call)
+            self._groups[first].note(self._agents[first], branch)
+            first = self._fork[first]

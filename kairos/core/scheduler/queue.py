@@ -1,0 +1,247 @@
+"""The wait queue: requests of one model, in the order of the policy, and nobody starved by it.
+
+Starvation is bounded, whatever the policy: the guard (`core/scheduler/guard.py`) says which
+requests are overdue, and when one of them goes before all others. Room is kept for it where it
+does not fit.
+
+What memory is kept for, where its context is cached, goes before the others: nobody else could use
+that memory (`core/dispatcher/kv_retention.py`).
+
+Head of line: where the first by policy does not fit, those behind it may go that fit, of which no
+more than `BACKFILL` are passed over, too. Once that has lasted `PASSED_OVER` times as long as its
+own call is expected to take, it gets a reservation, and only those go that fit beside that (EASY
+backfilling: Lifka, 1995, where it has one at once).
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from itertools import filterfalse, islice, takewhile
+
+from kairos.core.events import Reason
+from kairos.core.model import SECOND, Request
+from kairos.core.scheduler.drain import DrainRate
+from kairos.core.scheduler.front import FirstFew, Front
+from kairos.core.scheduler.guard import MakeGuard, PatienceGuard
+from kairos.core.scheduler.heap import LazyHeap
+from kairos.core.scheduler.policies import Key, Policy
+from kairos.core.scheduler.turn import InstanceRoom, Turn
+from kairos.core.scheduler.waiting import KeyEntry, WaitingRequest
+from kairos.core.scheduler.work_estimates import WorkEstimates
+
+PASSED_OVER = 4.0  # times its own predicted work
+BACKFILL = 8
+MAX_WAIT_US = 600 * SECOND
+_BOUNCED = 1 << 62  # µs; taken off an arrival it comes before the number of any
+_LOOKED_AT = 64  # entries, to tell how many go before a request
+
+
+class WaitQueue:
+    """A heap by policy key, and the guard's; equal keys leave in order of arrival. Everything is
+    O(log n) amortised and never O(n) at once, but passing over k requests that do not fit, which
+    adds O(k log n) to a pop.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        estimates: WorkEstimates,
+        arrivals: Iterator[int],
+        max_wait_us: int = MAX_WAIT_US,
+        guard: MakeGuard = PatienceGuard,
+        backfill: int = BACKFILL,
+        passed_over: float = PASSED_OVER,
+    ) -> None:
+        """`arrivals` numbers the requests; queues that share it agree on who came first.
+        `max_wait_us` is for admission, which refuses what has waited for so long. `backfill` 0:
+        nobody goes before the first; `passed_over` 0: only what does not delay it.
+        """
+        self._policy, self._estimates, self._arrivals = policy, estimates, arrivals
+        self.max_wait_us, self.drain = max_wait_us, DrainRate()
+        self._backfill, self._passed_over = backfill, passed_over
+        self._waiting: OrderedDict[str, WaitingRequest] = OrderedDict()  # in order of arrival
+        self.waiting_us = 0  # predicted work of all that wait
+        self.by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
+        self._front = Front(self.by_key, self._renew_key, backfill + 1)
+        self._few = FirstFew()
+        self.guard = guard(estimates, self._waiting)
+        self._bounced: dict[str, WaitingRequest] = {}  # by an instance
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._waiting
+
+    def requests(self) -> list[Request]:
+        """All waiting requests, in order of arrival; of those that were bounced, of return."""
+        return [waiting.request for waiting in self._waiting.values()]
+
+    def standings(self) -> Collection[WaitingRequest]:
+        """How all stand that wait, in the order of `requests`. Not for the caller to change."""
+        return self._waiting.values()
+
+    def oldest(self) -> Request:
+        """The request that came first. Queue not empty."""
+        first = next(iter(self._waiting.values()))
+        return min((first, *self._bounced.values()), key=lambda w: w.request.arrived_at).request
+
+    def arrived_by(self, at: int) -> list[Request]:
+        """Those that came so early."""
+        early = [each.request for each in self._bounced.values() if each.request.arrived_at <= at]
+        fresh = filterfalse(self._bounced.__contains__, self._waiting)
+        waiting = map(self._waiting.__getitem__, fresh)
+        in_time = takewhile(lambda each: each.request.arrived_at <= at, waiting)
+        return early + [each.request for each in in_time]
+
+    def push(self, request: Request, at: int) -> None:
+        """Add a request that the knowledge has been told of."""
+        assert request.id not in self._waiting
+        seq, work_us = next(self._arrivals), self._estimates.call_us(request)
+        state = self._policy.state(request)
+        key = self._policy.key(request, state)
+        waiting = WaitingRequest(request, seq, key, self._estimates.epoch, state, work_us)
+        self._waiting[request.id] = waiting
+        self.waiting_us += work_us
+        n = len(self._waiting)
+        self.by_key.push((key, seq, request.id), n)
+        self.guard.came(waiting, at, self._policy.patience_us(request))
+
+    def push_back(self, request: Request, *, aside: bool = False) -> None:
+        """Add a request that was taken, and was bounced: it goes before all that were not, and of
+        those that were, by arrival. `aside`: it has no turn until it is brought back."""
+        assert request.id not in self._waiting
+        seq = request.arrived_at - _BOUNCED
+        state = self._policy.state(request)
+        key = self._policy.key(request, state)
+        work_us, n = self._estimates.call_us(request), len(self._waiting) + 1
+        waiting = WaitingRequest(request, seq, key, self._estimates.epoch, state, work_us)
+        waiting.aside = aside
+        self._waiting[request.id] = self._bounced[request.id] = waiting
+        self.waiting_us += work_us
+        if not aside:
+            self.by_key.push((key, seq, request.id), n)
+            self.guard.came_back(waiting)
+
+    def remove(self, request_id: str) -> Request:
+        waiting = self._waiting.pop(request_id)
+        self._bounced.pop(request_id, None)
+        self.waiting_us -= waiting.work_us
+        if not self._waiting:  # at once, so that the next that comes need not find all of it dead
+            self._front.clear()
+            self.guard.clear()
+        return waiting.request
+
+    def overdue(self) -> Request | None:
+        """Return the overdue call that goes before all others now."""
+        return self.guard.first()
+
+    def head_key(self, at: int) -> tuple[Key, int]:
+        """Where the first request stands against those of other queues. Queue not empty."""
+        self.note_time(at)
+        if (overdue := self.guard.first()) is not None:
+            return (float("-inf"),), self._waiting[overdue.id].seq
+        first = self._front.entries(1)
+        return first[0][:2] if first else ((float("inf"),), 0)  # all are aside
+
+    def rekey(self, request: Request) -> bool:
+        """A fact about its workflow may have changed its key. Returns whether it did."""
+        waiting = self._waiting[request.id]
+        state = self._policy.state(request)
+        if state == waiting.state:
+            return False
+        waiting.state = state
+        key = self._policy.key(request, state)
+        waiting.epoch = self._estimates.epoch
+        if key != waiting.key and not waiting.aside:
+            waiting.key = key  # the entry that stands for the old one is dead now
+            self.by_key.push((key, waiting.seq, request.id), len(self._waiting))
+        return True
+
+    def ahead_of(self, request_id: str) -> float:
+        """About how many would go before a request that waits, by the order as it is now."""
+        me = self._waiting[request_id]
+        self._front.put_back()
+        seen = ahead = 0
+        for key, seq, other_id in self.by_key.some(_LOOKED_AT):
+            other = self._waiting.get(other_id)
+            if other is not None and other is not me and other.key is key:
+                seen += 1
+                ahead += other.overdue_at is not None or (key, seq) < (me.key, me.seq)
+        return max(0.0, ahead / max(1, seen) * (len(self) - 1) - self._backfill - 1)
+
+    def start_renewing(self) -> None:
+        """What was learnt has changed: all keys are found anew, by and by, as `by_key` is moved; a
+        request at its top always is up to date."""
+        self._front.put_back()
+        self.by_key.start_moving()
+
+    def first(self, room: InstanceRoom, at: int) -> Turn | None:
+        """Whose turn it is; None: nothing fits that may go. That is the first overdue request if it
+        fits; else one that memory is kept for; else the first by policy for which there is room
+        beside what is kept for the overdue one."""
+        self.note_time(at)
+        overdue = self.overdue()
+        if overdue is not None:
+            if room.fits(overdue):
+                returned = self._waiting[overdue.id].is_bounced
+                return Turn(overdue, "returned" if returned else "overdue")
+            if not room.keep_for(overdue):
+                return None
+        if (turn := self._expected_back(room)) is not None:
+            return turn
+        return self._by_policy(room, at)
+
+    def take(self, request_id: str, reason: Reason) -> Request:
+        """Take out a request that goes to an instance now."""
+        self.guard.sent(self._waiting[request_id], first=reason == "overdue")
+        return self.remove(request_id)
+
+    def _expected_back(self, room: InstanceRoom) -> Turn | None:
+        here = filter(None, map(self._waiting.get, room.expected_back()))
+        for waiting in islice(here, self._backfill + 1):
+            if not waiting.aside and room.fits(waiting.request):
+                return Turn(waiting.request, "kept")
+        return None
+
+    def _by_policy(self, room: InstanceRoom, at: int) -> Turn | None:
+        waiting, passed_over = self._waiting, 0
+        for head in self._front.entries(1):
+            first = waiting[head[2]]
+            if room.fits(first.request):
+                return Turn(first.request, "first")
+            if self._has_been_passed_over(first, at):
+                room.reserve(first.request)
+            passed_over = 1
+        requests = self._few.of(self._front.entries(self._backfill + 1), waiting)
+        while passed_over < len(requests):
+            passed_over += room.refused(self._few.behind(passed_over))
+            if passed_over < len(requests):
+                if room.fits(requests[passed_over]):
+                    return Turn(requests[passed_over], "backfill")
+                passed_over += 1
+        return None
+
+    def _has_been_passed_over(self, waiting: WaitingRequest, at: int) -> bool:
+        """As long as is allowed. It is the first, and does not fit."""
+        since = waiting.passed_over_at
+        waiting.passed_over_at = since = at if since is None else since
+        return at - since >= self._passed_over * waiting.work_us
+
+    def note_time(self, at: int) -> None:
+        """Mark the calls whose workflows have waited for as long as they may."""
+        self.guard.note_time(at)
+
+    def _renew_key(self, entry: KeyEntry) -> KeyEntry | None:
+        key, seq, request_id = entry
+        waiting = self._waiting.get(request_id)
+        if waiting is None or waiting.seq != seq or waiting.key is not key:
+            return None
+        if waiting.epoch == self._estimates.epoch:
+            return entry
+        waiting.epoch = self._estimates.epoch
+        waiting.state = self._policy.state(waiting.request)
+        renewed = self._policy.key(waiting.request, waiting.state)
+        if renewed == key:
+            return entry
+        waiting.key = renewed
+        return renewed, seq, request_id

@@ -1,0 +1,298 @@
+"""What policies may know: what was learnt of agents, and how far each open workflow has come."""
+
+from collections.abc import Hashable, Iterator
+from operator import attrgetter
+
+from kairos.core.agent_key import AgentKey, agent_key
+from kairos.core.events import PlanDeclared, ProfilesLearnt
+from kairos.core.learnt import POOLED, AgentProfile, Distribution, RemainingModel
+from kairos.core.model import Request
+from kairos.core.position import features
+from kairos.core.scheduler.active_calls import ActiveCalls, PendingCall
+from kairos.core.scheduler.declared_work import DeclaredPlans, DeclaredWork, untaught_us
+from kairos.core.scheduler.output_lengths import OutputLengths
+from kairos.core.shared_lru import SharedLru
+from kairos.core.workflow_tracker import IDLE_US, WorkflowKey, WorkflowTracker, workflow_key
+
+_REMAINING_US = attrgetter("remaining_us")
+_MAX_APPS = 1_000  # of which no workflow has ended yet
+
+
+class WorkEstimates:
+    """Changed by facts only, through the balancer. `epoch` rises when what was learnt changes."""
+
+    def __init__(self, *, idle_us: int = IDLE_US) -> None:
+        self.epoch = 0
+        self.kendall_tau: float | None = None  # of the ranks, against the order of the means
+        self.positions = WorkflowTracker(idle_us=idle_us)
+        self._answers = OutputLengths()
+        self._profiles: dict[AgentKey, AgentProfile] = {}
+        self._models: dict[tuple[str, str], RemainingModel] = {}
+        self._ranks: dict[AgentKey, float] = {}
+        # Of an app without a model, the most that a workflow was served.
+        self._attained_us: SharedLru[tuple[str, str], int] = SharedLru(_MAX_APPS)
+        self._plans = DeclaredPlans()
+        self._standings: dict[str, PendingCall] = {}
+        self._together: dict[WorkflowKey, ActiveCalls] = {}
+
+    def learn(self, event: ProfilesLearnt) -> None:
+        for key in event.forgotten:
+            self._profiles.pop(key, None)
+            self._ranks.pop(key, None)
+            if key[2] == POOLED:
+                self._models.pop(key[:2], None)
+        for profile in event.profiles:
+            self._profiles[profile.key] = profile
+            self._answers.told(profile)
+        self._ranks.update((rank.key, rank.rank) for rank in event.ranks)
+        if event.kendall_tau is not None:
+            self.kendall_tau = event.kendall_tau
+        for model in event.models:
+            self._models[model.tenant, model.app] = model
+            self._attained_us.remove(model.tenant, (model.tenant, model.app))
+        self.epoch += 1
+
+    def declare(self, event: PlanDeclared) -> None:
+        """Of calls in flight nothing changes, so that their keys stay. Raises InvalidRequest."""
+        self._plans.declare(event)
+
+    def arrived(self, request: Request, at: int) -> None:
+        position, key = self.positions.arrived(request, at), workflow_key(request)
+        together = self._together.get(key)
+        if together is None:
+            plans = self._plans
+            plan = plans.of(request.tenant, request.app, request.agent) if plans else None
+            together = self._together[key] = ActiveCalls(plan)
+        standing = PendingCall(request, position, together.plan)
+        self._standings[request.id] = together.standings[request.id] = standing
+        together.open_us = None
+        if together.epoch == self.epoch and together.longest is not None:
+            self._fresh(standing)
+            together.calls_us += standing.call_us
+            if standing.remaining_us > together.longest.remaining_us:
+                together.longest = standing
+
+    def resize(self, request: Request) -> None:
+        """Take a call that waits for one with a shorter prompt."""
+        self._standings[request.id].request = request
+
+    def dispatched(self, request_id: str, at: int) -> None:
+        self.positions.dispatched(request_id, at)
+
+    def bounced(self, request_id: str, at: int) -> None:
+        self.positions.bounced(request_id, at)
+
+    def ended(
+        self,
+        request_id: str,
+        at: int,
+        completion_tokens: int | None = None,
+        used_tokens: int = 0,
+    ) -> None:
+        """Note that a call finished, failed, was cancelled or refused; one not here is ignored.
+
+        `used_tokens`: of prompt and answer, as far as it ran.
+        """
+        self.positions.ended(request_id, at, completion_tokens, used_tokens)
+        standing = self._standings.pop(request_id, None)
+        if standing is None:
+            return
+        key = workflow_key(standing.request)
+        self._note_attained(standing.request, key)
+        if completion_tokens is not None:
+            self._answers.see(standing.request, completion_tokens)
+        together = self._together[key]
+        del together.standings[request_id]
+        together.calls_us -= standing.call_us
+        if standing is together.longest:
+            together.longest = None
+        if not together.standings:
+            del self._together[key]
+
+    def workflow_ended(self, key: WorkflowKey, *, cancelled: bool = False) -> None:
+        if self._plans and not cancelled:
+            self._plans.ended(key[0], *self.positions.visits(key), self.epoch)
+        self.positions.workflow_ended(key)
+
+    def requests(self) -> Iterator[Request]:
+        """All calls that wait or run, in order of arrival."""
+        for standing in self._standings.values():
+            yield standing.request
+
+    def workflows(self) -> Iterator[WorkflowKey]:
+        """Those that have calls that wait or run."""
+        return iter(self._together)
+
+    def request(self, request_id: str) -> Request | None:
+        """A call that waits or runs."""
+        standing = self._standings.get(request_id)
+        return standing.request if standing is not None else None
+
+    def is_alone(self, workflow: WorkflowKey) -> bool:
+        """Whether the workflow has one call in flight and no other."""
+        together = self._together.get(workflow)
+        return together is not None and len(together.standings) == 1
+
+    def in_flight(self, workflow: WorkflowKey) -> Iterator[Request]:
+        """The calls of the workflow that wait or run, in order of arrival."""
+        together = self._together.get(workflow)
+        if together is not None:
+            for standing in together.standings.values():
+                yield standing.request
+
+    def left_us(self, request: Request) -> float:
+        """Expected execution latency of all that is left of the request's workflow: what remains
+        from the longest of its calls in flight on, and the other calls in flight themselves. Where
+        a plan was declared: these calls, and all that are to come."""
+        together = self._together[workflow_key(request)]
+        if together.longest is None or together.epoch != self.epoch:
+            standings = [self._fresh(each) for each in together.standings.values()]
+            together.longest = max(standings, key=_REMAINING_US)
+            together.calls_us = sum([each.call_us for each in standings])
+            together.epoch, together.open_us = self.epoch, None
+        if together.plan is not None:
+            if together.open_us is None:
+                together.open_us = self._open_us(workflow_key(request), together.plan)
+            return together.calls_us + together.open_us
+        longest = together.longest
+        return longest.remaining_us + together.calls_us - longest.call_us
+
+    def whole_us(self, request: Request) -> float:
+        """Return the expected execution latency of its workflow, what has ended included."""
+        served_us, _ = self.positions.attained(workflow_key(request))
+        return served_us + self.left_us(request)
+
+    def follows_plan(self, request: Request) -> bool:
+        """Whether what remains of the request, which is in flight, follows from a declared plan."""
+        return self._standings[request.id].plan is not None
+
+    def to_come_us(self, key: WorkflowKey) -> float | None:
+        """Expected execution latency of the calls of its declared plan that have not come yet, of
+        a workflow with calls in flight; None: it follows no such plan."""
+        plan = self._together[key].plan
+        return None if plan is None else self._open_us(key, plan)
+
+    def _open_us(self, key: WorkflowKey, plan: DeclaredWork) -> float:
+        plan.price(self.epoch, self._profiles)
+        return plan.open_us(self.positions.visits(key)[1])
+
+    def published(self, key: AgentKey) -> tuple[AgentProfile | None, float | None]:
+        """What was learnt of just this agent, and its rank."""
+        return self._profiles.get(key), self._ranks.get(key)
+
+    def profile(self, request: Request) -> AgentProfile | None:
+        """What is known of the agent; else of its app; else of its tenant; else of all; None while
+        nothing is."""
+        tenant, app = request.tenant, request.app or ""
+        profiles = self._profiles
+        return (
+            profiles.get((tenant, app, request.agent or ""))
+            or profiles.get((tenant, app, POOLED))
+            or profiles.get((tenant, POOLED, POOLED))
+            or profiles.get((POOLED, POOLED, POOLED))
+        )
+
+    def rank(self, request: Request) -> float | None:
+        """The agent's rank; else that of its app; else of its tenant; else of all; None while
+        nothing is ranked."""
+        ranks = self._ranks
+        if not ranks:
+            return None
+        tenant, app, _ = key = agent_key(request)
+        if (rank := ranks.get(key)) is not None:
+            return rank
+        wider = (tenant, app, POOLED), (tenant, POOLED, POOLED), (POOLED, POOLED, POOLED)
+        return next((ranks[each] for each in wider if each in ranks), None)
+
+    def model(self, request: Request) -> RemainingModel | None:
+        """The model of the request's app; else of its tenant; else of all; None while there is
+        none."""
+        models, tenant = self._models, request.tenant
+        return (
+            models.get((tenant, request.app or ""))
+            or models.get((tenant, POOLED))
+            or models.get((POOLED, POOLED))
+        )
+
+    def kind(self, request: Request) -> Hashable:
+        """Of calls of one kind the same is known."""
+        return agent_key(request)
+
+    def completion_tokens(self, request: Request) -> Distribution | None:
+        """Of the answers to calls like this one; None while nothing is known."""
+        return self._answers.distribution(request)
+
+    def latency_us(self, request: Request) -> Distribution | None:
+        """Of the execution of calls like this one; None while nothing is known."""
+        profile = self.profile(request)
+        return profile.call_us if profile is not None else None
+
+    def call_us(self, request: Request) -> int:
+        """Expected execution latency of the call alone, at least 1."""
+        standing = self._standings.get(request.id)
+        if standing is not None and standing.epoch == self.epoch and standing.request is request:
+            return standing.call_us
+        return _call_us(request, self.profile(request))
+
+    def remaining_us(self, request: Request) -> float:
+        """Expected execution latency of the request's workflow from this call on, this included.
+
+        The request is in flight: where it stands counts, not only whose it is.
+        """
+        return self._fresh(self._standings[request.id]).remaining_us
+
+    def looked_at_us(self, request: Request) -> float:
+        """The same, for whoever only looks. Nothing is kept of it: what was found of some app may
+        change between two facts, and decisions must not depend on who looked when."""
+        standing = self._standings[request.id]
+        if standing.epoch == self.epoch:
+            return standing.remaining_us
+        profile = self.profile(request)
+        seen = PendingCall(request, standing.position, standing.plan)
+        seen.features, seen.call_us = standing.features, _call_us(request, profile)
+        return self._estimate(seen, profile)
+
+    def _fresh(self, standing: PendingCall) -> PendingCall:
+        if standing.epoch != self.epoch:
+            profile = self.profile(standing.request)
+            standing.call_us = _call_us(standing.request, profile)
+            standing.remaining_us = self._estimate(standing, profile)
+            standing.epoch = self.epoch
+        return standing
+
+    def _estimate(self, standing: PendingCall, profile: AgentProfile | None) -> float:
+        request = standing.request
+        if standing.plan is not None:
+            standing.plan.price(self.epoch, self._profiles)
+            return max(1.0, standing.call_us + standing.plan.after_us(request.agent))
+        model = self.model(request)
+        if model is not None:
+            if standing.features is None:
+                standing.features = features(standing.position)
+            estimate = model.remaining_us(request.agent or "", standing.features)
+        else:
+            estimate = standing.call_us if profile is None else profile.remaining_us.mean
+        attained_us = self._attained_us.get((request.tenant, request.app or "")) or 0
+        return max(1.0, estimate, attained_us)
+
+    def _note_attained(self, request: Request, workflow: WorkflowKey) -> None:
+        """While no workflow of an app has ended, what is known of others says too little of it:
+        short ones end first. It is expected to need as much again as any of its own had so far."""
+        app = request.tenant, request.app or ""
+        if app in self._models:
+            return
+        attained = self._attained_us
+        known_us, (served_us, _) = attained.get(app), self.positions.attained(workflow)
+        if known_us is None:
+            if attained.has_room(request.tenant):
+                attained.put(request.tenant, app, served_us)
+        elif served_us > known_us:
+            attained.put(request.tenant, app, served_us)
+        else:
+            attained.touch(request.tenant, app)
+
+
+def _call_us(request: Request, profile: AgentProfile | None) -> int:
+    if profile is not None:
+        return max(1, int(profile.call_us.mean))
+    return int(untaught_us(request.prompt_tokens, request.completion_tokens))

@@ -1,0 +1,137 @@
+"""An engine as a child process, which never outlives what started it.
+
+Each child leads a session of its own, so that it can be ended whole and a Ctrl-C in the terminal
+reaches only us. Three things end it: `end_all`; our death, even by SIGKILL
+(`kairos.engines.child`); its own failure. Whatever it has started ends with it.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from kairos.core.errors import SetupError
+from kairos.host import child_process
+
+GRACE_S = 5.0  # vLLM takes two to leave in order
+LAST_LINES = 20
+READY = b"ready "
+_PART_BYTES = 64 << 10
+_LINE_BYTES = 4 << 10  # that are kept of a line
+
+
+class EngineProcess:
+    """One engine process, and the reader of all that it prints: a full pipe would stop it."""
+
+    def __init__(
+        self,
+        name: str,
+        process: asyncio.subprocess.Process,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self._process = process
+        self._on_failure = on_failure
+        self._url: str | None = None
+        self._started = asyncio.Event()  # or failed to
+        self._said: deque[bytes] = deque(maxlen=LAST_LINES)
+        self._is_gone = self._is_wanted_gone = False
+        self._following = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        reading = asyncio.create_task(self._read())
+        await self._process.wait()
+        self.signal(signal.SIGKILL)  # to what it leaves behind, which holds our pipe open
+        self._is_gone = True
+        await reading
+        self._started.set()
+        if self._url is not None and not self._is_wanted_gone:
+            self._on_failure(f"{self.name} has ended: {self._last_words()}")
+
+    async def _read(self) -> None:
+        """Whatever it is: a line may be longer than a `StreamReader` reads whole."""
+        assert self._process.stdout is not None
+        rest = b""
+        while part := await self._process.stdout.read(_PART_BYTES):
+            *lines, rest = (rest + part).split(b"\n")
+            rest = rest[-_PART_BYTES:]
+            for line in lines:
+                self._take(line + b"\n")
+        self._take(rest)
+
+    def _take(self, line: bytes) -> None:
+        if line.startswith(READY):
+            self._url = line.removeprefix(READY).decode().strip()
+            self._started.set()
+        elif line:
+            self._said.append(line[-_LINE_BYTES:])
+
+    def _last_words(self) -> str:
+        return b"".join(self._said).decode(errors="replace").strip() or "it said nothing"
+
+    async def url(self, limit_s: float) -> str:
+        """Where it serves, once it does.
+
+        Raises:
+            SetupError: it ended, or has not become ready in time.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._started.wait()
+        except TimeoutError:
+            raise SetupError(f"{self.name} is not ready after {limit_s:.0f} s") from None
+        if self._url is None:
+            raise SetupError(f"{self.name} ended while it was starting: {self._last_words()}")
+        return self._url
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the whole group, which can outlive its leader."""
+        if not self._is_gone:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def end(self) -> None:
+        """Ask it to end."""
+        self._is_wanted_gone = True
+        self.signal(signal.SIGTERM)
+
+    async def ended(self) -> None:
+        await asyncio.wait([self._following])  # unlike `await`, cancels nothing when cancelled
+
+
+async def start_process(
+    name: str,
+    module: str,
+    arguments: Sequence[str],
+    on_failure: Callable[[str], None] = lambda _: None,
+) -> EngineProcess:
+    """`module` as a program, with these arguments. It prints `ready URL` once it serves.
+    `on_failure` is told in a line when it has ended after that, and nobody asked it to."""
+    process = await child_process.start_child(
+        *(sys.executable, "-m", "kairos.engines.child", module, *arguments),
+        stdin=child_process.PIPE,
+        stdout=child_process.PIPE,
+        stderr=child_process.STDOUT,
+        start_new_session=True,
+    )
+    return EngineProcess(name, process, on_failure)
+
+
+async def end_all(processes: Sequence[EngineProcess]) -> None:
+    """Ask them to end; kill those that have not after a while. None is left, however this ends."""
+    for each in processes:
+        each.end()
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(_all_ended(processes), GRACE_S)
+    finally:  # a second cancellation, too, cuts the grace short
+        for each in processes:
+            each.signal(signal.SIGKILL)
+        await _all_ended(processes)
+
+
+async def _all_ended(processes: Sequence[EngineProcess]) -> None:
+    await asyncio.gather(*(each.ended() for each in processes))

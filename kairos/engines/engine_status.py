@@ -1,0 +1,128 @@
+"""What the metrics of an engine say of it: its load, its KV cache, and which kind it is.
+
+An engine may show one series for each of several cores (data parallel), labelled apart: counts are
+added up. A value that cannot be is not told.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from kairos.core.events import InstanceStatus
+from kairos.engines.kinds import KINDS, VLLM, EngineKind, Series
+from kairos.engines.metrics_text import MetricSample, Names
+
+Samples = Mapping[str, Sequence[MetricSample]]
+
+_CACHE_CONFIG = "vllm:cache_config_info"
+_STARTED = "process_start_time_seconds"
+_names = Names((*(name for kind in KINDS for name in kind.series.names()), _CACHE_CONFIG, _STARTED))
+_COUNTED = 1 << 48
+
+
+class KvCache(msgspec.Struct, frozen=True):
+    """What vLLM says of its KV cache; None is what it does not."""
+
+    engines: int = 1  # that show themselves as one, with a cache each
+    kv_tokens: int | None = None  # that running calls can hold, in all of them
+    block_size: int | None = None  # tokens
+    prefix_caching: bool | None = None
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """What a text of metrics says."""
+
+    status: InstanceStatus | None  # None: it says nothing of it
+    cache: KvCache | None  # None: it is not vLLM's
+    started_at_s: float | None  # when the process was started, by its own clock
+    kind: EngineKind | None  # None: the metrics do not show it
+
+
+def read_metrics(instance_id: str, text: bytes) -> Metrics:
+    samples = _names.read(text)
+    started = samples.get(_STARTED, ())
+    kind = _kind(samples)
+    return Metrics(
+        status=_status(instance_id, samples, kind.series) if kind is not None else None,
+        cache=_cache(samples.get(_CACHE_CONFIG, ())),
+        started_at_s=started[0].value if started else None,
+        kind=kind,
+    )
+
+
+def _kind(samples: Samples) -> EngineKind | None:
+    if _CACHE_CONFIG in samples:
+        return VLLM
+    return next(
+        (kind for kind in KINDS if not samples.keys().isdisjoint(kind.series.names())), None
+    )
+
+
+def _status(instance_id: str, samples: Samples, series: Series) -> InstanceStatus | None:
+    status = InstanceStatus(
+        instance_id=instance_id,
+        kv_used=_mean_share(_first(samples, series.kv_used)),
+        running=_total(_first(samples, series.running)),
+        waiting=_total(_first(samples, series.waiting)),
+        waiting_for_room=_total(_first(samples, series.waiting_by_reason), _is_for_room),
+        preemptions=_total(_first(samples, series.preemptions)),
+        queried_tokens=_total(_first(samples, series.queried_tokens)),
+        cached_tokens=_total(_first(samples, series.cached_tokens)),
+    )
+    return status if status != InstanceStatus(instance_id) else None
+
+
+def _first(samples: Samples, names: Sequence[str]) -> Sequence[MetricSample]:
+    return next((samples[name] for name in names if name in samples), ())
+
+
+def _is_for_room(sample: MetricSample) -> bool:
+    return sample.labels.get("reason") == "capacity"
+
+
+def _total(
+    samples: Sequence[MetricSample], wanted: Callable[[MetricSample], bool] = lambda _: True
+) -> int | None:
+    values = [sample.value for sample in samples if wanted(sample)]
+    counts = [_count(value) for value in values]
+    known = [count for count in counts if count is not None]
+    total = sum(known)
+    return total if known and len(known) == len(counts) and total < _COUNTED else None
+
+
+def _count(value: float | None) -> int | None:
+    is_count = value is not None and 0 <= value < _COUNTED and value.is_integer()
+    return int(value) if value is not None and is_count else None
+
+
+def _mean_share(samples: Sequence[MetricSample]) -> float | None:
+    """Of all engines' memory together: it is the same in each."""
+    values = [sample.value if sample.value is not None else math.nan for sample in samples]
+    if not values or not all(0 <= value <= 1 for value in values):
+        return None
+    return sum(values) / len(values)
+
+
+def _cache(samples: Sequence[MetricSample]) -> KvCache | None:
+    """The blocks are told for all engines together, one of each is vLLM's own and holds nothing.
+    The size in tokens is told for one engine; it is the smaller one where layers of several kinds
+    share the blocks, so that a token takes more than one place."""
+    if not samples:
+        return None
+    labels, engines = samples[0].labels, len(samples)
+    told = labels.get("enable_prefix_caching")
+    block_size = _whole(labels.get("effective_attention_block_size")) or _whole(
+        labels.get("block_size")
+    )
+    blocks, size = _whole(labels.get("num_gpu_blocks")), _whole(labels.get("kv_cache_size_tokens"))
+    kv_tokens = None
+    if blocks and block_size and blocks > engines:
+        kv_tokens = (blocks - engines) * block_size
+        kv_tokens = min(kv_tokens, size * engines) if size else kv_tokens
+    return KvCache(engines, kv_tokens, block_size, None if told is None else told == "True")
+
+
+def _whole(told: str | None) -> int | None:
+    return int(told) if told is not None and re.fullmatch("[1-9][0-9]{0,11}", told) else None

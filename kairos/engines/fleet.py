@@ -1,0 +1,257 @@
+"""The instances that this process uses: those that its settings name, and those that an operator
+added while it runs.
+
+One that is taken out drains. For those who decide it has left, so it gets nothing more, and what
+waits goes elsewhere; what runs there goes on to its end, and then the instance is gone. Settings
+that are read again win for what they name: that is there, as they say; what they named before and
+do not name any more drains; what they never named stays.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from kairos.core.balancer import Balancer
+from kairos.core.errors import InvalidRequest
+from kairos.core.model import Phase
+from kairos.engines.engine_probe import Target
+from kairos.engines.kinds import VLLM
+from kairos.engines.monitor import Monitor
+from kairos.proxy.engine_client import Upstream
+from kairos.settings.config import MAX_NUM_SEQS
+from kairos.settings.engines import MAX_ENGINES, EngineSettings
+from kairos.settings.tls import TlsFiles
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # between two looks whether what drains has come to its end
+
+
+class InstanceExists(InvalidRequest):
+    """An instance with that address is here already."""
+
+    status = 409
+    code = "instance_exists"
+    retries = False
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(f"the instance {instance_id} is here already; to change it, remove it")
+
+
+class TooManyInstances(InvalidRequest):
+    """There are as many instances as there may be."""
+
+    status = 409
+    code = "too_many_instances"
+    retries = False
+
+    def __init__(self) -> None:
+        super().__init__(f"there are {MAX_ENGINES} instances, which is the limit")
+
+
+class InstanceNotFound(InvalidRequest):
+    """There is no such instance here."""
+
+    status = 404
+    code = "instance_not_found"
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(f"there is no instance '{instance_id[:200]}' here")
+
+
+class KeyNotNamed(InvalidRequest):
+    """Whoever reaches the operators' routes could else have any secret of the environment sent to
+    a URL of theirs."""
+
+    code = "key_not_named"
+
+    def __init__(self, variable: str) -> None:
+        super().__init__(
+            f"api_key_env: no engine of the settings names the variable '{variable[:200]}'; only "
+            "the settings can bring in another key"
+        )
+
+
+class TlsFilesNotNamed(InvalidRequest):
+    """They could else choose what is shown to a URL of theirs, and who is believed."""
+
+    code = "tls_files_not_named"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "ca, client_certificate, client_key: no engine of the settings names these files; only "
+            "the settings can bring in others"
+        )
+
+
+class InstanceView(msgspec.Struct, frozen=True):
+    """An instance as operators see it."""
+
+    id: str
+    url: str
+    state: Literal["in_use", "not_in_use", "draining"]
+    problem: str | None  # why it is not in use
+    running: int  # calls in flight there, as far as this process knows of them
+    named: bool  # by the settings
+    phase: Phase = "both"  # prefill: it computes prompts for others, and takes no calls itself
+
+
+class Fleet:
+    """Owns which instances there are; the monitor says of each how it is."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        upstreams: dict[str, Upstream],
+        running: Callable[[str], int],
+        balancer: Callable[[], Balancer],
+        on_change: Callable[[tuple[EngineSettings, ...], tuple[str, ...]], None] = lambda *_: None,
+    ) -> None:
+        """`upstreams`: where this process may send calls, by id, which is changed here; `running`:
+        how many calls of this process were told to go to an instance, and have not ended.
+        `balancer` gives the one that decides now, as far as that is here. `on_change` hears which
+        instances there are, and which of them drain, before anybody is sent there."""
+        self._on_change = on_change
+        self._monitor = monitor
+        self._upstreams, self._calls_running = upstreams, running
+        self._balancer = balancer
+        self._engines: dict[str, EngineSettings] = {}
+        self._named: dict[str, EngineSettings] = {}  # by the settings, when read last
+        self._draining: set[str] = set()
+
+    def follow(self, named: Sequence[EngineSettings]) -> None:
+        """Use what the settings name from now on."""
+        before, self._named = self._named, {each.id: each for each in named}
+        for instance_id in before.keys() - self._named.keys():
+            if instance_id in self._engines:
+                self.drain(instance_id)
+        for each in named:
+            if self._engines.get(each.id) != each or each.id in self._draining:
+                self._use(each)
+
+    def add(self, engine: EngineSettings) -> InstanceView:
+        """Use one more. One that drains is used again, as it is described now.
+
+        Raises:
+            InstanceExists, TooManyInstances, KeyNotNamed, TlsFilesNotNamed: nothing has changed.
+        """
+        if engine.id in self._engines and engine.id not in self._draining:
+            raise InstanceExists(engine.id)
+        if engine.id not in self._engines and len(self._engines) >= MAX_ENGINES:
+            raise TooManyInstances
+        named = self._named.values()
+        keys = {each.api_key_env for each in named}
+        if engine.api_key_env is not None and engine.api_key_env not in keys:
+            raise KeyNotNamed(engine.api_key_env)
+        if engine.tls != TlsFiles() and all(engine.tls != each.tls for each in named):
+            raise TlsFilesNotNamed
+        logger.info("instance %s was added", engine.id)
+        self._use(engine)
+        return self._view(engine.id)
+
+    def drain(self, instance_id: str) -> InstanceView:
+        """Send it nothing more; it is gone once nothing runs there.
+
+        Raises:
+            InstanceNotFound: there is none of that name.
+        """
+        if instance_id not in self._engines:
+            raise InstanceNotFound(instance_id)
+        self._draining.add(instance_id)
+        self._changed()
+        self._monitor.forget(instance_id)
+        view = self._view(instance_id)
+        logger.info("instance %s takes no more calls; %d run there", instance_id, view.running)
+        return view
+
+    def restore(self, engines: Iterable[EngineSettings], draining: Iterable[str]) -> None:
+        """Go on with the instances that a process before this one had: those that were added by
+        hand, and without those that were removed by hand."""
+        engines = tuple(engines)
+        for instance_id in self._named.keys() - {each.id for each in engines}:
+            self.drain(instance_id)
+        for each in engines:
+            if each.id not in self._named and each.id not in self._engines:
+                self._use(each)
+        for instance_id in draining:
+            if instance_id in self._engines:
+                self.drain(instance_id)
+
+    def views(self) -> list[InstanceView]:
+        return [self._view(instance_id) for instance_id in self._engines]
+
+    def draining(self) -> dict[str, int]:
+        """How many calls still run on each that drains, by id."""
+        return {each: self._running(each) for each in sorted(self._draining)}
+
+    async def run(self) -> None:
+        """Let go of what has drained, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for instance_id, running in self.draining().items():
+                if not running:
+                    self._let_go(instance_id)
+
+    def _use(self, engine: EngineSettings) -> None:
+        """Calls that run there go on as they began."""
+        target = _target(engine)
+        self._engines[engine.id] = engine
+        self._draining.discard(engine.id)
+        self._upstreams[engine.id] = target.upstream
+        self._changed()
+        self._monitor.watch(target)
+
+    def _let_go(self, instance_id: str) -> None:
+        logger.info("instance %s is gone", instance_id)
+        self._draining.remove(instance_id)
+        del self._engines[instance_id]
+        del self._upstreams[instance_id]
+        self._changed()
+
+    def _changed(self) -> None:
+        self._on_change(tuple(self._engines.values()), tuple(sorted(self._draining)))
+
+    def _running(self, instance_id: str) -> int:
+        """On standby nothing is booked here, but calls may run through this process."""
+        booked = self._balancer().ledger.running(instance_id)
+        return booked or self._calls_running(instance_id)
+
+    def _view(self, instance_id: str) -> InstanceView:
+        problem = self._monitor.problems.get(instance_id)
+        state: Literal["in_use", "not_in_use"] = "in_use" if problem is None else "not_in_use"
+        return InstanceView(
+            instance_id,
+            self._engines[instance_id].url,
+            "draining" if instance_id in self._draining else state,
+            problem,
+            self._running(instance_id),
+            instance_id in self._named,
+            self._engines[instance_id].phase,
+        )
+
+
+def upstream_of(engine: EngineSettings) -> Upstream:
+    key = os.environ[engine.api_key_env] if engine.api_key_env else None
+    base_url = engine.url.rstrip("/").removesuffix("/v1")
+    # The settings' `priority` is vLLM's: of the others none takes it from a header.
+    return Upstream(
+        *(engine.id, base_url, key),
+        priority_header=VLLM.priority_header,
+        tls=engine.tls,
+    )
+
+
+def _target(engine: EngineSettings) -> Target:
+    return Target(
+        upstream_of(engine),
+        max_num_seqs=engine.max_num_seqs or MAX_NUM_SEQS,
+        kv_tokens=engine.kv_tokens,
+        priority=engine.priority,
+        token_us=engine.token_us,
+        phase=engine.phase,
+        usd_per_hour=engine.usd_per_hour,
+    )

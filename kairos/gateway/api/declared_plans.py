@@ -1,0 +1,53 @@
+"""The route by which a caller declares the plan of its app's workflows."""
+
+import re
+
+import msgspec
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response
+
+from kairos.core.declared_plan import PlannedWork, check_plan
+from kairos.core.errors import InvalidRequest
+from kairos.core.events import PlanDeclared
+from kairos.core.model import IDENTIFIER
+from kairos.core.ports import FactSink
+from kairos.gateway.auth.access import Access, authorization
+from kairos.gateway.server.small_body import small_body
+
+MOST_BYTES = 32 << 10  # of a plan: what one says of it must fit a message of the bus
+
+_NAME = re.compile(IDENTIFIER)
+_DECODER = msgspec.json.Decoder(PlannedWork)
+
+
+class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `PUT /v1/plans/{app}`."""
+
+    id: str  # the app whose workflows it holds for
+    object: str = "plan"
+    operators: int
+
+
+def add_plans(app: FastAPI, access: Access, told: FactSink) -> None:
+    @app.put("/v1/plans/{name:path}")
+    async def put(request: HttpRequest, name: str) -> Response:
+        """It holds for workflows that have no call in flight. A key of an app speaks for that."""
+        caller = await access.admitted(authorization(request))
+        of_app = caller.app or name
+        if not _NAME.match(of_app):
+            raise InvalidRequest("the app's name has 1 to 128 letters, digits and _.:@/+=-")
+        plan = read_plan(await small_body(request, MOST_BYTES))
+        told.feed(PlanDeclared(caller.tenant, of_app, plan))
+        answer = DeclaredPlan(id=of_app, operators=len(plan.operators))
+        return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def read_plan(body: bytes) -> PlannedWork:
+    """Raises InvalidRequest."""
+    try:
+        plan = _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is no plan: {error}") from None
+    check_plan(plan)
+    return plan

@@ -1,0 +1,371 @@
+"""The OpenAI-compatible gateway: HTTP requests become calls."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from kairos.core.errors import KairosError, RequestIdTaken, RequestInFlight
+from kairos.core.header_names import ATTEMPT, RAW, REQUEST_ID
+from kairos.core.model import Request
+from kairos.core.ports import FactSink
+from kairos.gateway.api.new_request import request_of
+from kairos.gateway.api.own_models import OwnModels
+from kairos.gateway.auth.access import Callers, credential_of
+from kairos.gateway.auth.service_class import ServiceClasses
+from kairos.gateway.server.exchange import Asking
+from kairos.gateway.server.openai_errors import INTERNAL, new_id
+from kairos.host.tenant_threads import TenantThreads
+from kairos.observe.audit_log import OnError
+from kairos.observe.tracing.tracing import Tracing
+from kairos.proxy.asked import Asked
+from kairos.proxy.call import Call
+from kairos.proxy.engine import HttpEngine
+from kairos.proxy.told import OnTrouble
+from kairos.request.bodies import Bodies, Upload
+from kairos.request.body import Body, body_of
+from kairos.request.caller import Caller, KeysComing
+from kairos.request.client_response import CLIENT, ClientResponse, Receive, Scope, Send
+from kairos.request.deadlines import patience_of
+from kairos.request.identity.agent_urls import Route, names_in, route_of
+from kairos.request.identity.aliases import Aliases
+from kairos.request.identity.identity import Identity, identifier
+from kairos.request.identity.inference import Inference, UnnamedCall
+from kairos.request.identity.resolve import identity_of
+from kairos.request.kept_responses import check_response_path
+from kairos.request.large_body import BESIDE_BYTES
+from kairos.request.routes import HOT_ROUTES, check_passes, rules_of
+from kairos.request.tokens import Estimate, PromptTokens
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPT, _REQUEST_ID = RAW[ATTEMPT], RAW[REQUEST_ID]
+_NO_NAMES: Route = {}  # in a path
+READERS = 2  # threads that read large bodies; one body of a tenant at once
+
+
+class Gateway:
+    """HTTP requests as calls: of connections, and as an ASGI application."""
+
+    targets: Mapping[bytes, str] = {path.encode(): path for path in HOT_ROUTES}
+
+    def __init__(
+        self,
+        sink: FactSink,
+        engine: HttpEngine,
+        access: Callers,
+        prompts: PromptTokens,
+        aliases: Aliases,
+        inference: Inference | None,
+        *,
+        served_models: Callable[[], list[str]],
+        on_trouble: OnTrouble,
+        on_error: OnError,
+        bodies: Bodies,
+        classes: ServiceClasses,
+        tracing: Tracing | None = None,
+        salts_caches: bool = False,
+        caches_prefixes: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Put it together.
+
+        `salts_caches`: tenants share no prefix caches of engines. `caches_prefixes`: whether an
+        engine has one, as far as this process knows.
+        """
+        self.served_models, self.caches_prefixes = served_models, caches_prefixes
+        self.sink, self.engine, self.access, self.prompts = sink, engine, access, prompts
+        self.aliases, self.inference, self.classes = aliases, inference, classes
+        self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
+        self.tracing, self.pace = tracing, engine.pace
+        self.salts_caches = salts_caches
+        self.own_models: OwnModels | None = None  # beside those that engines serve
+        threads = ThreadPoolExecutor(READERS, thread_name_prefix="kairos-body")
+        self.readers = TenantThreads(threads, most=1)
+
+    def takes(self, exchange: Asking) -> bool:
+        """Return whether it is a call. Other requests for calls come by way of the application."""
+        path = exchange.path
+        return path in HOT_ROUTES or names_in(path, exchange.raw_path)[1] in HOT_ROUTES
+
+    def caller_of(self, exchange: Asking) -> str:
+        """See `Access.known_as`."""
+        headers = dict(exchange.headers)
+        return self.access.known_as(credential_of(headers), exchange.caller)
+
+    def take(self, exchange: Asking) -> None:
+        """Answer it, in time. Never raises."""
+        path, raw_path, names = exchange.path, exchange.raw_path, _NO_NAMES
+        if path not in HOT_ROUTES:
+            names, path = names_in(path, raw_path)
+            raw_path = path.encode()
+        asked = Asked(exchange.method, path, exchange.query, dict(exchange.headers))
+        GatewayCall(self, exchange, asked, raw_path, names).begin()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """As an ASGI application, but for the body and the answer, which the exchange has."""
+        asked = Asked(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]))
+        ended = asyncio.Event()
+        raw_path, names = scope["raw_path"], route_of(scope)
+        GatewayCall(self, scope[CLIENT], asked, raw_path, names, ended.set).begin()
+        await ended.wait()
+
+    def meant(
+        self, error: Exception, response: ClientResponse, caller: Caller | None
+    ) -> KairosError:
+        """What the client is told, and who hears of errors."""
+        if not isinstance(error, KairosError):  # the last resort
+            message = "call %s met an error of Kairos's own"
+            logger.error(message, response.request_id, exc_info=error)
+            error = INTERNAL
+        self.on_error(error, caller, response.caller)
+        return error
+
+
+class GatewayCall:
+    """A request for a call, from its head to the end of its answer."""
+
+    wants_answer: bool
+
+    __slots__ = (
+        "_arrived",
+        "_asked",
+        "_by_inference",
+        "_caller",
+        "_coming",
+        "_exchange",
+        "_gateway",
+        "_is_over",
+        "_names",
+        "_on_end",
+        "_prompt",
+        "_raw_path",
+        "_response",
+        "_rules",
+        "_upload",
+        "wants_answer",
+    )
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        exchange: Asking,
+        asked: Asked,
+        raw_path: bytes,
+        names: Route,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._gateway, self._exchange, self._asked = gateway, exchange, asked
+        self._raw_path, self._names = raw_path, names
+        self._on_end = on_end
+        self._is_over = False
+        self._arrived: tuple[Body, Identity] | None = None  # under the id that its client named
+        self._coming: asyncio.Task[Body] | asyncio.Task[Estimate] | None = None
+        request_id = identifier(asked.headers.get(_REQUEST_ID)) or new_id()
+        self._response = ClientResponse(request_id, exchange, exchange.caller)
+        self._rules = rules_of(asked.method, asked.path)
+        self._response.protocol = self._rules.protocol
+        self._caller: Caller | None = None
+        self._upload: Upload | None = None
+        self._prompt: Estimate | None = None
+        self._by_inference: UnnamedCall | None = None
+        self.wants_answer = False
+
+    def begin(self) -> None:
+        gateway, exchange, asked = self._gateway, self._exchange, self._asked
+        if exchange.has_left:
+            self.ended(None)
+            return
+        exchange.answering = self
+        try:
+            self._caller = caller = gateway.access.caller(credential_of(asked.headers))
+            if not gateway.access.is_open:
+                exchange.caller = self._response.caller = caller.tenant
+            check_passes(asked.method, asked.path, self._raw_path)
+            if not gateway.access.is_open:
+                check_response_path(asked.path, caller.tenant)
+            self._upload = gateway.bodies.read(asked.headers, exchange, self._response, self)
+        except KeysComing as awaited:  # who calls is known then
+            awaited.coming.add_done_callback(self._begin_again)
+        except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is Kairos's
+            self.ended(error)
+
+    def _begin_again(self, _: object) -> None:
+        self._gateway.pace.begin(self._exchange.caller, self.begin)
+
+    def took(self, content: bytes) -> None:
+        """See `BodyTaker`."""
+        self._upload = None
+        assert self._caller is not None
+        tenant = self._caller.tenant
+        salt = tenant if self._gateway.salts_caches else None
+        keeper = None if self._gateway.access.is_open else tenant
+        read = partial(body_of, self._rules, self._asked.headers, content, salt, keeper)
+        if len(content) > BESIDE_BYTES:
+            beside = self._gateway.readers.run(self._caller.tenant, read)
+            reading = self._coming = asyncio.create_task(beside)
+            reading.add_done_callback(partial(self._has_read, content))
+            return
+        try:
+            self._take(content, read())
+        except Exception as error:  # noqa: BLE001 - it is answered, and told where it is our own
+            self.ended(error)
+
+    def _has_read(self, content: bytes, reading: asyncio.Task[Body]) -> None:
+        self._coming = None
+        if self._is_over or reading.cancelled():
+            return
+        failed = reading.exception()
+        if isinstance(failed, Exception):  # not raised here, where a frame has its task
+            self.ended(failed)
+            return
+        try:
+            self._take(content, reading.result())
+        except Exception as error:  # noqa: BLE001 - as above
+            self.ended(error)
+
+    def _take(self, content: bytes, body: Body) -> None:
+        """Raises KairosError: it is refused."""
+        gateway, asked, caller = self._gateway, self._asked, self._caller
+        assert caller is not None
+        own = gateway.own_models
+        if own is not None and body.model is not None and own.takes(body.model):
+            own.begin(asked, content, caller, self._response, self)
+            return
+        identity = identity_of(asked.headers, body.told, self._names, caller, gateway.aliases)
+        tenant = caller.tenant
+        if gateway.inference is not None and self._rules.infers:
+            self._by_inference = gateway.inference.add(identity, body.prompt, tenant)
+            self.wants_answer = self._by_inference is not None
+        gateway.aliases.add_caller(identity, asked.headers, tenant)
+        prompts = gateway.prompts
+        parts = body, tenant, identity.app, identity.agent
+        if prompts.counts(body):
+            counting = self._coming = asyncio.create_task(prompts.estimate(*parts))
+            counting.add_done_callback(partial(self._estimated, body, identity))
+        else:
+            self._arrive(body, identity, prompts.estimate_at_once(*parts))
+
+    def _estimated(self, body: Body, identity: Identity, counting: asyncio.Task[Estimate]) -> None:
+        self._coming = None
+        if self._is_over or counting.cancelled():
+            return
+        failed = counting.exception()
+        if isinstance(failed, Exception):
+            self.ended(failed)
+            return
+        try:
+            self._arrive(body, identity, counting.result())
+        except Exception as error:  # noqa: BLE001 - as above
+            self.ended(error)
+
+    def _arrive(self, body: Body, identity: Identity, prompt: Estimate) -> None:
+        """Raises KairosError: it is refused."""
+        gateway, asked, response = self._gateway, self._asked, self._response
+        self._prompt = prompt
+        assert self._caller is not None
+        taken_by = gateway.engine.calls.tenant_of(response.request_id)
+        if taken_by is not None:  # another call of that name is in flight
+            if taken_by == self._caller.tenant and _ATTEMPT in asked.headers:
+                raise RequestInFlight(response.request_id)  # that very call, as it is counted
+            response.request_id = new_id()
+        named = self._asked.headers.get(_REQUEST_ID) == response.request_id.encode()
+        self._arrived = (body, identity) if named else None
+        rules = self._rules
+        request = request_of(
+            response.request_id,
+            asked,
+            body,
+            identity,
+            self._caller,
+            gateway.classes,
+            prompt=prompt,
+            now=gateway.sink.now(),
+        )
+        if rules.needs_memory:
+            request, sink = self._follow(request, streams=body.stream)
+        else:
+            sink = gateway.engine.at_once.beside(gateway.sink)
+        call = Call(
+            request,
+            asked,
+            body,
+            response,
+            sink,
+            gateway.engine,
+            self,
+            gateway.on_trouble,
+            ends_workflow=identity.ends_workflow
+            or (rules.needs_memory and identity.workflow_id is None and self._by_inference is None),
+            tries_again=rules.is_retried or not rules.needs_memory,
+            patience_s=patience_of(asked.headers, gateway.sink.now()),
+        )
+        call.begin(request.deadline_at)
+
+    def _is_id_taken(self, error: Exception) -> bool:
+        """Return whether another call has the id, in another process: see `_arrive`."""
+        if not isinstance(error, KairosError):
+            return False
+        is_attempt = _ATTEMPT in self._asked.headers
+        return error.code == RequestIdTaken.code or (
+            error.code == RequestInFlight.code and not is_attempt
+        )
+
+    def _arrive_anew(self, body: Body, identity: Identity) -> None:
+        """Arrive under an id that nobody else can have."""
+        self._response.request_id = new_id()
+        assert self._prompt is not None
+        try:
+            self._arrive(body, identity, self._prompt)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.ended(error)
+
+    def _follow(self, request: Request, *, streams: bool) -> tuple[Request, FactSink]:
+        """Record the call, where its trace is recorded."""
+        tracing, sink = self._gateway.tracing, self._gateway.sink
+        if tracing is None:
+            return request, sink
+        return tracing.follow(request, self._asked, sink, streams=streams)
+
+    def refused(self, error: KairosError) -> None:
+        """See `BodyTaker`."""
+        self.ended(error)
+
+    def client_left(self) -> None:
+        """See `Answering`: before the call has arrived."""
+        self.ended(None)
+
+    def client_drained(self) -> None:
+        """See `Answering`: nothing waits for it yet."""
+
+    def counted(self, prompt_tokens: int) -> None:
+        """See `Owner`."""
+        if self._prompt is not None:
+            self._gateway.prompts.learn(self._prompt, prompt_tokens)
+
+    def answered(self, answer: bytes | bytearray, *, streamed: bool) -> None:
+        """See `Owner`."""
+        inference, asked = self._gateway.inference, self._by_inference
+        if inference is not None and asked is not None:
+            inference.answered(asked, self._response.request_id, answer, streamed=streamed)
+
+    def ended(self, error: Exception | None) -> None:
+        """See `Owner`."""
+        if self._is_over:
+            return
+        if self._arrived is not None and error is not None and self._is_id_taken(error):
+            self._arrive_anew(*self._arrived)
+            return
+        self._is_over = True
+        response = self._response
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.stop()
+        if self._coming is not None:
+            self._coming.cancel()
+        self._exchange.answering = None
+        self._gateway.bodies.end(response)
+        if error is not None:
+            response.fail(self._gateway.meant(error, response, self._caller))
+        if self._on_end is not None:
+            self._on_end()

@@ -1,0 +1,70 @@
+"""The routes that list models, and tell of one."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from kairos.core.errors import KairosError, ModelNotFound
+from kairos.engines.engine_limits import ModelCard
+from kairos.gateway.api.own_models import NamesOf
+from kairos.gateway.auth.access import Access, credential_of
+from kairos.gateway.server.openai_errors import send_error, send_whole
+from kairos.observe.audit_log import AuditLog
+from kairos.request.client_response import Receive, Scope, Send
+
+_ALL = "/v1/models"
+_JSON = ((b"content-type", b"application/json"),)
+
+
+class Models:
+    """Answers `/v1/models` and what is beneath it: a `RouteTaker`."""
+
+    def __init__(
+        self,
+        access: Access,
+        served_models: Callable[[], Awaitable[Mapping[str, ModelCard]]],
+        own_models: NamesOf | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
+        """`own_models`: those that Kairos has itself, beside engines'. `audit`: is told who is
+        refused."""
+        self._access, self._served, self._own = access, served_models, own_models
+        self._audit = audit
+
+    def takes(self, scope: Scope) -> bool:
+        """See `RouteTaker`."""
+        path: str = scope["path"]
+        return scope["method"] == "GET" and (path == _ALL or path.startswith(f"{_ALL}/"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """See `RouteTaker`."""
+        try:
+            answer = await self._answer(scope)
+        except KairosError as error:
+            if self._audit is not None:
+                client = scope["client"]
+                self._audit.refused(error, None, None if client is None else client[0])
+            await send_error(error, send)
+            return
+        await send_whole(send, 200, msgspec.json.encode(answer), _JSON)
+
+    async def _answer(self, scope: Scope) -> dict[str, object]:
+        shown = credential_of(dict(scope["headers"]))
+        caller = await self._access.admitted(shown)
+        own = [] if self._own is None else await self._own(caller.tenant)
+        known = {**await self._served(), **dict.fromkeys(own, ModelCard())}
+        if scope["path"] == _ALL:
+            return {"object": "list", "data": [_model(*each) for each in known.items()]}
+        name = scope["path"].removeprefix(f"{_ALL}/")
+        if name not in known:
+            raise ModelNotFound(name, [*known])
+        return _model(name, known[name])
+
+
+def _model(name: str, card: ModelCard) -> dict[str, object]:
+    told: dict[str, object] = {"id": name, "object": "model", "created": 0, "owned_by": "kairos"}
+    if card.max_model_len is not None:
+        told["max_model_len"] = card.max_model_len
+    if card.parent is not None:
+        told["parent"] = card.parent
+    return told

@@ -1,0 +1,56 @@
+"""A call, as the balancer is to know it: of what its HTTP request says, and who makes it."""
+
+from kairos.core.model import Request, Sources
+from kairos.gateway.auth.service_class import ServiceClasses
+from kairos.proxy.asked import Asked
+from kairos.request.body import Body
+from kairos.request.budgets import budget_of
+from kairos.request.caller import Caller
+from kairos.request.deadlines import deadline_of
+from kairos.request.identity.identity import Identity
+from kairos.request.tokens import Estimate
+
+
+def request_of(
+    request_id: str,
+    asked: Asked,
+    body: Body,
+    identity: Identity,
+    caller: Caller,
+    classes: ServiceClasses,
+    *,
+    prompt: Estimate,
+    now: int,
+) -> Request:
+    """Return the call's request.
+
+    Raises:
+        KairosError: a header is not what it must be, or the class is not the caller's to use.
+    """
+    service_class = classes.of(asked.headers, caller)
+    deadline_at = deadline_of(asked.headers, now, streams=body.stream)
+    return Request(
+        id=request_id,
+        tenant=caller.tenant,
+        workflow_id=identity.workflow_id or request_id,
+        app=identity.app,
+        agent=identity.agent,
+        upstream=identity.upstream,
+        parent_ids=identity.parent_ids,
+        sources=Sources(**identity.sources),
+        attempt=identity.attempt,
+        key=caller.key,
+        service_class=service_class,
+        deadline_at=classes.deadline(service_class, deadline_at, now),
+        budget=budget_of(asked.headers),
+        model=body.model,
+        workflow_started_at=min(identity.started_at or now, now),
+        arrived_at=now,
+        prompt_tokens=prompt.tokens,
+        least_prompt_tokens=prompt.least,
+        completion_tokens=body.completion_tokens,
+        completion_limit=body.completion_limit,
+        sequences=body.sequences,
+        prefix=body.prefix,
+        prefix_units=body.prefix_units,
+    )

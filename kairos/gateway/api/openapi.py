@@ -1,0 +1,284 @@
+"""What the gateway says of itself at `/openapi.json`: the routes that Kairos reads or answers.
+
+Of a body it describes what Kairos reads; the rest is between client and engine, and goes through.
+Schemas of Kairos's own answers are made from their types.
+"""
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from kairos import __version__
+from kairos.core import header_names
+from kairos.core.declared_plan import PlannedWork
+from kairos.core.entitlements import CLASSES
+from kairos.core.model import IDENTIFIER, PARENTS_LIMIT
+from kairos.core.orchestrator.workflow import MAX_CALLS
+from kairos.gateway.api.declared_plans import DeclaredPlan
+from kairos.gateway.api.insight import AGENTS, CALLS, MAX_AGENTS, MAX_OFFSET, Ended
+from kairos.observe.views import AgentsView, WorkflowView
+from kairos.request.budgets import MAX_BUDGET
+from kairos.request.deadlines import MAX_MS
+from kairos.request.identity.declared import ATTEMPT_LIMIT
+from kairos.request.parameters import (
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_MESSAGES,
+    MAX_SEQUENCES,
+    MAX_STOPS,
+    MAX_TOKENS,
+    MAX_TOOLS,
+    NO_LIMIT,
+)
+
+Json = dict[str, Any]
+
+_ID = IDENTIFIER.removeprefix(r"\A").removesuffix(r"\Z")
+_IDENTIFIER: Json = {"type": "string", "pattern": f"^{_ID}$"}
+_INSTANT: Json = {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18}
+_CLASSES: Json = {"type": "string", "enum": list(CLASSES)}
+_MILLISECONDS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_MS}
+_BUDGET: Json = {"type": "integer", "minimum": 1, "maximum": MAX_BUDGET}
+_TOKENS: Json = {
+    "type": ["integer", "null"],
+    "minimum": NO_LIMIT,
+    "maximum": MAX_TOKENS,
+    "description": "the most that are wanted; -1: no limit",
+}
+_CHOICES: Json = {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_CHOICES}
+_LOGPROBS: Json = {"type": ["integer", "null"], "minimum": NO_LIMIT, "maximum": MAX_LOGPROBS}
+_NUMBER: Json = {"type": ["number", "null"]}
+_TEXT: Json = {"type": "string"}
+_PARTS: Json = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"text": _TEXT}, "required": ["type"]},
+}
+_CONTENT: Json = {"anyOf": [_TEXT, _PARTS, {"type": "null"}]}
+_MESSAGE: Json = {"type": "object", "properties": {"role": _TEXT, "content": _CONTENT}}
+_MESSAGES: Json = {
+    "type": "array",
+    "items": _MESSAGE | {"required": ["role"]},
+    "maxItems": MAX_MESSAGES,
+}
+_INPUT: Json = {"anyOf": [_TEXT, {"type": "array", "items": _MESSAGE, "maxItems": MAX_MESSAGES}]}
+_IDS: Json = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
+_TEXTS: Json = {
+    "anyOf": [
+        _TEXT,
+        _IDS,
+        *({"type": "array", "items": each, "maxItems": MAX_SEQUENCES} for each in (_TEXT, _IDS)),
+    ],
+    "description": "text, texts or token ids",
+}
+_STOP: Json = {
+    "anyOf": [
+        {"type": ["string", "null"]},
+        {"type": "array", "items": _TEXT, "maxItems": MAX_STOPS},
+    ]
+}
+
+
+@cache
+def description() -> Json:
+    """An OpenAPI description: made once, since anybody may ask for it."""
+    views, schemas = msgspec.json.schema_components(
+        (WorkflowView, Ended, AgentsView, DeclaredPlan, PlannedWork),
+        ref_template="#/components/schemas/{name}",
+    )
+    workflow, ended, agents, declared, plan = views
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Kairos", "version": __version__},
+        "security": [{}, {"key": []}],
+        "paths": {
+            "/v1/chat/completions": _hot("A chat", ["messages"], messages=_MESSAGES),
+            "/v1/completions": _hot("A completion", ["prompt"], prompt=_TEXTS),
+            "/v1/responses": _hot("A response", ["input"], input=_INPUT, instructions=_TEXT),
+            "/v1/messages": _messages(),
+            "/v1/embeddings": _hot("Embeddings", ["input"], input=_TEXTS),
+            "/v1/models": _get("The models that instances serve", _MODELS),
+            "/v1/models/{name}": _get("One of them", _MODEL, in_path("name")),
+            "/v1/workflows/{workflow_id}": _get(
+                "A workflow's graph and calls: open, or ended lately",
+                workflow,
+                in_path("workflow_id"),
+                *_page(CALLS, MAX_CALLS),
+            )
+            | _ends("delete", "Nobody wants its reply any more: its calls end", ended),
+            "/v1/workflows/{workflow_id}/end": _ends("post", "The user has the final reply", ended),
+            "/v1/plans/{app}": {
+                "put": route(
+                    "Which calls the workflows of an app consist of",
+                    *(json_of(declared), in_path("app")),
+                    body=json_of(plan),
+                )
+            },
+            "/v1/agents": _get("What was learnt of agents", agents, *_page(AGENTS, MAX_AGENTS)),
+            "/health": _open(
+                "Whether an instance can take calls", {"200": _said("Yes"), "503": _said("No")}
+            ),
+            "/metrics": _open("For Prometheus", {"200": _said("Figures", {"text/plain": {}})}),
+        },
+        "components": {
+            "schemas": schemas | {"Error": _ERROR, "MessagesError": _MESSAGES_ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _hot(summary: str, required: list[str], **fields: Json) -> Json:
+    read = {"type": "object", "properties": _FIELDS | fields, "required": required}
+    anything: Json = {"application/json": {}, "text/event-stream": {}}
+    summary = f"{summary}, by an instance that Kairos chooses"
+    return {"post": route(summary, anything, *_HEADERS, body=json_of(read))}
+
+
+def _messages() -> Json:
+    """Describe Anthropic's route, whose errors have a form of their own."""
+    system: Json = {"anyOf": [_TEXT, _PARTS]}
+    limit: Json = {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS}
+    fields = {"messages": _MESSAGES, "system": system, "max_tokens": limit}
+    described = _hot("A message", ["messages", "max_tokens"], **fields)
+    described["post"]["responses"] = _answers(
+        {"application/json": {}, "text/event-stream": {}}, "MessagesError"
+    )
+    return described
+
+
+def route(summary: str, content: Json, *parameters: Json, body: Json | None = None) -> Json:
+    """Describe an operation: it answers with content, or with an error as OpenAI's API does."""
+    said = {"summary": summary, "parameters": [*parameters], "responses": _answers(content)}
+    return said if body is None else said | {"requestBody": {"required": True, "content": body}}
+
+
+def _get(summary: str, answer: Json, *parameters: Json) -> Json:
+    return {"get": route(summary, json_of(answer), *parameters)}
+
+
+def _ends(method: str, summary: str, answer: Json) -> Json:
+    said = route(summary, json_of(answer), in_path("workflow_id"))
+    said["responses"]["202"] = _said("Told on", json_of(answer))
+    return {method: said}
+
+
+def _open(summary: str, responses: Json) -> Json:
+    """For everybody."""
+    return {"get": {"summary": summary, "security": [{}], "responses": responses}}
+
+
+def _answers(content: Json, error_form: str = "Error") -> Json:
+    error = json_of({"$ref": f"#/components/schemas/{error_form}"})
+    return {
+        "200": _said("The answer", content),
+        "4XX": _said("It cannot be served as it is", error),
+        "5XX": _said("It could not be served; Retry-After says whether to try again", error),
+    }
+
+
+def _said(what: str, content: Json | None = None) -> Json:
+    return {"description": what} | ({} if content is None else {"content": content})
+
+
+def json_of(schema: Json) -> Json:
+    """Describe content that is JSON."""
+    return {"application/json": {"schema": schema}}
+
+
+def in_path(name: str, schema: Json = _TEXT) -> Json:
+    """Describe a part of the path."""
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _page(usual: int, most: int) -> list[Json]:
+    limit = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
+    offset = {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0}
+    return [
+        {"name": "offset", "in": "query", "schema": offset},
+        {"name": "limit", "in": "query", "schema": limit},
+    ]
+
+
+def _header(name: str, says: str, schema: Json) -> Json:
+    return {"name": name, "in": "header", "description": says, "schema": schema}
+
+
+_FIELDS: Json = {
+    "model": {"type": ["string", "null"]},
+    "stream": {"type": ["boolean", "null"]},
+    "stream_options": {
+        "type": ["object", "null"],
+        "properties": {"include_usage": {"type": "boolean"}},
+    },
+    "max_tokens": _TOKENS,
+    "max_completion_tokens": _TOKENS,
+    "max_output_tokens": _TOKENS,
+    "n": _CHOICES,
+    "best_of": _CHOICES,
+    "logprobs": {"anyOf": [{"type": "boolean"}, _LOGPROBS]},
+    "top_logprobs": _LOGPROBS,
+    "temperature": _NUMBER,
+    "top_p": _NUMBER,
+    "presence_penalty": _NUMBER,
+    "frequency_penalty": _NUMBER,
+    "seed": {"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1},
+    "stop": _STOP,
+    "tools": {"type": ["array", "null"], "items": {"type": "object"}, "maxItems": MAX_TOOLS},
+}
+_PARENTS: Json = {
+    "type": "string",
+    "pattern": f"^{_ID}([ \\t]*,[ \\t]*{_ID}){{0,{PARENTS_LIMIT - 1}}}$",
+}
+_HEADERS = [
+    _header(header_names.WORKFLOW_ID, "the user's task that the call is part of", _IDENTIFIER),
+    _header(header_names.APP, "the application", _IDENTIFIER),
+    _header(header_names.AGENT, "who calls", _IDENTIFIER),
+    _header(header_names.UPSTREAM, "the agent whose message led to the call", _IDENTIFIER),
+    _header(header_names.PARENT_ID, "the requests whose answers led to the call", _PARENTS),
+    _header(header_names.STARTED_AT, "when the task began, in µs since the epoch", _INSTANT),
+    _header(header_names.CLASS, "the class of service; operators may add others", _CLASSES),
+    _header(header_names.DEADLINE, "after which nobody waits, in µs since the epoch", _INSTANT),
+    _header(header_names.DEADLINE_MS, "the same, in ms from now", _MILLISECONDS),
+    _header(header_names.BUDGET_CALLS, "that the workflow may make at most", _BUDGET),
+    _header(header_names.BUDGET_TOKENS, "of prompts and answers, that it may use", _BUDGET),
+    _header(header_names.BUDGET_MS, "from its first call on; then its calls end", _BUDGET),
+    _header(
+        header_names.ATTEMPT,
+        "counts how often the call was made",
+        {"type": "integer", "minimum": 1, "maximum": ATTEMPT_LIMIT},
+    ),
+    _header(header_names.REQUEST_ID, "the call's name; taken or odd ones are replaced", _TEXT),
+]
+_MODEL: Json = {
+    "type": "object",
+    "properties": {"id": _TEXT, "object": {"const": "model"}, "owned_by": _TEXT},
+    "required": ["id", "object", "created", "owned_by"],
+}
+_MODELS: Json = {
+    "type": "object",
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}},
+    "required": ["object", "data"],
+}
+_ERROR: Json = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {"message": _TEXT, "type": _TEXT},
+            "required": ["message", "type", "param", "code"],
+        }
+    },
+    "required": ["error"],
+}
+_MESSAGES_ERROR: Json = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "properties": {"message": _TEXT, "type": _TEXT},
+            "required": ["message", "type"],
+        },
+    },
+    "required": ["type", "error"],
+}

@@ -1,0 +1,1 @@
+"""API keys and signed tokens: which caller a request is of."""

@@ -1,0 +1,53 @@
+"""Which class of service a call is of: what it asks for, within what its key may ask for."""
+
+from collections.abc import Mapping
+
+from kairos.core.entitlements import CLASSES, ServiceClass
+from kairos.core.errors import InvalidRequest, KairosError
+from kairos.core.header_names import CLASS, RAW
+from kairos.request.caller import Caller
+from kairos.request.identity.identity import Headers
+
+_CLASS = RAW[CLASS]
+
+
+class ClassNotAllowed(KairosError):
+    """The API key may not ask for this class of service (`service_classes` of `[[key]]`)."""
+
+    status = 403
+    code = "class_not_allowed"
+
+    def __init__(self, name: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(f"this API key may not ask for class '{name}': {', '.join(allowed)}")
+
+
+class ServiceClasses:
+    """All that there are."""
+
+    def __init__(self, known: Mapping[str, ServiceClass] = CLASSES) -> None:
+        self._known = known
+        self._spare = [name for name, each in known.items() if each.goes == "spare"]
+        self._deadlines = {n: each.deadline_us for n, each in known.items() if each.deadline_us}
+
+    def of(self, headers: Headers, caller: Caller) -> str:
+        """Raises InvalidRequest, ClassNotAllowed: the header names one that is not to be had."""
+        value = headers.get(_CLASS)
+        if value is None:
+            return caller.service_class
+        name = value.decode("latin-1")
+        if name not in self._known:
+            known = ", ".join(self._known)
+            raise InvalidRequest(f"header {CLASS.lower()} names no class of service: {known}")
+        if caller.service_classes is not None and name not in caller.service_classes:
+            raise ClassNotAllowed(name, caller.service_classes)
+        return name
+
+    def spare(self, caller: Caller) -> str | None:
+        """One whose calls go as spare; None: there is none that the caller may ask for."""
+        allowed = caller.service_classes
+        return next((name for name in self._spare if allowed is None or name in allowed), None)
+
+    def deadline(self, name: str, named: int | None, now: int) -> int | None:
+        """The call's own, else that of its class, in µs since the epoch."""
+        after_us = self._deadlines.get(name) if named is None and self._deadlines else None
+        return named if after_us is None else now + after_us

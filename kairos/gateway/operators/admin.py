@@ -1,0 +1,64 @@
+"""Operators' routes, on a port of their own: the application behind `operators_front.py`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+
+from kairos import __version__
+from kairos.engines.fleet import Fleet
+from kairos.engines.monitor import Monitor
+from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
+from kairos.gateway.api.health import Probes
+from kairos.gateway.operators.instances import add_changes, add_views
+from kairos.gateway.operators.operators_front import OperatedBrain
+from kairos.gateway.operators.scaling import add_scaling
+
+
+def build_admin(
+    brain: OperatedBrain,
+    monitor: Monitor,
+    fleet: Fleet,
+    probes: Probes,
+    *,
+    has_changes: bool = True,
+    add_pages: Callable[[FastAPI], None] | None = None,
+) -> FastAPI:
+    """Build it. `has_changes`: whether instances can be
+    changed by it, which they cannot where /health and /metrics are asked for by whoever reaches
+    them, as those of a process without clients are. `add_pages` adds the page."""
+    # No /docs: that page has the browser ask other hosts.
+    app = FastAPI(title="Kairos for operators", version=__version__, docs_url=None, redoc_url=None)
+
+    @app.get("/admin/status")
+    async def status() -> dict[str, Any]:
+        """What waits, what runs where, and why an instance is not used."""
+        ledger = brain.balancer.ledger
+        return {
+            "decides": brain.decides,  # false: another process of the pool does, and knows the rest
+            "waiting": brain.balancer.waiting,
+            "instances": {
+                instance.id: {
+                    "models": instance.models,
+                    "running": ledger.running(instance.id),
+                    "max_num_seqs": instance.max_num_seqs,
+                    "kv_booked_tokens": round(ledger.held_tokens(instance.id, brain.balancer.at)),
+                    "kv_tokens": instance.kv_tokens,
+                    "circuit": brain.balancer.faults.circuits.state(instance.id, brain.now()),
+                }
+                for instance in ledger.instances.values()
+            },
+            "not_in_use": monitor.problems,
+            "draining": fleet.draining(),
+        }
+
+    add_scaling(app, brain)
+    add_views(app, fleet)
+    brain.add_tenants(app)
+    if add_pages is not None:
+        add_pages(app)
+    probes.add_to(app)
+    if has_changes:
+        add_changes(app, fleet)
+    answer_errors_as_openai_does(app)
+    return app

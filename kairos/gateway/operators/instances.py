@@ -1,0 +1,72 @@
+"""Operators' routes to see, add and remove instances while Kairos runs."""
+
+import os
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from kairos.core.errors import InvalidRequest, SetupError
+from kairos.engines.fleet import Fleet
+from kairos.gateway.server.small_body import small_body
+from kairos.settings.engines import EngineSettings, check_engine
+
+_LIMIT_BYTES = 16 << 10
+_engine = msgspec.json.Decoder(EngineSettings)
+
+
+class NotForPages(InvalidRequest):
+    """A browser says so when a page asks, whichever address it came from; operators' tools do
+    not. Else any page that is open where these routes can be reached could redirect all calls."""
+
+    status = 403
+    code = "not_for_pages"
+
+    def __init__(self) -> None:
+        super().__init__("no web page may change instances (the request has an Origin)")
+
+
+def add_views(app: FastAPI, fleet: Fleet) -> None:
+    @app.get("/admin/instances")
+    async def instances() -> Response:
+        """Each instance: whether it is in use, and how many calls run there."""
+        return _json({"instances": fleet.views()})
+
+
+def add_changes(app: FastAPI, fleet: Fleet) -> None:
+    @app.post("/admin/instances", status_code=201)
+    async def add(request: Request) -> Response:
+        """Use one more; the body is what the settings say of an engine, as JSON. One that drains
+        is kept."""
+        _check_origin(request)
+        engine = await read_engine(request)
+        request.state.changed = engine.id
+        return _json(fleet.add(engine), 201)
+
+    @app.delete("/admin/instances/{instance_id}", status_code=202)
+    async def drain(request: Request, instance_id: str) -> Response:
+        """Send it nothing more; it is gone once what runs there has ended."""
+        _check_origin(request)
+        return _json(fleet.drain(instance_id), 202)
+
+
+def _check_origin(request: Request) -> None:
+    if "origin" in request.headers:
+        raise NotForPages
+
+
+async def read_engine(request: Request) -> EngineSettings:
+    """Raises InvalidRequest: the body does not describe an engine that can be used."""
+    body = await small_body(request, _LIMIT_BYTES)
+    try:
+        engine = _engine.decode(body)
+        check_engine(engine, os.environ)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is no engine: {error}") from None
+    except SetupError as error:
+        raise InvalidRequest(str(error)) from None
+    return engine
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")

@@ -1,0 +1,66 @@
+"""What operators reach, on a port of their own."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from kairos.core.balancer import Balancer
+from kairos.engines.fleet import Fleet
+from kairos.engines.monitor import Monitor
+from kairos.gateway.api.front import LateApp, PortFront
+from kairos.gateway.api.health import MetricFamilies, Probes
+from kairos.gateway.auth.access import Access
+from kairos.gateway.operators.operators import Operators
+from kairos.gateway.server.hosts import KnownHosts
+from kairos.gateway.server.openai_errors import RequestIds
+from kairos.observe.audit_log import AuditLog
+from kairos.request.client_response import ASGIApp
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+class Decides(Protocol):
+    """What decides in this process, or stands by to do so."""
+
+    @property
+    def balancer(self) -> Balancer: ...
+
+    @property
+    def decides(self) -> bool: ...
+
+    def now(self) -> int:
+        """In µs."""
+
+
+class OperatedBrain(Decides, Protocol):
+    """What decides, and shows it to operators."""
+
+    def add_tenants(self, app: "FastAPI") -> None:
+        """Add the routes to look into workflows and agents of any tenant."""
+
+
+def operators_front(
+    brain: OperatedBrain,
+    monitor: Monitor,
+    fleet: Fleet,
+    metrics: MetricFamilies,
+    access: Access,
+    *,
+    names: Iterable[str],
+    has_changes: bool = True,
+    audit: AuditLog | None = None,
+    add_pages: Callable[["FastAPI"], None] | None = None,
+) -> ASGIApp:
+    """`names`: by which it may be asked, beside any address (`hosts.py`). `audit`: is told who did
+    what, and who was refused. The rest: see `build_admin`."""
+    probes = Probes(lambda: bool(monitor.models()), metrics)
+
+    def build() -> ASGIApp:
+        from kairos.gateway.operators.admin import build_admin
+
+        return build_admin(
+            brain, monitor, fleet, probes, has_changes=has_changes, add_pages=add_pages
+        )
+
+    front = PortFront((probes,), LateApp(build))
+    return RequestIds(KnownHosts(Operators(front, access, audit), names, audit))

@@ -1,0 +1,192 @@
+"""What an admin may do from the page: routes beneath `ACT` (`operators.py`), which see to it that
+the page's own script asks, and that whoever looks has the role.
+
+Nothing is done here of which nothing is written down: without an audit log every act is refused,
+and so it is where no key or token has a role, since then nobody knows who it was.
+"""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from kairos.core.errors import InvalidRequest, KairosError, WorkflowNotFound
+from kairos.core.events import WorkflowEnded
+from kairos.core.model import IDENTIFIER
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.ports import FactSink
+from kairos.engines.fleet import Fleet
+from kairos.gateway.operators.operators import ACT
+from kairos.gateway.page.assets import json_response
+from kairos.request.caller import ANYBODY, Caller
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request
+
+_LIMIT_BYTES = 16 << 10
+_IDENTIFIER, _TENANT = re.compile(IDENTIFIER), 128  # characters
+T = TypeVar("T")
+
+
+class Reread(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of settings that were read again."""
+
+    changed: list[str]
+    needs_restart: list[str]  # differ, and stay as they were
+    problem: str | None  # why all stays as it was
+
+
+class MayAct(msgspec.Struct, frozen=True, kw_only=True):
+    """Who looks, and what of that may be done from here: the JSON of `/ui/data/me`."""
+
+    name: str | None
+    may_act: bool
+    why_not: str | None
+    may_reload: bool
+    may_change_engines: bool
+
+
+class CannotAct(KairosError):
+    """Whoever asks may only look, or this process cannot do that."""
+
+    status = 403
+    code = "cannot_act"
+
+
+class _Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+
+
+class _Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tenant: str
+    id: str
+
+
+class Acts:
+    """`reload`: set once there is what reads the settings again; None: not from this process."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        told: FactSink,
+        orchestrator: Orchestrator | None,
+        *,
+        is_audited: bool,
+        changes_engines: bool,
+    ) -> None:
+        """`changes_engines`: no, where the settings of all processes of a pool name them."""
+        self._fleet, self._told, self._orchestrator = fleet, told, orchestrator
+        self._is_audited, self._changes_engines = is_audited, changes_engines
+        self.reload: Callable[[], Reread] | None = None
+
+    def me(self, caller: Caller) -> MayAct:
+        why_not = self._why_not(caller)
+        return MayAct(
+            name=None if caller is ANYBODY else caller.name,
+            may_act=why_not is None,
+            why_not=why_not,
+            may_reload=self.reload is not None,
+            may_change_engines=why_not is None and self._changes_engines,
+        )
+
+    def _why_not(self, caller: Caller) -> str | None:
+        if caller is ANYBODY:
+            return "nobody has shown a key: give out one of role admin (kairos keys, or [[key]])"
+        if "admin" not in caller.roles:
+            return "it needs a key of role admin; yours may look"
+        if not self._is_audited:
+            return "there is no audit log: set audit_log, so that it is written down"
+        return None
+
+    def check(self, request: "Request") -> None:
+        """Raises CannotAct."""
+        why_not = self._why_not(request.state.caller)
+        if why_not is not None:
+            raise CannotAct(why_not)
+
+    def _check_engines(self, request: "Request") -> None:
+        self.check(request)
+        if not self._changes_engines:
+            raise CannotAct(
+                "the settings of all processes of a pool name its engines: change them there, and "
+                "have each read them again"
+            )
+
+    def cancel(self, named: _Workflow) -> None:
+        """Raises WorkflowNotFound: none of that name is known here, or can be."""
+        if not _IDENTIFIER.match(named.id) or len(named.tenant) > _TENANT:
+            raise WorkflowNotFound(named.id)
+        if self._orchestrator is not None:
+            workflow = self._orchestrator.workflow(named.tenant, named.id)
+            if workflow is None:
+                raise WorkflowNotFound(named.id)
+            if workflow.ended_at is not None:
+                raise InvalidRequest(f"the workflow {named.id!r} has ended already")
+        self._told.feed(WorkflowEnded(named.tenant, named.id, cancelled=True))
+
+    def add_to(self, app: "FastAPI") -> None:
+        from fastapi import Request
+        from fastapi.responses import Response
+
+        @app.get("/ui/data/me")
+        async def me(request: Request) -> Response:
+            """Who looks, and whether that is somebody who may act."""
+            return json_response(self.me(request.state.caller))
+
+        self._add_engines(app)
+
+        @app.post(f"{ACT}cancel")
+        async def cancel(request: Request) -> Response:
+            """Nobody wants the workflow's reply any more."""
+            self.check(request)
+            named = await read_said(request, _Workflow)
+            request.state.changed = f"{named.tenant} {named.id}"
+            self.cancel(named)
+            return json_response({"id": named.id})
+
+        @app.post(f"{ACT}reload")
+        async def reload(request: Request) -> Response:
+            """Read the settings again, as on SIGHUP."""
+            self.check(request)
+            if self.reload is None:
+                raise CannotAct("send SIGHUP to the process that was started: it reads the files")
+            return json_response(self.reload())
+
+    def _add_engines(self, app: "FastAPI") -> None:
+        from fastapi import Request
+        from fastapi.responses import Response
+
+        from kairos.gateway.operators.instances import read_engine
+
+        @app.get("/ui/data/engines")
+        async def engines() -> Response:
+            """Each, as `/admin/instances` tells of it."""
+            return json_response({"instances": self._fleet.views()})
+
+        @app.post(f"{ACT}add")
+        async def add(request: Request) -> Response:
+            """Use one more engine, or again one that drains."""
+            self._check_engines(request)
+            engine = await read_engine(request)
+            request.state.changed = engine.id
+            return json_response(self._fleet.add(engine))
+
+        @app.post(f"{ACT}drain")
+        async def drain(request: Request) -> Response:
+            """Send it nothing more; it is gone once what runs there has ended."""
+            self._check_engines(request)
+            named = await read_said(request, _Named)
+            request.state.changed = named.id
+            return json_response(self._fleet.drain(named.id))
+
+
+async def read_said(request: "Request", kind: type[T]) -> T:
+    """Raises InvalidRequest: the body is none of these."""
+    from kairos.gateway.server.small_body import small_body
+
+    body = await small_body(request, _LIMIT_BYTES)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the page and Kairos are of two versions: {error}") from None

@@ -1,0 +1,70 @@
+"""Agents: what was learnt of them, and how far that has come. The JSON of `/ui/data/agents`."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from kairos.core.learnt import AgentProfile
+from kairos.core.orchestrator.agent_status import AgentStatus
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.observe.views import AgentsView, agents_view
+
+AGENTS_PAGE = 50
+
+
+class AgentsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of one tenant's agents, and all tenants of whose agents anything is known."""
+
+    tenants: list[str]
+    tenant: str | None  # null: nothing is known of any
+    offset: int
+    agents: AgentsView
+
+
+class AgentsSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """What the page is made of, as it was at an instant: to be worked out beside the event loop."""
+
+    tenants: list[str]
+    tenant: str | None
+    offset: int
+    total: int
+    kendall_tau: float | None
+    page: list[tuple[AgentStatus, AgentProfile | None, float | None]]
+
+
+class Agents:
+    def __init__(
+        self, estimates: Callable[[], WorkEstimates], followed: Callable[[], Orchestrator]
+    ) -> None:
+        """`estimates`: what has been published; `followed` raises where another process follows
+        the workflows, and learns."""
+        self._estimates, self._followed = estimates, followed
+
+    def seen(self, tenant: str | None, offset: int) -> AgentsSeen:
+        """Of the tenant, or, not named, of the first."""
+        profiles, estimates = self._followed().profiles, self._estimates()
+        tenants = profiles.tenants()
+        shown = tenant if tenant or not tenants else tenants[0]
+        statuses = [] if shown is None else profiles.status(shown)
+        return AgentsSeen(
+            tenants=tenants,
+            tenant=shown,
+            offset=offset,
+            total=len(statuses),
+            kendall_tau=estimates.kendall_tau,
+            page=[
+                (each, *estimates.published((shown or "", each.app, each.agent)))
+                for each in statuses[offset : offset + AGENTS_PAGE]
+            ],
+        )
+
+
+def agents_page(seen: AgentsSeen) -> AgentsPage:
+    """Pure."""
+    return AgentsPage(
+        tenants=seen.tenants,
+        tenant=seen.tenant,
+        offset=seen.offset,
+        agents=agents_view(seen.page, seen.total, seen.kendall_tau),
+    )

@@ -1,0 +1,125 @@
+"""What Kairos gained in the last hour, found out in a process of its own while this one serves.
+
+The log of an hour is read and simulated several times, which takes up to minutes. So `kairos
+gained` does it, one at a time, on what is left over (`beside.py`). What it found is kept for a
+while, so who looks again waits for nothing.
+"""
+
+import asyncio
+import logging
+from typing import Literal
+
+import msgspec
+
+from kairos.gateway.page.beside import Beside, NotWorkedOut
+from kairos.gateway.page.gained import Gained, WorkflowTimes
+from kairos.settings.config import Settings
+
+logger = logging.getLogger(__name__)
+
+SINCE_S = 3600
+FRESH_US = 600_000_000  # how long what was found is good enough
+LIMIT_S = 900.0
+_SHOWN = 10  # workflows at either end
+
+# no_log: nothing is known of the last hour; idle: nobody has asked yet, or it was stopped.
+State = Literal["no_log", "idle", "running", "done", "failed"]
+
+
+class GainsView(msgspec.Struct, frozen=True, kw_only=True):
+    state: State
+    done: float  # of what runs, the share
+    problem: str | None  # why it failed
+    found_at: int | None  # µs since the epoch
+    gained: Gained | None  # of its workflows those at either end
+
+
+class WorkflowGain(msgspec.Struct, frozen=True, kw_only=True):
+    """One workflow, by what was found last; null: it is not among those."""
+
+    others: list[str]  # what was asked about: policy, placement
+    times: WorkflowTimes | None
+
+
+class Gains:
+    """Runs it, and keeps what it found. `run` goes on beside what serves."""
+
+    def __init__(self, settings: Settings, *, since_s: int = SINCE_S) -> None:
+        self._log_dir, self._since_s = settings.log_dir, since_s
+        self.policy, self._placement = settings.policy, settings.placement  # that serve now
+        self._wanted = asyncio.Event()
+        self._beside = Beside(LIMIT_S)
+        self._done, self._problem = 0.0, ""
+        self._found: Gained | None = None
+        self._found_at: int | None = None
+        self._by_workflow: dict[tuple[str, str], WorkflowTimes] = {}
+
+    def view(self) -> GainsView:
+        found = self._found
+        if found is not None and len(found.by_workflow) > 2 * _SHOWN:
+            ends = found.by_workflow[:_SHOWN] + found.by_workflow[-_SHOWN:]
+            found = msgspec.structs.replace(found, by_workflow=ends)
+        return GainsView(
+            state=self._state(),
+            done=self._done,
+            problem=self._problem or None,
+            found_at=self._found_at,
+            gained=found,
+        )
+
+    def _state(self) -> State:
+        if self._log_dir is None:
+            return "no_log"
+        if self._wanted.is_set():
+            return "running"
+        if self._problem:
+            return "failed"
+        return "idle" if self._found is None else "done"
+
+    def workflow(self, tenant: str, workflow_id: str) -> WorkflowGain:
+        others = [] if self._found is None else self._found.others
+        return WorkflowGain(
+            others=[f"{each.policy}, {each.placement}" for each in others],
+            times=self._by_workflow.get((tenant, workflow_id)),
+        )
+
+    def start(self, now: int) -> None:
+        """Find it out, unless that is under way, or was done a moment ago; `now` in µs."""
+        is_fresh = self._found_at is not None and now < self._found_at + FRESH_US
+        is_busy = self._wanted.is_set() or self._beside.pid is not None
+        if self._log_dir is not None and not is_busy and not is_fresh:
+            self._done, self._problem = 0.0, ""
+            self._wanted.set()
+
+    def stop(self) -> None:
+        """Find out no more. What was found before stays."""
+        self._wanted.clear()
+        self._beside.stop()
+
+    async def run(self) -> None:
+        """Until cancelled; whatever goes wrong is told to who asked."""
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._find_out()
+            except (NotWorkedOut, msgspec.MsgspecError) as error:
+                if self._wanted.is_set():  # else it was stopped
+                    logger.warning("what Kairos gained cannot be found out: %s", error)
+                    self._problem = str(error)
+            self._wanted.clear()
+
+    async def _find_out(self) -> None:
+        """In a thread it is decoded: there may be 20,000 workflows."""
+        assert self._log_dir is not None
+        said = await self._beside.run(
+            *("gained", "--json", "--progress", "--log", self._log_dir),
+            *("--since", f"{self._since_s}s"),
+            *("--policy", self.policy, "--placement", self._placement),
+            tell=self._progress,
+        )
+        found = await asyncio.to_thread(msgspec.json.decode, said, type=Gained)
+        self._found, self._found_at = found, found.ends_at
+        self._by_workflow = {(each.tenant, each.id): each for each in found.by_workflow}
+
+    def _progress(self, share: float) -> None:
+        self._done = share

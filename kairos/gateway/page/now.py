@@ -1,0 +1,216 @@
+"""What goes on at this moment: the instances, what waits and why it is where it is, what ended.
+
+The values are the JSON of `/ui/data/now` and `/ui/data/queue`, and of what `/ui/live` sends.
+Instants are µs since the epoch (`_at`), durations seconds (`_s`).
+"""
+
+from itertools import islice
+
+import msgspec
+
+from kairos.core.balancer import Balancer
+from kairos.core.model import SECOND, Request
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.scheduler.service_order import QueuedCall, Standing
+from kairos.engines.fleet import Fleet, InstanceView
+from kairos.gateway.operators.operators_front import Decides
+from kairos.gateway.page.memory import MemoryOutlook, MemoryView
+from kairos.observe.telemetry import Telemetry
+
+QUEUE_PAGE = 50  # calls
+_LONGEST = 5
+_RENEWED_US = 2 * SECOND
+
+
+class InstanceNow(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine. Of one that is not in use only the first four are known."""
+
+    id: str
+    state: str  # in_use, not_in_use, draining
+    problem: str | None
+    running: int  # calls
+    models: tuple[str, ...] = ()
+    max_num_seqs: int | None = None
+    token_s: float | None = None  # that a token of each answer takes, as it is loaded now
+    circuit: str | None = None  # closed: it is trusted; open: left alone; half-open: on trial
+    short_of_memory: bool = False  # it said so itself, so nothing new goes there
+    memory: MemoryView | None = None
+
+
+class QueuedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that waits."""
+
+    place: int  # from 1 on, in the order in which they would go (`core/scheduler/service_order.py`)
+    id: str
+    workflow_id: str
+    tenant: str
+    app: str | None
+    agent: str | None
+    model: str | None
+    service_class: str
+    standing: Standing
+    expected_call_s: float
+    expected_remaining_s: float  # of the workflow's work, from this call on
+    waited_s: float
+    deadline_s: float | None  # until then; negative: it is over; null: the call has none
+    prompt_tokens: int
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the queue."""
+
+    total: int
+    offset: int
+    calls: list[QueuedView]
+
+
+class LongestWait(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that has waited longer than others, wherever it stands in the queue."""
+
+    id: str
+    workflow_id: str
+    tenant: str
+    app: str | None
+    agent: str | None
+    service_class: str
+    waited_s: float
+
+
+class NowView(msgspec.Struct, frozen=True, kw_only=True):
+    at: int
+    decides: bool  # false: another process of the pool does, and knows the rest
+    workflows_open: int | None  # null: another process follows them
+    running: int
+    ended: dict[str, int]  # calls, by outcome, since the process began
+    errors: dict[str, int]  # that calls were answered with, by code; refusals are among them
+    instances: list[InstanceNow]  # troubled ones first
+    queue: QueueView  # its first page
+    longest: list[LongestWait] = []  # longest first
+
+
+class Now:
+    """Looks at what decides here. It changes nothing."""
+
+    def __init__(
+        self,
+        brain: Decides,
+        fleet: Fleet,
+        telemetry: Telemetry,
+        orchestrator: Orchestrator | None,
+    ) -> None:
+        """`orchestrator`: None where another process follows the workflows."""
+        self._brain, self._fleet, self._telemetry = brain, fleet, telemetry
+        self._orchestrator = orchestrator
+        self._memory = MemoryOutlook()
+        self._whole: tuple[int, list[QueuedCall]] = -_RENEWED_US, []  # the order, and since when
+
+    def view(self) -> NowView:
+        balancer = self._brain.balancer
+        return NowView(
+            at=self._brain.now(),
+            decides=self._brain.decides,
+            workflows_open=None if self._orchestrator is None else len(self._orchestrator),
+            running=len(balancer.ledger),
+            ended={name: int(count) for name, count in self._telemetry.calls.counts().items()},
+            errors=self._telemetry.errors(),
+            instances=self._instances(),
+            queue=self.queue(0, QUEUE_PAGE),
+            longest=self._longest(),
+        )
+
+    def _longest(self) -> list[LongestWait]:
+        """Calls are known in the order in which they arrived, and those that run mostly came
+        first: of 10,000 that run, to pass over them takes 1 ms."""
+        balancer, now = self._brain.balancer, self._brain.now()
+        ledger = balancer.ledger
+        waiting = (each for each in balancer.estimates.requests() if each.id not in ledger)
+        return [
+            LongestWait(
+                id=each.id,
+                workflow_id=each.workflow_id,
+                tenant=each.tenant,
+                app=each.app,
+                agent=each.agent,
+                service_class=each.service_class,
+                waited_s=_s(max(0, now - each.arrived_at)),
+            )
+            for each in islice(waiting, min(_LONGEST, balancer.waiting))
+        ]
+
+    def queue(self, offset: int, limit: int) -> QueueView:
+        """Its first pages are as they are now. To find the whole order takes 40 ms where 10,000
+        calls wait, so other pages are up to `_RENEWED_US` old, without what has left since."""
+        balancer, now, until = self._brain.balancer, self._brain.now(), offset + limit
+        if until <= 2 * QUEUE_PAGE:
+            calls = balancer.queued(until)
+        else:
+            found_at, calls = self._whole
+            if not found_at <= now < found_at + _RENEWED_US:
+                calls = balancer.queued(balancer.waiting)
+                self._whole = now, calls
+        return QueueView(
+            total=balancer.waiting,
+            offset=offset,
+            calls=[
+                self._queued(each, place, now)
+                for place, each in enumerate(calls[offset:until], start=offset + 1)
+                if _waits(balancer, each.request)
+            ],
+        )
+
+    def _queued(self, call: QueuedCall, place: int, now: int) -> QueuedView:
+        request = call.request
+        left_us = self._brain.balancer.estimates.looked_at_us(request)
+        deadline_at = request.deadline_at
+        return QueuedView(
+            place=place,
+            id=request.id,
+            workflow_id=request.workflow_id,
+            tenant=request.tenant,
+            app=request.app,
+            agent=request.agent,
+            model=request.model,
+            service_class=request.service_class,
+            standing=call.standing,
+            expected_call_s=_s(call.work_us),
+            expected_remaining_s=_s(left_us),
+            waited_s=_s(max(0, now - request.arrived_at)),
+            deadline_s=None if deadline_at is None else _s(deadline_at - now),
+            prompt_tokens=request.prompt_tokens,
+        )
+
+    def _instances(self) -> list[InstanceNow]:
+        found = [self._instance(each) for each in self._fleet.views()]
+        return sorted(found, key=_is_well)
+
+    def _instance(self, seen: InstanceView) -> InstanceNow:
+        balancer = self._brain.balancer
+        ledger, at = balancer.ledger, balancer.at
+        instance = ledger.instances.get(seen.id)
+        plain = InstanceNow(
+            id=seen.id, state=seen.state, problem=seen.problem, running=seen.running
+        )
+        if instance is None:
+            return plain
+        return msgspec.structs.replace(
+            plain,
+            models=instance.models,
+            max_num_seqs=instance.max_num_seqs,
+            token_s=ledger.token_us(seen.id) / SECOND,
+            circuit=balancer.faults.circuits.state(seen.id, self._brain.now()),
+            short_of_memory=ledger.health.is_suspended(seen.id, at),
+            memory=self._memory.view(ledger, instance, at),
+        )
+
+
+def _waits(balancer: Balancer, request: Request) -> bool:
+    return balancer.estimates.request(request.id) is request and request.id not in balancer.ledger
+
+
+def _is_well(instance: InstanceNow) -> bool:
+    is_trusted = instance.circuit in (None, "closed") and not instance.short_of_memory
+    return instance.state == "in_use" and is_trusted
+
+
+def _s(us: float) -> float:
+    return round(us / SECOND, 3)

@@ -1,0 +1,176 @@
+"""The page's routes, on the operators' port. All are beneath `PAGE` (`operators.py`). These
+read; what is beneath `ASK` has something worked out; what changes anything is in `acts.py`."""
+
+from collections.abc import AsyncIterator, Coroutine
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.ports import FactSink
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.engines.fleet import Fleet
+from kairos.gateway.operators.operators import ASK, PAGE
+from kairos.gateway.operators.operators_front import Decides
+from kairos.gateway.page.acts import Acts, read_said
+from kairos.gateway.page.agent_history import AgentHistory
+from kairos.gateway.page.agents import Agents
+from kairos.gateway.page.assets import HEADERS, json_response
+from kairos.gateway.page.gains import Gains
+from kairos.gateway.page.now import QUEUE_PAGE, Now
+from kairos.gateway.page.past import Past, PastQuestion
+from kairos.gateway.page.watch import Watch
+from kairos.gateway.page.workflows import FollowedElsewhere, Workflows
+from kairos.observe.telemetry import Telemetry
+from kairos.settings.config import Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+# And the file that each is.
+_PAGES = {
+    PAGE: "now.html",
+    "/ui/workflows": "workflows.html",
+    "/ui/workflow": "workflow.html",
+    "/ui/agents": "agents.html",
+    "/ui/gained": "gained.html",
+    "/ui/past": "past.html",
+    "/ui/operate": "operate.html",
+}
+_RECONNECT_MS = 1_000
+
+
+class Ui:
+    """The page of one process. Its `background` runs beside what serves it."""
+
+    def __init__(
+        self,
+        now: Now,
+        workflows: Workflows,
+        agents: tuple[Agents, AgentHistory],
+        gains: Gains,
+        past: Past,
+        acts: Acts,
+    ) -> None:
+        self._now, self._workflows = now, workflows
+        self._agents, self._history = agents
+        self.gains, self._past, self.acts = gains, past, acts
+        self._watch = Watch(lambda: msgspec.json.encode(now.view()))
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        return [self._watch.run(), self.gains.run(), self._history.run()]
+
+    def add_to(self, app: "FastAPI") -> None:
+        from kairos.gateway.page.looks import add_agents, add_files, add_workflows
+
+        add_files(app, _PAGES)
+        self._add_now(app)
+        add_workflows(app, self._workflows)
+        add_agents(app, self._agents, self._history)
+        self._add_gained(app)
+        self._add_past(app)
+        self.acts.add_to(app)
+
+    def _add_now(self, app: "FastAPI") -> None:
+        from fastapi import Request
+        from fastapi.responses import Response, StreamingResponse
+
+        from kairos.gateway.page.looks import offset_of
+
+        @app.get("/ui/data/now")
+        async def now() -> Response:
+            """What goes on at this moment, once."""
+            return json_response(self._now.view())
+
+        @app.get("/ui/data/queue")
+        async def queue(request: Request) -> Response:
+            """A page of what waits, in the order in which it would go."""
+            return json_response(self._now.queue(offset_of(request), QUEUE_PAGE))
+
+        @app.get("/ui/live")
+        async def live() -> Response:
+            """What goes on, every second, as server-sent events."""
+            self._watch.check()
+            return StreamingResponse(
+                self._events(), media_type="text/event-stream", headers=dict(HEADERS)
+            )
+
+    def _add_gained(self, app: "FastAPI") -> None:
+        from fastapi import Request
+        from fastapi.responses import Response
+
+        gains = self.gains
+
+        @app.get("/ui/data/gained")
+        async def gained() -> Response:
+            """What Kairos gained, as it was found out last, or how far that is."""
+            return json_response(gains.view())
+
+        @app.get("/ui/data/gained/workflow")
+        async def workflow(request: Request) -> Response:
+            """The same of one workflow."""
+            said = request.query_params
+            return json_response(gains.workflow(said.get("tenant", ""), said.get("id", "")))
+
+        @app.post(f"{ASK}gained")
+        async def start() -> Response:
+            """Find it out, unless that was done a moment ago."""
+            gains.start(self._workflows.now())
+            return json_response(gains.view())
+
+        @app.post(f"{ASK}gained/stop")
+        async def stop() -> Response:
+            gains.stop()
+            return json_response(gains.view())
+
+    def _add_past(self, app: "FastAPI") -> None:
+        from fastapi import Request
+        from fastapi.responses import Response
+
+        @app.post(f"{ASK}past")
+        async def past(request: Request) -> Response:
+            """What happened at a time that is over."""
+            found = await self._past.happened(await read_said(request, PastQuestion))
+            return Response(found, media_type="application/json", headers=dict(HEADERS))
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        yield b"retry: %d\n\n" % _RECONNECT_MS
+        async for picture in self._watch.pictures():
+            yield b"data: %b\n\n" % picture
+
+
+class Deciding(Decides, FactSink, Protocol):
+    """What decides in this process, and hears of what happened."""
+
+
+def ui_of(
+    brain: Deciding,
+    fleet: Fleet,
+    telemetry: Telemetry,
+    orchestrator: Orchestrator | None,
+    settings: Settings,
+    *,
+    changes_engines: bool = True,
+) -> Ui:
+    """`orchestrator`: None where another process follows the workflows."""
+
+    def followed() -> Orchestrator:
+        if orchestrator is None:
+            raise FollowedElsewhere
+        return orchestrator
+
+    def estimates() -> WorkEstimates:
+        return brain.balancer.estimates
+
+    return Ui(
+        Now(brain, fleet, telemetry, orchestrator),
+        Workflows(brain, followed),
+        (Agents(estimates, followed), AgentHistory(brain.now, estimates, followed)),
+        Gains(settings),
+        Past(settings.log_dir),
+        Acts(
+            *(fleet, brain, orchestrator),
+            is_audited=settings.audit_log is not None,
+            changes_engines=changes_engines,
+        ),
+    )

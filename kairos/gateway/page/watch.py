@@ -1,0 +1,83 @@
+"""Those who look: one picture for all of them, taken while somebody looks and not otherwise."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from kairos.core.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 0.8  # so that what is seen is no older than a second
+MAX_VIEWERS = 100
+
+
+class TooManyViewers(Unavailable):
+    """As many pages are open as there may be."""
+
+    code = "too_many_viewers"
+
+    def __init__(self) -> None:
+        super().__init__(f"{MAX_VIEWERS} pages are open already: close one, and load this again")
+
+
+class Watch:
+    """Takes a picture every `PERIOD_S` while anybody views, until `run` is cancelled."""
+
+    def __init__(self, take: Callable[[], bytes]) -> None:
+        self._take = take
+        self._viewers = 0
+        self._wanted = asyncio.Event()
+        self._next = asyncio.Event()  # another each time
+        self._latest: bytes | None = None  # None: nobody viewed when it was due
+        self._is_over = False
+
+    async def run(self) -> None:
+        """A picture that fails is none: it must end nothing but itself."""
+        try:
+            while True:
+                await self._wanted.wait()
+                try:
+                    self._tell(self._take())
+                except Exception:
+                    logger.exception("the operators' page is not renewed: an error in Kairos")
+                await asyncio.sleep(PERIOD_S)
+        finally:
+            self._is_over = True
+            self._tell(None)
+
+    def check(self) -> None:
+        """Raises TooManyViewers: one more would be."""
+        if self._viewers >= MAX_VIEWERS:
+            raise TooManyViewers
+
+    async def pictures(self) -> AsyncIterator[bytes]:
+        """For one viewer: the latest, then each that follows; whoever is slow misses some. Ends
+        when `run` does."""
+        with self._viewing():
+            latest = self._latest
+            while not self._is_over:
+                following = self._next
+                if latest is not None:
+                    yield latest
+                if following is self._next:
+                    await following.wait()
+                latest = self._latest
+
+    @contextlib.contextmanager
+    def _viewing(self) -> Iterator[None]:
+        self._viewers += 1
+        self._wanted.set()
+        try:
+            yield
+        finally:
+            self._viewers -= 1
+            if not self._viewers:
+                self._wanted.clear()
+                self._latest = None
+
+    def _tell(self, picture: bytes | None) -> None:
+        self._latest = picture
+        told, self._next = self._next, asyncio.Event()
+        told.set()

@@ -1,0 +1,150 @@
+"""Rules for web pages: who may ask, who may read answers (CORS), and answers to OPTIONS."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from kairos.core.errors import KairosError
+from kairos.core.header_names import RAW, REASON, REQUEST_ID
+from kairos.gateway.auth.access import Callers
+from kairos.gateway.server.exchange import Exchange
+from kairos.gateway.server.hosts import ANY_HOST, HostNames, UnknownHost
+from kairos.observe.audit_log import OnError
+from kairos.request.routes import CALL_METHODS, OTHER_METHODS
+from kairos.settings.config import Settings
+
+_CALLS, _OTHERS = CALL_METHODS.encode(), OTHER_METHODS.encode()
+_KEPT_S = b"600"  # a browser asks again only after that time
+_EXPOSED = b"%b, %b, retry-after, " % (RAW[REQUEST_ID], RAW[REASON]) + b", ".join(
+    b"x-ratelimit-%b-%b" % (figure, of)
+    for figure in (b"limit", b"remaining", b"reset")
+    for of in (b"requests", b"tokens")
+)
+_NAMES = re.compile(rb"[A-Za-z0-9_-]{1,100}(\s*,\s*[A-Za-z0-9_-]{1,100}){0,99}")
+ANY_ORIGIN = "*"
+_SHOWN = 100  # characters
+_PROBED = "/health"  # load balancers ask by any name, and read nothing but the status
+_MOST_HOSTS = 256  # headers Host that are remembered as known
+
+
+class ForeignPage(KairosError):
+    """A page of another origin asks while no key is asked for."""
+
+    status = 403
+    code = "foreign_origin"
+
+    def __init__(self, origin: bytes) -> None:
+        """Name the origin, as the browser sent it."""
+        super().__init__(
+            f"a web page of {origin.decode('latin-1')[:_SHOWN]!r} may not ask while no API key is "
+            "asked for: name its origin in the setting cors_origins, or give out keys"
+        )
+
+
+class WebPages:
+    """Let pages of some origins ask and read answers. Cookies are never asked for or read.
+
+    While no key is asked for, requests of pages of all other origins are refused, and so are
+    requests by a name that is not known: see `hosts.py`.
+    """
+
+    def __init__(
+        self,
+        origins: Sequence[str] = (),
+        *,
+        hosts: Iterable[str] = (ANY_HOST,),
+        is_open: Callable[[], bool] = lambda: False,
+        on_refused: OnError | None = None,
+    ) -> None:
+        """Name the origins, as browsers send them; `*` stands for all.
+
+        Args:
+            hosts: names by which the port may be asked while it is open, in addition to addresses.
+            is_open: whether anybody may ask now, without a key.
+            on_refused: receives each refusal.
+        """
+        self._origins = {each.lower().encode() for each in origins}
+        self._has_any = ANY_ORIGIN in origins
+        self._hosts, self._is_open = HostNames(hosts), is_open
+        self._on_refused = on_refused
+        self._known_hosts: set[bytes] = set()
+
+    def admit(self, exchange: Exchange) -> None:
+        """Let the page that asks read the answer, or refuse its request, by its origin."""
+        if exchange.refused is None and self._is_open() and exchange.path != _PROBED:
+            exchange.refused = self._refusal(exchange)
+            if exchange.refused is not None and self._on_refused is not None:
+                self._on_refused(exchange.refused, None, exchange.caller)
+        if not self._origins:
+            return
+        origin = next((value for name, value in exchange.headers if name == b"origin"), None)
+        exchange.added = [(b"vary", b"Origin")]
+        if origin is not None and self._is_named(origin):
+            exchange.added += [
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", _EXPOSED),
+            ]
+
+    def _is_named(self, origin: bytes) -> bool:
+        return self._has_any or origin.lower() in self._origins
+
+    def _refusal(self, exchange: Exchange) -> KairosError | None:
+        host = origin = site = mode = None
+        for name, value in exchange.headers:
+            if name == b"host":
+                host = value
+            elif name == b"origin":
+                if origin is not None and origin != value:
+                    return ForeignPage(value)
+                origin = value
+            elif name == b"sec-fetch-site":
+                site = value
+            elif name == b"sec-fetch-mode":
+                mode = value
+        if host is not None and not self._knows(host):
+            return UnknownHost(
+                host.decode("latin-1"),
+                setting="allowed_hosts",
+                what="callers' routes",
+                also=" (`*`: any), or give out API keys",
+            )
+        if origin:
+            is_own = host is not None and origin.lower().partition(b"://")[2] == host.lower()
+            return None if is_own or self._is_named(origin) else ForeignPage(origin)
+        # Browsers leave out the origin where a page has them load a picture or a script.
+        is_loaded = site == b"cross-site" and mode != b"navigate"
+        return ForeignPage(b"another site") if is_loaded and not self._has_any else None
+
+    def _knows(self, host: bytes) -> bool:
+        if host in self._known_hosts:
+            return True
+        if not self._hosts.has(host.decode("latin-1")):
+            return False
+        if len(self._known_hosts) < _MOST_HOSTS:
+            self._known_hosts.add(host)
+        return True
+
+    def answer_options(self, exchange: Exchange, *, is_call: bool) -> None:
+        """Answer without a key: browsers show none before they may ask."""
+        methods = _CALLS if is_call else _OTHERS
+        headers = [(b"allow", methods)]
+        asked = dict(exchange.headers)
+        if len(exchange.added) > 1 and b"access-control-request-method" in asked:
+            headers.append((b"access-control-allow-methods", methods))
+            headers.append((b"access-control-max-age", _KEPT_S))
+            names = asked.get(b"access-control-request-headers", b"").strip()
+            if _NAMES.fullmatch(names):
+                headers.append((b"access-control-allow-headers", names))
+            if b"access-control-request-private-network" in asked:
+                headers.append((b"access-control-allow-private-network", b"true"))
+        exchange.start(204, headers)
+        exchange.write(b"", more=False)
+
+
+def pages_of(settings: Settings, access: Callers, on_refused: OnError | None = None) -> WebPages:
+    """Return what the settings let web pages do at the callers' port."""
+    return WebPages(
+        settings.cors_origins,
+        hosts=(*settings.allowed_hosts, settings.host),
+        is_open=lambda: access.is_open,
+        on_refused=on_refused,
+    )

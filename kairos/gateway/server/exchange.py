@@ -1,0 +1,243 @@
+"""One HTTP request of a client, and the answer to it, on the connection that they share."""
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from kairos.core.errors import KairosError
+from kairos.core.header_names import RAW, REQUEST_ID
+from kairos.gateway.server.openai_errors import new_id
+from kairos.gateway.server.status_lines import STATUS_LINE
+from kairos.request.bodies import BodyReader, BodySource
+from kairos.request.client_response import Answering, Client, error_body, error_headers
+
+if TYPE_CHECKING:
+    from kairos.gateway.server.connection import Connection
+
+# In what is sent as a header; line breaks are counted.
+_CONTROL = bytes({*range(0x20), 0x7F} - set(b"\t\r\n"))
+_HIGH_BYTES = 1 << 18  # of a request's body that nobody takes: beyond it the client has to wait
+
+
+class UnsafeHeader(Exception):
+    """A header of an answer would end its line early, or is none."""
+
+
+class Asking(Client, BodySource, Protocol):
+    """A request, as whoever answers it sees it."""
+
+    caller: str
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def raw_path(self) -> bytes: ...
+
+    @property
+    def query(self) -> bytes: ...
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]: ...
+
+
+class Exchange:
+    """A request, its body as it comes, and its answer: a `Client` and a `BodySource`.
+
+    The head of an answer goes out with the first of its body.
+    """
+
+    __slots__ = (
+        "_expects_continue",
+        "_head",
+        "_held_bytes",
+        "_is_chunked",
+        "_left_bytes",
+        "_parts",
+        "_reader",
+        "_wire",
+        "added",
+        "answering",
+        "caller",
+        "has_left",
+        "headers",
+        "http_version",
+        "is_answered",
+        "is_kept",
+        "is_started",
+        "is_whole",
+        "method",
+        "path",
+        "query",
+        "raw_path",
+        "refused",
+    )
+
+    def __init__(
+        self, wire: "Connection", method: str, headers: list[tuple[bytes, bytes]], caller: str
+    ) -> None:
+        """`headers`: names in lower case. `caller`: see `Access.known_as`; the address, until it
+        has shown its key."""
+        self._wire, self.caller = wire, caller
+        self.method, self.headers = method, headers
+        self.path, self.raw_path, self.query = "", b"", b""  # the first unquoted
+        self.http_version = "1.1"
+        self.is_kept = True  # the connection, after the answer
+        self.refused: KairosError | None = None  # whoever would answer it, is not asked
+        self.has_left = False  # the client
+        self.is_started = self.is_answered = False
+        self.is_whole = False  # the request's body
+        self.answering: Answering | None = None
+        self.added: list[tuple[bytes, bytes]] = []  # headers of whatever is answered
+        self._expects_continue = False
+        self._parts: list[bytes] = []
+        self._held_bytes = 0  # in them
+        self._reader: BodyReader | None = None
+        self._head: bytes | None = None  # not sent yet
+        self._is_chunked = False
+        self._left_bytes: int | None = 0  # of an answer of known length; None: until it is closed
+
+    # The request's body
+
+    def expect_continue(self) -> None:
+        """The client waits until somebody wants its body."""
+        self._expects_continue = True
+
+    def body_came(self, data: bytes) -> None:
+        if not self.is_answered:
+            self._parts.append(data)
+            self._held_bytes += len(data)
+            if self._reader is not None:
+                self._reader.body_came()
+            if self._held_bytes > _HIGH_BYTES:
+                self._wire.hold()
+
+    def body_ended(self) -> None:
+        self.is_whole = True
+        if self._reader is not None:
+            self._reader.body_came()
+
+    def take_body(self) -> tuple[bytes, bool]:
+        """See `BodySource`."""
+        parts = self._parts
+        if not parts:
+            return b"", self.is_whole
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        if self._held_bytes > _HIGH_BYTES:
+            self._wire.read_on()
+        self._held_bytes = 0
+        return data, self.is_whole
+
+    def read_body_by(self, reader: BodyReader | None) -> None:
+        """See `BodySource`."""
+        self._reader = reader
+        if reader is None:
+            return
+        if self.is_whole:
+            reader.body_came()
+        elif self._expects_continue and not self.has_left:
+            self._expects_continue = False
+            self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    # The answer
+
+    def refuse(self, error: KairosError) -> None:
+        """Answer with an error, in OpenAI's format."""
+        content = json.dumps(error_body(error)).encode()
+        more = (b"content-length", b"%d" % len(content)), (RAW[REQUEST_ID], new_id().encode())
+        offers = [(b"upgrade", b"HTTP/1.1")] if error.status == 426 else []
+        self.start(error.status, [*error_headers(error), *more, *offers])
+        self.write(content, more=False)
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raises UnsafeHeader."""
+        if self.has_left:
+            return
+        assert not self.is_started
+        lines = [STATUS_LINE[status]]
+        self._is_chunked = self.method != "HEAD" and status not in (204, 304)
+        for name, value in headers:
+            if name == b"content-length":
+                self._is_chunked = False
+                self._left_bytes = int(value)
+            elif name == b"connection":  # ours to say
+                self.is_kept &= value.strip().lower() != b"close"
+                continue
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if self.added:
+            lines += [b"%b: %b\r\n" % each for each in self.added]
+        if self._is_chunked and self.http_version != "1.1":
+            self._is_chunked, self._left_bytes = False, None
+        if not self.is_kept:
+            lines.append(b"connection: close\r\n")
+        if self._is_chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        head = _checked(lines)
+        self.is_started, self._expects_continue = True, False
+        self._head = head + b"\r\n"
+
+    def write(self, data: bytes, *, more: bool) -> bool:
+        """See `Client`."""
+        if self.has_left:
+            return True
+        assert self.is_started
+        assert not self.is_answered
+        if self.method == "HEAD":
+            data, self._left_bytes = b"", 0
+        elif self._is_chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            if not more:
+                data += b"0\r\n\r\n"
+        elif self._left_bytes is not None:
+            self._left_bytes -= len(data)
+            assert self._left_bytes >= 0, "longer than it was said to be"
+        head, self._head = self._head, None
+        self._wire.write(data if head is None else head + data)
+        if not more:
+            assert not self._left_bytes, "shorter than it was said to be"
+            self.is_answered = True
+            self.answering = None
+            self._wire.answered()
+            return True
+        return not self._wire.is_full
+
+    @property
+    def keeps_up(self) -> bool:
+        return not self._wire.is_full
+
+    def cut_off(self) -> None:
+        """See `Client`. Nothing, where the answer is whole."""
+        if self.is_answered or self.has_left:
+            return
+        head, self._head = self._head, None
+        if head is not None:
+            self._wire.write(head)
+        if self._left_bytes is None:  # its end would be taken for that of the whole
+            self._wire.reset()
+        else:
+            self._wire.close()
+
+    def leave(self) -> None:
+        """The client has gone."""
+        self.has_left = True
+        if self.answering is not None:  # thousands may leave at once
+            self._wire.in_turn(self.caller, self._tell_answering)
+
+    def _tell_answering(self) -> None:
+        answering, self.answering = self.answering, None
+        if answering is not None:
+            answering.client_left()
+
+
+def _checked(lines: list[bytes]) -> bytes:
+    """Return the head that the lines make. Raises UnsafeHeader."""
+    head = b"".join(lines)
+    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):
+        raise UnsafeHeader
+    if len(head.translate(None, _CONTROL)) != len(head):
+        raise UnsafeHeader
+    return head

@@ -1,0 +1,147 @@
+"""How a service of Kairos answers HTTP, and runs what else it does beside that."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from kairos.core.errors import SetupError
+from kairos.gateway.server.connection import Connection, ServerState
+from kairos.gateway.server.connection_limits import ConnectionLimits
+from kairos.gateway.server.cors import WebPages
+from kairos.gateway.server.port_tls import PortTls
+from kairos.gateway.server.tls_transport import TlsTransport
+from kairos.host.pace import LoopPace
+from kairos.request.client_response import ASGIApp
+
+if TYPE_CHECKING:
+    from kairos.gateway.api.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 10  # for running calls, once told to stop
+_BACKLOG = 2048  # connections that wait to be accepted
+_LOOK_S = 0.01  # between two looks whether all has ended
+
+
+class Server:
+    """Accepts connections until it is stopped. Signals are left to the command."""
+
+    def __init__(self, connection: Callable[[ServerState], asyncio.Protocol]) -> None:
+        """`connection`: makes one for each client."""
+        self._connection = connection
+        self.ready, self._stopping = asyncio.Event(), asyncio.Event()
+        self.server_state = ServerState()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def serve(self, sock: socket.socket) -> None:
+        """Accept connections at the socket. Cancelled, it still shuts down: its loop would watch
+        closed sockets otherwise."""
+        loop, state = asyncio.get_running_loop(), self.server_state
+        server = await loop.create_server(
+            lambda: self._connection(state), sock=sock, backlog=_BACKLOG
+        )
+        self.ready.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._stopping.wait()
+        server.close()
+        sock.close()
+        await self._shut_down()
+
+    async def _shut_down(self) -> None:
+        """Calls that run still when their time is up end as if their clients had left."""
+        await asyncio.sleep(_LOOK_S)  # what was accepted last becomes a connection
+        running = self.server_state
+        for each in list(running.connections):
+            each.shutdown()
+        try:
+            await asyncio.wait_for(_all_ended(running), GRACE_S)
+        except TimeoutError:
+            logger.warning("%d requests still ran, and were given up", len(running.tasks))
+            for task in running.tasks:
+                task.cancel()
+            for each in list(running.connections):
+                each.abort()
+
+
+async def _all_ended(running: ServerState) -> None:
+    while running.connections or running.tasks:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(_LOOK_S)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    servers: Mapping[socket.socket, Server],
+    background: Iterable[Coroutine[None, None, None]],
+) -> AsyncIterator[None]:
+    """Everything that runs beside the block; whatever of it breaks, breaks the block too."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in background]
+            for sock, server in servers.items():
+                group.create_task(server.serve(sock))
+            try:
+                for server in servers.values():
+                    await server.ready.wait()
+                yield
+            finally:
+                for server in servers.values():
+                    server.stop()
+                for task in tasks:
+                    task.cancel()
+    except BaseExceptionGroup as group_error:
+        if len(group_error.exceptions) == 1:
+            raise group_error.exceptions[0] from None
+        raise
+
+
+def server_of(
+    app: ASGIApp,
+    calls: "Gateway | None" = None,
+    limits: ConnectionLimits | None = None,
+    tls: PortTls | None = None,
+    pages: WebPages | None = None,
+) -> Server:
+    """Make the server of one port.
+
+    `calls`: takes the requests that are calls; `app` has all others. `pages`: answers OPTIONS.
+    """
+    pace = LoopPace() if calls is None else calls.pace
+    within = ConnectionLimits() if limits is None else limits
+
+    def connection(state: ServerState) -> asyncio.Protocol:
+        made = Connection(app, calls, pace, within, state, pages)
+        return made if tls is None else TlsTransport(made, tls.context(), pace, tls.failed)
+
+    return Server(connection)
+
+
+@contextlib.contextmanager
+def listen(host: str, port: int, *, shared: bool = False) -> Iterator[socket.socket]:
+    """`shared`: with other sockets of the same user that say so too."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio sets TCP_NODELAY on accepted connections; uvloop always does.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    with contextlib.closing(sock):
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise SetupError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port "
+                "(or --admin-port)"
+            ) from None
+        sock.listen(_BACKLOG)
+        yield sock
+
+
+def url_of(sock: socket.socket, *, has_tls: bool = False) -> str:
+    host, port = sock.getsockname()[:2]
+    scheme = "https" if has_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

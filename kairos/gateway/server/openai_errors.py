@@ -1,0 +1,50 @@
+"""Errors as OpenAI's API tells them, and an id for each answer."""
+
+import json
+import os
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+from kairos.core.errors import KairosError
+from kairos.core.header_names import RAW, REQUEST_ID
+from kairos.request.client_response import ASGIApp, Receive, Scope, Send, error_body, error_headers
+
+INTERNAL = KairosError("internal error; the server's log has more")
+_REQUEST_ID = RAW[REQUEST_ID]
+
+
+def new_id() -> str:
+    return f"req-{os.urandom(16).hex()}"
+
+
+async def send_error(error: KairosError, send: Send, *more: tuple[bytes, bytes]) -> None:
+    """Answer in OpenAI's format. `more`: headers."""
+    content = json.dumps(error_body(error), separators=(",", ":")).encode()
+    await send_whole(send, error.status, content, (*error_headers(error), *more))
+
+
+async def send_whole(
+    send: Send, status: int, content: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    """Answer with a body that is known."""
+    length = (b"content-length", b"%d" % len(content))
+    start = {"type": "http.response.start", "status": status, "headers": [length, *headers]}
+    await send(start)
+    await send({"type": "http.response.body", "body": content})
+
+
+class RequestIds:
+    """Gives every response that has none yet an `x-request-id`; calls set their own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_named(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                if not any(name == _REQUEST_ID for name, _ in headers):
+                    headers.append((_REQUEST_ID, new_id().encode()))
+            await send(message)
+
+        await self._app(scope, receive, send_named)

@@ -1,0 +1,71 @@
+"""The brain as C: the same source, compiled by mypyc, where `make compile` was run.
+
+`scripts/compile_brain.py` writes the extension modules into `compiled/`, beside a manifest that
+names every source that they come from and has a hash of all these. They take the place of the
+modules of their names only while the sources have that hash, so what is edited is what runs.
+Without them, or with `KAIROS_INTERPRETED=1`, Python runs the source. Ours.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+FOLDER = Path(__file__).parents[1] / "compiled"
+MANIFEST = "manifest.json"
+INTERPRETED = "KAIROS_INTERPRETED"  # set, and not empty: the source is run
+SUFFIX = EXTENSION_SUFFIXES[0]  # of this Python on this platform
+
+
+class CompiledModules:
+    """Finds modules by name before anybody looks for their source."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        file = self._files.get(name)
+        if file is None:
+            return None
+        return spec_from_file_location(name, file, loader=ExtensionFileLoader(name, str(file)))
+
+
+def digest(package: Path, sources: Iterable[str]) -> str:
+    """Of sources, whose paths are relative to the package."""
+    found = hashlib.sha256()
+    for each in sources:
+        found.update(each.encode() + b"\0" + (package / each).read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+def install() -> bool:
+    """Whether modules that are imported from now on are the compiled ones."""
+    if os.environ.get(INTERPRETED) or not (found := files(FOLDER)):
+        return False
+    sys.meta_path.insert(0, CompiledModules(found))
+    return True
+
+
+def files(folder: Path) -> dict[str, Path]:
+    """Of the modules, by name; empty where they are of other sources, or of another Python."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        if digest(folder.parent, manifest["sources"]) != manifest["digest"]:
+            return {}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    found = {}
+    for file in folder.rglob(f"*{SUFFIX}"):
+        path = str(file.relative_to(folder)).removesuffix(SUFFIX)
+        found[path.replace(os.sep, ".")] = file
+    return found

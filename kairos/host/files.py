@@ -1,0 +1,97 @@
+"""Files of data: read line by line, plain or gzip, and written whole or not at all."""
+
+import gzip
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase, BufferedWriter
+from pathlib import Path
+from uuid import uuid4
+
+from kairos.core.errors import InvalidFile, SetupError
+
+MAX_LINE_BYTES = 1 << 20
+MAX_LINES = 10_000_000  # blank ones too, of which a little gzip holds a lot
+CHUNK_BYTES = 1 << 16
+
+# What gzip raises for data that breaks off, or is damaged, beside the errors of the file itself;
+# ValueError is for a name that no file can have.
+UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Line numbers from 1, and the lines of a file. Blank lines are left out.
+
+    Raises:
+        InvalidFile: the file cannot be read to its end, a line is longer than `MAX_LINE_BYTES`, or
+            there are more than `MAX_LINES`.
+    """
+    number = 0
+    try:
+        with open_content(path) as (file, _):
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if number > MAX_LINES:
+                    raise InvalidFile(path, f"more than {MAX_LINES} lines; split the file")
+                if len(line) > MAX_LINE_BYTES:
+                    raise InvalidFile(path, f"longer than {MAX_LINE_BYTES} bytes", line=number)
+                if not line.isspace():
+                    yield number, line
+    except UNREADABLE as error:
+        where = number + 1 if number else None
+        raise InvalidFile(path, f"cannot be read: {error}", line=where) from error
+
+
+def read_chunks(path: Path) -> Iterator[bytes]:
+    """The content of a file, piece by piece, so that a caller can stop where it is too long.
+
+    Raises:
+        InvalidFile: the file cannot be read to its end.
+    """
+    try:
+        with open_content(path) as (file, _):
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except UNREADABLE as error:
+        raise InvalidFile(path, f"cannot be read: {error}") from error
+
+
+@contextmanager
+def open_content(path: Path) -> Iterator[tuple[BufferedIOBase, Callable[[], int]]]:
+    """What the file holds, and how many of its own bytes were read. What is gzip by its first bytes
+    is unpacked; the name says nothing.
+
+    Raises:
+        OSError: it is no regular file, or cannot be opened.
+    """
+    # Files are read more than once, which a pipe cannot be; and one that nobody writes to blocks.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("not a regular file, which can be read again")
+    with path.open("rb") as file:
+        packed = file.peek(2).startswith(b"\x1f\x8b")
+        yield (gzip.GzipFile(fileobj=file) if packed else file), file.tell
+
+
+@contextmanager
+def atomic_write(path: Path, *, mode: int = 0o666) -> Iterator[BufferedWriter]:
+    """A file that stands at `path`, whole, once the block ends; if it raises, nothing changes.
+
+    Its permissions are `mode`, less what the process's umask takes.
+
+    Raises:
+        SetupError: the file cannot be written there.
+    """
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise SetupError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)

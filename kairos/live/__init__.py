@@ -1,1 +1,0 @@
-"""The live body: asyncio, HTTP and real engines around the core."""

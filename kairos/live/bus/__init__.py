@@ -1,1 +1,0 @@
-"""The bus in memory, and what every bus shares. The one on Kafka is in `kairos.live.kafka`."""

@@ -1,1 +1,0 @@
-"""How agents call a model: over HTTP, or over the bus."""

@@ -1,1 +1,0 @@
-"""What a process sets for itself: its clock, its event loop's turns, its garbage collection."""

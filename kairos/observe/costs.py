@@ -1,0 +1,102 @@
+"""What each instance would have cost when a call went, and which were out: from the log alone.
+
+The log has facts and decisions, and no costs. So it is replayed, and before each dispatch of the
+workflow the default placement is asked what it thinks of every instance.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from kairos.core.balancer import Balancer
+from kairos.core.dispatcher.demand import can_hold
+from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core.dispatcher.weighing import Weighed, Weighing
+from kairos.core.events import Arrived, Dispatch, Record, Tick
+from kairos.core.model import SECOND, Request
+from kairos.core.scheduler.policies import POLICIES
+
+
+class InstanceCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one instance that serves the call's model, at the instant of the dispatch."""
+
+    instance: str
+    chosen: bool
+    out: str | None  # why the call could not go there then; null: it could
+    cost_s: float  # time that the call would have added there: its own, and that of others
+    cached_tokens: int  # of its prompt, expected in the prefix cache
+    peak_share: float | None  # of its memory, taken at the peak; null: it does not tell its size
+
+
+Costs = Mapping[str, Sequence[InstanceCost]]  # by request id
+
+
+def costs_of(records: Iterable[Record], tenant: str, workflow_id: str) -> Costs:
+    """Of each call of the workflow that was dispatched; of one that went several times, the last.
+
+    What was in flight when the process crashed that wrote the log stays booked.
+    """
+    balancer = Balancer(POLICIES["fcfs"], PLACEMENTS["round-robin"])  # neither decides anything
+    weighing = Weighing(balancer.ledger)
+    calls: dict[str, Request] = {}
+    costs: dict[str, list[InstanceCost]] = {}
+    for record in records:
+        if isinstance(record.event, Arrived):
+            request = record.event.request
+            if (request.tenant, request.workflow_id) == (tenant, workflow_id):
+                calls[request.id] = request
+        rest = record
+        for command in record.commands if calls else ():
+            if isinstance(command, Dispatch) and command.request_id in calls:
+                before, rest = _parted(rest, command)
+                balancer.replay(before)
+                costs[command.request_id] = _weighed(
+                    balancer, weighing, calls[command.request_id], command.instance_id
+                )
+        balancer.replay(rest)
+    return costs
+
+
+def _parted(record: Record, command: Dispatch) -> tuple[Record, Record]:
+    """The fact with what was decided before the command, and the rest as if nothing had happened
+    but that time passed."""
+    place = record.commands.index(command)
+    return (
+        Record(record.at, record.event, record.commands[:place]),
+        Record(record.at, Tick(), record.commands[place:]),
+    )
+
+
+def _weighed(
+    balancer: Balancer, weighing: Weighing, request: Request, chosen: str
+) -> list[InstanceCost]:
+    at, serving = balancer.at, balancer.ledger.served.serving(request.model)
+    return [
+        InstanceCost(
+            instance=each.instance.id,
+            chosen=each.instance.id == chosen,
+            out=_out(balancer, request, each, at),
+            cost_s=round(each.cost_us / SECOND, 3),
+            cached_tokens=each.cached_tokens,
+            peak_share=_share(each),
+        )
+        for each in weighing.weigh(request, serving, at)
+    ]
+
+
+def _out(balancer: Balancer, request: Request, weighed: Weighed, at: int) -> str | None:
+    ledger, instance = balancer.ledger, weighed.instance
+    if not balancer.faults.circuits.takes(instance.id, ledger.running(instance.id), at):
+        return "it was left alone after failures"
+    if not can_hold(instance, request):
+        return "its memory could never hold the call"
+    if instance.id in ledger.busy.ids(at):
+        return "its sequences, or the tokens of a step, were taken"
+    if ledger.health.is_suspended(instance.id, at):
+        return "it said that it was short of memory"
+    return "no room to the call's end" if weighed.peak > weighed.capacity else None
+
+
+def _share(weighed: Weighed) -> float | None:
+    kv_tokens = weighed.instance.kv_tokens
+    return None if kv_tokens is None else round(weighed.peak / kv_tokens, 3)

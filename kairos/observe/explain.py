@@ -1,0 +1,92 @@
+"""A workflow as it went, from a running service or from its log."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.core.events import Arrived, Record, Tick
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.orchestrator.workflow import MAX_CALLS
+from kairos.host.service_connection import context_of
+from kairos.observe.costs import Costs, costs_of
+from kairos.observe.fact_log import read_facts
+from kairos.observe.views import WorkflowView, snapshot, workflow_view
+from kairos.settings.tls import TlsFiles
+
+_TIMEOUT_S = 30
+
+
+async def from_service(
+    url: str, key: str | None, workflow_id: str, files: TlsFiles | None = None
+) -> WorkflowView:
+    """`files`: see `context_of`.
+
+    Raises:
+        SetupError: nobody answers there, or not with the workflow; it says what they said.
+    """
+    path = f"{url.rstrip('/').removesuffix('/v1')}/v1/workflows/{quote(workflow_id, safe='')}"
+    headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    tls = (
+        context_of(url, files or TlsFiles()) or True
+    )  # which checks as well, and is not used without TLS
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+            session.get(path, params={"limit": MAX_CALLS}, ssl=tls) as response,
+        ):
+            status, content = response.status, await response.read()
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise SetupError(f"no Kairos answers at {url}: {error or type(error).__name__}") from None
+    try:
+        if status == 200:
+            return msgspec.json.decode(content, type=WorkflowView)
+        said = msgspec.json.decode(content, type=_Refusal).error.message
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = "what answers is no Kairos"
+    raise SetupError(f"{url} answered {status}: {said}")
+
+
+class _Error(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    error: _Error
+
+
+def from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowView:
+    """The workflow as the log's facts tell it. Of several that bore the id, the last.
+
+    Raises:
+        SetupError: the log has no such workflow; or several tenants have, and none is named.
+        InvalidFile: a line of the log is no record.
+    """
+    if not directory.is_dir():
+        raise SetupError(f"there is no directory {directory}")
+    tenants: set[str] = set()
+    orchestrator, at = Orchestrator(), 0
+    for record in read_facts(directory):
+        at, event = record.at, record.event
+        if isinstance(event, Arrived):
+            request = event.request
+            if request.workflow_id == workflow_id and tenant in (None, request.tenant):
+                tenants.add(request.tenant)
+            else:
+                event = Tick()  # facts about requests that never arrived change nothing
+        orchestrator.observe(Record(at, event, record.commands))
+    if len(tenants) > 1:
+        named = ", ".join(sorted(tenants))
+        raise SetupError(f"several tenants have a workflow '{workflow_id}': name one of {named}")
+    workflow = orchestrator.workflow(tenants.pop(), workflow_id) if tenants else None
+    if workflow is None:
+        raise SetupError(f"the log in {directory} has no workflow '{workflow_id}'")
+    return workflow_view(snapshot(workflow, at), 0, MAX_CALLS)
+
+
+def costs(directory: Path, view: WorkflowView) -> Costs:
+    """What each instance would have cost when a call of the workflow went (`costs.py`)."""
+    return costs_of(read_facts(directory), view.tenant, view.id)

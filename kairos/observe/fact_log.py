@@ -1,0 +1,170 @@
+"""The log of facts and decisions on disk: JSON lines, append-only, bounded. No bodies."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from kairos.core.errors import InvalidFile, SetupError
+from kairos.core.events import InstanceJoined, Record, Started
+from kairos.observe.fact_closing import closed
+from kairos.observe.instance_limits import InstanceLimits
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_BYTES = 1 << 16
+_PENDING_LIMIT_BYTES = 16 << 20
+FILE_BYTES = 64 << 20
+MAX_FILES = 16
+FLUSH_S = 1.0
+
+
+class FactLog:
+    """Appends every record to `DIR/facts-NNNNNN.jsonl`; the oldest files make room for new ones,
+    and what they said of instances is kept beside them (`instance_limits.py`).
+
+    Lines are written in blocks: call `flush` now and then, so that a quiet log is readable too.
+    While the disk takes nothing, serving goes on: up to `_PENDING_LIMIT_BYTES` are kept to be
+    written later, and what comes after is lost, which is said.
+    """
+
+    def __init__(
+        self, directory: Path, *, file_bytes: int = FILE_BYTES, max_files: int = MAX_FILES
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._file_bytes, self._max_files = file_bytes, max_files
+        self._limits = InstanceLimits(directory)
+        self._encoder = msgspec.json.Encoder()
+        self._pending = bytearray()
+        self.is_failing = False  # what came last is not written
+        self._lost = 0  # records, since it fails
+        self._file, self._size = self._next_file()
+
+    def __call__(self, record: Record) -> None:
+        if len(self._pending) >= _PENDING_LIMIT_BYTES:
+            self._lost += 1
+            return
+        if type(record.event) is InstanceJoined:
+            self._limits.note(record.event.instance)
+        self._encoder.encode_into(record, self._pending, -1)
+        self._pending += b"\n"
+        if len(self._pending) >= _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        self._limits.write()
+        try:
+            self._write()
+        except OSError as error:
+            if not self.is_failing:
+                logger.warning("the log in %s cannot be written: %s", self._directory, error)
+            self.is_failing = True
+        else:
+            if self.is_failing:
+                logger.warning("the log is written again; %d facts are lost", self._lost)
+            self.is_failing, self._lost = False, 0
+
+    def _write(self) -> None:
+        if not self._pending:
+            return
+        if self._size >= self._file_bytes:
+            self._file.close()
+            self._file, self._size = self._next_file()
+        while self._pending:
+            written = self._file.write(self._pending)  # less than all of it on a full disk
+            self._size += written
+            del self._pending[:written]
+
+    def close(self) -> None:
+        self.flush()
+        self._file.close()
+
+    def _next_file(self) -> tuple[BinaryIO, int]:
+        files = _files(self._directory)
+        number = int(files[-1].stem.removeprefix("facts-")) + 1 if files else 1
+        for old in files[: max(0, len(files) + 1 - self._max_files)]:
+            old.unlink()
+            self._limits.is_needed = True
+        path = self._directory / f"facts-{number:06d}.jsonl"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        return os.fdopen(descriptor, "wb", buffering=0), 0
+
+
+def read_facts(directory: Path) -> Iterator[Record]:
+    """All records of a log, oldest first. A last line cut short by a crash is left out, and what
+    the crash left open is ended (`fact_closing.py`).
+
+    Raises:
+        InvalidFile: another line is no record.
+    """
+    yield from closed(record for path in _files(directory) for record in _records(path))
+
+
+def read_recent(
+    directory: Path, since_at: int, always: tuple[type[msgspec.Struct], ...]
+) -> Iterator[Record]:
+    """As `read_facts`, but of files that end before `since_at` (µs) only facts of these kinds:
+    their other lines are not decoded, which takes a fiftieth of the time."""
+    kinds: tuple[type[msgspec.Struct], ...] = (*always, Started)
+    marks = [f'"type":"{kind.__struct_config__.tag}"'.encode() for kind in kinds]
+    files = _files(directory)
+    begins = [next((each.at for each in _records(path)), None) for path in files]
+    whether_old = [each is not None and each < since_at for each in begins[1:]] + [False]
+    told = zip(files, whether_old, strict=True)
+    yield from closed(
+        record for path, is_old in told for record in _records(path, marks if is_old else ())
+    )
+
+
+def _records(path: Path, marks: Sequence[bytes] = ()) -> Iterator[Record]:
+    """`marks`: one of them must be in a line for it to count."""
+    decoder = msgspec.json.Decoder(Record)
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.endswith(b"\n") and (not marks or any(mark in line for mark in marks)):
+                try:
+                    record = decoder.decode(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    raise InvalidFile(path, f"no record: {error}", line=number) from None
+                yield record
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("facts-[0-9][0-9][0-9][0-9][0-9][0-9].jsonl"))
+
+
+def note_start(
+    log: FactLog | None, at: int, calls: tuple[str, ...] = (), instances: tuple[str, ...] = ()
+) -> None:
+    """What was there before this process began, but for these, is not known any more (at: µs)."""
+    if log is not None:
+        log(Record(at, Started(calls, instances)))
+
+
+def flushing(log: FactLog | None) -> list[Coroutine[None, None, None]]:
+    return [] if log is None else [_flush(log)]
+
+
+async def _flush(log: FactLog) -> None:
+    while True:
+        await asyncio.sleep(FLUSH_S)
+        log.flush()
+
+
+@contextlib.contextmanager
+def open_log(directory: str | None) -> Iterator[FactLog | None]:
+    if directory is None:
+        yield None
+        return
+    try:
+        log = FactLog(Path(directory))
+    except OSError as error:
+        raise SetupError(f"the log directory {directory} is no use: {error.strerror}") from None
+    with contextlib.closing(log):
+        yield log

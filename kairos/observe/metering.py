@@ -1,0 +1,199 @@
+"""What each call of a log used: facts in, one record for each call that ended.
+
+The ledger is replayed, and a call's service is what it is for fair shares (`service_cost.py`).
+Tries that an instance returned count as well, since they held it. A call that was running when its
+instance left is measured by the instance's last limits.
+"""
+
+from collections.abc import Hashable
+
+import msgspec
+
+from kairos.core.call_row import CallRow
+from kairos.core.call_tracker import CallTracker
+from kairos.core.dispatcher.booking import Booking
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.service_cost import service_us
+from kairos.core.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Dispatch,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    InstanceLeft,
+    Progressed,
+    Record,
+    Refuse,
+)
+from kairos.core.learnt import Distribution, exponential
+from kairos.core.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
+from kairos.core.refusals import Outcome
+
+_ANY = exponential(EXPECTED_COMPLETION_TOKENS)
+
+
+class CallUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a call that ended. Tokens are the engine's, where it told.
+
+    A call that failed or was refused has none: nobody was given an answer. One that was cancelled
+    has its prompt if its answer had begun, and the answer as far as it was told.
+    """
+
+    request: Request
+    ended_at: int  # µs
+    outcome: Outcome
+    queued_us: int  # without the time of tries that were returned
+    service_us: float  # of a whole instance
+    kv_token_us: float  # tokens held, times µs: the prompt, and half of the answer
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    answer_tokens: int = 0
+    is_measured: bool = True  # no: the limits of an instance that had it are not known
+
+
+class _Tries(msgspec.Struct):
+    """What a call has had of instances so far."""
+
+    us: int = 0  # of tries before the one that counts
+    service_us: float = 0.0
+    kv_token_us: float = 0.0
+    has_begun: bool = False  # the answer of the last
+    generated: int = 0  # tokens of it, when last told
+    is_measured: bool = True
+
+
+class UsageMeter:
+    """Follows records; holds only the calls in flight. Facts about calls that never arrived change
+    nothing, and instants that run backwards count as the latest."""
+
+    def __init__(self) -> None:
+        self.at = 0  # µs: when the last fact was told
+        self._tracker = CallTracker()
+        self._ledger = Ledger(_Unexpected())
+        self._limits: dict[str, Instance] = {}  # the last known, also of those that left
+        self._tries: dict[str, _Tries] = {}  # by request id
+
+    @property
+    def under_way(self) -> int:
+        """Calls that have not ended."""
+        return len(self._tracker)
+
+    def observe(self, record: Record) -> list[CallUse]:
+        """Take the next record; return the calls that it ended."""
+        event, at = record.event, max(record.at, self.at)
+        self.at = at
+        if type(event) is Arrived:  # what prompts have in common is told by each dispatch
+            event = Arrived(msgspec.structs.replace(event.request, prefix=(), prefix_units=0))
+        ended = self._tracker.observe(Record(at, event, record.commands))
+        self._take(event, at)
+        for command in record.commands:
+            if isinstance(command, Refuse):
+                self._release(command.request_id, at)
+            else:
+                self._dispatch(command, at)
+        return [_use(row, self._tries.pop(row.request.id, _Tries())) for row in ended]
+
+    def _take(self, event: Event, at: int) -> None:
+        if type(event) is Finished:
+            self._release(event.request_id, at, event)
+        elif type(event) is Failed or type(event) is Cancelled:
+            self._release(event.request_id, at)
+        elif type(event) is Bounced:
+            self._give_back(event.request_id, at)
+        elif type(event) is FirstToken:
+            self._ledger.first_token(event.request_id, at)
+        elif type(event) is Progressed:
+            self._ledger.progressed(event.completion_tokens, at)
+        elif type(event) is InstanceJoined:
+            self._limits[event.instance.id] = event.instance
+            self._ledger.join(event.instance)
+        elif type(event) is InstanceLeft:
+            self._ledger.leave(event.instance_id)
+
+    def _dispatch(self, command: Dispatch, at: int) -> None:
+        row = self._tracker.row(command.request_id)
+        if row is None:
+            return
+        lost = self._ledger.booking(command.request_id)
+        if lost is not None:  # with a process; how long it ran, nobody knows
+            self._ledger.release(command.request_id, at)
+            self._tries.setdefault(command.request_id, _Tries()).us += at - lost.at
+        self._ledger.book(row.request, command.instance_id, at)
+        booking = self._ledger.booking(command.request_id)
+        assert booking is not None
+        booking.cached_tokens = command.cached_tokens
+
+    def _give_back(self, request_id: str, at: int) -> None:
+        """It waits once more."""
+        booking = self._release(request_id, at)
+        if booking is not None:
+            tries = self._tries[request_id]
+            tries.us += at - booking.at
+            tries.has_begun, tries.generated = False, 0
+
+    def _release(
+        self, request_id: str, at: int, finished: Finished | None = None
+    ) -> Booking | None:
+        booking = self._ledger.booking(request_id)
+        if booking is None:
+            return None
+        instance_id = booking.instance_id
+        instance = self._limits.get(instance_id)
+        speed = self._ledger.served.speeds.get(instance_id)  # the end of the call is learnt from
+        self._ledger.release(request_id, at, finished)
+        prompt, _, answer = lengths = booking.lengths(finished)
+        took_us = at - booking.at
+        tries = self._tries.setdefault(request_id, _Tries())
+        tries.has_begun = booking.first_token_at is not None or booking.generated > 0
+        tries.generated = booking.generated
+        tries.kv_token_us += (prompt + answer / 2) * took_us
+        if instance is None or speed is None:
+            tries.is_measured = False
+        else:
+            tries.service_us += service_us(booking, instance, speed, took_us, lengths)
+        return booking
+
+
+def _use(row: CallRow, tries: _Tries) -> CallUse:
+    assert row.ended_at is not None
+    assert row.outcome is not None
+    prompt = cached = answer = 0
+    if row.outcome == "finished":
+        told, answered = row.prompt_tokens, row.completion_tokens
+        prompt = row.request.prompt_tokens if told is None else told
+        cached = min(row.cached_tokens or 0, prompt)
+        answer = tries.generated if answered is None else answered
+    elif row.outcome == "cancelled" and tries.has_begun:
+        prompt, answer = row.request.prompt_tokens, tries.generated
+    return CallUse(
+        request=row.request,
+        ended_at=row.ended_at,
+        outcome=row.outcome,
+        queued_us=max(0, row.queued_us - tries.us),
+        service_us=tries.service_us,
+        kv_token_us=tries.kv_token_us,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        answer_tokens=answer,
+        is_measured=tries.is_measured,
+    )
+
+
+class _Unexpected:
+    """Nothing is expected of calls: what they used is told by how they ended."""
+
+    def kind(self, request: Request) -> Hashable:  # noqa: ARG002
+        return None
+
+    def completion_tokens(self, request: Request) -> Distribution | None:  # noqa: ARG002
+        return _ANY  # one curve for all: else each length would have its own drawn
+
+    def latency_us(self, request: Request) -> Distribution | None:  # noqa: ARG002
+        return None
+
+    def call_us(self, request: Request) -> int:  # noqa: ARG002
+        return 1

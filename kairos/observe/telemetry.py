@@ -1,0 +1,249 @@
+"""Prometheus figures, from the same facts as everything else.
+
+Labels are instances and outcomes only: agents' and tenants' names are the clients' to choose, so
+they would grow without bound, and tell one tenant of another. Operators are told of tenants, too,
+within bounds (`tenant_figures.py`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kairos.core.balancer import Balancer
+from kairos.core.call_row import CallRow
+from kairos.core.call_tracker import CallTracker
+from kairos.core.errors import KairosError
+from kairos.core.events import Bounced, InstanceLeft, InstanceStatus, Record
+from kairos.core.model import SECOND
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.pool_load import busiest, most_waiting_s, pool_load
+from kairos.observe.figures import Count, Times
+from kairos.observe.left_out import bus_figures
+from kairos.observe.tenant_figures import TenantFigures
+
+_STALE_US = 3 * SECOND  # what an engine said of itself before that is not how it is now
+_TRUSTED = {"closed": 1.0, "half-open": 0.5, "open": 0.0}
+_OUTCOMES = ("finished", "failed", "cancelled", "refused")
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Telemetry(Collector):
+    """An observer of records."""
+
+    def __init__(
+        self,
+        balancer: Callable[[], Balancer],
+        orchestrator: Orchestrator | None,
+        now: Callable[[], int],
+    ) -> None:
+        """`balancer` gives the one that decides now; `orchestrator` is None where another process
+        follows the workflows; `now` is the clock of the records, in µs."""
+        self._balancer = balancer
+        self._orchestrator = orchestrator
+        self._now = now
+        self._told: dict[str, tuple[int, InstanceStatus]] = {}  # by instance, the last and when
+        self._tracker = CallTracker()
+        self._registry = CollectorRegistry()
+        self.calls = self._count("kairos_calls", "LLM calls that ended", "outcome", _OUTCOMES)
+        self._errors = Counter(
+            "kairos_errors",
+            "Errors that Kairos answered calls with",
+            ["code"],
+            registry=self._registry,
+        )
+        self._queued = self._times("kairos_queue_seconds", "Time from arrival to dispatch")
+        self._first = self._times("kairos_ttft_seconds", "Time from arrival to first token")
+        self._whole = self._times("kairos_call_seconds", "Time from arrival to the last byte")
+        self._prompts = self._count("kairos_prompt_tokens", "Prompt tokens, as engines report them")
+        self._answers = self._count(
+            "kairos_completion_tokens", "Generated tokens, as engines report them"
+        )
+        self._bounced = Counter(
+            "kairos_calls_returned",
+            "Calls that an instance failed, and that went on to wait for another",
+            ["instance"],
+            registry=self._registry,
+        )
+        self.tenants = TenantFigures(now() / SECOND)
+        self._of_tenants: list[Callable[[], Iterable[Metric]]] = []
+        self._registry.register(self)
+
+    def show(self, collector: Collector) -> None:
+        """Its figures, too."""
+        self._registry.register(collector)
+
+    def show_to_operators(self, families: Callable[[], Iterable[Metric]]) -> None:
+        """To them alone, these too."""
+        self._of_tenants.append(families)
+
+    def __call__(self, record: Record) -> None:
+        event = record.event
+        if type(event) is InstanceStatus:
+            self._told[event.instance_id] = record.at, event
+        elif type(event) is Bounced:
+            self._note_bounce(event)
+        elif type(event) is InstanceLeft:
+            self._told.pop(event.instance_id, None)
+        for row in self._tracker.observe(record):
+            assert row.outcome is not None
+            self.calls.add(1, row.outcome)
+            self.tenants.add(row)
+            if row.outcome == "finished" and row.ended_at is not None:
+                self._note_times(row, row.ended_at)
+                self._prompts.add(row.prompt_tokens or 0)
+                self._answers.add(row.completion_tokens or 0)
+
+    def _note_times(self, row: CallRow, ended_at: int) -> None:
+        arrived_at, trace_id = row.request.arrived_at, row.request.trace_id
+        self._queued.see(row.queued_us / SECOND, trace_id)
+        self._whole.see((ended_at - arrived_at) / SECOND, trace_id)
+        if row.first_token_at is not None:
+            self._first.see((row.first_token_at - arrived_at) / SECOND, trace_id)
+
+    def _note_bounce(self, bounced: Bounced) -> None:
+        row = self._tracker.row(bounced.request_id)
+        if row is not None and row.instance_id is not None:
+            self._bounced.labels(row.instance_id).inc()
+
+    def count_error(self, error: KairosError) -> None:
+        """Refusals at arrival are no facts, so they are counted here."""
+        self.count_errors(error.code, 1)
+
+    def count_errors(self, code: str, count: int) -> None:
+        self._errors.labels(code).inc(count)
+
+    def errors(self) -> dict[str, int]:
+        """How often each was answered, by its code."""
+        [family] = self._errors.collect()
+        samples = [each for each in family.samples if each.name.endswith("_total")]
+        return {each.labels["code"]: int(each.value) for each in samples}
+
+    def families(self) -> Iterable[Metric]:
+        """What /metrics answers."""
+        return self._registry.collect()
+
+    def families_for_operators(self) -> Iterable[Metric]:
+        """What /metrics of their port answers: tenants, too."""
+        of_tenants = (told() for told in self._of_tenants)
+        return chain(self.families(), self.tenants.collect(), *of_tenants)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from bus_figures()
+        yield GaugeMetricFamily(
+            "kairos_requests_waiting", "Requests in the queue", value=self._balancer().waiting
+        )
+        running = GaugeMetricFamily(
+            "kairos_requests_running", "Requests on the instance", labels=["instance"]
+        )
+        booked = GaugeMetricFamily(
+            "kairos_kv_booked_tokens", "KV memory booked on the instance", labels=["instance"]
+        )
+        balancer = self._balancer()
+        ledger = balancer.ledger
+        trusted = GaugeMetricFamily(
+            "kairos_instance_trusted",
+            "1; 0 while the instance is left alone; between, while it is tried again",
+            labels=["instance"],
+        )
+        for instance_id in ledger.instances:
+            state = balancer.faults.circuits.state(instance_id, self._now())
+            trusted.add_metric([instance_id], _TRUSTED[state])
+            running.add_metric([instance_id], ledger.running(instance_id))
+            booked.add_metric([instance_id], ledger.held_tokens(instance_id, balancer.at))
+        yield running
+        yield booked
+        yield trusted
+        yield from load(balancer)
+        yield from engines(self._statuses())
+        if self._orchestrator is not None:
+            yield from learning(self._orchestrator)
+        tau = self._balancer().estimates.kendall_tau
+        if tau is not None:
+            yield GaugeMetricFamily(
+                "kairos_rank_kendall_tau",
+                "Agreement of agents' ranks with the order of their mean remaining work",
+                value=tau,
+            )
+
+    def _statuses(self) -> list[InstanceStatus]:
+        """What is known of the instances at this moment."""
+        told = (self._told.get(each) for each in self._balancer().ledger.instances)
+        now = self._now()
+        return [last[1] for last in told if last is not None and now - last[0] <= _STALE_US]
+
+    def _count(
+        self,
+        name: str,
+        documentation: str,
+        label: str | None = None,
+        values: Sequence[str] = ("",),
+    ) -> Count:
+        made = Count(name, documentation, self._now() / SECOND, label, values)
+        self._registry.register(made)
+        return made
+
+    def _times(self, name: str, documentation: str) -> Times:
+        made = Times(name, documentation, self._now() / SECOND, _SECONDS)
+        self._registry.register(made)
+        return made
+
+
+def load(balancer: Balancer) -> Iterator[Metric]:
+    """What the pool is scaled by. Names of models are for operators alone (`/admin/scaling`)."""
+    models = pool_load(balancer)
+    yield GaugeMetricFamily(
+        "kairos_waiting_work_seconds",
+        "Time that the pool would need for the calls that wait, of the model with most",
+        value=most_waiting_s(models),
+    )
+    yield GaugeMetricFamily(
+        "kairos_pool_busy_ratio",
+        "Share of the instances that calls use, of the model with most",
+        value=busiest(models),
+    )
+
+
+def engines(statuses: Iterable[InstanceStatus]) -> Iterator[Metric]:
+    """What engines say of themselves. Of what one does not tell there is no series."""
+    families: tuple[tuple[str, GaugeMetricFamily | CounterMetricFamily], ...] = (
+        ("kv_used", _gauge("kv_used_ratio", "Share of the KV memory that running calls hold")),
+        ("running", _gauge("requests_running", "Calls that run, whoever made them")),
+        ("waiting", _gauge("requests_waiting", "Calls that wait inside the engine")),
+        ("preemptions", _counter("preemptions", "Calls whose KV memory the engine took away")),
+        ("queried_tokens", _counter("prefix_queried_tokens", "Prompt tokens looked up in a cache")),
+        ("cached_tokens", _counter("prefix_cached_tokens", "Prompt tokens found in a cache")),
+    )
+    for status in statuses:
+        for field, family in families:
+            if (value := getattr(status, field)) is not None:
+                family.add_metric([status.instance_id], value)
+    for _, family in families:
+        yield family
+
+
+def _gauge(name: str, documentation: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"kairos_engine_{name}", documentation, labels=["instance"])
+
+
+def _counter(name: str, documentation: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"kairos_engine_{name}", documentation, labels=["instance"])
+
+
+def learning(orchestrator: Orchestrator) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "kairos_workflows_open", "Workflows that have not ended", value=len(orchestrator)
+    )
+    for name, count, documentation in (
+        ("idle", orchestrator.expired, "Workflows that ended because they fell silent"),
+        ("evicted", orchestrator.evicted, "Workflows that had to make room while open"),
+        ("unlearnt", orchestrator.unlearnt, "Workflows that ended faster than they are learnt"),
+    ):
+        yield CounterMetricFamily(f"kairos_workflows_{name}", documentation, value=count)
+    yield CounterMetricFamily(
+        "kairos_pooled_calls",
+        "Calls of agents beyond those that are tracked by name",
+        value=orchestrator.profiles.pooled,
+    )

@@ -1,0 +1,118 @@
+"""Which calls are recorded, and what records them: put together of the rest of this room."""
+
+import contextlib
+import os
+import random
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from typing import Protocol
+
+import msgspec
+from prometheus_client.registry import Collector
+
+from kairos.core.model import Request
+from kairos.core.ports import FactSink
+from kairos.core.runtime import Observer
+from kairos.observe.tracing.call_trace import CallTrace, TracedFacts
+from kairos.observe.tracing.otlp_exporter import OtlpExporter
+from kairos.observe.tracing.trace_context import (
+    TRACE_PARENT_HEADER,
+    TraceContext,
+    context_sent,
+    is_sampled,
+    root_span_id,
+    traceparent,
+    workflow_trace_id,
+)
+from kairos.observe.tracing.workflow_spans import WorkflowSpans
+from kairos.settings.telemetry import TelemetrySettings
+
+
+class TracedRequest(Protocol):
+    """The HTTP request of a call."""
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    trace: CallTrace | None
+
+
+class Tracing:
+    """Of one process."""
+
+    def __init__(self, exporter: OtlpExporter, *, ratio: float, salt: str) -> None:
+        """`salt`: what the processes have in common that serve calls of the same workflows."""
+        self.exporter, self._ratio, self.salt = exporter, ratio, salt
+        self._dice = random.Random(os.urandom(16))  # noqa: S311 - ids, not secrets
+
+    def follow(
+        self, request: Request, asked: TracedRequest, facts: FactSink, *, streams: bool
+    ) -> tuple[Request, FactSink]:
+        """Record the call if its trace is recorded: the request, which says so then, and where its
+        facts are to be told. What engines are to be told is in the headers afterwards."""
+        context = context_sent(asked.headers) or self._own(request)
+        if not context.is_recorded:
+            self._tell_engine(asked.headers, context)
+            return request, facts
+        request = msgspec.structs.replace(request, trace_id=context.trace_id)
+        asked.trace = CallTrace(
+            context,
+            request,
+            asked.method,
+            asked.path,
+            streams=streams,
+            now=facts.now,
+            new_id=self._new_id,
+            emit=self.exporter.add,
+        )
+        return request, TracedFacts(facts, asked.trace)
+
+    def _own(self, request: Request) -> TraceContext:
+        whose = request.tenant, request.workflow_id
+        trace_id = workflow_trace_id(self.salt, *whose, request.arrived_at)
+        if not is_sampled(trace_id, self._ratio):
+            return TraceContext(trace_id, "", is_recorded=False)
+        return TraceContext(trace_id, root_span_id(trace_id), is_recorded=True)
+
+    def _tell_engine(self, headers: MutableMapping[bytes, bytes], context: TraceContext) -> None:
+        """That it is not to record the call either, which no client said."""
+        if not context.parent_id:
+            headers[TRACE_PARENT_HEADER] = traceparent(
+                context.trace_id, self._new_id(), is_recorded=False
+            )
+
+    def _new_id(self) -> str:
+        return f"{self._dice.getrandbits(64) or 1:016x}"
+
+    def workflows(self, idle_us: int) -> Observer:
+        """What makes the spans of whole workflows."""
+        return WorkflowSpans(self.salt, self.exporter.add, idle_us=idle_us)
+
+
+@contextlib.asynccontextmanager
+async def open_tracing(
+    settings: TelemetrySettings | None, salt: str | None = None
+) -> AsyncIterator[Tracing | None]:
+    """None where nothing is to be traced. Without `salt` the process is alone.
+
+    Raises:
+        SetupError: OpenTelemetry is not installed.
+    """
+    if settings is None:
+        yield None
+        return
+    exporter = OtlpExporter(settings)
+    try:
+        yield Tracing(exporter, ratio=settings.sample_ratio, salt=salt or os.urandom(16).hex())
+        await exporter.finish()
+    finally:
+        exporter.close()
+
+
+def tracing_observers(
+    tracing: Tracing | None, idle_us: int, show: Callable[[Collector], None]
+) -> tuple[Observer, ...]:
+    """Of the records of all calls. `show` is given the figures."""
+    if tracing is None:
+        return ()
+    show(tracing.exporter.sending)
+    return (tracing.workflows(idle_us),)

@@ -1,0 +1,106 @@
+"""The span of a whole workflow, in the workflow's own trace. Where its calls go on in a trace of
+the client's, that has a span of its own, and none is made.
+
+Whoever hears of all calls of a workflow, and of its end, makes it. Its id comes of the trace's, so
+that calls name it as their parent before it is there. Of calls it is known that they are recorded
+by the id in their requests.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kairos.core.events import Arrived, Cancelled, Failed, Finished, Record, WorkflowEnded
+from kairos.core.model import Request
+from kairos.core.workflow_tracker import WorkflowKey, workflow_key
+from kairos.observe.tracing.span import TraceSpan
+from kairos.observe.tracing.trace_context import root_span_id, workflow_trace_id
+
+MAX_WORKFLOWS = 10_000  # the one that was silent longest gives way, and has a span as it stands
+
+
+class _Course(msgspec.Struct, gc=False):
+    trace_id: str
+    request: Request  # its first
+    told_at: int  # of its latest call
+    calls: int = 0
+    failed: int = 0
+
+
+class WorkflowSpans:
+    """An observer of records."""
+
+    def __init__(
+        self, salt: str, emit: Callable[[Iterable[TraceSpan]], None], *, idle_us: int
+    ) -> None:
+        """`idle_us`: after so much silence a workflow has ended."""
+        self._salt, self._emit, self._idle_us = salt, emit, idle_us
+        self._open: OrderedDict[WorkflowKey, _Course] = OrderedDict()  # by when they were told of
+        self._calls: dict[str, WorkflowKey] = {}
+
+    def __call__(self, record: Record) -> None:
+        event = record.event
+        if type(event) is Arrived:
+            if event.request.trace_id is not None:
+                self._arrived(event.request, event.request.trace_id, record.at)
+        elif type(event) is Finished or type(event) is Failed or type(event) is Cancelled:
+            key = self._calls.pop(event.request_id, None)
+            if key is not None and (course := self._open.get(key)) is not None:
+                course.told_at = record.at
+                course.failed += type(event) is not Finished
+                self._open.move_to_end(key)
+        elif type(event) is WorkflowEnded:
+            key = event.tenant, event.workflow_id
+            if key in self._open:
+                self._end(key, record.at, error="cancelled" if event.cancelled else None)
+
+    def _arrived(self, request: Request, trace_id: str, at: int) -> None:
+        key = workflow_key(request)
+        own = workflow_trace_id(self._salt, *key, request.arrived_at)
+        if own != trace_id:
+            return
+        course = self._open.get(key)
+        if course is None or course.trace_id != own:  # another day
+            if course is not None:
+                self._end(key, course.told_at)
+            self._make_room(at)
+            course = self._open[key] = _Course(trace_id, request, at)
+        course.told_at, course.calls = at, course.calls + 1
+        self._calls[request.id] = key
+        self._open.move_to_end(key)
+
+    def _make_room(self, at: int) -> None:
+        while self._open:
+            key, course = next(iter(self._open.items()))
+            if len(self._open) < MAX_WORKFLOWS and course.told_at > at - self._idle_us:
+                return
+            self._end(key, course.told_at)
+
+    def _end(self, key: WorkflowKey, at: int, error: str | None = None) -> None:
+        course = self._open.pop(key)
+        request = course.request
+        said: dict[str, str | int | float | bool] = {
+            "gen_ai.operation.name": "invoke_workflow",
+            "gen_ai.conversation.id": request.workflow_id,
+            "kairos.tenant": request.tenant,
+            "kairos.calls": course.calls,
+            "kairos.calls_failed": course.failed,
+        }
+        if request.app is not None:
+            said["gen_ai.workflow.name"] = request.app
+        if error is not None:
+            said["error.type"] = error
+        name = "invoke_workflow" if request.app is None else f"invoke_workflow {request.app}"
+        span = TraceSpan(
+            name=name,
+            kind="internal",
+            trace_id=course.trace_id,
+            span_id=root_span_id(course.trace_id),
+            parent_id=None,
+            began_at=min(request.workflow_started_at, request.arrived_at),
+            ended_at=max(at, course.told_at),
+            attributes=said,
+            error=error,
+        )
+        self._emit([span])

@@ -1,0 +1,181 @@
+"""Who used how much of a pool, from its log: for chargeback.
+
+A call counts when it ends, with all that it used. So periods that follow each other add up.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from pathlib import Path
+
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.core.events import InstanceJoined, Record
+from kairos.core.model import SECOND, Request
+from kairos.observe.fact_log import read_facts
+from kairos.observe.instance_limits import read_limits
+from kairos.observe.metering import CallUse, UsageMeter
+from kairos.observe.prices import Prices
+
+MAX_GROUPS = 100_000
+MAX_WORKFLOWS = 2_000_000  # told apart, each once in its groups and once in all
+
+BY: Mapping[str, Callable[[Request], str | None]] = {
+    "tenant": attrgetter("tenant"),
+    "app": attrgetter("app"),
+    "agent": attrgetter("agent"),
+    "key": attrgetter("key"),
+    "workflow": attrgetter("workflow_id"),
+    "model": attrgetter("model"),
+}
+Group = tuple[str | None, ...]  # as grouped; None: calls that did not say
+
+
+class UsageFigures(msgspec.Struct):
+    """Of the calls of a group, or of all."""
+
+    calls: int = 0  # that ended, however they did
+    failed: int = 0
+    refused: int = 0
+    cancelled: int = 0
+    workflows: int = 0
+    prompt_tokens: int = 0  # the cached ones among them
+    cached_tokens: int = 0
+    answer_tokens: int = 0
+    queue_s: float = 0.0
+    service_s: float = 0.0  # of a whole instance
+    kv_token_s: float = 0.0  # tokens held, times seconds
+    cost: float = 0.0  # without prices: 0
+
+    def add(self, use: CallUse, cost: float) -> None:
+        self.calls += 1
+        if use.outcome != "finished":
+            setattr(self, use.outcome, getattr(self, use.outcome) + 1)
+        self.prompt_tokens += use.prompt_tokens
+        self.cached_tokens += use.cached_tokens
+        self.answer_tokens += use.answer_tokens
+        self.queue_s += use.queued_us / SECOND
+        self.service_s += use.service_us / SECOND
+        self.kv_token_s += use.kv_token_us / SECOND
+        self.cost += cost
+
+
+class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Who used how much. Instants in µs since the epoch."""
+
+    by: tuple[str, ...]
+    groups: Sequence[tuple[Group, UsageFigures]]  # most service first
+    total: UsageFigures
+    begins_at: int
+    ends_at: int
+    log_begins_at: int
+    is_cut: bool  # the log begins after the period does
+    under_way: int  # calls at the end of the period
+    unmeasured: int  # calls on instances of which the log does not tell the limits
+
+
+def parse_by(told: Iterable[str]) -> tuple[str, ...]:
+    """What to group by, each once, from lists with commas. Raises SetupError: it is not known."""
+    names = tuple(dict.fromkeys(each.strip() for text in told for each in text.split(",")))
+    for name in names:
+        if name not in BY:
+            raise SetupError(f"--by: there is no '{name}'; known: {', '.join(BY)}")
+    return names
+
+
+def usage(
+    directory: Path,
+    by: tuple[str, ...],
+    since_at: int | None = None,
+    until_at: int | None = None,
+    prices: Prices | None = None,
+) -> UsageReport:
+    """Of the calls that ended at `since_at` or later and before `until_at` (µs; None: no bound).
+
+    Raises:
+        SetupError: there is no log; the period is empty; a model has no price; or there are more
+            than `MAX_GROUPS` groups.
+        InvalidFile: a line of the log is no record.
+    """
+    if since_at is not None and until_at is not None and since_at >= until_at:
+        raise SetupError("--since must be before --until")
+    meter, groups, begins_at = UsageMeter(), _Groups(by, prices), -1
+    for instance in read_limits(directory):  # they joined in files that are gone
+        meter.observe(Record(0, InstanceJoined(instance)))
+    for record in _facts(directory):
+        if until_at is not None and max(record.at, meter.at) >= until_at:
+            begins_at = record.at if begins_at < 0 else begins_at
+            break
+        if begins_at < 0:
+            begins_at = record.at
+        for use in meter.observe(record):
+            if since_at is None or use.ended_at >= since_at:
+                groups.add(use)
+    if begins_at < 0:
+        raise SetupError(f"there are no facts in {directory}: name the directory of a log")
+    since = begins_at if since_at is None else since_at
+    return UsageReport(
+        by=by,
+        groups=groups.sorted(),
+        total=groups.total,
+        begins_at=since,
+        ends_at=max(since, meter.at) if until_at is None else until_at,
+        log_begins_at=begins_at,
+        is_cut=since < begins_at,
+        under_way=meter.under_way,
+        unmeasured=groups.unmeasured,
+    )
+
+
+def _facts(directory: Path) -> Iterator[Record]:
+    if not directory.is_dir():
+        raise SetupError(f"there is no directory {directory}")
+    try:
+        yield from read_facts(directory)
+    except OSError as error:
+        raise SetupError(f"the log in {directory} cannot be read: {error.strerror}") from None
+
+
+class _Groups:
+    """Figures by group, and of all."""
+
+    def __init__(self, by: tuple[str, ...], prices: Prices | None) -> None:
+        self.total = UsageFigures()
+        self.unmeasured = 0
+        self._by, self._prices = by, prices
+        self._keys = [BY[name] for name in by]
+        self._figures: dict[Group, UsageFigures] = {}
+        self._workflows: set[int] = set()  # hashes: two that are alike are of no account
+
+    def add(self, use: CallUse) -> None:
+        request = use.request
+        group = tuple([key(request) for key in self._keys])
+        figures = self._figures.get(group)
+        if figures is None:
+            if len(self._figures) >= MAX_GROUPS:
+                raise SetupError(
+                    f"there are more than {MAX_GROUPS:,} groups by {', '.join(self._by)}: group by "
+                    "less (--by)"
+                )
+            figures = self._figures[group] = UsageFigures()
+        cost = self._prices.of(use) if self._prices is not None else 0.0
+        workflow = request.tenant, request.workflow_id
+        for each, name in ((figures, hash((workflow, group))), (self.total, hash(workflow))):
+            each.add(use, cost)
+            each.workflows += self._is_new(name)
+        self.unmeasured += not use.is_measured
+
+    def _is_new(self, name: int) -> bool:
+        if name in self._workflows:
+            return False
+        if len(self._workflows) >= MAX_WORKFLOWS:
+            raise SetupError("there are too many workflows: name a shorter time (--since, --until)")
+        self._workflows.add(name)
+        return True
+
+    def sorted(self) -> list[tuple[Group, UsageFigures]]:
+        """Those that had most service first; of equal ones by name."""
+        return sorted(
+            self._figures.items(),
+            key=lambda each: (-each[1].service_s, tuple(name or "" for name in each[0])),
+        )

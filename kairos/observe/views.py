@@ -1,0 +1,260 @@
+"""Looking in from outside: what became of a workflow's calls and why, and what was learnt.
+
+The values here are the JSON of `GET /v1/workflows/{id}` and `GET /v1/agents`. Instants are µs since
+the epoch (`_at`), durations seconds (`_s`); what is not known, or not yet, is null.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kairos.core.call_row import CallRow
+from kairos.core.events import Dispatch
+from kairos.core.learnt import AgentProfile, Distribution
+from kairos.core.metrics import percentile
+from kairos.core.model import SECOND, Source
+from kairos.core.orchestrator.agent_status import AgentStatus
+from kairos.core.orchestrator.graph import CallGraph
+from kairos.core.orchestrator.joins import KnownJoins
+from kairos.core.orchestrator.learnt_joins import LearntJoins
+from kairos.core.orchestrator.remaining import Remaining, remaining
+from kairos.core.orchestrator.workflow import OpenedWorkflow, span_of
+
+MAX_PARENTS = 100  # of a call, that are told: a guessed join may have thousands
+_PERCENTS = (5, 10, 25, 50, 75, 90, 95, 99)
+
+
+class DispatchView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a call went, and what was known when it did."""
+
+    instance: str
+    reason: str  # see `kairos.core.events.Reason`
+    left_waiting: int  # other requests that stayed in its queue
+    rank: float | None  # its agent's: how far from having nothing left to do, in seconds
+    expected_remaining_s: float | None  # of the workflow's work, from this call on
+    tenants_waiting: int = 0  # others; they have had more service for their weight, but
+    tenants_before: int = 0  # these, and nothing of theirs fitted
+
+
+class CallView(msgspec.Struct, frozen=True, kw_only=True):
+    """One call: where it sits in the graph, and why it went when and where it did."""
+
+    id: str
+    agent: str | None
+    upstream: str | None  # as it was said, or inferred
+    # What said workflow_id, app, agent and upstream: declared, alias, route, trace, inferred, none
+    sources: dict[str, Source]
+    parents: tuple[str, ...]  # at most `MAX_PARENTS` of them
+    parents_total: int
+    ambiguous: bool  # several calls could be its parent, judged by their names
+    missing: tuple[str, ...]  # parents that were named, of which no call is known
+    stages: list[list[str]]  # the calls that it led to, in order: those of one stage ran at once
+    attempts: int
+    outcome: str | None  # null: it waits or runs
+    why: str | None  # it failed, or was refused or given up (`kairos.core.events.Refusal`)
+    arrived_at: int
+    dispatched_at: int | None
+    first_token_at: int | None
+    ended_at: int | None
+    wait_s: float  # so far, while it waits
+    execution_s: float | None
+    dispatch: DispatchView | None  # null: it did not go to an instance
+    remaining_s: float | None  # what that came to; null until the workflow has ended
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+
+
+class WorkflowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow as far as it went, and one page of its calls, in order of arrival."""
+
+    id: str
+    object: str = "workflow"
+    tenant: str
+    app: str | None
+    started_at: int
+    ended_at: int | None
+    ended_by: str | None  # told: somebody said so; idle: nothing more was heard of it
+    stages: list[list[str]]  # the calls that nothing known led to, in order
+    calls_total: int
+    calls_left_out: int  # beyond what is kept of one workflow
+    calls: list[CallView]
+
+
+class LearntView(msgspec.Struct, frozen=True, kw_only=True):
+    """Distributions: mean and percentiles."""
+
+    call_s: dict[str, float]  # execution latency of one call
+    completion_tokens: dict[str, float] | None  # null: no engine told
+    remaining_s: dict[str, float]  # execution latency of the workflow from a call on, included
+    remaining_stages: float  # mean, that call included
+
+
+class AgentView(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learnt of one agent; of all of an app together, where `agent` is `*`."""
+
+    app: str
+    agent: str
+    samples: int
+    converged: bool
+    distance: float | None  # Wasserstein, between the last two distributions, over the mean
+    checks: int
+    reopened: int  # times that its behaviour changed
+    censored: int  # calls that failed or were cancelled
+    pooled: int  # calls of names beyond those that are tracked
+    rank: float | None  # how far from having nothing left to do, in seconds
+    learnt: LearntView | None  # null: nothing is published yet
+
+
+class AgentsView(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a tenant's agents, by app and name."""
+
+    object: str = "list"
+    kendall_tau: float | None  # of all ranks, against the order of mean remaining work
+    agents_total: int
+    data: list[AgentView]
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow copied at an instant, so that it can be looked at beside the event loop."""
+
+    key: tuple[str, str]
+    rows: list[CallRow]  # of every call its last attempt, in order of arrival
+    left_out: int
+    at: int
+    ended_at: int | None
+    idle: bool
+    known: KnownJoins | None = None  # the joins of its app; None: of none it is known
+
+
+def snapshot(workflow: OpenedWorkflow, at: int, joins: LearntJoins | None = None) -> Snapshot:
+    last = {call.row.request.id: call.row for call in workflow.calls}
+    return Snapshot(
+        key=workflow.key,
+        rows=[_copied(row) for row in last.values()],
+        left_out=workflow.left_out,
+        at=at,
+        ended_at=workflow.ended_at,
+        idle=workflow.idle,
+        known=joins.of(workflow.app) if joins is not None and workflow.calls else None,
+    )
+
+
+def _copied(row: CallRow) -> CallRow:
+    """As it is now: the row of a call that has ended changes no more."""
+    return row if row.ended_at is not None else msgspec.structs.replace(row)
+
+
+def workflow_view(seen: Snapshot, offset: int, limit: int) -> WorkflowView:
+    """O(n log n) in the workflow's calls, whatever the page. A call in flight counts as a span up
+    to the instant of the snapshot, so that it has a place in the graph."""
+    graph = CallGraph(known=seen.known)
+    for row in seen.rows:
+        ended_at = row.ended_at if row.ended_at is not None else seen.at
+        graph.add(span_of(msgspec.structs.replace(row, ended_at=ended_at)))
+    rest = remaining(graph) if seen.ended_at is not None else {}
+    tenant, workflow_id = seen.key
+    first = seen.rows[0].request
+    ended_by = None if seen.ended_at is None else ("idle" if seen.idle else "told")
+    return WorkflowView(
+        id=workflow_id,
+        tenant=tenant,
+        app=first.app,
+        started_at=first.workflow_started_at,
+        ended_at=seen.ended_at,
+        ended_by=ended_by,
+        stages=graph.stages(None),
+        calls_total=len(seen.rows),
+        calls_left_out=seen.left_out,
+        calls=[
+            _call_view(row, graph, rest.get(row.request.id), seen.at)
+            for row in seen.rows[offset : offset + limit]
+        ],
+    )
+
+
+def _call_view(row: CallRow, graph: CallGraph, rest: Remaining | None, at: int) -> CallView:
+    request = row.request
+    node = graph.nodes[request.id]
+    execution_us = None
+    if row.dispatched_at is not None and row.ended_at is not None:
+        execution_us = row.ended_at - row.dispatched_at
+    gone_at = row.dispatched_at if row.dispatched_at is not None else row.ended_at
+    return CallView(
+        id=request.id,
+        agent=request.agent,
+        upstream=request.upstream,
+        sources=msgspec.structs.asdict(request.sources),
+        parents=node.parents[:MAX_PARENTS],
+        parents_total=len(node.parents),
+        ambiguous=node.ambiguous,
+        missing=node.missing,
+        stages=graph.stages(request.id),
+        attempts=max(node.attempts, request.attempt),
+        outcome=row.outcome,
+        why=row.why,
+        arrived_at=request.arrived_at,
+        dispatched_at=row.dispatched_at,
+        first_token_at=row.first_token_at,
+        ended_at=row.ended_at,
+        wait_s=((at if gone_at is None else gone_at) - request.arrived_at) / SECOND,
+        execution_s=_in_seconds(execution_us),
+        dispatch=_dispatch_view(row.dispatch) if row.dispatch is not None else None,
+        remaining_s=rest.work_us / SECOND if rest is not None and not rest.censored else None,
+        prompt_tokens=row.prompt_tokens,
+        completion_tokens=row.completion_tokens,
+        cached_tokens=row.cached_tokens,
+    )
+
+
+def _dispatch_view(dispatch: Dispatch) -> DispatchView:
+    return DispatchView(
+        instance=dispatch.instance_id,
+        reason=dispatch.reason,
+        left_waiting=dispatch.waiting,
+        rank=_in_seconds(dispatch.rank),
+        expected_remaining_s=_in_seconds(dispatch.remaining_us),
+        tenants_waiting=dispatch.tenants,
+        tenants_before=dispatch.tenants_before,
+    )
+
+
+def agents_view(
+    page: Sequence[tuple[AgentStatus, AgentProfile | None, float | None]],
+    total: int,
+    kendall_tau: float | None,
+) -> AgentsView:
+    """`page`: of each agent how far learning has come, and what was published: profile, rank."""
+    return AgentsView(
+        kendall_tau=kendall_tau,
+        agents_total=total,
+        data=[_agent_view(*each) for each in page],
+    )
+
+
+def _agent_view(status: AgentStatus, profile: AgentProfile | None, rank: float | None) -> AgentView:
+    return AgentView(
+        **msgspec.structs.asdict(status),
+        rank=_in_seconds(rank),
+        learnt=_learnt_view(profile) if profile is not None else None,
+    )
+
+
+def _learnt_view(profile: AgentProfile) -> LearntView:
+    tokens = profile.completion_tokens
+    return LearntView(
+        call_s=_percentiles(profile.call_us, SECOND),
+        completion_tokens=_percentiles(tokens, 1) if tokens is not None else None,
+        remaining_s=_percentiles(profile.remaining_us, SECOND),
+        remaining_stages=profile.remaining_stages,
+    )
+
+
+def _percentiles(distribution: Distribution, unit: int) -> dict[str, float]:
+    parts = distribution.quantiles
+    percentiles = {f"p{percent}": percentile(parts, percent) / unit for percent in _PERCENTS}
+    return {"mean": distribution.mean / unit, **percentiles}
+
+
+def _in_seconds(duration_us: float | None) -> float | None:
+    return None if duration_us is None else duration_us / SECOND

@@ -1,0 +1,80 @@
+"""The HTTP request of a call, and what of its headers goes on to the engine."""
+
+from collections.abc import Sequence
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from kairos.core.events import Dispatch
+from kairos.core.header_names import REQUEST_ID
+from kairos.observe.tracing.call_trace import CallTrace
+from kairos.proxy.passed_headers import PassedHeaders
+from kairos.request.routes import RouteRules, rules_of
+
+_REQUEST_ID = REQUEST_ID.encode() + b": "
+# Some clients show their key in the URL, too (Google's). It is Kairos's, and engines log URLs.
+_KEYS = {b"key", b"api_key", b"api-key", b"apikey", b"x-api-key", b"access_token", b"token"}
+_BODILESS = ("GET", "DELETE")  # unless they bring a body
+
+
+class Asked(msgspec.Struct):
+    """The HTTP request, but for its body."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: dict[bytes, bytes]  # names in lower case
+    trace: CallTrace | None = None  # that records the call
+
+    @property
+    def rules(self) -> RouteRules:
+        """Look up the rules of its route."""
+        return rules_of(self.method, self.path)
+
+    @property
+    def passed_query(self) -> bytes:
+        """The query without a caller's key."""
+        if not self.query:
+            return b""
+        parts = self.query.split(b"&")
+        return b"&".join(each for each in parts if _name_of(each) not in _KEYS)
+
+    def sent(self, dispatch: Dispatch) -> None:
+        """It goes to an instance. Where it is recorded, the headers then name this attempt."""
+        if self.trace is not None:
+            self.trace.sent(dispatch, self.headers)
+
+
+def _name_of(part: bytes) -> bytes:
+    return unquote_to_bytes(part.partition(b"=")[0].replace(b"+", b" ")).strip().lower()
+
+
+def request_head(
+    beginning: bytes,
+    asked: Asked,
+    request_id: bytes,
+    priority_line: bytes | None,
+    size: int,
+    passed: PassedHeaders,
+) -> bytes:
+    """What goes to the engine before a body of that size. `beginning`: its first lines;
+    `priority_line`: see `Upstream`. None of the headers can end its line early.
+
+    Raises:
+        ValueError: one would.
+    """
+    lines = [_REQUEST_ID + request_id]
+    lines += [b"%b: %b" % each for each in passed.to_engine(asked.headers)]
+    if priority_line is not None:
+        lines.append(priority_line)
+    if size or asked.method not in _BODILESS:
+        lines.append(b"Content-Length: %d" % size)
+    return beginning + header_lines(lines) + b"\r\n"
+
+
+def header_lines(lines: Sequence[bytes]) -> bytes:
+    """Raises ValueError: one of them is none, or several."""
+    text = b"\r\n".join(lines) + b"\r\n"
+    if text.count(b"\r") != len(lines) or text.count(b"\n") != len(lines) or b"\0" in text:
+        raise ValueError("a header has a line break in it")
+    return text

@@ -1,0 +1,358 @@
+"""One LLM call from the client's request to its last byte."""
+
+import asyncio
+
+from kairos.core.errors import DeadlinePassed, KairosError, NoInstance
+from kairos.core.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Dispatch,
+    Event,
+    Failed,
+    Finished,
+    Progressed,
+    WorkflowEnded,
+)
+from kairos.core.model import SECOND, Request
+from kairos.core.ports import FactSink
+from kairos.proxy import wait_comments
+from kairos.proxy.asked import Asked
+from kairos.proxy.engine import HttpEngine
+from kairos.proxy.engine_answer import EngineAnswer, Stalled, failure_of
+from kairos.proxy.forwarders import forwarder
+from kairos.proxy.prefill_hop import PrefillHop, PrefillProblem
+from kairos.proxy.response_forwarder import (
+    EngineError,
+    ResponseForwarder,
+    RouteNotServed,
+    answer_error,
+)
+from kairos.proxy.sending import send
+from kairos.proxy.told import InstanceError, OnTrouble, Owner, trouble
+from kairos.proxy.wait_comments import WaitComments
+from kairos.request.body import Body
+from kairos.request.client_response import ClientResponse
+from kairos.request.routes import ROUTES
+
+
+class Call:
+    """Waits for its turn, sends the request to the engine it is given, forwards the answer.
+
+    No task waits for any of it: each step is taken in the callback that brings what it needs. Those
+    that come while facts are told (`go`, `give_up`) tell none themselves before the next turn of
+    the loop, so facts are never told within each other.
+
+    What comes to nothing by an instance's fault before the client has anything of it waits again,
+    for another instance; so an engine may have worked on it in vain, or twice.
+
+    Whatever happens, the balancer is told exactly one of Finished, Failed and Cancelled.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        asked: Asked,
+        body: Body,
+        response: ClientResponse,
+        sink: FactSink,
+        engine: HttpEngine,
+        owner: Owner,
+        on_trouble: OnTrouble,
+        *,
+        ends_workflow: bool = False,
+        tries_again: bool = False,
+        patience_s: float | None = None,
+    ) -> None:
+        """`on_trouble` hears of an instance that failed it before the balancer hears of the call:
+        it is looked at at once, and where nothing listens no other call goes there.
+        `ends_workflow`: nothing of it comes after the call. `tries_again`: on other instances, as
+        the balancer allows. `patience_s`: for how long its client waits."""
+        self.request = request
+        self._asked = asked
+        self.body = body
+        self.response = response
+        self._sink = sink
+        self._engine = engine
+        self._owner = owner
+        self._on_trouble = on_trouble
+        self._ends_workflow = ends_workflow
+        self._tries_again, self._patience_s = tries_again, patience_s
+        self._reads_stream = asked.rules.reads_stream
+        self._is_known_route = asked.method == "POST" and asked.path in ROUTES
+        self.answer: EngineAnswer | None = None  # that is awaited
+        self._forwarder: ResponseForwarder | None = None
+        self._hop: PrefillHop | None = None  # while another instance computes the prompt
+        self.instance_id: str | None = None  # where it is its turn; None: it waits
+        self._failure: InstanceError | None = None  # of the last instance
+        self._is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._comments: WaitComments | None = None
+        self._kept_alive_at = 0.0  # on the clock of the loop
+
+    def begin(self, deadline: int | None = None) -> None:
+        """Tell that it has arrived. From then on a client that leaves ends it, wherever it is, and
+        so does the deadline: nobody waits after that instant. Its owner hears how it ended.
+
+        Raises:
+            KairosError: it is refused, and the owner hears no more.
+        """
+        remaining_s = None
+        if deadline is not None:
+            remaining_s = (deadline - self._sink.now()) / SECOND
+            if remaining_s <= 0:
+                raise DeadlinePassed
+        request_id = self.request.id
+        self._engine.calls.expect(request_id, self)
+        try:
+            self._tell(Arrived(self.request))
+        except BaseException:
+            self._is_over = True
+            self._drop_answer()
+            self._engine.calls.forget(request_id)
+            raise
+        self.response.client.answering = self
+        if remaining_s is not None:
+            self._deadline = self._loop.call_later(remaining_s, self._expire)
+        if self.instance_id is None:
+            self._comment_later()
+        if self.response.client.has_left:
+            self.client_left()
+
+    # Its turn
+
+    def go(self, dispatch: Dispatch, content: bytes | None = None) -> None:
+        """Send it: it is its turn. `content`: what it asks, if that is not what the client said."""
+        self.instance_id, self.response.limits = dispatch.instance_id, dispatch.limits
+        if self._comments is not None:
+            self._comments.cancel()
+            self._comments = None
+        try:
+            self._send(dispatch, content)
+        except Exception as error:  # noqa: BLE001 - not of whose fact it came of
+            self._loop.call_soon(self._fail, error)
+
+    def give_up(self, error: KairosError, *, runs: bool) -> None:
+        """End it, wherever it is. `runs`: it had its turn."""
+        if runs:
+            self._loop.call_soon(self._end, Cancelled(self.request.id), error)
+        else:
+            self._loop.call_soon(self._give_up, error)
+
+    def _give_up(self, error: KairosError) -> None:
+        failure = self._failure
+        if failure is None or not isinstance(error, NoInstance):
+            self._failed(error)
+        elif isinstance(failure, EngineError) and failure.lacks_route() and self._is_known_route:
+            self._failed(RouteNotServed(self._asked.path, failure.instance_id))
+        elif isinstance(failure, EngineError) and failure.is_for_client:
+            self._end(answer_error(failure, self.response))  # there is no other instance
+        else:
+            self._failed(failure)
+
+    def _comment_later(self) -> None:
+        """A client that reads a stream sees while it waits that it is not forgotten."""
+        if self._reads_stream and self.body.stream:
+            self._comments = WaitComments(self.response)
+
+    def _send(self, dispatch: Dispatch, content: bytes | None) -> None:
+        """Raises InstanceNotKnown."""
+        client, asked, body = self._engine.client, self._asked, self.body
+        self._hop = None
+        if content is None and dispatch.prefill_id is not None:
+            self._hop = PrefillHop.of(dispatch, asked, body.content, client, self._decode)
+        if self._hop is not None:
+            self.answer = self._hop.send(asked, client)
+        else:
+            if content is None:
+                content = body.content
+            self.answer = send(
+                client,
+                dispatch,
+                asked,
+                content,
+                self,
+                streams=body.stream,
+                patience_s=self._patience_s,
+            )
+        self.answer.caller = self.response.caller
+
+    def _decode(self, turn: Dispatch, content: bytes, problem: PrefillProblem | None) -> None:
+        """The prompt is computed, or could not be: the other half."""
+        if problem is not None:
+            self._on_trouble(problem.trouble)
+            self._tell(problem.fact)
+        self.go(turn, content)
+
+    # Its answer
+
+    def begun(self, answer: EngineAnswer) -> None:
+        """See `AnswerTaker`."""
+        answer.progressed()
+        assert self.instance_id is not None
+        try:
+            self._forwarder = forwarder(
+                self.instance_id,
+                answer,
+                self.response,
+                self.body,
+                self._sink.feed,
+                self._owner,
+                self._engine.calls.streams,
+                self._engine.client.passed_headers,
+                reads_stream=self._reads_stream,
+                tries_again=self._tries_again,
+            )
+        except Exception as error:  # noqa: BLE001 - its owner tells
+            self._fail(error)
+
+    def came(self, data: bytes) -> None:
+        """See `AnswerTaker`."""
+        if self._forwarder is None:  # it is not its answer any more
+            return
+        try:
+            self._forwarder.came(data)
+        except Exception as error:  # noqa: BLE001 - its owner tells
+            self._fail(error)
+
+    def ended(self) -> None:
+        """See `AnswerTaker`. What follows is the longest step."""
+        self.answer = None
+        self._engine.pace.begin(self.response.caller, self._finish)
+
+    def _finish(self) -> None:
+        if self._is_over or self._forwarder is None:
+            return
+        try:
+            outcome = self._forwarder.ended()
+        except Exception as error:  # noqa: BLE001 - its owner tells
+            self._fail(error)
+        else:
+            self._end(outcome)
+
+    def broke(self, error: Exception) -> None:
+        """See `AnswerTaker`."""
+        answer, self.answer = self.answer, None
+        if not isinstance(error, OSError):
+            self._fail(error)
+            return
+        assert self.instance_id is not None
+        was_dropped = answer is not None and answer.was_dropped
+        begun = self.response.started
+        self._fail(failure_of(error, self.instance_id, begun=begun, was_dropped=was_dropped))
+
+    def stalled(self) -> None:
+        """Fail: its instance has forgotten it."""
+        if self._hop is not None:
+            self._hop.stalled()
+        elif self.instance_id is not None and (self._tries_again or self.response.started):
+            self._fail(Stalled(self.instance_id))
+
+    def keep_alive(self, silent_s: float) -> None:
+        """Show a client that reads a stream that it is not forgotten, after so long a silence."""
+        if silent_s >= wait_comments.KEEP_ALIVE_S and self._reads_stream and self.body.stream:
+            now = self._loop.time()
+            if now >= self._kept_alive_at + wait_comments.KEEP_ALIVE_S:
+                self._kept_alive_at = now
+                self.response.keep_alive()
+
+    def client_drained(self) -> None:
+        """See `Answering`."""
+        if self.answer is not None:
+            self.answer.resume()
+
+    # Its end
+
+    def _fail(self, error: Exception) -> None:
+        """It came to nothing where it was sent: elsewhere it may not."""
+        if self._is_over:
+            return
+        self._drop_answer()
+        is_elsewhere_better = self._tries_again and not self.response.started
+        if is_elsewhere_better and isinstance(error, InstanceError):
+            try:
+                self._pass_on(error)
+            except Exception as refused:  # noqa: BLE001 - its owner tells
+                self._failed(refused)
+        else:
+            self._failed(error)
+
+    def _pass_on(self, error: InstanceError) -> None:
+        """It waits for another instance."""
+        request_id = self.request.id
+        assert self.instance_id is not None
+        self._on_trouble(trouble(error, self.instance_id))
+        self._failure, self.instance_id = error, None
+        self._engine.calls.forget(request_id)
+        self._engine.calls.expect(request_id, self)
+        self._tell(
+            Bounced(
+                request_id,
+                error.code,
+                by_instance=error.by_instance,
+                about_itself=error.about_itself,
+                dropped=error.dropped,
+            )
+        )
+        if self.instance_id is None:
+            self._comment_later()
+
+    def _failed(self, error: Exception) -> None:
+        if self._is_over:
+            return
+        if not isinstance(error, KairosError):
+            self._end(Cancelled(self.request.id), error)
+            return
+        by_instance = dropped = False
+        if isinstance(error, InstanceError):
+            by_instance, dropped = error.by_instance, error.dropped
+            if self.instance_id is not None:
+                self._on_trouble(trouble(error, self.instance_id))
+        failed = Failed(self.request.id, error.code, by_instance=by_instance, dropped=dropped)
+        self._end(failed, error)
+
+    def _expire(self) -> None:
+        """Nobody waits any more: no fault of the instance."""
+        self._end(Cancelled(self.request.id), DeadlinePassed())
+
+    def client_left(self) -> None:
+        """See `Answering`."""
+        settled = None if self._forwarder is None else self._forwarder.settled
+        self._end(settled or Cancelled(self.request.id))
+
+    def _drop_answer(self) -> None:
+        answer, self.answer, self._forwarder, self._hop = self.answer, None, None, None
+        if answer is not None:
+            answer.close()
+
+    def _end(self, outcome: Event, error: Exception | None = None) -> None:
+        if self._is_over:
+            return
+        self._is_over, self._failure = True, None
+        if not isinstance(outcome, Finished):
+            self._tell_progress()
+        self._drop_answer()
+        for timer in (self._deadline, self._comments):
+            if timer is not None:
+                timer.cancel()
+        request = self.request
+        self.response.client.answering = None
+        self._engine.calls.forget(request.id)
+        try:
+            self._tell(outcome)
+            if self._ends_workflow:
+                self._sink.feed(WorkflowEnded(request.tenant, request.workflow_id))
+        finally:
+            self._owner.ended(error)
+
+    def _tell_progress(self) -> None:
+        """Report how far a stream came that breaks off: else its tokens count against no quota."""
+        stream = self._engine.calls.streams.get(self.request.id)
+        if stream is not None and (tokens := stream.completion_tokens):
+            self._sink.feed(Progressed({self.request.id: tokens}))
+
+    def _tell(self, event: Event) -> None:
+        bodies, content = self._engine.failed_bodies, self.body.content
+        tenant = self.request.tenant
+        self._sink.feed(bodies.named(event, tenant, content, self._sink.now))

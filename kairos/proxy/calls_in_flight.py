@@ -1,0 +1,96 @@
+"""The calls of this process that have begun and not ended, by request id: what is decided on each
+reaches it here."""
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from kairos.core.errors import KairosError
+from kairos.core.events import Dispatch, Refuse
+from kairos.core.refusals import REFUSALS
+from kairos.proxy.sse import SseReader
+
+if TYPE_CHECKING:
+    from kairos.proxy.call import Call
+
+
+class _Turn:
+    __slots__ = ("call", "instance_id", "is_over", "number")
+
+    def __init__(self, number: int, call: "Call") -> None:
+        self.number, self.call = number, call
+        self.is_over = False  # it was told what it waits for
+        self.instance_id: str | None = None
+
+
+class CallsInFlight:
+    """Tells each waiting call where to go, and each call that it ends. What
+    `kairos.core.ports.Engine` is to whoever decides."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, SseReader] = {}  # answers under way
+        self._expected: dict[str, _Turn] = {}
+        self._running: dict[str, int] = {}  # calls, by instance
+        self.sent: dict[int, Call] = {}  # those that had their turn, by its number
+        self._turns = count(1)
+
+    def expect(self, request_id: str, call: "Call") -> None:
+        """It waits for the command that says which instance will serve the request."""
+        assert request_id not in self._expected
+        self._expected[request_id] = _Turn(next(self._turns), call)
+
+    def turn(self, request_id: str) -> int:
+        """Of a call that waits, or has waited: which of this process's turns it is. What was
+        decided on an earlier one, of the same call or of another that went by its id, is void."""
+        return self._expected[request_id].number
+
+    def expects(self, request_id: str) -> bool:
+        """Whether a call of this id is in flight."""
+        return request_id in self._expected
+
+    def tenant_of(self, request_id: str) -> str | None:
+        """Return whose call of this id is in flight; None: nobody's."""
+        turn = self._expected.get(request_id)
+        return None if turn is None else turn.call.request.tenant
+
+    def is_waiting(self, request_id: str) -> bool:
+        """Whether a call of this id is in flight, and it is not its turn yet."""
+        turn = self._expected.get(request_id)
+        return turn is not None and not turn.is_over
+
+    def running(self, instance_id: str) -> int:
+        """Calls of this process that were told to go to the instance, and have not ended."""
+        return self._running.get(instance_id, 0)
+
+    def forget(self, request_id: str) -> None:
+        turn = self._expected.pop(request_id, None)
+        self.streams.pop(request_id, None)
+        if turn is None or (instance_id := turn.instance_id) is None:
+            return
+        del self.sent[turn.number]
+        self._running[instance_id] -= 1
+        if not self._running[instance_id]:
+            del self._running[instance_id]
+
+    def dispatch(self, command: Dispatch) -> None:
+        turn = self._expected[command.request_id]
+        if not turn.is_over:
+            turn.is_over, turn.instance_id = True, command.instance_id
+            self._running[command.instance_id] = self.running(command.instance_id) + 1
+            self.sent[turn.number] = turn.call
+            turn.call.go(command)
+
+    def refuse(self, command: Refuse) -> None:
+        turn = self._expected[command.request_id]
+        meaning = REFUSALS[command.reason]
+        if not turn.is_over:
+            turn.is_over = True
+            turn.call.give_up(meaning.error(command), runs=False)
+        elif meaning.wherever and turn.instance_id is not None:
+            turn.call.give_up(meaning.error(command), runs=True)
+
+    def decline(self, request_id: str, error: KairosError) -> None:
+        """What `refuse` does, for a reason that was told from elsewhere."""
+        turn = self._expected[request_id]
+        if not turn.is_over:
+            turn.is_over = True
+            turn.call.give_up(error, runs=False)

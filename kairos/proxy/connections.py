@@ -1,0 +1,137 @@
+"""HTTP/1.1 to engines over kept-alive connections: what a call needs, and no more.
+
+A general client spends more on a call than all that Kairos does with it: `make profile` has the
+shares. This one sends one request at a time on a connection, parses the answer with llhttp
+(`httptools`), and hands out its body as it comes. Redirects, cookies, proxies, pipelining and
+compression are not its business. An engine is not trusted: the size of its headers is bounded, and
+so is what is held of a body that nobody reads.
+"""
+
+import asyncio
+import socket
+
+from kairos.host.pace import LoopPace
+from kairos.proxy.engine_answer import EngineAnswer, EngineRefused
+from kairos.proxy.engine_link import EngineLink, Origin
+from kairos.proxy.engine_tls import EngineContexts
+
+# Below the 5 s after which vLLM's and llama.cpp's servers close an idle connection, so that a call
+# does not meet a connection that is being closed at that moment.
+KEEPALIVE_S = 4.0
+CONNECT_S = 5.0
+# A name may come to lead elsewhere, and a connection that is used each second never ends by itself.
+RENEW_S = 60.0
+
+
+class Connections:
+    """To all engines; those that wait for their next call are closed after `KEEPALIVE_S`."""
+
+    def __init__(
+        self, contexts: EngineContexts | None = None, pace: LoopPace | None = None
+    ) -> None:
+        """`pace`: at which answers are read that come quickly."""
+        self.pace = pace or LoopPace()
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
+        self._idle: dict[Origin, list[EngineLink]] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._contexts = contexts or EngineContexts()
+
+    def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in [each for idle in self._idle.values() for each in idle]:
+            connection.abort()
+        self._idle.clear()
+
+    def begin_anew(self, origin: Origin) -> None:
+        """Close those that wait: the next call there has a connection of its own."""
+        for connection in self._idle.pop(origin, []):
+            connection.abort()
+
+    def send(self, answer: EngineAnswer, origin: Origin) -> None:
+        """Send what it says. Whoever takes the answer is told of it, and of every failure, later:
+        `AnswerTaker`. Nothing listens there: EngineRefused; no connection in time: TimeoutError."""
+        connection = self._take(origin)
+        if connection is not None:
+            connection.send(answer)
+        else:
+            self.send_again(answer, origin)
+
+    def send_again(self, answer: EngineAnswer, origin: Origin) -> None:
+        """Send it on a connection of its own: an engine may close what waits just as it is used."""
+        answer.connecting = self.loop.create_task(self._connect_for(answer, origin))
+
+    async def _connect_for(self, answer: EngineAnswer, origin: Origin) -> None:
+        try:
+            connection = await self._connect(origin)
+        except Exception as error:  # noqa: BLE001 - whoever takes it hears of it
+            answer.connecting = None
+            answer.fail(error)
+        else:
+            answer.connecting = None
+            connection.send(answer)
+
+    def _take(self, origin: Origin) -> EngineLink | None:
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()  # the latest: those that are too many grow old
+            if connection.is_quiet:
+                return connection
+            connection.abort()  # what it brings, nobody has asked for
+        return None
+
+    async def _connect(self, origin: Origin) -> EngineLink:
+        files, host, port = origin
+        tls = None if files is None else self._contexts.of(files)
+        async with asyncio.timeout(CONNECT_S):
+            found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            errors: list[OSError] = []
+            for family, _, _, _, address in found:
+                try:
+                    _, connection = await self.loop.create_connection(
+                        lambda: EngineLink(self, origin),
+                        str(address[0]),
+                        int(address[1]),
+                        family=family,
+                        ssl=tls,
+                        server_hostname=host if tls else None,
+                    )
+                except OSError as error:
+                    errors.append(error)
+                else:
+                    return connection
+        if all(isinstance(each, ConnectionRefusedError) for each in errors):
+            raise EngineRefused(f"nothing listens at {host}:{port}")
+        raise errors[0]
+
+    def keep(self, connection: EngineLink, origin: Origin) -> None:
+        """Keep the connection for its next call, unless its name is due to be resolved."""
+        connection.idle_since = now = self.now()
+        if now - connection.made_at > RENEW_S:
+            connection.abort()
+            return
+        idle = self._idle.get(origin)
+        if idle is None:
+            idle = self._idle[origin] = []
+        idle.append(connection)
+        if self._sweep is None:
+            self._sweep = self.loop.call_later(KEEPALIVE_S, self._close_idle)
+
+    def lost(self, connection: EngineLink, origin: Origin) -> None:
+        idle = self._idle.get(origin, [])
+        if connection in idle:
+            idle.remove(connection)
+
+    def _close_idle(self) -> None:
+        self._sweep = None
+        oldest = now = self.loop.time()
+        for origin, idle in list(self._idle.items()):
+            for connection in [each for each in idle if now - each.idle_since >= KEEPALIVE_S]:
+                idle.remove(connection)
+                connection.abort()
+            oldest = min(oldest, *(each.idle_since for each in idle)) if idle else oldest
+            if not idle:
+                del self._idle[origin]
+        if self._idle:
+            self._sweep = self.loop.call_at(oldest + KEEPALIVE_S, self._close_idle)

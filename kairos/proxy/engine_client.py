@@ -1,0 +1,160 @@
+"""Sends calls to OpenAI-compatible engines over kept-alive connections."""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from yarl import URL
+
+from kairos.core.errors import UpstreamFailed
+from kairos.host.pace import LoopPace
+from kairos.proxy.asked import header_lines
+from kairos.proxy.connections import Connections
+from kairos.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
+from kairos.proxy.engine_link import Origin
+from kairos.proxy.engine_tls import EngineContexts, TlsFilesOfNoUse
+from kairos.proxy.passed_headers import PassedHeaders
+from kairos.settings.config import ANSWER_S, LONGEST_ANSWER_S, STALL_S
+from kairos.settings.tls import TlsFiles
+
+_HEADS = 64  # kept of an instance
+
+
+class InstanceNotKnown(UpstreamFailed):
+    """The chosen instance is not among those that this process knows."""
+
+    about_itself = True
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(
+            f"instance {instance_id} was chosen, which this process does not know: all processes "
+            "of a pool must name the same engines"
+        )
+
+
+class Upstream:
+    """Where one instance is, and the key that it asks for. The key goes nowhere else."""
+
+    def __init__(
+        self,
+        instance_id: str,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        priority_header: str | None = None,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        """`priority_header`: in which it is told a call's place among those that wait inside it.
+        `tls`: of an https URL; None: what the system trusts is trusted, and nothing is shown."""
+        self.id = instance_id
+        self._priority = priority_header.encode("ascii") if priority_header is not None else None
+        self._base_url = base_url.rstrip("/")
+        url = URL(self._base_url, encoded=True)
+        self.tls = (tls or TlsFiles()) if url.scheme == "https" else None
+        self.origin: Origin = self.tls, url.raw_host or "", url.port or 0
+        self._host = url.raw_authority.rpartition("@")[2].encode("ascii")
+        self._path = url.raw_path.rstrip("/").encode("ascii")
+        self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._heads: dict[tuple[str, str], bytes] = {}  # by method and path, without a query
+
+    def url(self, path: str, query: str = "") -> URL:
+        return URL(
+            f"{self._base_url}{path}?{query}" if query else self._base_url + path, encoded=True
+        )
+
+    def head(self, method: str, path: str, query: bytes) -> bytes:
+        """The beginning of a request: its first line, and the headers that all have."""
+        if query:
+            return self._head(method, path, query)
+        head = self._heads.get((method, path))
+        if head is None:
+            head = self._head(method, path, query)
+            if len(self._heads) < _HEADS:  # paths are the client's to choose: bounded
+                self._heads[method, path] = head
+        return head
+
+    def priority_line(self, priority: int | None) -> bytes | None:
+        """None: the call has no place there but by its arrival."""
+        if priority is None or self._priority is None:
+            return None
+        return b"%b: %d" % (self._priority, priority)
+
+    def _head(self, method: str, path: str, query: bytes) -> bytes:
+        target = self._path + path.encode("ascii") + (b"?" + query if query else b"")
+        lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), target), b"Host: " + self._host]
+        lines += [f"{name}: {value}".encode() for name, value in self.headers.items()]
+        return header_lines(lines)
+
+
+class EngineClient:
+    """An async context manager. The sending is done by whoever holds the client's connection, so
+    bytes take no detour."""
+
+    def __init__(
+        self,
+        upstreams: Iterable[Upstream] = (),
+        *,
+        stall_s: float = STALL_S,
+        answer_s: float = ANSWER_S,
+        longest_answer_s: float = LONGEST_ANSWER_S,
+        pass_headers: Sequence[str] = (),
+        contexts: EngineContexts | None = None,
+    ) -> None:
+        """Hold the limits of answers.
+
+        `stall_s`: so long a stream may bring no event, its beginning included; `answer_s`: so
+        long an answer that comes whole may take; a client that waits for longer extends both, up to
+        `longest_answer_s`. `pass_headers`: see `PassedHeaders`. `contexts`: those of others, for
+        the same engines.
+        """
+        self._contexts = contexts or EngineContexts()
+        self.upstreams = {upstream.id: upstream for upstream in upstreams}
+        self._streamed, self._whole = Limit(stall_s), Limit(answer_s, answer_s)
+        self._longest_s = longest_answer_s
+        self.passed_headers = PassedHeaders(pass_headers)
+        self.pace = LoopPace()
+        self._connections: Connections | None = None
+
+    async def __aenter__(self) -> Self:
+        self._connections = Connections(self._contexts, self.pace)
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        if self._connections is not None:
+            self._connections.close()
+
+    def use(self, upstreams: Iterable[Upstream]) -> None:
+        """These in place of those before. Their files are read now, so that one that breaks before
+        the first call does no harm."""
+        self.upstreams = {upstream.id: upstream for upstream in upstreams}
+        for each in self.upstreams.values():
+            if each.tls is not None:
+                with contextlib.suppress(TlsFilesOfNoUse):  # a call that is sent there says so
+                    self._contexts.of(each.tls)
+
+    def send(
+        self,
+        instance_id: str,
+        head: bytes,
+        body: bytes,
+        taker: AnswerTaker,
+        *,
+        streams: bool,
+        method: str,
+        is_repeatable: bool = False,
+        patience_s: float | None = None,
+    ) -> EngineAnswer:
+        """Send a call.
+
+        `taker` hears of its answer, and of every failure, but not before this returns. `head`:
+        see `asked.request_head`; `is_repeatable`: see `EngineAnswer`; `patience_s`: for how long
+        its client waits.
+        """
+        assert self._connections is not None, "used outside of `async with`"
+        limit = self._streamed if streams else self._whole
+        if patience_s is not None and patience_s > limit.stall_s:
+            limit_s = max(limit.stall_s, min(patience_s, self._longest_s))
+            limit = Limit(limit_s, None if streams else limit_s)
+        answer = EngineAnswer(taker, head, body, limit, method, is_repeatable=is_repeatable)
+        self._connections.send(answer, self.upstreams[instance_id].origin)
+        return answer

@@ -1,0 +1,1 @@
+"""Calls of Kairos' own programs to a server that speaks OpenAI's protocol, as its client."""

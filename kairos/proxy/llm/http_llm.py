@@ -1,0 +1,248 @@
+"""LLM calls over HTTP, to a gateway or to any server that speaks OpenAI's protocol."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Self
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from kairos.core.declared_plan import PlannedWork
+from kairos.core.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
+from kairos.proxy.llm.patience import Patience
+from kairos.proxy.llm.refusals import INSUFFICIENT_QUOTA, read_error
+from kairos.proxy.llm.streamed_chat import Listen, read_stream
+
+_RETRY_AFTER_MAX_S = 30
+_CONNECT_S = 10
+ANSWER_BYTES = 8 << 20
+_SHOWN = 200  # bytes of an answer that cannot be read
+_MESSAGE_LIMIT = 300  # characters of a server's error message that are passed on
+
+
+class HttpLLM:
+    """Answers chat completions by `POST {base_url}/chat/completions`; an async context manager.
+
+    `model` is asked for where a body names none. What a server refuses for now (429, 503), and a
+    connection that breaks before the answer, is tried again with `patience`.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        model: str | None = None,
+        timeout_s: float = 600,
+        patience: Patience | None = None,
+    ) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise SetupError(f"'{base_url}' is no base URL: it must begin with http:// or https://")
+        self._base_url = base_url.rstrip("/")
+        self._url = self._base_url + "/chat/completions"
+        self._model = {"model": model} if model is not None else {}
+        self._headers = headers_with(api_key)
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
+        self._patience = patience or Patience()
+
+    @property
+    def patience(self) -> Patience:
+        return self._patience
+
+    def use_model(self, model: str | None) -> None:
+        """Asked for from now on where a body names none."""
+        self._model = {"model": model} if model else {}
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            # How many calls are under way is the agents' matter: a pool's limit would hide a queue.
+            connector=aiohttp.TCPConnector(limit=0),
+            headers=self._headers,
+            timeout=self._timeout,
+        )
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        await self._session.close()
+
+    async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+        return await self._patience.until_answered(partial(self._post, body), headers)
+
+    async def complete_streamed(
+        self, body: dict[str, Any], headers: Mapping[str, str], listen: Listen
+    ) -> dict[str, Any]:
+        """The same, and the same answer; but its text is told as it comes, to what `listen` gives
+        for each time that an answer begins."""
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        post = partial(self._post_streamed, asked, listen)
+        return await self._patience.until_answered(post, headers)
+
+    async def models(self) -> list[str]:
+        """The models that the server offers now.
+
+        Raises:
+            Unavailable: it cannot be reached, or it refuses for now.
+            KairosError: it does not answer with a list of models.
+        """
+        return await ask_models(self._session, self._base_url, {})
+
+    async def end_workflow(self, workflow_id: str) -> None:
+        """Tell a Kairos that nothing of a workflow follows any more.
+
+        Raises:
+            KairosError: it is none, or cannot be reached.
+        """
+        url = f"{self._base_url}/workflows/{quote(workflow_id, safe='')}/end"
+        await self._request("POST", url, None, {})
+
+    async def declare_plan(self, app: str, plan: PlannedWork) -> None:
+        """Tell a Kairos which calls the workflows of an app consist of.
+
+        Raises:
+            KairosError: it is none, or cannot be reached.
+        """
+        url = f"{self._base_url}/plans/{quote(app, safe='')}"
+        headers = {"Content-Type": "application/json"}
+        await self._request("PUT", url, msgspec.json.encode(plan), headers)
+
+    async def _post(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+        data = msgspec.json.encode({**self._model, **body})
+        return await self._request("POST", self._url, data, headers)
+
+    async def _post_streamed(
+        self, body: dict[str, Any], listen: Listen, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        data = msgspec.json.encode({**self._model, **body})
+        return await ask_json(self._session, "POST", self._url, data, headers, listen)
+
+    async def _request(
+        self, method: str, url: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        return await ask_json(self._session, method, url, data, headers)
+
+
+class ConnectionLost(Unavailable):
+    """A server had the request, and ended the connection before it answered."""
+
+
+class RefusedForNow(Unavailable):
+    """A server that is there answered that it takes the request later (429, 503)."""
+
+
+async def ask_json(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    data: bytes | None,
+    headers: Mapping[str, str],
+    listen: Listen | None = None,
+) -> dict[str, Any]:
+    """The JSON object that a server answers with, of up to `ANSWER_BYTES`. With `listen` it may
+    come as a chat completion's stream.
+
+    Raises:
+        Unavailable: trying again makes sense.
+        KairosError: it does not.
+    """
+    try:
+        response = await session.request(
+            method, url, data=data, headers=headers, allow_redirects=False
+        )
+    except aiohttp.ClientConnectionError as error:
+        if not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError):
+            raise ConnectionLost(f"{url} closed the connection without an answer") from error
+        raise Unavailable(f"no connection to {url}: {error}") from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise UpstreamFailed(f"no answer from {url}: {cause(error)}") from error
+    async with response:
+        try:
+            if listen is not None and response.content_type == "text/event-stream":
+                return await read_stream(response.content.iter_any(), listen(), ANSWER_BYTES)
+            raw = await _read(response)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UpstreamFailed(f"{url} broke off its answer: {cause(error)}") from error
+    return read_answer(response.status, raw, response.headers.get("Retry-After", ""))
+
+
+async def ask_models(
+    session: aiohttp.ClientSession, base_url: str, headers: Mapping[str, str]
+) -> list[str]:
+    """The models that a server offers now.
+
+    Raises:
+        Unavailable: it cannot be reached, or it refuses for now.
+        KairosError: it does not answer with a list of models.
+    """
+    listed = await ask_json(session, "GET", base_url + "/models", None, headers)
+    try:
+        return [model.id for model in msgspec.convert(listed, _Models).data]
+    except msgspec.ValidationError as error:
+        raise UpstreamFailed(f"{base_url}/models lists no models: {error}") from error
+
+
+def headers_with(api_key: str | None) -> dict[str, str]:
+    """Of every call.
+
+    Raises:
+        SetupError: there is no such key.
+    """
+    headers = {"Content-Type": "application/json"}
+    if api_key is not None:
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise SetupError("the API key holds what no header may, such as the end of a line")
+        headers["Authorization"] = f"Bearer {api_key}"
+    return headers
+
+
+def cause(error: Exception) -> str:
+    """What happened. Not its `repr`, which may show the request's headers, and so the key."""
+    return ": ".join(filter(None, (type(error).__name__, str(error))))
+
+
+def beginning(raw: bytes) -> str:
+    """Return how an answer begins, as a text for an error."""
+    return raw[:_SHOWN].decode(errors="replace").strip() or "(nothing)"
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    raw = bytearray()
+    async for chunk in response.content.iter_any():
+        raw += chunk
+        if len(raw) > ANSWER_BYTES:
+            raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
+    return bytes(raw)
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
+    """What a server answered, whichever way its answer came.
+
+    Raises:
+        Unavailable: trying again makes sense (429, 503).
+        KairosError: it does not; the message says what the server said.
+    """
+    if status in (200, 202):
+        try:
+            return msgspec.json.decode(raw, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise UpstreamFailed(
+                f"the answer is no JSON object: {error}; it begins: {beginning(raw)}"
+            ) from error
+    said = read_error(raw)
+    message = f"the model's server answered {status}: {said.message[:_MESSAGE_LIMIT] or 'nothing'}"
+    if status in (429, 503) and said.code != INSUFFICIENT_QUOTA:
+        refusal = RefusedForNow(message)
+        if isinstance(said.code, str):
+            refusal.code = said.code
+        if retry_after.isascii() and retry_after.isdigit():
+            refusal.retry_after_s = min(int(retry_after[:9]), _RETRY_AFTER_MAX_S)
+        raise refusal
+    raise (InvalidRequest if 400 <= status < 500 else UpstreamFailed)(message)

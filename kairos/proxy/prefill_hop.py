@@ -1,0 +1,156 @@
+"""The first half of a pair's call: its prompt, on an instance that computes prompts for others.
+
+As vLLM's disaggregated prefill has it (its NixlConnector, and others with the same parameters): the
+prefill instance is asked for an answer of one token, with `kv_transfer_params` that say that the
+cache is wanted elsewhere. Its answer has `kv_transfer_params` that say where the cache lies; with
+these in it the client's own request goes to the decode instance, which fetches the cache.
+
+Whatever goes wrong here, the decode instance computes the prompt itself: the call is late, and not
+lost.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+import msgspec
+
+from kairos.core.errors import UpstreamUnreachable
+from kairos.core.events import Dispatch, PrefillFailed
+from kairos.proxy.asked import Asked
+from kairos.proxy.engine_answer import EngineAnswer, EngineRefused, NothingCame
+from kairos.proxy.engine_client import EngineClient
+from kairos.proxy.sending import send
+
+PAIRED_ROUTES = {"/v1/chat/completions", "/v1/completions"}  # that take `kv_transfer_params`
+MAX_ANSWER_BYTES = 1 << 20  # of one token, and the numbers of its prompt's blocks
+
+_PARAMS = "kv_transfer_params"
+# `msgspec.Raw`: what is not looked at stays as the client wrote it.
+_Fields = dict[str, msgspec.Raw]
+_WANTED_ELSEWHERE = msgspec.Raw(
+    b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,'
+    b'"remote_block_ids":null,"remote_host":null,"remote_port":null}'
+)
+# Of the client's request: what asks for more than the one token.
+_LEFT_OUT = "stream_options", "min_tokens", "prompt_logprobs", "echo"
+_ONE = msgspec.Raw(b"1")
+
+
+class _PrefillAnswer(msgspec.Struct):
+    kv_transfer_params: dict[str, msgspec.Raw] | None = None
+
+
+def prefill_body(content: bytes) -> bytes:
+    """What the prefill instance is asked. Raises ValueError: it is no JSON object."""
+    fields = msgspec.json.decode(content, type=_Fields)
+    for name in _LEFT_OUT:
+        fields.pop(name, None)
+    fields |= {"stream": msgspec.Raw(b"false"), "max_tokens": _ONE, _PARAMS: _WANTED_ELSEWHERE}
+    if "max_completion_tokens" in fields:
+        fields["max_completion_tokens"] = _ONE
+    return msgspec.json.encode(fields)
+
+
+def decode_body(content: bytes, params: dict[str, msgspec.Raw]) -> bytes:
+    """What the decode instance is asked. Raises ValueError: it is no JSON object."""
+    fields = msgspec.json.decode(content, type=_Fields)
+    fields[_PARAMS] = msgspec.Raw(msgspec.json.encode(params))
+    return msgspec.json.encode(fields)
+
+
+class PrefillProblem(NamedTuple):
+    """The prefill instance failed a prompt: what is to be looked at, and told."""
+
+    trouble: UpstreamUnreachable
+    fact: PrefillFailed
+
+
+OnPrefilled = Callable[[Dispatch, bytes, PrefillProblem | None], None]
+
+
+class PrefillHop:
+    """Takes the prefill instance's answer, and says what to ask the decode instance."""
+
+    def __init__(self, instance_id: str, dispatch: Dispatch, content: bytes, then: OnPrefilled):
+        """`content`: the client's request. `then` hears once what to go on with: that, or it with
+        where the cache lies."""
+        self._id, self._dispatch, self._content, self._then = instance_id, dispatch, content, then
+        self._awaited: EngineAnswer | None = None
+        self._status = 0
+        self._answer = bytearray()
+
+    @classmethod
+    def of(
+        cls,
+        dispatch: Dispatch,
+        asked: Asked,
+        content: bytes,
+        client: EngineClient,
+        then: OnPrefilled,
+    ) -> Self | None:
+        """None: the call is for the decode instance alone, since engines take such calls in one
+        piece only, or this process does not know the prefill instance."""
+        instance_id = dispatch.prefill_id
+        if instance_id not in client.upstreams or asked.path not in PAIRED_ROUTES:
+            return None
+        assert instance_id is not None
+        return cls(instance_id, dispatch, content, then)
+
+    def send(self, asked: Asked, client: EngineClient) -> EngineAnswer:
+        """As for a stream, of which something must come in time: a prompt takes no longer."""
+        body = prefill_body(self._content)
+        answer = send(client, self._dispatch, asked, body, self, streams=True, to=self._id)
+        self._awaited = answer
+        return answer
+
+    def begun(self, answer: EngineAnswer) -> None:
+        """See `AnswerTaker`."""
+        answer.progressed()
+        self._status = answer.status
+
+    def came(self, data: bytes) -> None:
+        """See `AnswerTaker`. What is too long is no answer."""
+        if len(self._answer) <= MAX_ANSWER_BYTES:
+            self._answer += data
+
+    def ended(self) -> None:
+        """See `AnswerTaker`."""
+        problem = None
+        try:
+            params = self._params()
+        except ValueError:  # msgspec's errors among them
+            params = None
+            problem = self._problem("no kv_transfer_params")
+        content = self._content if params is None else decode_body(self._content, params)
+        self._then(self._dispatch, content, problem)
+
+    def _params(self) -> dict[str, msgspec.Raw] | None:
+        """None: it refused the call, as the decode instance may, too.
+
+        Raises:
+            ValueError: the answer does not have them.
+        """
+        if 400 <= self._status < 500:
+            return None
+        if self._status != 200 or len(self._answer) > MAX_ANSWER_BYTES:
+            raise ValueError("no answer")
+        found = msgspec.json.decode(self._answer, type=_PrefillAnswer).kv_transfer_params
+        if not found:
+            raise ValueError("none")
+        return found
+
+    def broke(self, error: Exception) -> None:
+        """See `AnswerTaker`."""
+        refused = isinstance(error, EngineRefused)
+        problem = self._problem(type(error).__name__, refused=refused)
+        self._then(self._dispatch, self._content, problem)
+
+    def _problem(self, cause: str, *, refused: bool = False) -> PrefillProblem:
+        unreachable = UpstreamUnreachable(self._id, cause, refused=refused)
+        return PrefillProblem(unreachable, PrefillFailed(self._dispatch.request_id))
+
+    def stalled(self) -> None:
+        """The prefill instance has forgotten the call."""
+        if self._awaited is not None:
+            self._awaited.close()
+        self.broke(NothingCame())

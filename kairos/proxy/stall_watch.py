@@ -1,0 +1,82 @@
+"""Looks twice a second at all calls that were sent to an instance, sends elsewhere those that their
+instances have forgotten (`kairos/core/faults/stalls.py`), and keeps streams alive that are silent.
+A call that begins and ends between two looks costs nothing.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kairos.core.events import Event, InstanceJoined, InstanceLeft, InstanceStatus
+from kairos.core.faults.stalls import SEEN_US, SeenCall, Stalls
+from kairos.core.model import SECOND
+from kairos.proxy.calls_in_flight import CallsInFlight
+from kairos.proxy.engine_answer import EngineAnswer
+
+if TYPE_CHECKING:
+    from kairos.proxy.call import Call
+
+INTERVAL_S = SEEN_US / SECOND
+
+
+class StallWatch:
+    """Of the calls of one process. `run` until cancelled, and `hear` of instances beside."""
+
+    def __init__(self, calls: CallsInFlight) -> None:
+        self._calls = calls
+        self._stalls = Stalls()
+        self._answers: dict[int, EngineAnswer] = {}  # that were awaited at the last look
+
+    def hear(self, event: Event) -> None:
+        """What is said of instances; nothing else is of interest."""
+        match event:
+            case InstanceStatus(instance_id=instance_id):
+                self._stalls.told(event, self._calls.running(instance_id), _now())
+            case InstanceJoined(instance=instance):
+                self._stalls.joined(instance)
+            case InstanceLeft(instance_id=instance_id):
+                self._stalls.left(instance_id)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self.look()
+
+    def look(self) -> None:
+        now, sent = _now(), self._calls.sent
+        answers: dict[int, EngineAnswer] = {}
+        seen: list[SeenCall] = []
+        for key, call in sent.items():
+            in_flight = _seen(key, call)
+            if in_flight is not None and call.answer is not None:
+                answers[key] = call.answer
+                seen.append(in_flight)
+                if not in_flight.is_paused:
+                    call.keep_alive((now - in_flight.since) / SECOND)
+        for key in self._answers.keys() - answers.keys():
+            if self._answers[key].is_whole:
+                self._stalls.answered(key, now)
+        self._answers = answers
+        for call in [sent[key] for key in self._stalls.look(seen, now)]:
+            call.stalled()
+
+
+def _seen(key: int, call: "Call") -> SeenCall | None:
+    """As it is seen at its instance; None: it is not there yet."""
+    answer, instance_id = call.answer, call.instance_id
+    since = None if answer is None else answer.silent_since
+    if answer is None or instance_id is None or since is None:
+        return None
+    return SeenCall(
+        key,
+        instance_id,
+        call.request.model,
+        call.request.prompt_tokens,
+        int(since * SECOND),
+        call.body.stream,
+        call.response.started,
+        answer.is_paused,
+    )
+
+
+def _now() -> int:
+    return int(asyncio.get_running_loop().time() * SECOND)

@@ -1,0 +1,108 @@
+"""From an engine's stream of events to the client's."""
+
+from kairos.core.errors import UpstreamFailed
+from kairos.core.events import Event, Failed, FirstToken
+from kairos.proxy.response_forwarder import (
+    ERROR_BYTES,
+    ERROR_IN_STREAM,
+    EngineError,
+    PassedAnswer,
+    ResponseForwarder,
+)
+from kairos.proxy.sse import SseReader, begin_well
+
+
+class UnreadStreamAnswer(PassedAnswer):
+    """A stream of which neither the end nor the errors are known."""
+
+    def came(self, data: bytes) -> None:
+        if not self._response.started:
+            self._response.start(self._answer.status, self._headers())
+            self._feed(FirstToken(self._request_id))
+        super().came(data)
+
+
+class StreamAnswer(ResponseForwarder):
+    """A stream of events: its first event makes it the client's, and what is whole of it is sent on
+    in the callback that brings it."""
+
+    reader: SseReader
+    tries_again = False
+    _first = b""  # what came before it was begun
+    _last = b""  # what goes out with the end, which is here too
+
+    def came(self, data: bytes) -> None:
+        reader = self.reader
+        if reader.error is not None and not self._response.started:
+            self._first += data
+            if len(self._first) >= ERROR_BYTES:
+                self._refuse()
+            return
+        events = reader.events
+        forward = reader.feed(data)
+        if reader.events > events or reader.done:
+            self._answer.progressed()
+        if self._response.started:
+            if reader.done or reader.error is not None:
+                self._settle()
+            if forward:
+                self._send(forward)
+            return
+        if reader.error is not None and self.tries_again:
+            self._first += data
+            return
+        if not reader.events and not forward:
+            self._first += data
+            return
+        self._begin(forward)
+
+    def _begin(self, forward: bytes) -> None:
+        """Only now: until an engine's first event, a failure can still be a plain error.
+
+        Raises:
+            UpstreamFailed: that event is none of an answer.
+        """
+        if not begin_well(forward):
+            raise UpstreamFailed(f"instance {self._instance_id} answered what is no stream")
+        self._first = b""
+        self._response.start(self._answer.status, self._headers())
+        self._feed(FirstToken(self._request_id))
+        self._settle()
+        if forward:
+            self._send(forward)
+
+    def _send(self, data: bytes) -> None:
+        if self._answer.is_whole:
+            self._last = data
+        elif not self._response.write(data, more=True):
+            self._answer.pause()
+
+    def _refuse(self) -> None:
+        said = self._first[:ERROR_BYTES]
+        raise EngineError(self._instance_id, self._answer.status, self._headers(), said)
+
+    def ended(self) -> Event:
+        reader = self.reader
+        if reader.error is not None and not self._response.started:
+            self._refuse()
+        rest = reader.rest()
+        self._settle()
+        if not reader.done:
+            if self._last:
+                self._write(self._last)
+            raise UpstreamFailed(
+                f"instance {self._instance_id} ended its stream before it was complete"
+            )
+        if not self._response.started:
+            self._response.start(self._answer.status, self._headers())
+        self._response.write(self._last + rest, more=False)
+        return self.settled or self._outcome(None)
+
+    def _settle(self) -> None:
+        reader = self.reader
+        if reader.error is not None:
+            self.settled = Failed(self._request_id, ERROR_IN_STREAM, by_instance=True)
+        elif reader.done and self.settled is None:
+            self.settled = self._outcome(reader.usage)
+            if self._owner.wants_answer:
+                self._owner.answered(reader.kept, streamed=True)

@@ -1,0 +1,239 @@
+"""The bodies of requests: bounded in size, each and all together, and in the time they take to
+come; unpacked where they come compressed."""
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from typing import Protocol
+
+from kairos.core.errors import BodyTooLarge, BodyTooSlow, InvalidRequest, KairosError, TooMuchHeld
+from kairos.core.fair_share import ALONE, ShareUsed, is_within_share
+from kairos.request.client_response import ClientResponse
+from kairos.request.identity.identity import Headers
+
+# For which nothing may come of a body; and how much must have come of it beyond that time, or bytes
+# that drip in would hold a connection for ever.
+SILENCE_S, LEAST_BYTES_PER_S = 60.0, 1024
+_GZIP = 16 + zlib.MAX_WBITS
+_ENCODINGS = b"identity", b"gzip", b"x-gzip", b"zstd"
+_ZSTD_WINDOW_BYTES = 8 << 20  # RFC 9659: more memory than this no encoder may ask for
+_ZSTD_PIECE_BYTES = 1 << 10  # unpacked at once: becomes 32 MiB at most
+
+
+class EncodingNotSupported(InvalidRequest):
+    """The body is compressed in a way that is not read here."""
+
+    status = 415
+    code = "unsupported_encoding"
+
+
+class BodySource(Protocol):
+    """What a body comes from."""
+
+    def take_body(self) -> tuple[bytes, bool]:
+        """What has come since it was last taken, and whether that is the end."""
+
+    def read_body_by(self, reader: "BodyReader | None") -> None:
+        """Whom to tell when there is more to take, or no more will come; at once, if so it is."""
+
+
+class BodyReader(Protocol):
+    def body_came(self) -> None: ...
+
+
+class BodyTaker(Protocol):
+    """Who wants a body."""
+
+    def took(self, content: bytes) -> None:
+        """It is here, as it is meant."""
+
+    def refused(self, error: KairosError) -> None:
+        """BodyTooLarge, BodyTooSlow, TooMuchHeld, ShareUsed; EncodingNotSupported, InvalidRequest:
+        it cannot be unpacked."""
+
+
+class Bodies:
+    """Counts what calls in flight hold, until they are told to have ended: of all callers, and of
+    each."""
+
+    def __init__(self, max_bytes: int, max_held_bytes: int, share: float = ALONE) -> None:
+        """`share`: see `fair_share.py`."""
+        self.max_bytes, self.max_held_bytes, self._share = max_bytes, max_held_bytes, share
+        self._held_bytes = 0
+        self._held_by: dict[str, int] = {}  # caller
+
+    def read(
+        self, headers: Headers, source: BodySource, response: ClientResponse, taker: BodyTaker
+    ) -> "Upload | None":
+        """Hand the whole body to `taker`, at once or when it is here. Returns what is to be stopped
+        if the client leaves before.
+
+        Raises:
+            KairosError: as `BodyTaker.refused`.
+        """
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self.max_bytes:
+            raise BodyTooLarge(self.max_bytes)
+        encoding = headers.get(b"content-encoding")
+        if encoding is None:
+            encoding = b"identity"
+        elif (encoding := encoding.strip().lower()) not in _ENCODINGS:
+            raise EncodingNotSupported("bodies come as they are, or compressed by gzip or zstd")
+        content, is_whole = source.take_body()
+        self.hold(len(content), response)
+        if is_whole and encoding == b"identity":
+            taker.took(content)
+            return None
+        return Upload(self, source, response, taker, content, _UNPACKING.get(encoding))
+
+    def hold(self, size: int, response: ClientResponse) -> None:
+        """Raises BodyTooLarge, TooMuchHeld, ShareUsed."""
+        self.hold_unpacked(size, response)
+        if response.held_bytes > self.max_bytes:
+            raise BodyTooLarge(self.max_bytes)
+
+    def hold_unpacked(self, size: int, response: ClientResponse) -> None:
+        """Beside what it was unpacked from. Raises TooMuchHeld, ShareUsed."""
+        response.held_bytes += size
+        self._held_bytes += size
+        callers = self._held_by.get(response.caller, 0) + size
+        self._held_by[response.caller] = callers
+        free = self.max_held_bytes - self._held_bytes
+        if free < 0:
+            raise TooMuchHeld(self.max_held_bytes)
+        # Of its other calls: one that is alone may be as large as there is room.
+        if not is_within_share(callers - response.held_bytes, free, self._share):
+            raise ShareUsed(f"has {callers >> 20} MiB of bodies in flight")
+
+    def end(self, response: ClientResponse) -> None:
+        """More than once does no harm."""
+        held, response.held_bytes = response.held_bytes, 0
+        self._held_bytes -= held
+        left = self._held_by.pop(response.caller, 0) - held
+        if left:
+            self._held_by[response.caller] = left
+
+
+class Upload:
+    """A body that is not here yet, or is packed."""
+
+    def __init__(
+        self,
+        bodies: Bodies,
+        source: BodySource,
+        response: ClientResponse,
+        taker: BodyTaker,
+        content: bytes,
+        unpack: "Unpack | None",
+    ) -> None:
+        self._bodies, self._source, self._response, self._taker = bodies, source, response, taker
+        self._unpack = unpack
+        self._parts = [content]
+        self._is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._began_at = self._latest_at = self._loop.time()
+        self._size = len(content)
+        self._timer = self._loop.call_later(SILENCE_S, self._check_pace)
+        source.read_body_by(self)
+
+    def _check_pace(self) -> None:
+        steady_until = self._began_at + SILENCE_S + self._size / LEAST_BYTES_PER_S
+        due_at = min(self._latest_at + SILENCE_S, steady_until)
+        if self._loop.time() < due_at:
+            self._timer = self._loop.call_at(due_at, self._check_pace)
+        else:
+            self._refuse(BodyTooSlow(SILENCE_S, LEAST_BYTES_PER_S))
+
+    def body_came(self) -> None:
+        part, is_whole = self._source.take_body()
+        self._parts.append(part)
+        self._size += len(part)
+        self._latest_at = self._loop.time()
+        try:
+            self._bodies.hold(len(part), self._response)
+        except KairosError as error:
+            self._refuse(error)
+            return
+        if not is_whole:
+            return
+        self._timer.cancel()
+        self._source.read_body_by(None)
+        content = b"".join(self._parts)
+        self._parts.clear()
+        if self._unpack is None:
+            self._taker.took(content)
+            return
+        unpacking = self._loop.run_in_executor(None, self._unpack, content, self._bodies.max_bytes)
+        unpacking.add_done_callback(self._unpacked)
+
+    def stop(self) -> None:
+        """Nobody wants it any more."""
+        self._is_over = True
+        self._parts.clear()
+        self._timer.cancel()
+        self._source.read_body_by(None)
+
+    def _refuse(self, error: KairosError) -> None:
+        self.stop()
+        self._taker.refused(error)
+
+    def _unpacked(self, unpacking: asyncio.Future[bytes]) -> None:
+        if self._is_over or unpacking.cancelled():
+            return
+        failed = unpacking.exception()
+        if isinstance(failed, KairosError):  # not raised here, where a frame has its future
+            self._refuse(failed)
+            return
+        content = unpacking.result()
+        try:
+            self._bodies.hold_unpacked(len(content), self._response)
+        except KairosError as error:
+            self._refuse(error)
+        else:
+            self._taker.took(content)
+
+
+def _gunzipped(content: bytes, max_bytes: int) -> bytes:
+    """Unpack a body, but not beyond `max_bytes`.
+
+    Raises:
+        BodyTooLarge: it is larger.
+        InvalidRequest: it is not of that encoding, or has a different end.
+    """
+    unpacking = zlib.decompressobj(_GZIP)
+    try:
+        unpacked = unpacking.decompress(content, max_bytes + 1)
+    except zlib.error as error:
+        raise InvalidRequest(f"the body is said to be gzip, but is not: {error}") from None
+    if len(unpacked) > max_bytes:
+        raise BodyTooLarge(max_bytes)
+    if not unpacking.eof or unpacking.unused_data:
+        raise InvalidRequest("the body is said to be gzip, but does not end where that does")
+    return unpacked
+
+
+def _unpacked_zstd(content: bytes, max_bytes: int) -> bytes:
+    """Unpack a body as `_gunzipped` does."""
+    import zstandard  # most clients compress nothing
+
+    unpacking = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()
+    unpacked, at = bytearray(), 0
+    try:
+        while at < len(content) and not unpacking.eof and len(unpacked) <= max_bytes:
+            unpacked += unpacking.decompress(content[at : at + _ZSTD_PIECE_BYTES])
+            at += _ZSTD_PIECE_BYTES
+    except zstandard.ZstdError as error:
+        raise InvalidRequest(f"the body is said to be zstd, but is not: {error}") from None
+    if len(unpacked) > max_bytes:
+        raise BodyTooLarge(max_bytes)
+    if not unpacking.eof or unpacking.unused_data or at < len(content):
+        raise InvalidRequest("the body is said to be zstd, but does not end where that does")
+    return bytes(unpacked)
+
+
+Unpack = Callable[[bytes, int], bytes]
+_UNPACKING: dict[bytes, Unpack] = {
+    b"gzip": _gunzipped,
+    b"x-gzip": _gunzipped,
+    b"zstd": _unpacked_zstd,
+}

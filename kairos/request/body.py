@@ -1,0 +1,553 @@
+"""What Kairos must know of a request's body, and the one change that it ever makes to one."""
+
+import ctypes
+import math
+import re
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from kairos.core.errors import InvalidRequest, ModelNotFound
+from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.request.identity.aliases import BODY_FIELDS
+from kairos.request.identity.conversation import Prompt, without_marks
+from kairos.request.kept_responses import check_response_id, new_response_id
+from kairos.request.large_body import LARGE_BYTES, Fields, reading_of
+from kairos.request.native import Reading
+from kairos.request.parameters import (
+    AllowedTokens,
+    Biases,
+    Choices,
+    Logprobs,
+    Seed,
+    Stop,
+    StopTokens,
+    Tokens,
+    beginning,
+    told,
+    wrong,
+)
+from kairos.request.prefix import UNIT_BYTES, hash_prefix
+from kairos.request.routes import RouteRules
+from kairos.request.shape import (
+    check_input,
+    check_messages,
+    check_prompt,
+    check_text,
+    check_tools,
+    not_utf8,
+    too_deep,
+)
+
+BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
+# What engines make of an upload, a recording or a picture: Whisper has 1,500 for half a minute.
+_UPLOAD_TOKENS = 1_500
+_NO_LIMIT = 10**9  # tokens; what a client allows beyond is as good as no limit
+
+# Images come as data URLs; sound, files and tensors as base64, in fields of any name but those of
+# texts.
+_TEXT_FIELDS = (
+    rb"content|text|prompt|input|query|document|arguments|output|refusal|instructions|description"
+    rb"|reasoning(?:_content)?|thinking|system"
+)
+_MEDIA = re.compile(
+    rb'"[Dd][Aa][Tt][Aa]:[^",]{0,255};base64,[^"]*+"'
+    rb'|"(?!(?:' + _TEXT_FIELDS + rb')")[A-Za-z_]{1,64}+"\s{0,8}+:\s{0,8}+'
+    rb'"[A-Za-z0-9+/=_\\-]{1024,}+"'
+)
+_BASE64 = bytes(range(48, 58)) + bytes(range(65, 91)) + bytes(range(97, 123)) + b"+/=_-\\"
+_PROBE_BYTES, _PROBED_EACH = 64, 1_000
+# Of a longer text so much is looked at, in so many pieces, for what its escapes and blanks save.
+_SAMPLE_BYTES, _SAMPLES = 4_096, 16
+# What a tokenizer makes of a run of blanks: one token of very many, so a pair of them is a quarter
+# byte of text.
+_PAIR_BYTES = 1.75
+# By these a caller would go before others inside an engine, or have it connect to another host and
+# take, or give away, the KV blocks of others (vLLM's and SGLang's names). They never pass.
+_OWN_FIELDS = (
+    *("priority", "kv_transfer_params", "ec_transfer_params"),
+    *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+)
+# vLLM puts members of this field where it puts those, with any value: a text ends the engine.
+_EXTRA, _EXTRA_BYTES = "vllm_xargs", 1 << 14
+_OWN_EXTRAS = {"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"}
+_SALT, _ID = "cache_salt", "request_id"
+_MODEL_LENGTH = 4_096  # of a name: calls are remembered with it, and a path may have as many
+_TOLD_BYTES = 1 << 16  # of a field that may say who calls
+_OPTIONS_BYTES = 4_096  # of `stream_options` to which one is added
+_STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
+_JSON_TYPE = re.compile(rb"\s*application/(?:[^;\s]*\+)?json")
+_JSON_START = re.compile(rb"\s*\{")
+_TOKEN_IDS = re.compile(rb"\s*\[\s*(?:\[\s*)?[0-9]")  # of one prompt, or of several
+_SPACE = b" \t\r\n"  # as JSON knows it
+_SPACES = {b" ", b"\t", b"\r", b"\n"}
+_MAX_SPACE = 64  # before a closing bracket
+
+
+class _Body(Prompt, frozen=True):
+    """What is read on any route."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: msgspec.Raw = msgspec.Raw()
+    max_tokens: int | float | None = None  # 100.0 is fine with vLLM
+    max_completion_tokens: int | float | None = None
+    max_output_tokens: int | float | None = None
+    cache_salt: msgspec.Raw = msgspec.Raw()
+    truncate_prompt_tokens: msgspec.Raw = msgspec.Raw()
+    user: msgspec.Raw = msgspec.Raw()
+    prompt_cache_key: msgspec.Raw = msgspec.Raw()
+    metadata: msgspec.Raw = msgspec.Raw()
+    # Kairos's own to say: see `_OWN_FIELDS`.
+    priority: msgspec.Raw = msgspec.Raw()
+    kv_transfer_params: msgspec.Raw = msgspec.Raw()
+    ec_transfer_params: msgspec.Raw = msgspec.Raw()
+    request_id: msgspec.Raw = msgspec.Raw()
+    vllm_xargs: msgspec.Raw = msgspec.Raw()
+    bootstrap_host: msgspec.Raw = msgspec.Raw()
+    bootstrap_port: msgspec.Raw = msgspec.Raw()
+    bootstrap_room: msgspec.Raw = msgspec.Raw()
+
+
+class _Call(_Body, frozen=True):
+    """The same where an engine generates; and what is checked there."""
+
+    max_tokens: Tokens = None
+    max_completion_tokens: Tokens = None
+    max_output_tokens: Tokens = None
+    n: Choices = None
+    best_of: Choices = None
+    logprobs: bool | Logprobs = None
+    top_logprobs: Logprobs = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: Seed = None
+    stop: Stop = None
+    stop_token_ids: StopTokens = None
+    allowed_token_ids: AllowedTokens = None
+    logit_bias: Biases = None
+
+
+class Body(msgspec.Struct):
+    """`content` is what goes to the engine: the client's bytes, but for the splice below."""
+
+    content: bytes
+    model: str | None = None
+    stream: bool = False
+    usage_added: bool = False  # the client did not ask for the usage chunk that will come
+    prompt_tokens: int = 1  # estimated from bytes, unless
+    prompt_is_counted: bool = False  # the client sent token ids
+    least_prompt_tokens: int = 0  # that it has for certain
+    prefix: tuple[int, ...] = ()
+    prefix_units: int = 0
+    completion_tokens: int = 1  # expected
+    completion_limit: int | None = None  # None: the client tells none
+    sequences: int = 1  # of tokens that an engine generates
+    told: dict[str, msgspec.Raw] = {}  # what it has of `BODY_FIELDS`
+    prompt: Prompt = Prompt()
+
+
+_any_route = msgspec.json.Decoder(_Body)
+_call = msgspec.json.Decoder(_Call)
+# As vLLM reads them: "0.7" is a number, 1.0 a whole one, 1 is true.
+_LAX: dict[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]] = {
+    _any_route: msgspec.json.Decoder(_Body, strict=False),
+    _call: msgspec.json.Decoder(_Call, strict=False),
+}
+_NUMBERS = "temperature", "top_p", "presence_penalty", "frequency_penalty"
+_FIELDS: dict[msgspec.json.Decoder[Any], Fields] = {
+    _any_route: Fields(_Body),
+    _call: Fields(_Call),
+}
+_stream_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+_text = msgspec.json.Decoder(str)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def read_body(
+    content: bytes,
+    *,
+    chat: bool,
+    streams_usage: bool,
+    generates: bool = True,
+    salt: str | None = None,
+    keeper: str | None = None,
+) -> Body:
+    """Read what routing needs, in one pass that skips everything else.
+
+    Args:
+        chat: `messages` must be there.
+        streams_usage: the route tells usage at the end of a stream when `stream_options` asks.
+        generates: an engine generates there, so that parameters are checked that no engine takes.
+        salt: by whom the engine's prefix cache is shared; None: by all.
+        keeper: tenant for whom the engine keeps the answer; None: tenants are not told apart.
+
+    Raises:
+        InvalidRequest: not JSON, or a field that cannot be right.
+        NoSuchResponse: it goes on from a response of another tenant.
+    """
+    decoder = _call if generates else _any_route
+    compiled = reading_of(len(content))
+    large = compiled if len(content) > LARGE_BYTES else None
+    body = _body(content, decoder, large)
+    messages = bytes(body.messages)
+    if chat:
+        if messages[:1] != b"[":
+            raise wrong("messages", beginning(messages) if messages else "missing")
+        check_messages(messages, compiled)
+    own = _own_members(body, salt, keeper)
+    sequences = 1
+    if isinstance(body, _Call):
+        completes = streams_usage and not chat
+        sequences = _check(body, compiled, chat=chat, completes=completes)
+    limit = _limit(body)
+    prompt = _prompt(body, messages)
+    given = body.prompt or body.input
+    ids = _count_ids(given)
+    is_whole = ids is not None and bytes(given).count(b"[") == 1 and not body.truncate_prompt_tokens
+    text_bytes = text_size(prompt or content)
+    read = Body(
+        content=content,
+        model=body.model,
+        stream=bool(body.stream),
+        prompt_tokens=ids or max(1, text_bytes // BYTES_PER_TOKEN),
+        prompt_is_counted=ids is not None,
+        least_prompt_tokens=ids if is_whole and ids else 0,
+        prefix=hash_prefix(prompt, _apart(body, own.get(_SALT))),
+        prefix_units=len(prompt) // UNIT_BYTES,
+        completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)) * sequences,
+        sequences=sequences,
+        completion_limit=int(limit) * sequences if 1 <= limit < _NO_LIMIT else None,
+        told=_told_of_caller(body),
+        prompt=body,
+    )
+    unwanted = (*_OWN_FIELDS, *own)
+    if any(map(body.__getattribute__, unwanted)):
+        if large is None:
+            content = _without(unwanted, content)
+        else:
+            content = _FIELDS[decoder].without(unwanted, content, large)
+    for name, value in own.items():
+        content = _with_member(name, value, content)
+    read.content = content
+    if streams_usage and body.stream:
+        spliced = _ask_for_usage(content, bytes(body.stream_options))
+        if spliced is not None:
+            read.content, read.usage_added = spliced, True
+    return read
+
+
+def body_of(
+    rules: RouteRules,
+    headers: Mapping[bytes, bytes],
+    content: bytes,
+    salt: str | None = None,
+    keeper: str | None = None,
+) -> Body:
+    """Read a call's body as its route has it. `salt`, `keeper`: see `read_body`.
+
+    Raises:
+        InvalidRequest: no engine could serve it.
+    """
+    # However it is spelt, or left out: an engine would read as JSON what was not read so here.
+    kind = headers.get(b"content-type")
+    is_json = content[:1] == b"{" if kind is None else _JSON_TYPE.match(kind.lower()) is not None
+    if not rules.generates and (not is_json or not content):
+        return _upload(headers.get(b"content-type", b""), content)
+    return read_body(
+        content,
+        chat=rules.has_messages,
+        streams_usage=rules.tells_usage,
+        generates=rules.generates,
+        salt=salt if rules.needs_memory else None,
+        keeper=keeper if rules.is_kept else None,
+    )
+
+
+def _upload(content_type: bytes, content: bytes) -> Body:
+    """Read which model a form is for; anything else has none."""
+    tokens = min(max(1, len(content) // 4), _UPLOAD_TOKENS)
+    body = Body(content, prompt_tokens=tokens)
+    if content_type[:19].lower() == b"multipart/form-data":
+        from kairos.request.multipart import fields_of  # which few processes need
+
+        fields = fields_of(content_type, content, ("model", "stream", _EXTRA))
+        body.model = fields.get("model") or None
+        body.stream = fields.get("stream", "").lower() in ("true", "1")
+        if _EXTRA in fields:
+            _check_extra(fields[_EXTRA].encode())
+    return body
+
+
+def _body(content: bytes, decoder: msgspec.json.Decoder[Any], large: Reading | None) -> _Body:
+    """Raises InvalidRequest."""
+    body = _decoded(content, decoder) if large is None else _decoded_large(content, decoder, large)
+    if body.model is not None and len(body.model) > _MODEL_LENGTH:
+        raise ModelNotFound(body.model, [])
+    return body
+
+
+def _decoded(content: bytes, decoder: msgspec.json.Decoder[Any]) -> _Body:
+    """Raises InvalidRequest."""
+    try:
+        body: _Body = decoder.decode(content)
+    except msgspec.ValidationError as error:
+        body = _decoded_lax(content, _LAX[decoder], error)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"the body cannot be read: {error}") from None
+    except UnicodeDecodeError as error:
+        raise not_utf8(error) from None
+    except RecursionError:
+        raise too_deep() from None
+    check_text(content)  # of which the decoder skips most
+    return body
+
+
+def _decoded_lax(
+    content: bytes, decoder: msgspec.json.Decoder[Any], error: msgspec.ValidationError
+) -> _Body:
+    """Read a body whose numbers are spelt as vLLM takes them, too.
+
+    Raises:
+        InvalidRequest: it cannot be read in that way either; with what `error` says.
+    """
+    try:
+        body: _Body = decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise told(error) from None
+    for name in _NUMBERS:
+        value = getattr(body, name, None)
+        if value is not None and not math.isfinite(value):  # as "nan" is one
+            raise told(error) from None
+    return body
+
+
+def _decoded_large(content: bytes, decoder: msgspec.json.Decoder[Any], compiled: Reading) -> _Body:
+    """Decode a body of which the members are counted first.
+
+    Raises:
+        InvalidRequest: see `read_body`.
+    """
+    found = _FIELDS[decoder].find(content, compiled)
+    try:
+        body: _Body = decoder.decode(found.small)
+    except msgspec.ValidationError as error:
+        body = _decoded_lax(found.small, _LAX[decoder], error)
+    if found.beyond is not None:
+        raise InvalidRequest(str(found.beyond), found.beyond.param)  # has no frame that has it
+    return msgspec.structs.replace(body, **found.raw)
+
+
+def _check(body: _Call, compiled: Reading | None, *, chat: bool, completes: bool) -> int:
+    """Check what the decoder leaves as it is, and return how many answers an engine generates.
+
+    Raises:
+        InvalidRequest: a field cannot be right.
+    """
+    sequences = max(body.n or 1, body.best_of or 1)
+    if (tools := _told(body.tools)) and tools[:1] != b"[":
+        raise wrong("tools", beginning(tools))
+    if tools:
+        check_tools(tools, compiled)
+    if (options := _told(body.stream_options)) and options[:1] != b"{":
+        raise wrong("stream_options", beginning(options))
+    if completes and (prompt := _told(body.prompt)):
+        sequences *= check_prompt(prompt, sequences, compiled)
+    if not chat and not completes and (given := _told(body.input)):
+        check_input(given, compiled)
+    return sequences
+
+
+def _own_members(body: _Body, salt: str | None, keeper: str | None) -> dict[str, str]:
+    """Return what Kairos says in the client's place.
+
+    Raises:
+        InvalidRequest, NoSuchResponse: see `read_body`.
+    """
+    if body.vllm_xargs:
+        _check_extra(body.vllm_xargs)
+    own = {} if salt is None else {_SALT: _salted(salt, body)}
+    if keeper is not None:
+        if previous := _told(body.previous_response_id):
+            _check_previous(previous, keeper)
+        own[_ID] = new_response_id(keeper)
+    return own
+
+
+def _check_previous(previous: bytes, tenant: str) -> None:
+    """Raises NoSuchResponse."""
+    try:
+        named = _text.decode(previous)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return  # not a text: the engine says so
+    check_response_id(named, tenant)
+
+
+def _check_extra(extra: bytes) -> None:
+    """Raises InvalidRequest: it says what Kairos alone says to engines, or may do so."""
+    if len(extra) > _EXTRA_BYTES:
+        raise InvalidRequest(f"'{_EXTRA}' has more than {_EXTRA_BYTES} bytes", _EXTRA)
+    try:
+        names = _members.decode(extra)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return  # not an object: the engine says so
+    for name in names:
+        if name in _OWN_EXTRAS:
+            raise InvalidRequest(f"'{_EXTRA}.{name}' is not the client's to say", _EXTRA)
+
+
+def _without(names: Iterable[str], content: bytes) -> bytes:
+    """Return the body without these members, and with the others as the client spelt them."""
+    members = _members.decode(content)
+    for name in names:
+        members.pop(name, None)
+    return msgspec.json.encode(members)
+
+
+def _with_member(name: str, value: str, content: bytes) -> bytes:
+    """Return the body with one more member, which it does not have."""
+    start = _JSON_START.match(content)
+    assert start is not None, "decoded as an object"
+    at = start.end()
+    comma = b"" if content[at:].lstrip(_SPACE)[:1] == b"}" else b","
+    return b'%b"%b":"%b"%b%b' % (content[:at], name.encode(), value.encode(), comma, content[at:])
+
+
+def _salted(salt: str, body: _Body) -> str:
+    """Return a salt that nobody else can name, and that differs where the client's own does."""
+    own = bytes(body.cache_salt) if body.cache_salt else b""
+    return blake2b(own, key=blake2b(salt.encode()).digest(), digest_size=16).hexdigest()
+
+
+def _limit(body: _Body) -> float:
+    """The most tokens that the client wants. It may say -1, with llama.cpp, or 1e300."""
+    if body.max_completion_tokens is not None:
+        return body.max_completion_tokens
+    if body.max_tokens is not None:
+        return body.max_tokens
+    return _NO_LIMIT if body.max_output_tokens is None else body.max_output_tokens
+
+
+def _told_of_caller(body: _Body) -> dict[str, msgspec.Raw]:
+    if not (body.user or body.prompt_cache_key or body.metadata):
+        return {}
+    told = {name: getattr(body, name) for name in BODY_FIELDS}
+    return {name: value for name, value in told.items() if 0 < len(value) <= _TOLD_BYTES}
+
+
+def _apart(body: _Body, salted: str | None) -> bytes:
+    """What tells apart prompts of the same words."""
+    model = msgspec.json.encode(body.model)
+    if salted is not None:
+        return model + salted.encode()
+    return model + _told(body.cache_salt) if body.cache_salt else model
+
+
+def _prompt(body: _Body, messages: bytes) -> bytes:
+    """What becomes the prompt, in the order in which chat templates write it, as the client spelt
+    it. Its end is left open, so that a conversation that goes on begins with all of it."""
+    if messages == b"null":
+        messages = b""
+    last = _unclosed(messages or _told(body.prompt) or _told(body.input))
+    if not (body.tools or body.instructions or body.system):
+        return without_marks(last)
+    return without_marks(_told(body.tools) + _told(body.instructions) + _told(body.system) + last)
+
+
+def _told(value: msgspec.Raw) -> bytes:
+    told = bytes(value) if value else b""
+    return b"" if told == b"null" else told
+
+
+def _unclosed(value: bytes) -> bytes:
+    """A list without its closing bracket, a text without its closing quote."""
+    end = max(0, len(value) - 1)
+    if value[end - 1 : end] in _SPACES:
+        before = value[max(0, end - _MAX_SPACE) : end]
+        end -= len(before) - len(before.rstrip(_SPACE))
+    return value[:end]
+
+
+def _count_ids(prompt: msgspec.Raw) -> int | None:
+    """The tokens of a prompt that comes as such; None: it does not."""
+    if not prompt:
+        return None
+    return bytes(prompt).count(b",") + 1 if _TOKEN_IDS.match(prompt) else None
+
+
+def text_size(text: bytes) -> int:
+    """Return how many bytes of plain text JSON stands for, as a tokenizer takes them.
+
+    Images, sound and other data in it do not count. Escapes count as what they stand for, and runs
+    of blanks little, as tokenizers have tokens for them.
+    """
+    left: bytes | memoryview = text
+    if b";base64," in text or _has_long_data(text):
+        left = _without_media(text, reading_of(len(text)))
+    size = len(left)
+    if size <= _SAMPLE_BYTES:
+        return max(0, int(size - _saved_bytes(bytes(left))))
+    step = size // _SAMPLES
+    piece = _SAMPLE_BYTES // _SAMPLES
+    sample = b"".join([left[at : at + piece] for at in range(0, size - piece, step)])
+    return max(0, int(size - _saved_bytes(sample) * size / len(sample)))
+
+
+def _without_media(text: bytes, compiled: Reading | None) -> bytes | memoryview:
+    if compiled is None:
+        return _MEDIA.sub(b"", text)
+    left = bytearray(len(text))
+    buffer = (ctypes.c_char * len(left)).from_buffer(left)
+    size = compiled.without_media(text, len(text), ctypes.addressof(buffer))
+    return memoryview(left)[:size]
+
+
+def _saved_bytes(text: bytes) -> float:
+    saved = _PAIR_BYTES * text.count(b"  ")
+    if (escapes := text.count(b"\\")) > 0:
+        by_number, low = text.count(b"\\u"), text.count(b"\\u0")  # of two bytes in UTF-8, of three
+        saved += escapes - by_number + 4 * low + 3 * (by_number - low)
+        saved += _PAIR_BYTES * (text.count(rb"\n\n") + text.count(rb"\t\t"))
+    return saved
+
+
+def _has_long_data(text: bytes) -> bool:
+    """Return whether a run of base64 is in it that is long enough to meet a probe."""
+    for at in range(0, len(text) - _PROBE_BYTES, _PROBED_EACH):
+        piece = text[at : at + _PROBE_BYTES]
+        if b" " not in piece and piece.isascii() and not piece.translate(None, _BASE64):
+            return True
+    return False
+
+
+def _ask_for_usage(content: bytes, options: bytes) -> bytes | None:
+    """The body with `stream_options.include_usage` set, every other byte as it was.
+
+    None where nothing is to be changed: the client asks for usage itself, or for too much else; or
+    `stream_options` appears more than once or spelt with escapes, so that the one to change cannot
+    be told without reading everything.
+    """
+    if not options:
+        start = _JSON_START.match(content)
+        assert start is not None, "decoded as an object"
+        at = start.end()
+        return content[:at] + b'"stream_options":{"include_usage":true},' + content[at:]
+    if len(options) > _OPTIONS_BYTES:
+        return None
+    places = list(islice(_STREAM_OPTIONS.finditer(content), 2))
+    if len(places) != 1 or not content.startswith(options, places[0].end()):
+        return None
+    try:
+        asked = _stream_options.decode(options) or {}
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None  # not an object, or not text: the engine says so
+    if bytes(asked.get("include_usage", b"")) == b"true":
+        return None
+    asked["include_usage"] = msgspec.Raw(b"true")
+    at = places[0].end()
+    return content[:at] + msgspec.json.encode(asked) + content[at + len(options) :]

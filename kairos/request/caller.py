@@ -1,0 +1,54 @@
+"""Who calls."""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.core.entitlements import STANDARD
+from kairos.core.errors import KairosError
+from kairos.settings.tenants import Role
+
+# What each may do: what it says, and what the roles behind it may.
+RIGHTS: Mapping[Role, tuple[Role, ...]] = {
+    "caller": ("caller",),
+    "viewer": ("viewer",),
+    "admin": ("caller", "viewer", "admin"),
+}
+
+
+class Caller(msgspec.Struct, frozen=True):
+    tenant: str
+    app: str | None = None  # all that it calls for, where its key or token says so
+    service_class: str = STANDARD  # of calls that name none
+    service_classes: tuple[str, ...] | None = None  # that it may ask for; None: all
+    key: str | None = None  # the name of its key, if that has one
+    roles: tuple[Role, ...] = ("caller",)
+    name: str | None = None  # for people: what its key is called, or its token's subject
+
+    def needs(self, role: Role) -> None:
+        """Raises NotAllowed: it does not have it."""
+        if role not in self.roles:
+            raise NotAllowed(role, self)
+
+
+class NotAllowed(KairosError):
+    """The key or token is known, and its role does not allow this."""
+
+    status = 403
+    code = "role_not_allowed"
+
+    def __init__(self, needed: Role, by: Caller) -> None:
+        has = ", ".join(by.roles)
+        super().__init__(f"this needs the role {needed}; what was shown has {has}")
+        self.by = by
+
+
+ANYBODY = Caller("default", roles=RIGHTS["admin"])  # where no key is asked for
+
+
+class KeysComing(Exception):
+    """Whether a token is good is known once its issuer's keys have come: ask again then."""
+
+    def __init__(self, coming: "asyncio.Future[None]") -> None:
+        self.coming = coming

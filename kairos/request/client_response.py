@@ -1,0 +1,189 @@
+"""The client's side of a call."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Protocol
+
+from kairos.core.errors import KairosError
+from kairos.core.header_names import RAW, REASON, REQUEST_ID
+from kairos.core.rate_limits import RateLimits
+from kairos.request.rate_limit_headers import with_limits
+from kairos.request.routes import Dialect
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+# What readers of streams pass over.
+_WAITING: dict[Dialect, bytes] = {
+    "openai": b": waiting for an instance\n\n",
+    "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
+}
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+CLIENT = "kairos.client"  # in a scope: the `Client` that asked
+
+# OpenAI's and Anthropic's clients wait for no longer than this, and ask again at once instead.
+_SHORT_S = 60
+_REASON, _REQUEST_ID = RAW[REASON], RAW[REQUEST_ID]
+
+
+class Answering(Protocol):
+    """Who answers a client, and has to know of it."""
+
+    def client_left(self) -> None:
+        """It has gone; told once."""
+
+    def client_drained(self) -> None:
+        """It keeps up again: see `Client.write`."""
+
+
+class Client(Protocol):
+    """Who asked, and takes the answer: nothing of what is sent to it waits for anything."""
+
+    answering: Answering | None  # None: nobody has to know
+    has_left: bool
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None: ...
+
+    def write(self, data: bytes, *, more: bool) -> bool:
+        """Send a part of the body. Returns whether the client keeps up: else what comes next should
+        wait until whoever answers is told that it has `client_drained`."""
+
+    def cut_off(self) -> None:
+        """An answer that has begun ends here, and can be seen not to be whole."""
+
+
+class ClientResponse:
+    """What is sent to the client."""
+
+    __slots__ = (
+        "_event",
+        "_is_kept_alive",
+        "_latest",
+        "caller",
+        "client",
+        "held_bytes",
+        "limits",
+        "protocol",
+        "request_id",
+        "started",
+        "streams",
+    )
+
+    def __init__(self, request_id: str, client: Client, caller: str = "") -> None:
+        """`caller`: who has a share of its own of what all callers use."""
+        self.request_id = request_id
+        self.client, self.caller = client, caller
+        self.started = False  # it has the beginning of an answer, or of an error
+        self.streams = False
+        self.protocol: Dialect = "openai"  # in which the client is answered
+        self.held_bytes = 0  # of the client's body
+        self.limits: RateLimits | None = None  # what is left of its quotas
+        self._is_kept_alive = False
+        self._event: bytearray | None = None  # what is answered becomes one, when it is whole
+        self._latest = b""  # of what was written
+
+    def keep_alive(self) -> None:
+        """Send a comment, or a ping, where a stream has nothing to say. Before anything else comes,
+        status 200 is sent with the first, so that all after it comes as events."""
+        if not self.started and not self._is_kept_alive:
+            self._is_kept_alive = self.streams = True
+            self._start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+        if self.streams and self._event is None and self._is_between_events:
+            self.write(_WAITING[self.protocol], more=True)
+
+    def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.started = True
+        if not self._is_kept_alive:
+            self._start(status, headers)
+        elif status != 200 or not _is_stream(headers):
+            self._event = bytearray()
+
+    def write(self, data: bytes, *, more: bool) -> bool:
+        """See `Client`."""
+        if self._event is not None:
+            self._event += data
+            if more:
+                return True
+            data, self._event = self._as_event(bytes(self._event)), None
+        self._latest = data
+        return self.client.write(data, more=more)
+
+    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        if self.limits is not None:
+            headers = with_limits(headers, self.limits)
+        headers.append((_REQUEST_ID, self.request_id.encode()))
+        if self.protocol == "anthropic":
+            headers.append((b"request-id", self.request_id.encode()))
+        self.client.start(status, headers)
+
+    def fail(self, error: KairosError) -> None:
+        """Tell the client, in its route's format: as a response, or inside the stream that began.
+
+        A response that is neither a stream nor unstarted can only be cut off, and so can a stream
+        amid an event, of which an error that follows would become a part.
+        """
+        payload = json.dumps(error_body(error, self.protocol)).encode()
+        if error.limits is not None:
+            self.limits = error.limits
+        if not self.started:
+            length = (b"content-length", b"%d" % len(payload))
+            self.start(error.status, [*error_headers(error), length])
+            self.write(payload, more=False)
+        elif self.streams and self._is_between_events:
+            self.client.write(self._as_event(payload), more=False)
+        else:
+            self.client.cut_off()
+
+    def _as_event(self, payload: bytes) -> bytes:
+        """Return the last event of a stream: an error, or an answer that came whole."""
+        lines = b"data: " + payload.replace(b"\n", b"\ndata: ") + b"\n\n"
+        if self.protocol == "anthropic":
+            return b"event: error\n" + lines
+        return lines + b"data: [DONE]\n\n"
+
+    @property
+    def _is_between_events(self) -> bool:
+        return not self._latest or self._latest.endswith(_EVENT_ENDS)
+
+
+def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
+    kinds = [value for name, value in headers if name == b"content-type"]
+    return any(kind.startswith(b"text/event-stream") for kind in kinds)
+
+
+def error_headers(error: KairosError) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", b"application/json"), (_REASON, error.code.encode())]
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    if not error.retries or (error.retry_after_s or 0) > _SHORT_S:
+        headers.append((b"x-should-retry", b"false"))
+    if error.allowed is not None:
+        headers.append((b"allow", error.allowed.encode()))
+    return headers
+
+
+def error_body(error: KairosError, protocol: Dialect = "openai") -> dict[str, Any]:
+    """Return the body of an error as OpenAI's API has it, or Anthropic's."""
+    if protocol == "anthropic":
+        kind = _ANTHROPIC_TYPES.get(error.status)
+        if kind is None:
+            kind = "invalid_request_error" if error.status < 500 else "api_error"
+        return {"type": "error", "error": {"type": kind, "message": str(error), "code": error.code}}
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    told = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
+    return {"error": told}

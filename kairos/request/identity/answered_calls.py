@@ -1,0 +1,151 @@
+"""The calls that were answered lately, and what their replies can be known by."""
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from itertools import count
+
+import msgspec
+
+from kairos.core.shared_lru import SharedLru
+from kairos.request.identity.engine_reply import Reply, reply_of
+
+_MAX_REPLIES = 32_768
+_MAX_OF_WORKFLOW = 64  # the last
+_KEPT = 512  # characters of a text
+_MAX_HANDED = 16  # texts that a reply passes to tools
+_MAX_UNREAD_BYTES = 64 << 20
+_MAX_HOPS = 16  # from a reply back to those that led to it
+
+
+class AnsweredCall(msgspec.Struct, frozen=True):
+    """Of an engine, not read yet."""
+
+    content: bytes
+    streamed: bool
+
+
+class Replied(msgspec.Struct, kw_only=True, gc=False):
+    """A call that was answered."""
+
+    number: int  # in order of the answers
+    request_id: str
+    tenant: str
+    workflow_id: str
+    agent: str | None
+    upstream: str | None
+    parent_ids: tuple[str, ...]
+    said: Reply | AnsweredCall  # of its texts, how they begin; of an answer, all
+
+    @property
+    def reply(self) -> Reply:
+        """Read when it is asked for."""
+        if isinstance(self.said, AnsweredCall):
+            read = reply_of(self.said.content, streamed=self.said.streamed)
+            self.said = _beginning(read) if read is not None else _NOTHING
+        return self.said
+
+
+_NOTHING = Reply("")
+
+
+def _beginning(reply: Reply) -> Reply:
+    if len(reply.text) <= _KEPT and not reply.handed:
+        return reply
+    handed = tuple(text[:_KEPT] for text in reply.handed[:_MAX_HANDED])
+    return Reply(reply.text[:_KEPT], reply.ids, handed)
+
+
+class Replies:
+    """Of too many, those of the tenant that has most go first, the oldest before the others."""
+
+    def __init__(self) -> None:
+        self._by_number: SharedLru[int, Replied] = SharedLru(_MAX_REPLIES)
+        self._by_id: dict[tuple[str, str], Replied] = {}  # and by tenant, as clients choose ids
+        self._of_workflow: dict[tuple[str, str], deque[Replied]] = {}  # by tenant and id
+        # Those whose answers were kept as they came, with their size: what is read meanwhile is
+        # still counted.
+        self._unread: SharedLru[int, Replied] = SharedLru(_MAX_UNREAD_BYTES)
+        self._numbers = count(1)
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def add(
+        self,
+        request_id: str,
+        tenant: str,
+        workflow_id: str,
+        agent: str | None,
+        upstream: str | None,
+        parent_ids: tuple[str, ...],
+        said: Reply | AnsweredCall,
+    ) -> Replied:
+        replied = Replied(
+            number=next(self._numbers),
+            request_id=request_id,
+            tenant=tenant,
+            workflow_id=workflow_id,
+            agent=agent,
+            upstream=upstream,
+            parent_ids=parent_ids,
+            said=_beginning(said) if isinstance(said, Reply) else said,
+        )
+        if isinstance(said, AnsweredCall):
+            self._keep_unread(replied, len(said.content))
+        for _, oldest in self._by_number.put(tenant, replied.number, replied):
+            self._forget(oldest)
+        self._by_id[tenant, request_id] = replied
+        key = tenant, workflow_id
+        of_workflow = self._of_workflow.get(key)
+        if of_workflow is None:
+            of_workflow = self._of_workflow[key] = deque(maxlen=_MAX_OF_WORKFLOW)
+        of_workflow.append(replied)
+        return replied
+
+    def _keep_unread(self, replied: Replied, size_bytes: int) -> None:
+        """Of the oldest that take too much it is no longer known what they said."""
+        for _, oldest in self._unread.put(replied.tenant, replied.number, replied, size_bytes):
+            if isinstance(oldest.said, AnsweredCall):
+                oldest.said = _NOTHING
+
+    def _forget(self, oldest: Replied) -> None:
+        self._unread.remove(oldest.tenant, oldest.number)
+        if self._by_id[oldest.tenant, oldest.request_id] is oldest:
+            del self._by_id[oldest.tenant, oldest.request_id]
+        of_workflow = self._of_workflow[oldest.tenant, oldest.workflow_id]
+        if of_workflow[0] is oldest:
+            of_workflow.popleft()
+        if not of_workflow:
+            del self._of_workflow[oldest.tenant, oldest.workflow_id]
+
+    def of_workflow(self, tenant: str, workflow_id: str) -> Sequence[Replied]:
+        """The last of it, in order."""
+        return self._of_workflow.get((tenant, workflow_id), ())
+
+    def numbered(self, number: int) -> Replied | None:
+        return self._by_number.get(number)
+
+    def nearest(self, found: Collection[Replied]) -> list[Replied]:
+        """Without those that led to others of them, by id or, where that is all that is known, by
+        name; the latest first."""
+        before: set[tuple[str, str]] = set()
+        ids = {each for replied in found for each in self._parents(replied)}
+        for _ in range(_MAX_HOPS):
+            if not ids:
+                break
+            before |= ids
+            known = [self._by_id[each] for each in ids if each in self._by_id]
+            ids = {each for replied in known for each in self._parents(replied)} - before
+        nearest = [each for each in found if (each.tenant, each.request_id) not in before]
+        return sorted(nearest, key=lambda each: -each.number)
+
+    def _parents(self, replied: Replied) -> Sequence[tuple[str, str]]:
+        """Tenant and id."""
+        tenant = replied.tenant
+        if replied.parent_ids or replied.upstream is None:
+            return [(tenant, each) for each in replied.parent_ids]
+        return [
+            (tenant, each.request_id)
+            for each in self.of_workflow(replied.tenant, replied.workflow_id)
+            if each.agent == replied.upstream and each.number < replied.number
+        ]

@@ -1,0 +1,290 @@
+"""A request's prompt, and an engine's answer, as far as they tell what has to do with what.
+
+Of the four APIs: chat completions, responses, completions, messages. What is of another form than
+these have is as good as not there: the engine says so.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
+
+import msgspec
+
+from kairos.request.identity.lenient_json import Part, decoded
+
+_MAX_PROMPT_BYTES = 4 << 20  # of a longer one, and of more messages, nothing is inferred
+_MAX_MESSAGES = 4096
+_TAIL = 16  # messages that are looked at; the others were, when they were the last
+_SYSTEM = -1  # the system prompt's place among messages
+_PIECE_BYTES = 1 << 20  # are cleaned at once: takes up to 50 ms
+_PROMPT_BYTES = 32_768  # of which the passages are looked at
+
+# What clients put into prompts that no model reads: marks of how far to cache, which move on with
+# the conversation, with the list that a text becomes to carry one; and a line for billing.
+_MARK, _BILLING = b'"cache_control"', b"x-anthropic-billing-header"
+_SPELT = rb'"cache_control"\s{0,8}+:\s{0,8}+\{[^{}]{0,200}+\}'
+_MARKS = re.compile(rb",\s{0,8}+" + _SPELT + rb"|" + _SPELT + rb"\s{0,8},?")
+_ONE_MARKED_TEXT = re.compile(
+    rb'\[\{"type":\s?"text",\s?"text":\s?("[^"\\]*+(?:\\.[^"\\]*+)*+"),\s{0,8}' + _SPELT + rb"\}\]",
+    re.DOTALL,
+)
+_BILLINGS = re.compile(
+    rb'\{"type":\s?"text",\s?"text":\s?"x-anthropic-billing-header[^"\\]{0,500}+"\}(?:,\s?)?'
+)
+
+
+def without_marks(spelt: bytes) -> bytes:
+    """Return a prompt, or a part of one, without what clients put there for caches and bills.
+
+    Of a long one, piece by piece, so that other threads have turns; what lies across an end of a
+    piece stays, and so do all bytes behind the longest prompt that is read for inference.
+    """
+    if _MARK not in spelt and _BILLING not in spelt:
+        return spelt
+    if len(spelt) <= _PIECE_BYTES:
+        return _cleaned(spelt)
+    end = min(len(spelt), _MAX_PROMPT_BYTES)
+    pieces = [_cleaned(spelt[at : at + _PIECE_BYTES]) for at in range(0, end, _PIECE_BYTES)]
+    return b"".join([*pieces, spelt[len(pieces) * _PIECE_BYTES :]])
+
+
+def _cleaned(spelt: bytes) -> bytes:
+    if _MARK in spelt:
+        spelt = _MARKS.sub(b"", _ONE_MARKED_TEXT.sub(rb"\1", spelt))
+    return _BILLINGS.sub(b"", spelt) if _BILLING in spelt else spelt
+
+
+class PromptMessage(msgspec.Struct, frozen=True):
+    at: int = 0  # its place among all
+    is_reply: bool = False  # of the model, as the client gives it back
+    text: str = ""
+    answers: tuple[str, ...] = ()  # ids of the tool calls that this has the results of
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """What a request's body has of a prompt, each part as the client spelt it."""
+
+    messages: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    instructions: msgspec.Raw = msgspec.Raw()
+    system: msgspec.Raw = msgspec.Raw()  # the same, as Anthropic's API has it
+    tools: msgspec.Raw = msgspec.Raw()
+    previous_response_id: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def size_bytes(self) -> int:
+        said = len(self.messages) + len(self.input) + len(self.prompt)
+        return said + len(self.instructions) + len(self.system) + len(self.tools)
+
+
+class Conversation:
+    """A message is decoded only when it is asked for: of a long conversation few are."""
+
+    def __init__(self, prompt: Prompt, raw: Sequence[msgspec.Raw], said_once: str) -> None:
+        """`raw`: every message; `said_once`: the prompt, where there are none."""
+        self.size_bytes = prompt.size_bytes
+        self._prompt = prompt
+        self._said_once = said_once
+        self._system_contents, first = _leading(raw)
+        count = len(self._system_contents)
+        spelt = (
+            without_marks(bytes(prompt.instructions) + bytes(prompt.system)),
+            *map(bytes, raw[:count]),
+        )
+        self._system_key = hash(spelt)  # of the system prompt, as the client spelt it
+        self.raw = raw[count:] if count else raw  # every message behind the system prompt
+        self._first = first
+        self._keys: Sequence[int] | None = None
+        self._parts: dict[int, int] | None = None
+        self.last, self.new = self._last_and_new()
+        previous = prompt.previous_response_id
+        self.previous: str | None = decoded(_text, previous) if previous else None
+
+    def _last_and_new(self) -> tuple[PromptMessage | None, Sequence[PromptMessage]]:
+        """The last reply in the tail, that the client gives back; and what came after it."""
+        if self._said_once:
+            return None, [PromptMessage(text=self._said_once)]
+        new: list[PromptMessage] = []
+        for at in reversed(self._tail_places()):
+            message = self._message(at)
+            if message is not None and message.is_reply:
+                return message, new[::-1]
+            if message is not None:
+                new.append(message)
+        return None, new[::-1]
+
+    def _message(self, at: int) -> PromptMessage | None:
+        """None: it cannot be read, or is no part of what was said by turns."""
+        item = self._first if at == 0 else _read(self.raw[at])
+        return None if item is None or item.is_system else _message(at, item)
+
+    def _tail_places(self) -> range:
+        return range(max(0, len(self.raw) - _TAIL), len(self.raw))
+
+    def tail(self) -> Sequence[PromptMessage]:
+        """The last messages."""
+        if self.last is None:
+            return self.new
+        earlier = (self._message(at) for at in self._tail_places() if at < self.last.at)
+        return [*(each for each in earlier if each is not None), self.last, *self.new]
+
+    def system(self) -> str:
+        """The system prompt."""
+        contents = [self._prompt.instructions, self._prompt.system, *self._system_contents]
+        return "".join(_text_of(each) for each in contents)
+
+    def tools(self) -> tuple[str, ...]:
+        """Their names."""
+        return _tool_names(self._prompt.tools)
+
+    def agent_key(self) -> int:
+        """A hash of system prompt and tools, as the client spelt them."""
+        return hash((self._system_key, without_marks(bytes(self._prompt.tools))))
+
+    def keys(self) -> Sequence[int]:
+        """A hash of each message behind the system prompt, as the client spelt it."""
+        if self._keys is None:
+            spelt: Iterable[bytes] = map(bytes, self.raw)
+            if _MARK in bytes(self._prompt.messages):
+                spelt = map(without_marks, spelt)
+            self._keys = [*map(hash, spelt)]
+        return self._keys
+
+    def parts_at(self, places: Iterable[int]) -> dict[int, int]:
+        """By their keys, places of messages."""
+        keys = self.keys() or [hash(("said once", self._said_once))]
+        return {keys[place]: place for place in places}
+
+    def parts(self) -> dict[int, int]:
+        """The same of the system prompt, if there is one, and of whole messages: of the first and
+        of the last of them, until each make half of `_PROMPT_BYTES`, as they were spelt."""
+        if self._parts is not None:
+            return self._parts
+        is_short = self.size_bytes <= _PROMPT_BYTES  # with all that is beside the messages
+        self._parts = self.parts_at(range(len(self.raw) or 1) if is_short else self._ends())
+        if self._system_contents or self._prompt.instructions or self._prompt.system:
+            self._parts[self._system_key] = _SYSTEM
+        return self._parts
+
+    def _ends(self) -> Iterable[int]:
+        """Places of the messages that are looked at."""
+        sizes = [*map(len, self.raw)] or [len(self._said_once)]
+        if sum(sizes) <= _PROMPT_BYTES:
+            return range(len(sizes))
+        from_begin, from_end = list(accumulate(sizes)), list(accumulate(reversed(sizes)))
+        first = bisect_left(from_begin, _PROMPT_BYTES // 2) + 1
+        last = len(sizes) - bisect_left(from_end, _PROMPT_BYTES // 2) - 1
+        return chain(range(min(first, last)), range(last, len(sizes)))
+
+    def text_at(self, place: int) -> str:
+        if place == _SYSTEM:
+            return self.system()
+        if not self.raw:
+            return self._said_once
+        for message in self.new:
+            if message.at == place:
+                return message.text
+        item = _read(self.raw[place])
+        return "" if item is None else item.text()
+
+
+class _Item(msgspec.Struct, frozen=True):
+    """A chat message, or an item of the responses API."""
+
+    role: str = ""
+    type: str = ""
+    content: msgspec.Raw = msgspec.Raw()
+    output: msgspec.Raw = msgspec.Raw()
+    tool_call_id: str | None = None
+    call_id: str | None = None
+
+    @property
+    def is_system(self) -> bool:
+        return self.role in ("system", "developer")
+
+    def text(self) -> str:
+        return _text_of(self.content or self.output).strip()
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _Tool(msgspec.Struct, frozen=True):
+    function: _Named = _Named()
+    name: str = ""
+
+
+_prompt = msgspec.json.Decoder(Prompt)
+_raw_items = msgspec.json.Decoder(list[msgspec.Raw])
+_item = msgspec.json.Decoder(_Item)
+_contents = msgspec.json.Decoder(str | list[Part])
+_tools = msgspec.json.Decoder(list[_Tool])
+_text = msgspec.json.Decoder(str)
+
+
+def prompt_of(content: bytes) -> Prompt:
+    """Of a body by itself; one that cannot be read has no prompt."""
+    return decoded(_prompt, content) or Prompt()
+
+
+def conversation(prompt: Prompt) -> Conversation | None:
+    """None: it is no prompt in words, or a very long one."""
+    if prompt.size_bytes > _MAX_PROMPT_BYTES:
+        return None
+    raw = decoded(_raw_items, prompt.messages or prompt.input) or []
+    if len(raw) > _MAX_MESSAGES:
+        return None
+    said_once = "" if raw else _text_of(prompt.input or prompt.prompt)
+    return Conversation(prompt, raw, said_once) if raw or said_once else None
+
+
+def _read(message: msgspec.Raw) -> _Item | None:
+    item: _Item | None = decoded(_item, message)
+    return item
+
+
+def _leading(raw: Sequence[msgspec.Raw]) -> tuple[list[msgspec.Raw], _Item | None]:
+    """The contents of the system prompt's messages, and the message behind it."""
+    contents: list[msgspec.Raw] = []
+    for each in raw:
+        item = _read(each)
+        if item is None or not item.is_system:
+            return contents, item
+        contents.append(item.content)
+    return contents, None
+
+
+def _message(at: int, item: _Item) -> PromptMessage:
+    is_reply = item.role == "assistant" or item.type == "function_call"
+    said = decoded(_contents, item.content or item.output)
+    answers = [item.tool_call_id]
+    if item.type == "function_call_output":
+        answers.append(item.call_id)
+    if said and not isinstance(said, str):
+        answers += [part.tool_use_id for part in said]
+    ids = tuple(each for each in answers if each)
+    return PromptMessage(at, is_reply, _text_in(said).strip(), ids)
+
+
+def _text_of(value: msgspec.Raw) -> str:
+    """Return a text, or what parts have of one, results of tools among them."""
+    return _text_in(decoded(_contents, value))
+
+
+def _text_in(said: str | list[Part] | None) -> str:
+    if said is None or isinstance(said, str):
+        return said or ""
+    return "".join(part.text or _result_of(part) for part in said)
+
+
+def _result_of(part: Part) -> str:
+    """Return the text of a tool's result, which may have parts of its own."""
+    said = decoded(_contents, part.content) if part.content else None
+    return said if isinstance(said, str) else "".join(each.text for each in said or ())
+
+
+def _tool_names(value: msgspec.Raw) -> tuple[str, ...]:
+    return tuple(each.function.name or each.name for each in decoded(_tools, value) or ())

@@ -1,0 +1,84 @@
+"""What a call declares of itself: `X-Kairos-*` headers, which are meant for nobody else."""
+
+from kairos.core.errors import InvalidRequest
+from kairos.core.header_names import (
+    AGENT,
+    APP,
+    ATTEMPT,
+    PARENT_ID,
+    RAW,
+    STARTED_AT,
+    UPSTREAM,
+    WORKFLOW_ID,
+)
+from kairos.core.model import PARENTS_LIMIT
+from kairos.request.identity.identity import Field, Headers, Identity, identifier
+
+_FIELDS: dict[Field, bytes] = {
+    "workflow_id": RAW[WORKFLOW_ID],
+    "app": RAW[APP],
+    "agent": RAW[AGENT],
+    "upstream": RAW[UPSTREAM],
+}
+_STARTED_AT, _PARENT_ID, _ATTEMPT = RAW[STARTED_AT], RAW[PARENT_ID], RAW[ATTEMPT]
+_NAMES = frozenset([*_FIELDS.values(), _STARTED_AT, _PARENT_ID, _ATTEMPT])
+ATTEMPT_LIMIT = 999
+
+
+def declared(headers: Headers) -> Identity:
+    """Raises InvalidRequest: a header is not what it must be."""
+    if _NAMES.isdisjoint(headers):
+        return Identity()
+    identity = Identity()
+    if _STARTED_AT in headers:
+        identity.started_at = instant(headers, _STARTED_AT)
+    if _PARENT_ID in headers:
+        identity.parent_ids = _parents(_PARENT_ID, headers[_PARENT_ID])
+    if _ATTEMPT in headers:
+        identity.attempt = _attempt(_ATTEMPT, headers[_ATTEMPT])
+    for field, name in _FIELDS.items():
+        value = headers.get(name)
+        if value is not None:
+            text = identifier(value)
+            if text is None:
+                raise _no_identifier(name)
+            setattr(identity, field, text)
+            identity.sources[field] = "declared"
+    return identity
+
+
+def _identified(name: bytes, value: bytes) -> str:
+    text = identifier(value)
+    if text is None:
+        raise _no_identifier(name)
+    return text
+
+
+def _no_identifier(name: bytes) -> InvalidRequest:
+    return InvalidRequest(
+        f"header {name.decode()} is no valid identifier: it takes 1 to 128 letters, digits and "
+        "_ . : @ / + = -, of which the first is a letter, a digit or _"
+    )
+
+
+def instant(headers: Headers, name: bytes) -> int | None:
+    """µs since the epoch. Raises InvalidRequest."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not (value.isdigit() and len(value) <= 18):
+        raise InvalidRequest(f"header {name.decode()} must be whole microseconds since the epoch")
+    return int(value)
+
+
+def _parents(name: bytes, value: bytes) -> tuple[str, ...]:
+    ids = value.split(b",", PARENTS_LIMIT)
+    if len(ids) > PARENTS_LIMIT:
+        raise InvalidRequest(f"header {name.decode()} names over {PARENTS_LIMIT} requests")
+    return tuple(dict.fromkeys(_identified(name, each.strip(b" \t")) for each in ids))
+
+
+def _attempt(name: bytes, value: bytes) -> int:
+    if not (value.isdigit() and len(value) <= 18 and 1 <= int(value) <= ATTEMPT_LIMIT):
+        raise InvalidRequest(f"header {name.decode()} must be a number from 1 to {ATTEMPT_LIMIT}")
+    return int(value)

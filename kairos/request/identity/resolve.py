@@ -1,0 +1,44 @@
+"""Who makes a call: a ladder of what says so. Field by field, the highest rung counts; but the
+app of an API key for one app is that one.
+
+declared: `X-Kairos-*` headers; alias: what agents and peers already send; route: a base URL for the
+agent; trace: W3C trace context.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.request.caller import Caller
+from kairos.request.identity.agent_urls import Route
+from kairos.request.identity.aliases import Aliases
+from kairos.request.identity.declared import declared
+from kairos.request.identity.identity import Headers, Identity
+from kairos.request.identity.tracing import add_traced
+
+
+def identity_of(
+    headers: Headers,
+    told: Mapping[str, msgspec.Raw],
+    route: Route,
+    caller: Caller,
+    aliases: Aliases,
+) -> Identity:
+    """What is known of who makes a call; None where nothing is.
+
+    Args:
+        told: what its body has of `BODY_FIELDS`.
+
+    Raises:
+        InvalidRequest: an `X-Kairos-*` header is not what it must be.
+    """
+    identity = declared(headers)
+    aliases.add(identity, headers, caller.tenant)
+    if told:
+        aliases.add_from_body(identity, told)
+    for field, value in route.items():
+        identity.learn(field, value, "route")
+    if caller.app is not None:  # its key is for that one alone, whatever else is said
+        identity.app, identity.sources["app"] = caller.app, "route"
+    add_traced(identity, headers)
+    return identity

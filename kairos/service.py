@@ -1,0 +1,289 @@
+"""Puts a live Kairos together and runs it inside the caller's event loop."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kairos.batches.figures import batch_figures
+from kairos.batches.service import batching
+from kairos.cluster.kafka.cluster import cluster_of
+from kairos.cluster.local.brain import new_balancer
+from kairos.cluster.local.changes import entitling, of_a_balancer, of_a_gateway, ordering
+from kairos.cluster.local.local_control import LocalControl
+from kairos.cluster.local.reload import Reload
+from kairos.core.balancer import Balancer
+from kairos.core.events import Event
+from kairos.core.learner import Learner
+from kairos.core.model import SECOND
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.runtime import Observer
+from kairos.engines.fleet import Fleet
+from kairos.engines.monitor import Monitor
+from kairos.gateway.api.front import clients_front
+from kairos.gateway.api.gateway import Gateway
+from kairos.gateway.api.health import Probes
+from kairos.gateway.api.models import Models
+from kairos.gateway.auth.access import Access, access_of
+from kairos.gateway.auth.service_class import ServiceClasses
+from kairos.gateway.operators.operators import may_have_page
+from kairos.gateway.operators.operators_front import operators_front
+from kairos.gateway.page.pages import ui_of
+from kairos.gateway.server.connection_limits import limits_of
+from kairos.gateway.server.cors import pages_of
+from kairos.gateway.server.http import listen, server_of, serving, url_of
+from kairos.gateway.server.port_tls import ServiceTls
+from kairos.host.clock import WallClock
+from kairos.observe.audit_log import OnError, auditing, counting, open_audit_log
+from kairos.observe.fact_log import flushing, note_start, open_log
+from kairos.observe.telemetry import Telemetry
+from kairos.observe.tracing.tracing import Tracing, open_tracing, tracing_observers
+from kairos.proxy.engine import HttpEngine
+from kairos.proxy.engine_client import EngineClient
+from kairos.proxy.engine_tls import EngineContexts
+from kairos.proxy.progress import tell_progress
+from kairos.request.bodies import Bodies
+from kairos.request.identity.aliases import Aliases
+from kairos.request.identity.inference import Inference
+from kairos.request.tokenizer import Tokenizers
+from kairos.request.tokens import PromptTokens
+from kairos.settings.config import Settings
+from kairos.settings.tenants import classes
+from kairos.workflows.serve.figures import invocation_figures
+from kairos.workflows.serve.service import flows_online, open_flows
+
+if TYPE_CHECKING:
+    from kairos.cluster.pool.cluster_control import ClusterControl
+
+    Brain = LocalControl | ClusterControl
+
+
+class Service:
+    """A running Kairos: where it listens, what decides in it, what it sees of its engines, and how
+    it is told of other settings."""
+
+    def __init__(
+        self, brain: "Brain", parts: "_Parts", reload: Reload, url: str, admin_url: str
+    ) -> None:
+        self.brain = brain
+        self.monitor = parts.monitor
+        self.fleet = parts.fleet
+        self.reload = reload
+        self.url = url
+        self.admin_url = admin_url
+
+
+class BrainPort:
+    """Whatever decides, as those see it who are built before it: it hears of instances from a
+    monitor, to which the calls that come over a bus tell their troubles, and these it needs."""
+
+    decides: "Brain"  # from when it is built on; nobody asks before
+    engine: HttpEngine
+
+    def feed(self, event: Event) -> None:
+        self.engine.hear(event)
+        self.decides.feed(event)
+
+    def balancer(self) -> Balancer:
+        return self.decides.balancer
+
+
+class _Parts(msgspec.Struct):
+    """What a process that serves, and one that only decides, have in common."""
+
+    engine: HttpEngine
+    monitor: Monitor
+    fleet: Fleet
+    telemetry: Telemetry
+    prompts: PromptTokens
+    orchestrator: Orchestrator | None  # None: another process follows the workflows
+    tracing: Tracing | None
+    brain: "Brain"
+    background: list[Coroutine[None, None, None]]
+
+
+@contextlib.asynccontextmanager
+async def running(
+    settings: Settings, observers: tuple[Observer, ...] = ()
+) -> AsyncIterator[Service]:
+    """Serve until the block ends; then finish running calls for at most `GRACE_S` (`http.py`).
+
+    Raises:
+        SetupError: a port is taken, the log cannot be written, or the bus or a file is of no use.
+    """
+    tls = ServiceTls(settings)
+    access = access_of(settings)
+    with (
+        listen(settings.host, settings.port) as sock,
+        listen(settings.admin_host, settings.admin_port) as admin_sock,
+        open_audit_log(settings.audit_log) as audit,
+    ):
+        async with (
+            open_flows(settings) as kept_flows,
+            _put_together(settings, observers) as parts,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
+            bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, settings.caller_share)
+            on_error = counting(telemetry.count_error, audit)
+            gateway = _gateway(settings, parts, access, bodies, on_error)
+            insight = partial(brain.add_insight, access=access)
+            ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator, settings)
+            batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
+            flows = flows_online(kept_flows, access, gateway)
+            probes = Probes(lambda: bool(monitor.models()), telemetry.families)
+            rooms = probes.add_to, insight, batches.add_to, flows.add_to
+            own = gateway.own_models
+            models = Models(access, monitor.model_cards, None if own is None else own.names, audit)
+            app = clients_front(gateway, (probes, models), access, rooms, audit)
+            limits = limits_of(settings, telemetry.count_error)
+            pages = pages_of(settings, access, on_error)
+            servers = {
+                sock: server_of(app, gateway, limits, tls.callers, pages),
+                admin_sock: server_of(
+                    operators_front(
+                        *(brain, monitor, parts.fleet, telemetry.families_for_operators, access),
+                        names=settings.admin_names,
+                        audit=audit,
+                        add_pages=ui.add_to,
+                    ),
+                    tls=tls.operators,
+                ),
+            }
+            changes = of_a_gateway(parts.fleet, access, bodies, settings) | tls.changes()
+            changes |= entitling(brain, access, gateway)
+            if isinstance(brain, LocalControl):  # a pool's processes must change it together
+                changes |= ordering(brain, ui.gains)
+            reload = Reload(settings, changes, audit)
+            ui.acts.reload = reload.again
+            urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
+            background = [*access.background(), *auditing(audit), *ui.background()]
+            background += batches.background()
+            background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
+            background += stack.enter_context(invocation_figures(settings.flows, telemetry))
+            async with serving(servers, [*parts.background, *background]):
+                yield Service(brain, parts, reload, *urls)
+
+
+def _gateway(
+    settings: Settings, parts: _Parts, access: Access, bodies: Bodies, on_error: OnError
+) -> Gateway:
+    return Gateway(
+        parts.brain,
+        parts.engine,
+        access,
+        parts.prompts,
+        Aliases(settings.identity),
+        Inference() if settings.infer else None,
+        served_models=parts.monitor.models,
+        caches_prefixes=parts.monitor.caches_prefixes,
+        on_trouble=parts.monitor.hear_of,
+        on_error=on_error,
+        bodies=bodies,
+        classes=ServiceClasses(classes(settings.service_class)),
+        salts_caches=settings.cache_salt,
+        tracing=parts.tracing,
+    )
+
+
+@contextlib.asynccontextmanager
+async def balancing(settings: Settings) -> AsyncIterator[Service]:
+    """Decide for a pool, or stand by, without serving clients over HTTP.
+
+    Raises:
+        SetupError: the port is taken, the log cannot be written, or the bus or a file is of no use.
+    """
+    tls, access = ServiceTls(settings), access_of(settings)
+    with (
+        listen(settings.host, settings.port) as sock,
+        open_audit_log(settings.audit_log) as audit,
+    ):
+        async with _put_together(settings, ()) as parts:
+            ui = ui_of(
+                *(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings),
+                changes_engines=False,
+            )
+            app = operators_front(
+                parts.brain,
+                parts.monitor,
+                parts.fleet,
+                parts.telemetry.families_for_operators,
+                access,
+                has_changes=False,
+                names=(*settings.admin_names, settings.host),
+                audit=audit,
+                add_pages=ui.add_to if may_have_page(settings) else None,
+            )
+            changes = of_a_balancer(parts.fleet, access) | entitling(parts.brain, access)
+            reload = Reload(settings, changes | tls.changes(), audit)
+            ui.acts.reload = reload.again
+            url = url_of(sock, has_tls=tls.is_on)
+            beside = [*access.background(), *auditing(audit), *ui.background()]
+            async with serving(
+                {sock: server_of(app, tls=tls.operators)}, parts.background + beside
+            ):
+                yield Service(parts.brain, parts, reload, url, url)
+
+
+@contextlib.asynccontextmanager
+async def _put_together(
+    settings: Settings, observers: tuple[Observer, ...]
+) -> AsyncIterator[_Parts]:
+    cluster = cluster_of(settings, os.environ)
+    orchestrator = (
+        Orchestrator(idle_us=settings.workflow_idle_s * SECOND) if cluster is None else None
+    )
+    brain: Brain
+    port, contexts = BrainPort(), EngineContexts()
+    monitor = Monitor(port.feed, contexts=contexts)
+    telemetry = Telemetry(port.balancer, orchestrator, WallClock().now)
+    with (
+        contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
+        open_log(settings.log_dir) as log,
+    ):
+        prompts = PromptTokens(tokenizers)
+        async with (
+            open_tracing(settings.telemetry, settings.pool if cluster else None) as tracing,
+            EngineClient(
+                stall_s=settings.stall_s,
+                answer_s=settings.answer_s,
+                longest_answer_s=settings.longest_answer_s,
+                pass_headers=settings.pass_headers,
+                contexts=contexts,
+            ) as client,
+        ):
+            watching: tuple[Observer, ...] = (
+                telemetry,
+                *([log] if log is not None else []),
+                *tracing_observers(tracing, settings.workflow_idle_s * SECOND, telemetry.show),
+                *observers,
+            )
+            engine = HttpEngine(client)
+            port.engine = engine
+            fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
+            fleet.follow(settings.engine)
+            beside = [monitor.run(), fleet.run(), engine.stall_watch.run(), *flushing(log)]
+            of_all = engine, monitor, fleet, telemetry, prompts, orchestrator, tracing
+            parts = partial(_Parts, *of_all)
+            if orchestrator is not None:
+                note_start(log, WallClock().now())
+                brain = LocalControl(
+                    settings, engine.calls, new_balancer(settings), Learner(orchestrator), watching
+                )
+                port.decides = brain
+                background = [*brain.background(), tell_progress(engine.calls, brain.feed), *beside]
+                yield parts(brain=brain, background=background)
+            elif cluster is not None:
+                from kairos.cluster.pool.cluster_control import pooled
+
+                new = partial(new_balancer, settings)
+                joined = pooled(
+                    settings, cluster, engine, monitor, telemetry, prompts, new, watching
+                )
+                async with joined as brain:
+                    port.decides = brain
+                    background = [*brain.background(), *beside]
+                    yield parts(brain=brain, background=background)

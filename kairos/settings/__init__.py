@@ -1,0 +1,1 @@
+"""The settings: a module for each table of them, and one loader."""

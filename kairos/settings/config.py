@@ -1,0 +1,322 @@
+"""Settings: defaults, then the file, then the environment, then the command line."""
+
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from kairos.core.core_names import (
+    IDLE_S,
+    MAX_WAIT_S,
+    MAX_WAITING,
+    NAME,
+    PLACEMENTS,
+    POLICIES,
+    SUSPICION_S,
+    check_name,
+)
+from kairos.core.errors import SetupError
+from kairos.core.fair_share import ALONE
+from kairos.core.model import SECOND, Budget
+from kairos.settings.addresses import is_loopback
+from kairos.settings.batches import BatchSettings
+from kairos.settings.engines import EngineSettings, check_engines
+from kairos.settings.flows import FlowSettings
+from kairos.settings.kafka import check_private, flat
+from kairos.settings.key_file import read_keys, with_instants
+from kairos.settings.oidc import OidcSettings, check_oidc
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.settings.telemetry import TelemetrySettings
+from kairos.settings.tenants import (
+    KeySettings,
+    QuotaSettings,
+    ServiceClassSettings,
+    TenantSettings,
+    check_classes,
+    check_keys,
+    check_quotas,
+    check_size,
+    check_tenants,
+)
+from kairos.settings.tls import TlsFiles, check_port_files
+
+STALL_S, ANSWER_S, LONGEST_ANSWER_S = 120, 600, 3600
+
+# vLLM's own default; an engine tells its KV memory, but not this.
+MAX_NUM_SEQS = 256
+MAX_WORKERS = 64  # processes that perform calls on one host
+_BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+_LISTS = {"engine", "key", "tenant", "quota", "service_class"}
+_OTHERS = {"identity", "tokenizer", "kafka", "oidc", "batches", "flows", "retrieval", "telemetry"}
+_LISTED = {"admin_hosts", "allowed_hosts", "cors_origins"}  # in the environment with commas
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\sA-Z,*]+")
+_TABLES = _LISTS | _OTHERS
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that `kairos serve` can be told. In the file, `[[engine]]`, `[[key]]`,
+    `[[tenant]]`, `[[quota]]` and `[[service_class]]` are tables."""
+
+    host: str = "127.0.0.1"  # address of OpenAI's API
+    port: int = 8000  # 0: any free one
+    # Address of the operators' routes. Beyond loopback they ask for a key or a token with a role.
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 8001  # of the operators' routes; 0: any free one
+    # Names by which the operators' routes may be asked, beside localhost and any address.
+    admin_hosts: tuple[str, ...] = ()
+    # Names by which either port may be asked while no key is asked for, in addition to addresses,
+    # localhost and this machine's own name; `*`: any, at the callers' port.
+    allowed_hosts: tuple[str, ...] = ()
+    # TLS on both ports, from two files in PEM; both are read again when they change.
+    tls_certificate: str | None = None  # with what leads to its authority behind it
+    tls_key: str | None = None  # the certificate's private key, without a passphrase
+    tls_client_ca: str | None = None  # authorities: who connects must show a certificate of one
+    admin_tls_client_ca: str | None = None  # the same, for the operators' port, in its place
+    workers: int = 0  # processes that perform calls; one more decides. 0: one process does both
+    policy: str = "kairos"  # the order of the queue
+    placement: str = "kairos"  # the choice of the instance
+    max_waiting: int = MAX_WAITING  # requests in the queue
+    # The longest wait in the queue: then a call is refused.
+    max_wait_s: int = MAX_WAIT_S
+    budget_calls: int | None = None  # most calls of a workflow; a client can ask for fewer
+    budget_tokens: int | None = None  # most tokens of a workflow: prompts and answers
+    budget_s: int | None = None  # so long after a workflow's first call its calls end
+    stall_s: int = STALL_S  # longest silence of a stream; mostly noticed sooner
+    answer_s: int = ANSWER_S  # timeout for non-streaming answers
+    # How far a client that waits for longer, and says so, extends `stall_s` and `answer_s`.
+    longest_answer_s: int = LONGEST_ANSWER_S
+    # Further headers that pass from clients' requests to engines, with the usual ones; `x-lab-*`
+    # stands for all that begin so. Credentials, cookies, and what Kairos sets itself never pass.
+    pass_headers: tuple[str, ...] = ()
+    # Engines keep the prompts of each tenant apart in their prefix caches (vLLM's and SGLang's
+    # `cache_salt`), so that no tenant finds out by a quicker answer, or by `cached_tokens`, what
+    # another has asked.
+    cache_salt: bool = False
+    # For which a call waits at most that may have killed an engine, so that it has one alone.
+    suspicion_s: int = SUSPICION_S
+    workflow_idle_s: int = IDLE_S  # after so much silence a workflow has ended
+    max_body_bytes: int = 32 << 20  # the largest body of a request
+    max_held_bytes: int = 1 << 30  # the most of all bodies in flight together
+    # Connections of clients, of each process; at most three quarters of the files it may have open.
+    max_connections: int = 16_384
+    # Longest idle time of a client's connection between two requests, in seconds. Longer than that
+    # of proxies in front (Google's: 600 s), so that they close first and no request is lost.
+    client_idle_s: int = 620
+    # Origins of web pages that may ask and read answers (CORS), as https://chat.example; `*`: all.
+    cors_origins: tuple[str, ...] = ()
+    # Of connections, bytes of bodies and waiting requests: what one caller may have if nobody else
+    # has any. A caller is a tenant, and before its key is known an address. 1: all.
+    caller_share: float = ALONE
+    log_dir: str | None = None  # directory of the log: facts and decisions, no bodies
+    audit_log: str | None = None  # file: what operators did, and who was refused; bounded
+    bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]: several processes share the work
+    pool: str = "default"  # on a bus: the engines for which decisions are made in one place
+    learnt_path: str | None = None  # file for what was learnt; none: learnt.json beside the log
+    infer: bool = True  # infer who calls, and what led to it, where a call does not say
+    engine: tuple[EngineSettings, ...] = ()  # see below
+    key: tuple[KeySettings, ...] = ()  # see below; without any key, everybody may call
+    service_class: tuple[ServiceClassSettings, ...] = ()  # see below; beside those that there are
+    quota: tuple[QuotaSettings, ...] = ()  # see below; what those that keys stand for may use
+    # File of more keys, of which `kairos keys` takes care. With it nobody may call without a key,
+    # even while it has none.
+    keys_path: str | None = None
+    oidc: OidcSettings | None = None  # see below; signed tokens of an identity provider let in, too
+    batches: BatchSettings | None = None  # see below; OpenAI's files and batches
+    flows: FlowSettings | None = None  # see below; flows that clients keep and invoke
+    retrieval: RetrievalSettings | None = None  # see below; what flows retrieve with
+    telemetry: TelemetrySettings | None = None  # see below; traces of calls and workflows
+    tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
+    # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
+    # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
+    identity: Mapping[Literal["workflow_id", "app", "agent", "upstream"], str] = {}
+    # By model: the path of its tokenizer.json, to count prompts with. Prompts of other models are
+    # estimated.
+    tokenizer: Mapping[str, str] = {}
+    # Options of the Kafka client, as librdkafka names them. One whose name ends in `_env` says
+    # which variable of the environment holds the value.
+    kafka: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        shown = msgspec.structs.replace(self, kafka=dict.fromkeys(self.kafka, "..."))
+        return msgspec.Struct.__repr__(shown)
+
+    @property
+    def admin_names(self) -> tuple[str, ...]:
+        """By which the operators' routes may be asked."""
+        return (*self.admin_hosts, *self.allowed_hosts, self.admin_host)
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether nobody may call without one, or without a token."""
+        return bool(self.key) or self.keys_path is not None or self.oidc is not None
+
+    @property
+    def asks_operators(self) -> bool:
+        """Whether the operators' routes are for those alone who show that they may."""
+        has_role_claim = self.oidc is not None and self.oidc.role_claim is not None
+        return has_role_claim or any(key.role != "caller" for key in self.key)
+
+    @property
+    def budget(self) -> Budget:
+        """The most that a workflow may use."""
+        wall_us = None if self.budget_s is None else self.budget_s * SECOND
+        return Budget(self.budget_calls, self.budget_tokens, wall_us)
+
+    @property
+    def learnt_file(self) -> Path | None:
+        """Where what was learnt is kept; None: nowhere, it is forgotten when Kairos stops."""
+        if self.learnt_path is not None:
+            return Path(self.learnt_path)
+        return Path(self.log_dir, "learnt.json") if self.log_dir is not None else None
+
+
+def load(
+    path: Path | None,
+    environ: Mapping[str, str],
+    arguments: Mapping[str, Any],
+    defaults: Mapping[str, Any] = {},
+) -> Settings:
+    """Put the settings together and check them.
+
+    Args:
+        environ: `KAIROS_PORT` and so on set the plain settings (not engines, keys and tenants).
+        arguments: from the command line; None means not given.
+        defaults: of a command that has others.
+
+    Raises:
+        SetupError: a value is wrong; the message names it and what it may be.
+    """
+    given: dict[str, Any] = dict(defaults)
+    if path is not None:
+        given.update(_read_file(path))
+    for field in msgspec.structs.fields(Settings):
+        if field.name not in _TABLES:
+            value = environ.get(f"KAIROS_{field.name.upper()}")
+            if value:
+                given[field.name] = listed(value) if field.name in _LISTED else value
+    given.update({name: value for name, value in arguments.items() if value is not None})
+    try:
+        settings = msgspec.convert(given, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise SetupError(f"settings: {error}") from None
+    if settings.keys_path is not None:
+        keys = (*settings.key, *read_keys(Path(settings.keys_path)))
+        settings = msgspec.structs.replace(settings, key=keys)
+    _check(settings, environ)
+    return settings
+
+
+def listed(told: str) -> list[str]:
+    """Of a list with commas, as the environment and the command line have it."""
+    return [name for each in told.split(",") if (name := each.strip())]
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        given = tomllib.loads(path.read_text("utf-8"))
+        if isinstance(options := given.get("kafka"), dict):
+            given["kafka"] = dict(flat(options))
+            check_private(path, given["kafka"])
+        if "key" in given:
+            given["key"] = with_instants(given["key"])
+        msgspec.convert(given, Settings)
+    except OSError as error:
+        raise SetupError(f"--config {path}: {error.strerror}") from None
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:  # TOML's among them
+        raise SetupError(f"--config {path}: {error}") from None
+    return given
+
+
+def _check(settings: Settings, environ: Mapping[str, str]) -> None:
+    check_name("policy", settings.policy, POLICIES)
+    check_name("placement", settings.placement, PLACEMENTS)
+    if not re.match(NAME, settings.pool):
+        raise SetupError(f"'{settings.pool}' is no pool name (letters, digits, _ -, at most 64)")
+    _check_places(settings)
+    for name in (
+        "max_waiting",
+        "max_wait_s",
+        "stall_s",
+        "answer_s",
+        "longest_answer_s",
+        "suspicion_s",
+        "workflow_idle_s",
+        "max_body_bytes",
+        "max_held_bytes",
+        "max_connections",
+        "client_idle_s",
+        "budget_calls",
+        "budget_tokens",
+        "budget_s",
+    ):
+        if (value := getattr(settings, name)) is not None and value < 1:
+            raise SetupError(f"{name} must be at least 1")
+    if not 0 < settings.caller_share <= 1:
+        raise SetupError("caller_share must be above 0, and 1 at most")
+    if not 0 <= settings.workers <= MAX_WORKERS:
+        raise SetupError(f"workers {settings.workers} is out of range (0 to {MAX_WORKERS})")
+    if settings.workers and settings.bus != "memory":
+        raise SetupError(
+            "leave out --workers: with --bus several `kairos serve` of one pool share the work"
+        )
+    check_engines(settings.engine, environ)
+    check_keys(settings.key)
+    check_classes(settings.service_class, settings.key)
+    if settings.oidc is not None:
+        check_oidc(settings.oidc)
+    keys_change = settings.keys_path is not None or settings.oidc is not None
+    check_quotas(settings.quota, settings.key, keys_change=keys_change)
+    check_tenants(settings.tenant, settings.key, keys_change=keys_change)
+    check_size(settings.tenant, settings.service_class, settings.quota)
+    for name, path in settings.identity.items():
+        if not _BODY_FIELD.fullmatch(path):
+            raise SetupError(
+                f"identity.{name}: '{path}' is none of user, prompt_cache_key and metadata.NAME"
+            )
+
+
+def _check_places(settings: Settings) -> None:
+    for name in ("port", "admin_port"):
+        if not 0 <= getattr(settings, name) <= 65535:
+            raise SetupError(f"{name} {getattr(settings, name)} is no port (0 to 65535)")
+    for setting, others in (("admin_hosts", ()), ("allowed_hosts", ("*",))):
+        for name in getattr(settings, setting):
+            if name not in others and not _HOST_NAME.fullmatch(name):
+                raise SetupError(f"{setting}: '{name}' is no host's name (without scheme and port)")
+    for origin in settings.cors_origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise SetupError(
+                f"cors_origins: '{origin}' is not an origin like https://chat.example, in lower "
+                "case and without a path"
+            )
+    is_guarded = settings.asks_operators or settings.admin_tls_client_ca is not None
+    if not is_loopback(settings.admin_host) and not is_guarded:
+        raise SetupError(
+            f"admin_host {settings.admin_host} can be reached from elsewhere, and nothing says who "
+            "is an operator: give a key the role viewer or admin (kairos keys create --role admin),"
+            " or set role_claim of [oidc], or admin_tls_client_ca; or leave it at 127.0.0.1"
+        )
+    files = TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    check_port_files(files, settings.admin_tls_client_ca)
+
+
+def api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:
+    """The key that a variable of the environment holds; without a variable, none.
+
+    Raises:
+        SetupError: it is not set, or empty.
+    """
+    if variable is None:
+        return None
+    if not environ.get(variable):
+        raise SetupError(f"the variable {variable} is not set")
+    return environ[variable]
+
+
+def _check_known(what: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise SetupError(f"there is no {what} '{name}'; known: {', '.join(sorted(known))}")

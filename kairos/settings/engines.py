@@ -1,0 +1,162 @@
+"""What the settings say of an engine."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.core.model import SECOND, Phase
+from kairos.settings.tls import TlsFiles, check_pair, client_context
+
+MAX_ENGINES = 1_000  # each is asked once a second how it is
+MAX_TOKEN_US = 60 * SECOND
+MAX_USD_PER_HOUR = 10**7
+MAX_LIMIT = 10**12  # of an engine's sequences and tokens
+MAX_URL = 1_000  # characters
+_LABEL = r"[A-Za-z0-9_-]{1,63}"
+# What is taken by whoever looks up the host, and by the HTTP client, without a complaint.
+_URL = re.compile(
+    rf"https?://(?:[^/?#\s]*@)?(?:{_LABEL}(?:\.{_LABEL})*\.?|\[[0-9A-Fa-f:.]+(?:%25\w+)?\])"
+    r"(?::[0-9]{1,5})?(?:/(?:(?![?#])[!-~])*)?",
+    re.ASCII | re.IGNORECASE,
+)
+_ENGINE_FORM = (
+    "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N][,phase=both|prefill|decode]"
+    "[,usd_per_hour=N][,ca=FILE][,client_certificate=FILE][,client_key=FILE]"
+)
+_ENGINE_OPTION = re.compile(
+    r"(?P<whole>max_num_seqs|kv_tokens)=(?P<number>[0-9]{1,12})"
+    r"|priority=(?P<is>yes|no)"
+    r"|token_us=(?P<us>[0-9]{1,12}(?:\.[0-9]{1,6})?)"
+    r"|phase=(?P<phase>both|prefill|decode)"
+    r"|usd_per_hour=(?P<usd>[0-9]{1,7}(?:\.[0-9]{1,6})?)"
+    r"|(?P<path>ca|client_certificate|client_key)=(?P<file>[^\0]{1,4096})",
+    re.ASCII,
+)
+
+_OF_AN_ENGINE = {"certificate": "client_certificate", "key": "client_key"}
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One upstream. What an engine tells of itself wins; the rest is for those that do not."""
+
+    url: str  # http://HOST:PORT, without /v1
+    api_key_env: str | None = None  # the environment variable that holds the engine's key
+    max_num_seqs: int | None = None  # calls that it runs at once; none, and not told: 256
+    kv_tokens: int | None = None  # tokens that its KV memory holds
+    priority: bool = False  # vLLM was started with --scheduling-policy priority
+    token_us: float | None = None  # µs per token of an answer, until calls tell
+    # vLLM with a KV connector: prefill computes prompts for those with decode, to which their
+    # caches go; both: whole calls.
+    phase: Phase = "both"
+    usd_per_hour: float | None = None  # of engines that are alike the cheaper one goes first
+    # Of an https:// URL, files in PEM, which are read again when they change. `ca`: by whom its
+    # certificate must be signed; none: by an authority of the system.
+    ca: str | None = None
+    client_certificate: str | None = None  # what Kairos shows it (mTLS)
+    client_key: str | None = None  # that certificate's private key, without a passphrase
+
+    @property
+    def id(self) -> str:
+        """`host:port`: how logs, metrics and errors name the instance."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    @property
+    def tls(self) -> TlsFiles:
+        return TlsFiles(self.client_certificate, self.client_key, self.ca)
+
+
+def parse_engine(text: str) -> EngineSettings:
+    """Read what `_ENGINE_FORM` describes.
+
+    Raises:
+        SetupError: it is none.
+    """
+    url, *options = text.split(",")
+    given: dict[str, Any] = {}
+    for option in options:
+        read = _ENGINE_OPTION.fullmatch(option)
+        if read is None:
+            raise SetupError(
+                f"--engine {_without_user(text)}: what stands behind the URL is not understood; "
+                f"write {_ENGINE_FORM}"
+            )
+        if read["whole"]:
+            given[read["whole"]] = int(read["number"])
+        elif read["is"]:
+            given["priority"] = read["is"] == "yes"
+        elif read["phase"]:
+            given["phase"] = read["phase"]
+        elif read["usd"]:
+            given["usd_per_hour"] = float(read["usd"])
+        elif read["path"]:
+            given[read["path"]] = read["file"]
+        else:
+            given["token_us"] = float(read["us"])
+    return EngineSettings(url=url, **given)
+
+
+def check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
+    """Raises SetupError: a value is wrong; the message names it and what it may be."""
+    if not is_http_url(engine.url):
+        shown = _without_user(engine.url)[:200]
+        raise SetupError(f"engine '{shown}' is no URL such as http://127.0.0.1:8101")
+    if "@" in urlsplit(engine.url).netloc:
+        raise SetupError(f"engine {engine.id}: put its key into api_key_env, not into the URL")
+    if engine.api_key_env is not None and not environ.get(engine.api_key_env):
+        raise SetupError(f"engine {engine.id}: the variable {engine.api_key_env} is not set")
+    _check_figures(engine)
+    if engine.tls != TlsFiles():
+        if not engine.url.lower().startswith("https://"):
+            said = "need an https:// URL"
+            raise SetupError(f"engine {engine.id}: ca, client_certificate and client_key {said}")
+        check_pair(engine.tls, _OF_AN_ENGINE, f"engine {engine.id}: ")
+
+
+def _check_figures(engine: EngineSettings) -> None:
+    for name in ("max_num_seqs", "kv_tokens"):
+        value = getattr(engine, name)
+        if value is not None and value < 1:
+            raise SetupError(f"engine {engine.id}: {name} must be at least 1")
+        if value is not None and value >= MAX_LIMIT:
+            raise SetupError(f"engine {engine.id}: {name} must be under {MAX_LIMIT}")
+    if engine.token_us is not None and not 0 < engine.token_us < MAX_TOKEN_US:
+        raise SetupError(f"engine {engine.id}: token_us must be over 0 and under {MAX_TOKEN_US}")
+    if engine.usd_per_hour is not None and not 0 <= engine.usd_per_hour < MAX_USD_PER_HOUR:
+        limit = f"0 or more, and under {MAX_USD_PER_HOUR}"
+        raise SetupError(f"engine {engine.id}: usd_per_hour must be {limit}")
+
+
+def check_engine_files(engine: EngineSettings) -> None:
+    """Raises SetupError: one cannot be used. Not for engines that come over the operators' port:
+    whoever reaches it could else ask for any file, whether it is there."""
+    if engine.tls != TlsFiles():
+        client_context(engine.tls)
+
+
+def check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:
+    """Raises SetupError: there are too many, or one of them is wrong, or named twice."""
+    if len(engines) > MAX_ENGINES:
+        raise SetupError(f"{len(engines)} engines are too many: at most {MAX_ENGINES}")
+    for engine in engines:
+        check_engine(engine, environ)
+        check_engine_files(engine)
+    ids = [engine.id for engine in engines]
+    if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
+        raise SetupError(f"engine {doubled.pop()} is named twice")
+
+
+def is_http_url(url: str) -> bool:
+    try:
+        is_plain = len(url) <= MAX_URL and _URL.fullmatch(url) is not None
+        return is_plain and urlsplit(url).port != 0
+    except ValueError:  # brackets or a port that make no sense
+        return False
+
+
+def _without_user(url: str) -> str:
+    """As a message may show it: what stands before an @ can be a password."""
+    return re.sub(r"^(\w+://)?.*@", r"\1...@", url, flags=re.DOTALL)

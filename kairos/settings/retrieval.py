@@ -1,0 +1,103 @@
+"""What processes the operators of retrieval: engines that embed and that rank, and collections."""
+
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.settings.engines import is_http_url
+
+_MOST_ENGINES = 64  # of a sort
+_MOST_HELD_MB = 1 << 20
+_OPTION = re.compile(r"api_key_env=(\w{1,128})", re.ASCII)
+POSTGRES = re.compile(
+    r"postgres(?:ql)?://(?:[\w.-]{1,63}@)?[\w.:\[\]-]{0,255}/[\w.-]{1,63}", re.ASCII
+)
+_ENGINE_FORM = "http://HOST:PORT[,api_key_env=VARIABLE]"
+
+
+class ProcessorEngine(msgspec.Struct, frozen=True):
+    """An engine that embeds or ranks; or a processor that is a service of its own."""
+
+    base_url: str  # with /v1
+    api_key_env: str | None = None
+
+    @property
+    def id(self) -> str:
+        """`host:port`: how messages name it."""
+        return urlsplit(self.base_url).netloc
+
+
+class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Operators of flows that embed, rank and search. An engine is
+    `http://HOST:PORT[,api_key_env=VARIABLE]`, with or without `/v1`."""
+
+    embedders: tuple[str, ...] = ()  # serve /v1/embeddings: vLLM, llama.cpp and others
+    rerankers: tuple[str, ...] = ()  # serve /v1/rerank
+    # Where collections are kept: a directory of this host, or postgresql://[USER@]HOST[:PORT]/NAME
+    # of a database with pgvector. None: flows may use collections of a row's own alone.
+    collections: str | None = None
+    # Processors that are services of their own (`kairos process`), in place of all of these. Of a
+    # processor itself: the others, from which it may fetch values that stay with them.
+    processors: tuple[str, ...] = ()
+    hold_mb: int = 1_024  # MiB of values that stay with a processor; a run may have a quarter
+
+    def __post_init__(self) -> None:
+        if not 4 <= self.hold_mb <= _MOST_HELD_MB:
+            raise ValueError(f"hold_mb is {self.hold_mb}, and must be from 4 to {_MOST_HELD_MB}")
+        for name in ("embedders", "rerankers", "processors"):
+            engines = [parse_engine_of(name, text) for text in getattr(self, name)]
+            if len(engines) > _MOST_ENGINES:
+                raise ValueError(f"{name} are {len(engines)}: at most {_MOST_ENGINES}")
+            if len({each.base_url for each in engines}) < len(engines):
+                raise ValueError(f"{name} has an engine twice")
+        if self.collections is not None:
+            _check_collections(self.collections)
+
+    @property
+    def embedding_engines(self) -> list[ProcessorEngine]:
+        return [parse_engine_of("embedders", text) for text in self.embedders]
+
+    @property
+    def ranking_engines(self) -> list[ProcessorEngine]:
+        return [parse_engine_of("rerankers", text) for text in self.rerankers]
+
+    @property
+    def processor_services(self) -> list[ProcessorEngine]:
+        return [parse_engine_of("processors", text) for text in self.processors]
+
+    def check_keys(self, environ: Mapping[str, str]) -> None:
+        """Raises SetupError: an engine's key is not in its variable."""
+        asked = (*self.embedding_engines, *self.ranking_engines, *self.processor_services)
+        for engine in asked:
+            if engine.api_key_env is not None and not environ.get(engine.api_key_env):
+                raise SetupError(f"{engine.id}: the variable {engine.api_key_env} is not set")
+
+
+def parse_engine_of(name: str, text: str) -> ProcessorEngine:
+    """Raises ValueError: it is no engine; `name`: what the message calls it."""
+    url, *options = text.split(",")
+    read = [_OPTION.fullmatch(option) for option in options]
+    if not is_http_url(url) or "@" in url or len(options) > 1 or None in read:
+        # Not what it says: what stands before an @ can be a password.
+        raise ValueError(f"{name}: write {_ENGINE_FORM}, and no password in the URL")
+    base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
+    return ProcessorEngine(base_url, read[0][1] if read and read[0] else None)
+
+
+def is_postgres(collections: str) -> bool:
+    return collections.startswith(("postgresql:", "postgres:"))
+
+
+def _check_collections(collections: str) -> None:
+    if not collections or "\0" in collections:
+        raise ValueError("collections is empty: name a directory, or a database")
+    if is_postgres(collections) and not POSTGRES.fullmatch(collections):
+        raise ValueError(
+            "collections: write postgresql://[USER@]HOST[:PORT]/NAME. A password goes "
+            "into PGPASSWORD or ~/.pgpass, what TLS needs into PGSSLMODE and PGSSLROOTCERT"
+        )
+    if not is_postgres(collections) and "://" in collections:
+        raise ValueError("collections: write a directory, or postgresql://HOST/NAME")

@@ -1,0 +1,284 @@
+"""Measures what the steps of engines cost, through their API: which calls run, when tokens come.
+
+Three kinds of runs, each on all engines at once, so that they share the machine as they will:
+
+    alone    one prompt at a time, for one token: from sending to the token
+    decode   n calls at once, at short and at long contexts: while all of them run
+    mixed    n callers that make one call after another, of lengths drawn at random, beside one long
+             call, the pacer: each of its tokens is a step
+
+Nothing that an engine says of its own times is used: clients' times are what a model has to get
+right, and every engine has them.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from statistics import median
+from typing import Any, TypeVar
+
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.proxy.engine_client import Upstream
+from kairos.simulate import observe
+from kairos.simulate.measured_engine import Facts, Generated, MeasuredEngine, session
+from kairos.simulate.workload.steps import Steps
+
+T = TypeVar("T")
+
+PROMPT_SHARES = (0.01, 0.06, 0.12, 0.25, 0.5, 0.9)  # of the context: prompts alone
+DECODE_SHARES = (0.01, 0.15, 0.5)  # of the context: where decoding begins
+DECODE_AT_ONCE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+MIXED_SHARES = (0.01, 0.25)  # of the context: the shortest and the longest prompt
+MIXED_AT_ONCE = (2, 4, 8, 12, 16)
+MIXED_ANSWER_TOKENS = 48  # the longest
+ALONE_REPEATS = 3
+KV_SHARE = 0.9  # of what the engine holds: nothing may wait, or be preempted
+FEWEST_STEPS, MOST_STEPS = 16, 400
+FEWEST_TOKENS = 64  # of context, so that all of these shares are different lengths
+
+
+class CalibrationPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to measure. A run of many calls that would take longer is left out. Not `streamed`:
+    of calls at once only the one is that tells the steps, as flows and batches call engines."""
+
+    streamed: bool = True
+    rounds: int
+    decode_s: float
+    mixed_s: float
+    longest_run_s: float
+
+
+FULL = CalibrationPlan(rounds=3, decode_s=2.5, mixed_s=10.0, longest_run_s=15.0)
+QUICK = CalibrationPlan(rounds=1, decode_s=1.2, mixed_s=5.0, longest_run_s=6.0)
+
+
+class MeasuredLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator says of the engines. What they tell themselves wins."""
+
+    max_model_len: int | None
+    kv_tokens: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+class MeasuredRoom(msgspec.Struct, frozen=True, kw_only=True):
+    """What every one of the engines can hold, and do in a step."""
+
+    context_tokens: int
+    kv_tokens: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    def share(self, share: float) -> int:
+        return max(1, int(share * self.context_tokens))
+
+    def fits(self, at_once: int, tokens_each: int) -> bool:
+        return at_once <= self.max_num_seqs and at_once * tokens_each <= KV_SHARE * self.kv_tokens
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    engines: int
+    facts: Facts  # of the first; they are alike
+    room: MeasuredRoom
+    seen: list[Steps]
+    streamed: bool
+
+
+async def measure(
+    upstreams: Sequence[Upstream],
+    model: str | None,
+    limits: MeasuredLimits,
+    plan: CalibrationPlan,
+    tell: Callable[[str], None],
+) -> Measured:
+    """Measure engines that are alike, all at once. `tell` gets a line before every run.
+
+    Cancelled, it leaves no call behind: its connections close, and engines abort what was on them.
+
+    Raises:
+        SetupError: an engine cannot be used, or does not do what it was asked to.
+    """
+    async with session() as http:
+        probes = [MeasuredEngine(http, upstream) for upstream in upstreams]
+        facts = await together([probe.facts(model) for probe in probes])
+        room = _room(facts, limits)
+        tell(
+            f"{len(probes)} x {facts[0].model} on {facts[0].software}: context "
+            f"{room.context_tokens}, {room.kv_tokens} KV tokens; taken from your options: "
+            f"max_num_seqs {room.max_num_seqs}, max_num_batched_tokens "
+            f"{room.max_num_batched_tokens}"
+        )
+        seen = await Calibration(probes, room, plan, tell).measure()
+        return Measured(
+            engines=len(probes), facts=facts[0], room=room, seen=seen, streamed=plan.streamed
+        )
+
+
+def _room(facts: Sequence[Facts], limits: MeasuredLimits) -> MeasuredRoom:
+    if len({(each.model, each.block_size, each.prefix_caching) for each in facts}) > 1:
+        raise SetupError("the engines differ in model or settings: calibrate them one by one")
+    return MeasuredRoom(
+        context_tokens=_least(
+            [f.max_model_len for f in facts], limits.max_model_len, "max-model-len"
+        ),
+        kv_tokens=_least([f.kv_tokens for f in facts], limits.kv_tokens, "kv-tokens"),
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+    )
+
+
+def _least(told: Sequence[int | None], given: int | None, option: str) -> int:
+    known = [each or given for each in told]
+    if None in known:
+        raise SetupError(f"the engine does not tell its {option}: say it with --{option} N")
+    least = min(each for each in known if each is not None)
+    if least < FEWEST_TOKENS:
+        raise SetupError(f"a {option} of {least} is too little to measure: {FEWEST_TOKENS} or more")
+    return least
+
+
+class Calibration:
+    """Makes the runs on all engines and keeps what was seen."""
+
+    def __init__(
+        self,
+        probes: Sequence[MeasuredEngine],
+        room: MeasuredRoom,
+        plan: CalibrationPlan,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.seen: list[Steps] = []
+        self._probes, self._room, self._plan, self._tell = probes, room, plan, tell
+        self._step_s = 0.0  # of the run before
+        self._prefill_s = 0.0  # of a token of a long prompt
+        self._dice = random.Random()  # noqa: S311 - lengths
+
+    async def measure(self) -> list[Steps]:
+        """All observations. `tell` gets a line before every run.
+
+        Raises:
+            SetupError: an engine does not do what it was asked to.
+        """
+        prompts = [self._room.share(share) for share in PROMPT_SHARES]
+        self._tell(f"warming up with prompts of {prompts[0]} to {prompts[-1]} tokens")
+        for tokens in prompts:  # what an engine does for the first time takes longer
+            await self._on_all(self._alone, tokens)
+        for number in range(1, self._plan.rounds + 1):
+            self._tell(f"round {number} of {self._plan.rounds}: prompts of {prompts} tokens alone")
+            for tokens in prompts * ALONE_REPEATS:
+                self.seen += await self._on_all(self._alone, tokens)
+            self._learn_pace()
+            for share in DECODE_SHARES:
+                await self._decode_at(self._room.share(share))
+            for at_once in sorted({min(n, self._room.max_num_seqs - 1) for n in MIXED_AT_ONCE}):
+                longest = self._room.share(MIXED_SHARES[1]) + MIXED_ANSWER_TOKENS
+                beside = at_once * longest + self._room.context_tokens
+                if at_once and beside <= KV_SHARE * self._room.kv_tokens:
+                    self._tell(f"{at_once} callers at once, prompts and answers mixed")
+                    self.seen += await self._on_all(self._mixed, at_once)
+        return self.seen
+
+    def _learn_pace(self) -> None:
+        alone = [each for each in self.seen if each.calls]
+        longest = max(each.prefill_tokens for each in alone)
+        self._step_s = min(each.took_us for each in alone) / observe.US
+        took_us = median(each.took_us for each in alone if each.prefill_tokens == longest)
+        self._prefill_s = took_us / longest / observe.US
+
+    async def _decode_at(self, context: int) -> None:
+        """More and more calls at once, as long as they fit and do not take too long."""
+        room, plan = self._room, self._plan
+        for at_once in DECODE_AT_ONCE:
+            most = min(MOST_STEPS, room.context_tokens - context)
+            tokens = min(most, max(FEWEST_STEPS, int(plan.decode_s / self._step_s)))
+            expected_s = at_once * context * self._prefill_s + tokens * self._step_s
+            if expected_s > plan.longest_run_s or not room.fits(at_once, context + tokens):
+                return
+            self._tell(f"{at_once} calls at once, of {context} + {tokens} tokens")
+            found = await self._on_all(self._decode, at_once, context, tokens)
+            if not found:  # all tokens of a call came at once: the engine does not really stream
+                return
+            self._step_s = median([each.took_us / each.steps for each in found]) / observe.US
+            self.seen += found
+
+    async def _on_all(
+        self, run: Callable[..., Coroutine[Any, Any, Steps | None]], *arguments: int
+    ) -> list[Steps]:
+        found = await together([run(probe, *arguments) for probe in self._probes])
+        await together([probe.idle() for probe in self._probes])
+        return [each for each in found if each is not None]
+
+    async def _alone(self, probe: MeasuredEngine, prompt_tokens: int) -> Steps:
+        call = Generated(prompt_tokens, 1)
+        await probe.generate(call)
+        budget = self._room.max_num_batched_tokens
+        return observe.alone(call, max_num_batched_tokens=budget)
+
+    async def _decode(
+        self, probe: MeasuredEngine, at_once: int, prompt_tokens: int, tokens: int
+    ) -> Steps | None:
+        streamed = self._plan.streamed
+        calls = [Generated(prompt_tokens, tokens, streamed=streamed) for _ in range(at_once - 1)]
+        calls.append(Generated(prompt_tokens, tokens))
+        await together([probe.generate(call) for call in calls])
+        pacer = max(calls, key=lambda call: call.events_at[0]) if streamed else calls[-1]
+        _pace(calls, pacer)
+        begins_at = max(call.events_at[0] for call in calls)
+        window = (begins_at, min(call.events_at[-1] for call in calls))
+        group = f"decode at {prompt_tokens}"
+        budget = self._room.max_num_batched_tokens
+        return observe.between(group, calls, pacer, window, max_num_batched_tokens=budget)
+
+    async def _mixed(self, probe: MeasuredEngine, at_once: int) -> Steps | None:
+        shortest, longest = (self._room.share(share) for share in MIXED_SHARES)
+        pacer = Generated(shortest, self._room.context_tokens - shortest)
+        calls = [pacer]
+
+        async def caller() -> None:
+            while True:
+                # As many short ones as long ones: prompts of agents differ by orders of magnitude.
+                tokens = int(shortest * (longest / shortest) ** self._dice.random())
+                answer = self._dice.randint(1, MIXED_ANSWER_TOKENS)
+                call = Generated(tokens, answer, streamed=self._plan.streamed)
+                calls.append(call)
+                await probe.generate(call)
+
+        async def pace() -> None:
+            await probe.generate(pacer)
+            raise TimeoutError  # the callers end with it
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._plan.mixed_s):
+                await together([pace(), *(caller() for _ in range(at_once))])
+        until = [time.perf_counter()]
+        if not self._plan.streamed:  # of what has not ended nothing is known
+            until += [call.sent_at for call in calls[1:] if not call.whole]
+            calls = [pacer, *(call for call in calls[1:] if call.whole)]
+            _pace(calls, pacer)
+        firsts = sorted(call.events_at[0] for call in calls if call.events_at)
+        if len(firsts) <= at_once:
+            return None
+        budget = self._room.max_num_batched_tokens
+        window = (firsts[at_once], min(until))
+        return observe.between("mixed", calls, pacer, window, max_num_batched_tokens=budget)
+
+
+def _pace(calls: Sequence[Generated], pacer: Generated) -> None:
+    for call in calls:
+        if not call.streamed:
+            observe.pace(call, pacer)
+
+
+async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All at once; the first that fails ends the others, and its error is raised as it is."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

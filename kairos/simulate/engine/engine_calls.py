@@ -1,0 +1,63 @@
+"""What goes into the model of an engine, and what comes out of it."""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from kairos.simulate.workload.prompt import Prompt
+
+What = Literal["loading", "first_token", "finished"]
+
+# Whose cache of its prompt a call gets: nobody's, that of another instance (the prefill half of a
+# pair computed it), or what lies in the memory of the engine's host.
+CacheFrom = Literal["nowhere", "instance", "host"]
+
+
+class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call as an engine gets it, with the length that its answer will have.
+
+    `whole`: the prompt and the answer after it, as one, where it is known what the answer says. A
+    later prompt that goes on with the answer finds it in the prefix cache, then. Of an engine's
+    calls either all have it or none.
+    """
+
+    id: str
+    prompt: Prompt
+    completion_tokens: int
+    whole: Prompt | None = None
+    priority: int = 0  # lower goes first, where the engine orders by priority
+    # The halves of a pair. The first computes the prompt, for an answer of one token, and keeps its
+    # blocks until they were read; the second fetches them instead of computing.
+    keeps_cache: bool = False
+    fetches_cache: bool = False
+
+
+class CallProgress(NamedTuple):
+    """Something that a client sees, or that it waits for a cache (`loading`). The counts are those
+    of the call so far."""
+
+    at: int  # µs
+    what: What
+    call_id: str
+    cached_tokens: int  # of the prompt, at its first admission
+    preemptions: int
+    recomputed_tokens: int
+    loads_tokens: int = 0  # whole blocks of cache that are to come, where it is `loading`
+    loads_from: CacheFrom = "nowhere"
+
+
+class EngineStats(msgspec.Struct):
+    """What an engine has done so far. Steps count, with their tokens, when they have ended.
+
+    `queried_tokens` and `cached_tokens` are of prompts at their first admission, as vLLM's
+    `prefix_cache_queries` and `prefix_cache_hits` are; nothing is queried without a prefix cache.
+    """
+
+    steps: int = 0
+    prefill_tokens: int = 0  # computed of prompts, and of answers that had been computed before
+    decode_tokens: int = 0  # computed one by one; the first of an answer comes with its prompt
+    queried_tokens: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0  # those of `prefill_tokens` that preempted calls had had before
+    aborted_tokens: int = 0  # of answers that nobody waited for any more

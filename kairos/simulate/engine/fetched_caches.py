@@ -1,0 +1,100 @@
+"""KV caches that go from one place to another: what vLLM's KV connectors make its scheduler do.
+
+As its NixlConnector does (vLLM 0.32, disaggregated prefill): the instance that computed a prompt
+keeps the blocks after its answer of one token, until they were read. The other one gives a call
+blocks for its whole prompt when it is the call's turn, but for those that it finds itself, and
+fetches the rest meanwhile, outside of any step; the call takes none of the sequences. When they are
+here it waits again, in its old place, and computes the prompt's last token once more, for the
+answer's first. As its OffloadingConnector does (a lower tier): full blocks are copied as they are
+computed, and what is not found in the engine's own memory, but there, is fetched likewise.
+
+Deviations: what is fetched is all here at once, at the end. A call that is preempted after that
+computes again what it does not find.
+"""
+
+from typing import NamedTuple
+
+from kairos.simulate.engine.blocks import number_of
+from kairos.simulate.engine.engine_calls import CacheFrom, EngineStats
+from kairos.simulate.engine.memory import Memory
+from kairos.simulate.engine.sequence import Sequence
+
+
+class Fetch(NamedTuple):
+    """What has to come."""
+
+    sequence: Sequence
+    tokens: int  # whole blocks
+    source: CacheFrom
+
+
+class FetchedCaches:
+    """Owns the blocks of sequences that neither wait without any nor run."""
+
+    def __init__(self, memory: Memory, stats: EngineStats) -> None:
+        self._memory, self._stats = memory, stats
+        self._loading: dict[str, Sequence] = {}  # by call id
+        self._kept: dict[str, Sequence] = {}
+        self._begun: list[Fetch] = []
+
+    def begin(self, sequence: Sequence) -> bool:
+        """Of one that was just given the blocks that it finds. Whether it must wait for others."""
+        if sequence.is_loaded or sequence.preemptions or not sequence.may_fetch:
+            return False
+        found = number_of(sequence.names)
+        source: CacheFrom = "host"
+        tokens = 0
+        if sequence.call.fetches_cache:
+            source, tokens = "instance", sequence.prompt_tokens - sequence.computed
+        else:
+            tokens = self._memory.in_lower_tier(sequence)
+        if not tokens:
+            return False
+        self._memory.reserve(sequence, tokens)
+        self._loading[sequence.call.id] = sequence
+        blocks = self._memory.blocks(sequence.computed) - found
+        self._begun.append(Fetch(sequence, blocks * self._memory.block_size, source))
+        self._count(sequence, found)
+        return True
+
+    def _count(self, sequence: Sequence, found: int) -> None:
+        """As of a prompt that is begun: what came from elsewhere was not found here."""
+        if sequence.contents is None:
+            return
+        here = found * self._memory.block_size
+        sequence.cached_tokens = here if sequence.call.fetches_cache else sequence.computed
+        self._stats.cached_tokens += here
+        self._stats.queried_tokens += sequence.prompt_tokens
+
+    def take_begun(self) -> list[Fetch]:
+        """Those of the step that was just decided."""
+        begun, self._begun = self._begun, []
+        return begun
+
+    def end(self, call_id: str, *, came: bool) -> Sequence | None:
+        """It is here, or lost. The sequence waits from now on, with its blocks or without; None:
+        nobody wants it any more, and the blocks are free."""
+        sequence = self._loading.pop(call_id, None)
+        if sequence is None:
+            return None
+        sequence.may_fetch = sequence.is_loaded = came
+        if came:
+            self._memory.fetched(sequence)
+        if not came or sequence.is_dropped:
+            self._memory.release_unread(sequence)
+        if sequence.is_dropped:
+            return None
+        return sequence
+
+    def is_loading(self, sequence: Sequence) -> bool:
+        return sequence.call.id in self._loading
+
+    def keep(self, sequence: Sequence) -> None:
+        """It has ended, and its blocks stay."""
+        self._kept[sequence.call.id] = sequence
+
+    def release(self, call_id: str) -> None:
+        """What was kept was read, or nobody will."""
+        sequence = self._kept.pop(call_id, None)
+        if sequence is not None:
+            self._memory.release(sequence)

@@ -1,0 +1,107 @@
+"""The blocks of sequences: what vLLM's KV cache manager does."""
+
+from kairos.core.errors import SetupError
+from kairos.simulate.engine.blocks import BlockPool, Contents, number_of, part_of
+from kairos.simulate.engine.host_tier import HostTier
+from kairos.simulate.engine.sequence import Sequence
+
+
+class Memory:
+    """Blocks are given for the tokens of one step at a time, and all taken back together."""
+
+    def __init__(self, blocks: int, block_size: int, tier: HostTier | None = None) -> None:
+        self.pool = BlockPool(blocks)
+        self.block_size = block_size
+        self._tier = tier
+
+    def blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def missing(self, sequence: Sequence, tokens: int) -> int:
+        """Blocks that it needs to compute so many more tokens."""
+        return self.blocks(sequence.computed + tokens) - self.blocks(sequence.computed)
+
+    def allocate(self, sequence: Sequence, tokens: int) -> None:
+        """Those blocks. What becomes full of the prompt can be found from now on, as in vLLM:
+        before it is computed, for those who come later in the same step, too.
+        """
+        self.pool.take(self.missing(sequence, tokens))
+        sequence.computed += tokens
+        if sequence.contents:
+            self._store(sequence, min(sequence.computed // self.block_size, sequence.prompt_blocks))
+
+    def _store(self, sequence: Sequence, full: int) -> None:
+        first = number_of(sequence.names)
+        if full > first:
+            known = 0
+            if sequence.is_answer_known:  # others may have been answered so meanwhile
+                known = number_of(self.pool.find(sequence.contents_of(0, full))) - first
+            contents = sequence.contents_of(first, full)
+            sequence.names += self.pool.store(contents, known)
+            if self._tier is not None:
+                self._tier.keep(contents)
+
+    def hold(self, contents: Contents) -> None:
+        """Blocks with these contents have one user more, who stays.
+
+        Raises SetupError: there is no room for them.
+        """
+        names = self.pool.find(contents)
+        known, number = number_of(names), number_of(contents)
+        if number - known + self.pool.idle_among(names) > self.pool.free:
+            raise SetupError(f"{number} blocks are to be held, and {self.pool.free} are free")
+        self.pool.share(names)
+        if number > known:
+            self.pool.take(number - known)
+            self.pool.store(part_of(contents, known, number))
+
+    def admit(self, sequence: Sequence) -> bool:
+        """Give it the blocks that are found; False where the rest would not fit.
+
+        All of it must fit (vLLM's `scheduler_reserve_full_isl`), although the rest is given only
+        as it is computed. The last token is never found: it has to be computed for the next one.
+        """
+        names = self.pool.find(sequence.contents_of(0, (sequence.tokens - 1) // self.block_size))
+        found = number_of(names)
+        missing = self.blocks(sequence.tokens) - found
+        if missing + self.pool.idle_among(names) > self.pool.free:
+            return False
+        self.pool.share(names)
+        sequence.names = names
+        sequence.computed = found * self.block_size
+        return True
+
+    def in_lower_tier(self, sequence: Sequence) -> int:
+        """Tokens that lie there, of those behind what was found at its admission: full blocks."""
+        if self._tier is None or sequence.contents is None:
+            return 0
+        first, end = sequence.computed // self.block_size, (sequence.tokens - 1) // self.block_size
+        return self._tier.found(sequence.contents_of(first, end)) * self.block_size
+
+    def reserve(self, sequence: Sequence, tokens: int) -> None:
+        """Blocks for what it fetches. Nobody finds them before they are here (`fetched`)."""
+        self.pool.take(self.missing(sequence, tokens))
+        sequence.computed += tokens
+
+    def fetched(self, sequence: Sequence) -> None:
+        if sequence.contents is not None:
+            self._store(sequence, min(sequence.computed // self.block_size, sequence.prompt_blocks))
+
+    def release_unread(self, sequence: Sequence) -> None:
+        """The blocks of one that fetched them, and has not run. It has computed nothing."""
+        others = self.blocks(sequence.computed) - number_of(sequence.names)
+        self.pool.release(sequence.names, others)
+        sequence.names = []
+        sequence.computed = 0
+
+    def release(self, sequence: Sequence) -> None:
+        """All of them. `computed` stays what it was.
+
+        Full blocks of the answer can be found from now on only: while the sequence runs, nobody
+        looks for them.
+        """
+        if sequence.contents is not None:
+            self._store(sequence, sequence.computed // self.block_size)
+        others = self.blocks(sequence.computed) - number_of(sequence.names)
+        self.pool.release(sequence.names, others)
+        sequence.names = []

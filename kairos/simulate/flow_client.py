@@ -1,0 +1,314 @@
+"""A flow as the client of a simulated pool: its executor, told in virtual time what its calls came
+to. Rows are read and written in no time, and results of earlier runs fetched. Pure functions are
+called; others give null, since a simulation has no effects."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import partial
+
+import msgspec
+
+from kairos.core.errors import KairosError
+from kairos.core.events import Arrived, PlanDeclared, Record, WorkflowEnded
+from kairos.core.model import SECOND, Request
+from kairos.simulate.answer_items import AnswerItems, Generated, finished_items, parsed_items
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.flow_answers import answer, tokens_of
+from kairos.simulate.flow_prompts import answered_prompt, prompt_of
+from kairos.simulate.flow_rows import FlowRows
+from kairos.simulate.processors import NOTHING_AROUND, SimulatedProcessors, Surroundings
+from kairos.simulate.users import MODEL, TENANT
+from kairos.simulate.workload.prompt import Prompt, length, prefix_hashes
+from kairos.simulate.workload.retries import is_tried_again
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.operators import Generation
+from kairos.workflows.compile.passes.decoding import PartialDecode
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.planned_work import planned_work
+from kairos.workflows.execute.commands import (
+    TOUCH,
+    DropRow,
+    EndRun,
+    FailRow,
+    FetchCached,
+    FlowCommand,
+    GatherRow,
+    IssueCall,
+    KeepAnswer,
+    KeepResult,
+    ReadGroups,
+    ReadRows,
+    RunFunction,
+    RunProcessor,
+    TouchPrefix,
+    WriteRow,
+)
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import (
+    CacheAnswered,
+    CallAnswered,
+    CallBroke,
+    EnginesIdle,
+    FlowFact,
+    PrefixTouched,
+)
+from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.timeline import Calling, Timeline
+
+Run = Callable[[RunFunction], object]
+LOOK_US = SECOND  # from one look at whether engines idle to the next
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """A call that was made and has not ended; a touch of a static beginning is no call of a row."""
+
+    command: IssueCall | TouchPrefix
+    workflow: str
+    prompt: Prompt
+    text: str
+
+
+class FlowClient:
+    """`table`: rows of it, by their columns. `run`: what a function gives; raises KairosError where
+    it fails. `ended` says how the run did."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        limits: FlowLimits,
+        table: Iterator[Mapping[str, object]],
+        run: Run,
+        clock: VirtualClock,
+        feed: Callable[[Arrived | PlanDeclared | WorkflowEnded], None],
+        *,
+        models: Mapping[str, str] | None = None,
+        arrives_at: Callable[[int], int] = lambda _: 0,
+        around: Surroundings = NOTHING_AROUND,
+        results: MutableMapping[str, object] | None = None,
+    ) -> None:
+        """`models`: what operators ask for by another name than the only model; `arrives_at`: from
+        when on a row of the table can be read, in µs, later rows no earlier; `around`: what there
+        is beside models; `results`: of earlier runs, by signature; those of this one are put
+        there."""
+        self.executor = Executor(plan, limits)
+        self.left, self.retries = 1, 0
+        self.failed: dict[str, str] = {}
+        self.ended: str | None = None
+        self.ended_at_us: dict[tuple[int, int], int] = {}  # by stage and row, unless gathered
+        self.written: dict[tuple[int, int], Mapping[str, object]] = {}
+        self._plan, self._name = plan, plan.declaration.name
+        self._run, self._clock, self._feed = run, clock, feed
+        self._generations = {
+            each.name: each.params
+            for each in every(plan.declaration.operators)
+            if isinstance(each.params, Generation)
+        }
+        self._models, self._around = models or {}, around
+        self._processors = SimulatedProcessors(clock, around, self.tell)
+        self._results: MutableMapping[str, object] = {} if results is None else results
+        self.timeline = Timeline()
+        self._made: dict[str, _Made] = {}
+        # Whoever has the engines says how far answers are; nobody: lists are told whole alone.
+        self.generated: Generated = dict
+        self._items = AnswerItems(clock, self._generated, self._made.__contains__, self.tell)
+        self._touches = 0
+        self._is_looking = False  # there is a look to come
+        self._facts: deque[FlowFact] = deque()
+        self._rows = FlowRows(clock, table, arrives_at, self._facts.append, self._go_on)
+        clock.call_at(clock.now(), self._begin)
+
+    def lengths(self, request_id: str) -> tuple[int, int]:
+        made = self._made[request_id]
+        return length(made.prompt), tokens_of(made.text)
+
+    def engine_call(self, request_id: str, priority: int = 0) -> EngineCall:
+        made = self._made[request_id]
+        return EngineCall(
+            id=request_id,
+            prompt=made.prompt,
+            completion_tokens=tokens_of(made.text),
+            whole=answered_prompt(made.command.body, made.text),
+            priority=priority,
+        )
+
+    def identified(self, record: Record) -> Record:
+        return record
+
+    def answered(self, request_id: str, cached_tokens: int) -> None:
+        prompt_tokens, completion_tokens = self.lengths(request_id)
+        made = self._made.pop(request_id)
+        command = made.command
+        if isinstance(command, IssueCall):
+            tokens = prompt_tokens, completion_tokens, cached_tokens
+            self.tell(CallAnswered(command.call, made.text, *tokens))
+            return
+        self._feed(WorkflowEnded(TENANT, made.workflow))
+        if command.number is not None:
+            self.tell(PrefixTouched(command.number, cached_tokens))
+
+    def refused(self, request_id: str, error: KairosError) -> None:
+        made = self._made.pop(request_id)
+        if isinstance(made.command, TouchPrefix):
+            return
+        self.retries += 1
+        broke = CallBroke(made.command.call, str(error), retry=is_tried_again(error.status))
+        self._clock.call_at(self._clock.now(), partial(self.tell, broke))
+
+    def _generated(self) -> Mapping[str, int]:
+        return self.generated()
+
+    def declare(self) -> None:
+        """Say what calls its rows will make."""
+        work = planned_work(self._plan)
+        if work is not None:
+            self._feed(PlanDeclared(TENANT, self._name, work))
+
+    def _begin(self) -> None:
+        self.declare()
+        self._perform(self.executor.begin())
+        self._go_on()
+
+    def tell(self, fact: FlowFact) -> None:
+        self._facts.append(fact)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._facts:
+            fact = self._facts.popleft()
+            self.timeline.told(fact, self._clock.now())
+            self._perform(self.executor.handle(fact))
+        if not self._is_looking and not self.executor.is_engine_busy and self.ended is None:
+            self._is_looking = True
+            calls = self.executor.figures.calls
+            self._clock.call_at(self._clock.now() + LOOK_US, partial(self._look, calls))
+
+    def _look(self, calls: int) -> None:
+        """Say that engines had nothing to do since the look before."""
+        self._is_looking = False
+        if self.executor.figures.calls == calls and not self.executor.is_engine_busy:
+            self._facts.append(EnginesIdle())
+        self._go_on()
+
+    def _perform(self, commands: list[FlowCommand]) -> None:
+        for command in commands:
+            match command:
+                case ReadRows(count=count):
+                    self._rows.read(count)
+                case ReadGroups(count=count):
+                    self._rows.read_groups(count)
+                case IssueCall() | RunFunction() | RunProcessor():
+                    self._call(command)
+                case TouchPrefix():
+                    self._touch(command)
+                case FetchCached(call=call, signature=signature):
+                    hit, value = signature in self._results, self._results.get(signature)
+                    self._facts.append(CacheAnswered(call, hit, value))
+                case (
+                    KeepResult(signature=signature, value=value, store=True)
+                    | KeepAnswer(signature=signature, text=value)
+                ):
+                    self._results[signature] = value
+                case GatherRow() | WriteRow() | FailRow() | DropRow():
+                    self._row_ended(command)
+                case EndRun(reason=reason):
+                    self.ended, self.left = reason, 0
+                    self._clock.stop()
+
+    def _call(self, command: Calling) -> None:
+        self.timeline.begun(command, self._clock.now())
+        at = self._clock.now() + command.delay_us
+        match command:
+            case IssueCall():
+                self._clock.call_at(at, partial(self._issue, command))
+            case RunProcessor():
+                self._clock.call_at(at, partial(self._processors.run, command))
+            case RunFunction():
+                at += self._around.function_us
+                self._clock.call_at(at, lambda: self.tell(self._ran(command)))
+
+    def _ran(self, command: RunFunction) -> FlowFact:
+        try:
+            took_us = self._around.function_us
+            return CallAnswered(command.call, self._run(command), took_us=took_us)
+        except KairosError as error:
+            return CallBroke(command.call, str(error), retry=False)
+
+    def _row_ended(self, command: GatherRow | WriteRow | FailRow | DropRow) -> None:
+        stage = 0
+        if isinstance(command, GatherRow):
+            self._rows.gather(command)
+        else:
+            stage = command.stage
+            self.ended_at_us[stage, command.row] = self._clock.now()
+            if isinstance(command, WriteRow):
+                self.written[stage, command.row] = command.values
+            elif isinstance(command, FailRow):
+                self.failed[f"{stage}.{command.row}"] = f"{command.node}: {command.error}"
+        self._feed(WorkflowEnded(TENANT, f"{stage}.{command.row}"))
+
+    def _issue(self, command: IssueCall) -> None:
+        workflow = f"{command.stage}.{command.row}"
+        request_id = f"{workflow}/{command.node}/{command.attempt}"
+        text = answer(
+            self._generations[command.operator], command.signature, self._around.shortest_answer
+        )
+        self._made[request_id] = _Made(command, workflow, prompt_of(command.body), text)
+        if (wanted := command.items) is not None:
+            items = self._finished(command, wanted, text)
+            self._items.follow(request_id, command.call, items)
+        self._arrive(request_id)
+
+    def _finished(
+        self, command: IssueCall, wanted: PartialDecode, text: str
+    ) -> list[tuple[int, object]]:
+        """Return each item of an answer, and after how many of its tokens it is there."""
+        if wanted.parser is None:
+            return finished_items(text, wanted.path, wanted.most)
+        common = (command.call, command.stage, command.node, command.row, command.attempt)
+        argument = wanted.argument
+
+        def parse(prefix: str) -> object:
+            asked = RunFunction(
+                *common, command.operator, "", 0, wanted.parser or "", {argument: prefix}, None
+            )
+            try:
+                return self._run(asked)
+            except KairosError:
+                return None
+
+        return parsed_items(text, parse, wanted.most)
+
+    def _touch(self, command: TouchPrefix) -> None:
+        self._touches += 1
+        request_id = f"touch/{self._touches}"
+        self._made[request_id] = _Made(command, request_id, prompt_of(command.body), ".")
+        self._clock.call_at(self._clock.now(), partial(self._arrive, request_id))
+
+    def _arrive(self, request_id: str) -> None:
+        try:
+            self._feed(Arrived(self._request(request_id)))
+        except KairosError as error:
+            self.refused(request_id, error)
+
+    def _request(self, request_id: str) -> Request:
+        """What a gateway knows of the call."""
+        made = self._made[request_id]
+        is_call = isinstance(made.command, IssueCall)
+        tokens, now = length(made.prompt), self._clock.now()
+        limit = made.command.body.get("max_tokens")
+        return Request(
+            id=request_id,
+            tenant=TENANT,
+            workflow_id=made.workflow,
+            app=self._name,
+            agent=made.command.operator if is_call else TOUCH,
+            model=self._models.get(made.command.operator, MODEL),
+            workflow_started_at=now,
+            arrived_at=now,
+            prompt_tokens=tokens,
+            completion_tokens=limit if isinstance(limit, int) else tokens_of(made.text),
+            completion_limit=limit if isinstance(limit, int) else None,
+            prefix=prefix_hashes(made.prompt),
+            prefix_units=tokens,
+        )

@@ -1,0 +1,120 @@
+"""`kairos simulate --flow`: a flow over a table, on simulated engines, in virtual time."""
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from inspect import isawaitable
+
+import msgspec
+
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.placement import Placement
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.errors import InvalidRequest
+from kairos.core.model import SECOND
+from kairos.core.runtime import Observer
+from kairos.core.scheduler.policies import Policy
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.users import Feed
+from kairos.simulate.workload.prompt import Prompt
+from kairos.simulate.world import World
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.declare.functions import FunctionFailed, Functions
+from kairos.workflows.execute.commands import RunFunction
+from kairos.workflows.execute.limits import FlowFigures, FlowLimits
+from kairos.workflows.execute.observation import FlowObservation
+
+
+class SimulatedFlow(msgspec.Struct, frozen=True):
+    """What became of it. `figures`: the executor's; `prompt_tokens_computed`: the engines'."""
+
+    flow: str
+    instances: int
+    simulated_s: float
+    figures: FlowFigures
+    prompt_tokens_computed: int
+    prompt_tokens_cached: int
+
+
+class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`client`: what carries the flow out, where something is to be compared with `FlowClient`.
+    `held`: beginnings of prompts that each engine has from the start, and keeps."""
+
+    instances: int
+    profile: EngineProfile
+    policy: Callable[[WorkEstimates], Policy]
+    placement: Callable[[Ledger], Placement]
+    client: Callable[..., FlowClient] = FlowClient
+    held: Sequence[Prompt] = ()
+
+
+def simulate_flow(
+    plan: Plan,
+    table: Iterator[Mapping[str, object]],
+    functions: Functions,
+    pool: PoolOptions,
+    observers: tuple[Observer, ...] = (),
+    results: MutableMapping[str, object] | None = None,
+) -> SimulatedFlow:
+    """To the end of its last row. Pure functions of the flow are called. `results`: of earlier
+    runs, by signature; those of this one are put there."""
+    return observed_flow(plan, table, functions, pool, observers, results)[0]
+
+
+def observed_flow(
+    plan: Plan,
+    table: Iterator[Mapping[str, object]],
+    functions: Functions,
+    pool: PoolOptions,
+    observers: tuple[Observer, ...] = (),
+    results: MutableMapping[str, object] | None = None,
+) -> tuple[SimulatedFlow, FlowObservation]:
+    """The same, and what its calls turned out to be."""
+    instances = {f"engine-{number}": pool.profile for number in range(pool.instances)}
+    limits = FlowLimits(
+        capacity=pool.instances * pool.profile.max_num_seqs,
+        kv_tokens=pool.instances * pool.profile.kv_tokens,
+        instances=pool.instances,
+    )
+    clients: list[FlowClient] = []
+
+    def client(clock: VirtualClock, feed: Feed) -> FlowClient:
+        run = functions_runner(functions)
+        made = pool.client(plan, limits, table, run, clock, feed, results=results)
+        clients.append(made)
+        return made
+
+    world = World((), instances, pool.policy, pool.placement, observers=observers, clients=client)
+    for engine in world.fleet.engines:
+        for prompt in pool.held:
+            engine.hold(prompt)
+    (ran,) = clients
+    ran.generated = world.fleet.progress
+    world.run()
+    stats = [engine.stats for engine in world.fleet.engines]
+    cached = sum(each.cached_tokens for each in stats)
+    simulated = SimulatedFlow(
+        flow=plan.declaration.name,
+        instances=pool.instances,
+        simulated_s=world.clock.now() / SECOND,
+        figures=ran.executor.figures,
+        prompt_tokens_computed=sum(each.queried_tokens for each in stats) - cached,
+        prompt_tokens_cached=cached,
+    )
+    return simulated, ran.executor.observation
+
+
+def functions_runner(functions: Functions) -> Callable[[RunFunction], object]:
+    """Calls those that are pure; the others give null."""
+
+    def run(command: RunFunction) -> object:
+        known = functions[command.function]
+        if known.purity != "pure":
+            return None
+        try:
+            value = known.call_alone(command.arguments)
+        except FunctionFailed as error:
+            raise InvalidRequest(str(error)[:200]) from error
+        return None if isawaitable(value) else value
+
+    return run

@@ -1,0 +1,187 @@
+"""Runs of plans: the same workflows under one policy or two, over one seed or many."""
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+from kairos.core.confidence import interval, paired
+from kairos.core.dispatcher.placements import placement_named
+from kairos.core.metrics import comparison
+from kairos.core.model import SECOND
+from kairos.core.runtime import Observer
+from kairos.core.scheduler.policies import policy_named
+from kairos.core.workflow_tracker import WorkflowKey
+from kairos.simulate.isolated import alone_us
+from kairos.simulate.plan import SimulationPlan, holds
+from kairos.simulate.users import TENANT
+from kairos.simulate.workload import burstiness
+from kairos.simulate.workload.workflows import Submission
+from kairos.simulate.world import World
+
+Record = dict[str, Any]
+_SPREADS = ("e2e_s", "s_per_token", "ttft_s")
+
+
+class Simulation:
+    """Plans by seed, each run under every policy. `run` once; what it has so far is in `results`,
+    also when it is interrupted."""
+
+    def __init__(
+        self,
+        plan: Callable[[int], SimulationPlan],
+        seeds: Sequence[int],
+        policies: Sequence[str],
+        placement: str,
+        *,
+        log: Observer | None = None,
+        on_second: Callable[["Simulation"], None] = lambda _: None,
+    ) -> None:
+        """`log` hears the records of the first run alone. `on_second`: see `World`."""
+        self.seeds, self.policies = seeds, policies
+        self.results: dict[str, list[Record]] = {policy: [] for policy in policies}
+        self.workflows = 0  # of the run under way
+        self.world: World | None = None  # the run under way
+        self.is_interrupted = False
+        self.is_broken_off = False  # the first run did not come to its end
+        self._plan, self._placement = plan, placement
+        self._log, self._on_second = log, on_second
+
+    def run(self) -> None:
+        """Raises SetupError: there can be no such run."""
+        for seed in self.seeds:
+            plan = self._plan(seed)
+            self.workflows = len(plan.submissions)
+            alone = alone_by_key(plan, self._not_interrupted)
+            for policy in self.policies:
+                if self.is_interrupted:
+                    return
+                self._run(plan, policy, alone)
+
+    def interrupt(self) -> None:
+        """End the run under way; none begins after it. May be called by a signal's handler. Of a
+        run that was ended so the workflows that had ended count, if no run is complete."""
+        self.is_interrupted = True
+        if self.world is not None:
+            self.world.clock.stop()
+
+    def _not_interrupted(self, _: Submission) -> bool:
+        return not self.is_interrupted
+
+    @property
+    def done(self) -> int:
+        """Runs that count."""
+        return sum(map(len, self.results.values()))
+
+    def _run(self, plan: SimulationPlan, policy: str, alone: dict[WorkflowKey, int]) -> None:
+        world = self.world = World(
+            plan.submissions,
+            plan.instances,
+            policy_named(policy),
+            placement_named(self._placement),
+            happenings=plan.happenings,
+            observers=(self._log,) if self._log is not None else (),
+            on_second=lambda _: self._on_second(self),
+        )
+        self._log = None
+        if not self.is_interrupted:  # while the world was made
+            world.run()
+        record = record_of(world, plan, alone)
+        self.is_broken_off = world.users.left > 0 and not self.done
+        if not world.users.left or (self.is_broken_off and record["workflows"]):
+            self.results[policy].append(record)
+
+
+def alone_by_key(
+    plan: SimulationPlan, go_on: Callable[[Submission], bool] = lambda _: True
+) -> dict[WorkflowKey, int]:
+    """How long each workflow takes with an engine to itself: the largest of the plan's. `go_on` is
+    asked before each; those after the first for which it is false are left out."""
+    largest = max(plan.instances.values(), key=holds)
+    found = alone_us((each.workflow for each in takewhile(go_on, plan.submissions)), largest)
+    return {(TENANT, workflow_id): us for workflow_id, us in found.items()}
+
+
+def record_of(world: World, plan: SimulationPlan, alone: dict[WorkflowKey, int]) -> Record:
+    """The metrics record of a run, and beside it: workflows that failed, calls that were tried
+    again, how long it took in virtual time, and how bursty the arrivals were. Of a run that was
+    broken off, only what had ended counts."""
+    world.metrics.drop_open()
+    failed = {(TENANT, workflow_id) for workflow_id in world.users.failed}
+    return {
+        **world.metrics.record(alone, failed),
+        "failed": len(failed),
+        "retries": world.users.retries,
+        "simulated_s": world.clock.now() / SECOND,
+        "arrivals": burstiness([each.at_us for each in plan.submissions], plan.time_scale),
+    }
+
+
+def summary(simulation: Simulation) -> Record:
+    """The record of one run, or the comparison of two; over several seeds the means, and beside
+    them, with 95 % intervals over the seeds, all figures (`intervals`) and, of two policies, the
+    first's spreads less the second's, seed by seed (`difference`). Where a simulation was
+    interrupted: over the seeds of which all runs are complete, or the first run."""
+    results = {policy: found for policy, found in simulation.results.items() if found}
+    runs = min(map(len, results.values()))
+    results = {policy: found[:runs] for policy, found in results.items()}
+    means = {policy: averaged(found) for policy, found in results.items()}
+    record = comparison(means) if len(simulation.policies) > 1 else next(iter(means.values()))
+    if runs == 1:  # of which there is no interval
+        return record
+    seeds = list(simulation.seeds[:runs])
+    by_policy = {policy: _intervals(found) for policy, found in results.items()}
+    if len(simulation.policies) == 1:
+        return {**record, "seeds": seeds, "intervals": next(iter(by_policy.values()))}
+    difference = _differences(*results.values())
+    return {**record, "seeds": seeds, "intervals": by_policy, "difference": difference}
+
+
+def averaged(records: Sequence[Record]) -> Record:
+    """The mean of each figure over the records that have it; None where none has."""
+    return _combined(records, _mean)
+
+
+def _mean(values: list[float]) -> float:
+    return values[0] if len(set(values)) == 1 else sum(values) / len(values)
+
+
+def _intervals(records: Sequence[Record]) -> Record:
+    return _combined(records, lambda values: msgspec.to_builtins(interval(values)))
+
+
+def _differences(first: Sequence[Record], second: Sequence[Record]) -> Record:
+    found: Record = {
+        name: {
+            key: _difference([r[name][key] for r in first], [r[name][key] for r in second])
+            for key in first[0][name]
+        }
+        for name in _SPREADS
+    }
+    if "apps" in first[0]:
+        both = [app for app in first[0]["apps"] if all(app in r["apps"] for r in [*first, *second])]
+        found["apps"] = {
+            app: _differences([r["apps"][app] for r in first], [r["apps"][app] for r in second])
+            for app in both
+        }
+    return found
+
+
+def _difference(first: list[float | None], second: list[float | None]) -> Record | None:
+    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    found = paired([a for a, _ in pairs], [b for _, b in pairs])
+    return None if found is None else msgspec.to_builtins(found)
+
+
+def _combined(records: Sequence[Record], combine: Callable[[list[float]], Any]) -> Record:
+    """Figure by figure; what only some of the records have (an app) is combined over those."""
+    names = dict.fromkeys(name for record in records for name in record)
+    return {name: _figure([r[name] for r in records if name in r], combine) for name in names}
+
+
+def _figure(values: Sequence[Any], combine: Callable[[list[float]], Any]) -> Any:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return _combined(known, combine) if isinstance(known[0], dict) else combine(known)

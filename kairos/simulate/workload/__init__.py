@@ -1,0 +1,28 @@
+"""What drives Kairos when no user does: workflow files, and the instants at which work arrives."""
+
+from kairos.simulate.workload.arrival_process import (
+    MODELS,
+    Burstiness,
+    arrival_model,
+    arrivals,
+    arrivals_within,
+    burstiness,
+    time_scale,
+)
+from kairos.simulate.workload.azure_trace import from_trace, read_trace
+from kairos.simulate.workload.workflow_file import FileCall, read_workflows, write_workflows
+
+__all__ = [
+    "MODELS",
+    "Burstiness",
+    "FileCall",
+    "arrival_model",
+    "arrivals",
+    "arrivals_within",
+    "burstiness",
+    "from_trace",
+    "read_trace",
+    "read_workflows",
+    "time_scale",
+    "write_workflows",
+]

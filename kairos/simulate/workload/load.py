@@ -1,0 +1,127 @@
+"""What is offered to a pool, live or simulated: recorded workflows, and how they arrive."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from kairos.core.errors import InvalidFile
+from kairos.core.model import SECOND
+from kairos.host.files import read_lines
+from kairos.simulate.workload.arrival_process import arrivals, check_rate, time_scale
+from kairos.simulate.workload.azure_trace import TRACE_HEADER, TraceRow, from_trace, read_trace
+from kairos.simulate.workload.submissions import scaled, submissions
+from kairos.simulate.workload.workflow_file import FileCall
+from kairos.simulate.workload.workflows import Submission, Workflow, load, workflow
+
+ARRIVALS, RATE_PER_S = "azure-conv", 1.0
+_TRACE_SUFFIXES = (".csv", ".csv.gz")
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded workflows, and how they arrive; None: as the file says, else the default."""
+
+    workflows: Path
+    arrivals: str | None = None  # the name of a process, or an Azure trace
+    rate_per_s: float | None = None
+    count: int | None = None
+    max_context: int | None = None
+
+
+# Submissions, and the time scale of their arrivals (see `burstiness`).
+Arriving = tuple[Sequence[Submission], float]
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for, read once; arrivals that are an Azure trace's, for each seed."""
+
+    of: Callable[[int], Arriving]  # of a seed
+    has_own_instants: bool  # the file's, which no seed changes
+
+
+def offered(asked: Load) -> Offered:
+    """Unless other arrivals are named, workflows come at the instants that the file says, all gaps
+    stretched alike where a rate is named.
+
+    Raises:
+        SetupError: there is no such process of arrivals, or no such rate.
+        InvalidFile: a file does not hold what it should.
+    """
+    recorded, at_us = _requests(asked) if _is_trace(asked.workflows) else _workflows(asked)
+    if asked.max_context is not None:
+        recorded = scaled(recorded, asked.max_context)
+    if asked.arrivals is not None or at_us is None:
+        return Offered(of=partial(_arriving, recorded, asked), has_own_instants=False)
+    chosen = _at_own_instants(recorded, at_us, asked)
+    return Offered(of=lambda _: chosen, has_own_instants=True)
+
+
+def _workflows(asked: Load) -> tuple[list[Workflow], list[int] | None]:
+    """By when they began, in µs from the first; None: not all of them say, or there are no two
+    instants."""
+    recorded = load(asked.workflows)
+    starts = {each.id: each.calls[0].workflow_start_ms for each in recorded}
+    known = [start for start in starts.values() if start is not None]
+    first = min(known, default=0)
+    if len(known) < len(recorded) or first == max(known):
+        return recorded, None
+    recorded.sort(key=lambda each: starts[each.id] or 0)
+    return recorded, [1000 * (start - first) for start in sorted(known)]
+
+
+def _requests(asked: Load) -> tuple[list[Workflow], list[int]]:
+    """Each request of an Azure trace is a workflow of one call."""
+    rows = read_trace(asked.workflows)
+    for line, row in enumerate(rows, start=2):
+        if min(row.prompt_tokens, row.completion_tokens) < 1:
+            raise InvalidFile(asked.workflows, "a request without tokens", line=line)
+    app = asked.workflows.name.split(".")[0]
+    return [_request(app, *each) for each in enumerate(rows, 1)], [row.at_us for row in rows]
+
+
+def _at_own_instants(recorded: list[Workflow], at_us: list[int], asked: Load) -> Arriving:
+    if asked.count is not None and asked.count > len(recorded):
+        raise InvalidFile(
+            asked.workflows,
+            f"{asked.count} workflows wanted, the file has {len(recorded)}, each with its instant; "
+            "name arrivals, and they come again",
+        )
+    own_rate_per_s = (len(recorded) - 1) * SECOND / at_us[-1]
+    rate_per_s = own_rate_per_s if asked.rate_per_s is None else asked.rate_per_s
+    check_rate(rate_per_s)
+    scale = own_rate_per_s / rate_per_s
+    planned = [
+        Submission(at_us=round(at * scale), workflow=each)
+        for at, each in zip(at_us, recorded, strict=True)
+    ]
+    return planned[: asked.count], scale
+
+
+def _request(app: str, number: int, row: TraceRow) -> Workflow:
+    call = FileCall(
+        workflow_id=f"{app}-{number}",
+        app=app,
+        agent=app,
+        upstream=None,
+        call_index=0,
+        prompt_tokens=row.prompt_tokens,
+        completion_tokens=row.completion_tokens,
+    )
+    return workflow([call])
+
+
+def _arriving(recorded: list[Workflow], asked: Load, seed: int) -> Arriving:
+    name = ARRIVALS if asked.arrivals is None else asked.arrivals
+    rate_per_s = RATE_PER_S if asked.rate_per_s is None else asked.rate_per_s
+    count = asked.count or len(recorded)
+    if name.endswith(_TRACE_SUFFIXES):
+        at_us, scale = from_trace(Path(name), count, rate_per_s, seed), 1.0
+    else:
+        at_us, scale = arrivals(name, count, rate_per_s, seed), time_scale(name, rate_per_s)
+    return submissions(recorded, at_us, seed), scale
+
+
+def _is_trace(path: Path) -> bool:
+    first = next(read_lines(path), (0, b""))
+    return first[1].strip() == TRACE_HEADER

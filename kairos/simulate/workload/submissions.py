@@ -1,0 +1,113 @@
+"""Workflows as they are asked for: when, how often, and how long."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import cycle
+from random import Random
+
+from msgspec.structs import replace
+
+from kairos.core.errors import SetupError
+from kairos.simulate.workload.workflow_file import FileCall
+from kairos.simulate.workload.workflows import Submission, Workflow, workflow
+
+_ID_LENGTH = 240  # of 256: the rest is for what is appended
+
+
+def submissions(workflows: Sequence[Workflow], at_us: Sequence[int], seed: int) -> list[Submission]:
+    """One workflow at each instant, in an order that the seed chooses, so that a few are a fair
+    sample of all. Where they run out they come again in the same order, named ID~2, ID~3, ...:
+    ids differ, and no repetition finds the prompts of another in a cache.
+    """
+    order = Random(seed).sample(workflows, len(workflows))  # noqa: S311  (a workload, no secret)
+    return in_order(
+        Submission(at_us=at, workflow=each) for at, each in zip(at_us, cycle(order), strict=False)
+    )
+
+
+def in_order(planned: Iterable[Submission]) -> list[Submission]:
+    """By their instants; where an id comes again, the later workflow is named ID~2, ID~3, ..."""
+    ordered = sorted(planned, key=lambda each: each.at_us)
+    used = {each.workflow.id for each in ordered}
+    times: Counter[str] = Counter()
+    return [replace(each, workflow=_apart(each.workflow, times, used)) for each in ordered]
+
+
+def _apart(original: Workflow, times: Counter[str], used: set[str]) -> Workflow:
+    times[original.id] += 1
+    if times[original.id] == 1:
+        return original
+    while (name := f"{original.id[:_ID_LENGTH]}~{times[original.id]}") in used:
+        times[original.id] += 1
+    used.add(name)
+    return renamed(original, name)
+
+
+def renamed(original: Workflow, workflow_id: str) -> Workflow:
+    """The same under another id, with prompts of its own."""
+    return workflow([replace(call, workflow_id=workflow_id) for call in original.calls])
+
+
+def scaled(workflows: Sequence[Workflow], max_tokens: int) -> list[Workflow]:
+    """The workflows with contexts that fit a model: no prompt and completion above `max_tokens`.
+
+    Nothing is cut off. In an app of which some call is longer, all prompts, with what is cached and
+    shared of them, are multiplied by one factor, so their proportions stay. Completions stay as
+    they are, since they are what takes time; only where an app's longest is above half of
+    `max_tokens` are they all multiplied too, so that it is that half. Other apps stay as they are.
+
+    Raises:
+        SetupError: so few tokens hold no call.
+    """
+    if max_tokens < 2:
+        raise SetupError(f"a context must hold 2 tokens or more; it is {max_tokens}")
+    by_app: defaultdict[str, list[FileCall]] = defaultdict(list)
+    for each in workflows:
+        by_app[each.app].extend(each.calls)
+    factors = {app: _factors(calls, max_tokens) for app, calls in by_app.items()}
+    return [
+        each if factors[each.app] is None else workflow(_shorter(each.calls, factors[each.app]))
+        for each in workflows
+    ]
+
+
+_Ratio = tuple[int, int]  # whole numbers: rounding may not make anything too long
+_UNCHANGED = 1, 1
+
+
+def _factors(calls: Sequence[FileCall], max_tokens: int) -> tuple[_Ratio, _Ratio] | None:
+    """By what prompts and completions are multiplied; None: all of them fit."""
+    if all(call.prompt_tokens + call.completion_tokens <= max_tokens for call in calls):
+        return None
+    longest = max(call.completion_tokens for call in calls)
+    half = max_tokens // 2
+    completions = (half, longest) if longest > half else _UNCHANGED
+    prompts = _UNCHANGED
+    for call in calls:
+        room = max_tokens - _times(call.completion_tokens, completions)
+        if room * prompts[1] < prompts[0] * call.prompt_tokens:
+            prompts = room, call.prompt_tokens
+    return prompts, completions
+
+
+def _times(tokens: int, ratio: _Ratio) -> int:
+    return max(1, tokens * ratio[0] // ratio[1])
+
+
+def _shorter(calls: Sequence[FileCall], factors: tuple[_Ratio, _Ratio] | None) -> list[FileCall]:
+    assert factors is not None
+    prompts, completions = factors
+    return [
+        replace(
+            call,
+            prompt_tokens=_times(call.prompt_tokens, prompts),
+            completion_tokens=_times(call.completion_tokens, completions),
+            cached_prefix_tokens=_part(call.cached_prefix_tokens, prompts),
+            shared_prefix_tokens=_part(call.shared_prefix_tokens, prompts),
+        )
+        for call in calls
+    ]
+
+
+def _part(tokens: int | None, ratio: _Ratio) -> int | None:
+    return tokens and tokens * ratio[0] // ratio[1]

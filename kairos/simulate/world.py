@@ -1,0 +1,248 @@
+"""A pool in virtual time: the balancer, the learner and the policies themselves, before models of
+engines. Nothing here is random: what comes of a run follows from its inputs alone.
+
+As in the live service (`cluster/local/local_control.py`), what was learnt is published once a
+second, and so often it is looked who has waited too long. What is otherwise than there:
+
+- Learning takes no time. Nor do the gateway, the network and the decisions: see `call_us` of
+  `sim/engine/profile.py`.
+- Prompts are as long as they are. Live, they are estimated from a body's bytes until the call ends.
+- It is known at once that an instance fails, and before its calls fail. Live, their failure is told
+  first, and calls that waited may be sent there, and fail too, until one finds nobody listening.
+- Users tell at once that a workflow has ended. Live, where nobody tells, it is open for 600 s more.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+from kairos.core.balancer import MAX_WAITING, Balancer
+from kairos.core.dispatcher.ledger import Ledger
+from kairos.core.dispatcher.placement import Placement
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.errors import InvalidRequest, KairosError, UpstreamUnreachable
+from kairos.core.events import (
+    Dispatch,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    InstanceLeft,
+    Progressed,
+    Record,
+    Refuse,
+    Tick,
+)
+from kairos.core.learner import Learner
+from kairos.core.metrics import RunMetrics
+from kairos.core.model import SECOND, Instance, Phase
+from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.refusals import REFUSALS
+from kairos.core.runtime import Observer, Runtime
+from kairos.core.scheduler.guard import MakeGuard, PatienceGuard
+from kairos.core.scheduler.policies import Policy
+from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.simulate.clock import VirtualClock
+from kairos.simulate.engine.engine_calls import CallProgress
+from kairos.simulate.engine.host_tier import HostTier
+from kairos.simulate.engines import SimulatedEngines
+from kairos.simulate.kv_links import KvLinks
+from kairos.simulate.users import MODEL, Clients, Feed, Users
+from kairos.simulate.workload.workflows import Submission
+
+
+class WorldEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happens to an instance.
+
+    join: it takes requests from now on, with an empty cache, unless it had only left. leave: it
+    takes no more; what runs there goes on to its end. fail: what runs there fails, too. slow: steps
+    take `factor` times as long from now on; 1 is as quick as the profile says.
+    """
+
+    at_us: int
+    what: Literal["join", "leave", "fail", "slow"]
+    instance_id: str
+    factor: float = 1.0
+
+
+_PROFILED_SEQS, _PROFILED_KV_TOKENS = 16, 16_000
+NO_PHASES: Mapping[str, Phase] = MappingProxyType({})
+NO_TIERS: Mapping[str, HostTier] = MappingProxyType({})
+NO_MODELS: Mapping[str, str] = MappingProxyType({})
+
+
+def token_us(profile: EngineProfile) -> float:
+    """Time per token of an answer, as profiling says once and for all: of 16 that decode together,
+    with 1,000 tokens of context each."""
+    step = profile.step
+    decoding_us = max(step.weights_us, step.decode_seq_us * _PROFILED_SEQS)
+    return step.fixed_us + decoding_us + step.kv_token_us * _PROFILED_KV_TOKENS
+
+
+class World:
+    """Workflows that are asked for, and what becomes of them. `run` once."""
+
+    def __init__(
+        self,
+        submissions: Sequence[Submission],
+        instances: Mapping[str, EngineProfile],
+        policy: Callable[[WorkEstimates], Policy],
+        placement: Callable[[Ledger], Placement],
+        *,
+        happenings: Sequence[WorldEvent] = (),
+        observers: tuple[Observer, ...] = (),
+        guard: MakeGuard = PatienceGuard,
+        max_waiting: int = MAX_WAITING,
+        tell_lengths: bool = False,
+        anonymous: float = 0.0,
+        on_second: Callable[["World"], None] = lambda _: None,
+        clients: Callable[[VirtualClock, Feed], Clients] | None = None,
+        phases: Mapping[str, Phase] = NO_PHASES,
+        links: KvLinks | None = None,
+        tiers: Mapping[str, HostTier] = NO_TIERS,
+        absent: Collection[str] = (),
+        models: Mapping[str, str] = NO_MODELS,
+    ) -> None:
+        """`instances`: all that there ever are, by id; those to which it happens first that they
+        join are not there at the start. `tell_lengths`, `anonymous`: see `Users`; `guard`: see
+        the queue, in which `max_waiting` wait at most. Metrics are of the workflows as they are,
+        whatever is known of them. `on_second` is called in each second of virtual time.
+        `clients` are in the place of users that ask for `submissions`. `phases`: of instances that
+        serve one alone; `links`: over which the caches of their calls go, and what instances
+        have of `tiers`, the memory of their hosts. `absent`: instances that are not there until
+        `join` is called. `models`: of each instance, where calls ask for their own `model`."""
+        self.metrics = RunMetrics()
+        self.clock = VirtualClock()
+        self.learner = Learner(Orchestrator())
+        self.balancer = Balancer(policy, placement, guard=guard, max_waiting=max_waiting)
+        learn = self.learner.orchestrator.observe
+        watching: tuple[Observer, ...] = (self._measure, *observers, learn)
+        self._runtime = Runtime(self.balancer, self, self.clock, watching)
+        users = Users(
+            self.clock,
+            self._runtime.feed,
+            tell_lengths=tell_lengths,
+            anonymous=anonymous,
+            by_model=bool(models),
+        )
+        self.users = users if clients is None else clients(self.clock, self._runtime.feed)
+        self.fleet = SimulatedEngines(self.clock, self._seen, links)
+        self._instances, self._on_second, self._phases = dict(instances), on_second, phases
+        self._tiers, self._models = tiers, models
+        in_time = sorted(happenings, key=lambda each: each.at_us)
+        first = {each.instance_id: each.what for each in reversed(in_time)}
+        for instance_id in instances:
+            if first.get(instance_id) != "join" and instance_id not in absent:
+                self.join(instance_id)
+        for each in in_time:
+            self.clock.call_at(each.at_us, partial(self._happen, each))
+        for submission in submissions:
+            users.expect(submission)
+        self.clock.call_at(SECOND, self._each_second)
+
+    def run(self) -> None:
+        """To the end of the last workflow, or until the clock is stopped."""
+        if self.users.left:
+            self.clock.run()
+
+    def add(self, instance_id: str, profile: EngineProfile) -> None:
+        """One more instance takes requests from now on. Its id is none that was there before."""
+        assert instance_id not in self._instances
+        self._instances[instance_id] = profile
+        self.join(instance_id)
+
+    def _measure(self, record: Record) -> None:
+        self.metrics(self.users.identified(record))
+
+    def dispatch(self, command: Dispatch) -> None:
+        """The balancer's command, as `Runtime` hands it over."""
+        call = self.users.engine_call(command.request_id, command.priority or 0)
+        try:
+            if command.prefill_id is None:
+                self.fleet.add(command.instance_id, call)
+            else:
+                self.fleet.add_pair(command.prefill_id, command.instance_id, call)
+        except KairosError as error:
+            refused = InvalidRequest(str(error))  # what vLLM answers, with status 400
+            self.clock.call_at(self.clock.now(), partial(self._failed, call.id, refused))
+
+    def refuse(self, command: Refuse) -> None:
+        error = REFUSALS[command.reason].error(command)
+        self.users.refused(command.request_id, error)
+
+    def _seen(self, progress: CallProgress) -> None:
+        request_id = progress.call_id
+        if progress.what == "first_token":
+            self._runtime.feed(FirstToken(request_id))
+            return
+        prompt_tokens, completion_tokens = self.users.lengths(request_id)
+        finished = Finished(
+            request_id,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cached_tokens=progress.cached_tokens,
+            preemptions=progress.preemptions,
+            recomputed_tokens=progress.recomputed_tokens,
+        )
+        self._runtime.feed(finished)
+        self.users.answered(request_id, progress.cached_tokens)
+
+    def _failed(self, request_id: str, error: KairosError, generated: int = 0) -> None:
+        self._runtime.feed(Failed(request_id, error.code, generated))
+        self.users.refused(request_id, error)
+
+    def _happen(self, happening: WorldEvent) -> None:
+        instance_id = happening.instance_id
+        match happening.what:
+            case "join":
+                self.join(instance_id)
+            case "leave":
+                self.leave(instance_id)
+            case "fail":
+                self._runtime.feed(InstanceLeft(instance_id))
+                error = UpstreamUnreachable(instance_id, "it failed", refused=False)
+                for request_id, generated in self.fleet.crash(instance_id).items():
+                    self._failed(request_id, error, generated)
+            case "slow":
+                self.fleet.slow_down(instance_id, happening.factor)
+
+    def leave(self, instance_id: str) -> None:
+        """It takes no more; what runs there goes on to its end."""
+        self._runtime.feed(InstanceLeft(instance_id))
+
+    def join(self, instance_id: str, models: tuple[str, ...] = ()) -> None:
+        """It takes requests for these from now on; without any, for its only one."""
+        profile = self._instances[instance_id]
+        self.fleet.start(instance_id, profile, self._tiers.get(instance_id))
+        instance = Instance(
+            id=instance_id,
+            models=models or (self._models.get(instance_id, MODEL),),
+            max_num_seqs=profile.max_num_seqs,
+            kv_tokens=profile.kv_tokens,
+            block_size=profile.block_size,
+            max_num_batched_tokens=profile.max_num_batched_tokens,
+            prefix_caching=profile.prefix_caching,
+            priority=profile.scheduling == "priority",
+            token_us=token_us(profile),
+            phase=self._phases.get(instance_id, "both"),
+        )
+        self._runtime.feed(InstanceJoined(instance))
+
+    def _each_second(self) -> None:
+        now = self.clock.now()
+        if progress := self.fleet.progress():
+            self._runtime.feed(Progressed(progress))
+        for status in self.fleet.statuses():
+            self._runtime.feed(status)
+        self.learner.orchestrator.expire(now)
+        learnt = self.learner.step()
+        if learnt is not None:
+            self._runtime.feed(learnt)
+        tick_at = self.balancer.tick_at
+        if tick_at is not None and tick_at <= now:
+            self._runtime.feed(Tick())
+        self.clock.call_at(now + SECOND, self._each_second)
+        self._on_second(self)

@@ -1,1 +1,0 @@
-"""What commands do beside serving: replay, calibrate, traces, export, explain."""

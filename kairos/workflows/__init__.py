@@ -1,0 +1,1 @@
+"""Declared workflows: declared, compiled to plans, carried out, run over tables, and served."""

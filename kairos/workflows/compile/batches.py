@@ -1,0 +1,95 @@
+"""How many items operators send at a time: the efficient batch, measured or assumed.
+
+Teola cuts what is larger than an engine's maximum efficient batch, beyond which throughput does not
+increase (its pass 2). Throughput hardly ever stops to increase at all, so here the efficient batch
+is the smallest one with `ENOUGH` of the best throughput: larger ones gain little, and what waits
+for them waits longer.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.workflows.compile.operators import (
+    Batched,
+    Declaration,
+    Embedding,
+    Ingest,
+    Loop,
+    MapOver,
+    Operator,
+    Params,
+    RegisteredCall,
+    Rerank,
+    kind_of,
+)
+
+ENOUGH = 0.95  # of the best throughput
+Latencies = Mapping[int, float]  # µs that a batch takes, by its items
+
+
+class BatchProfile(msgspec.Struct, frozen=True):
+    """What was measured of batches that one processor or function does."""
+
+    latency_us: dict[int, float]  # by items
+    efficient: int
+
+
+def efficient(latency_us: Latencies) -> int:
+    """Return the smallest measured batch with `ENOUGH` of the best measured throughput."""
+    throughput = {items: items / max(us, 1e-9) for items, us in latency_us.items()}
+    best = max(throughput.values())
+    return min(items for items, found in throughput.items() if found >= ENOUGH * best)
+
+
+def batch_key(params: Batched) -> str:
+    """Return the name by which batches of such an operator are measured: its kind, and who does it.
+
+    Which collection it is makes no difference: one place keeps all.
+    """
+    match params:
+        case Embedding(model=name) | Rerank(model=name) | RegisteredCall(function=name):
+            return f"{kind_of(params)}:{name or ''}"
+    return kind_of(params)
+
+
+def with_batches(declaration: Declaration, measured: Mapping[str, int]) -> Declaration:
+    """Return the same flow, in which operators that declare no batch have the measured one.
+
+    Args:
+        measured: by `batch_key`. An operator that names no model has the only one of its kind.
+    """
+    if not measured:
+        return declaration
+    operators = tuple(_with_batch(each, measured) for each in declaration.operators)
+    return msgspec.structs.replace(declaration, operators=operators)
+
+
+def _with_batch(operator: Operator, measured: Mapping[str, int]) -> Operator:
+    params = operator.params
+    if isinstance(params, Loop | MapOver):
+        body = tuple(_with_batch(each, measured) for each in params.body)
+        params = msgspec.structs.replace(params, body=body)
+    elif isinstance(params, Batched) and params.batch is None and _goes_in_batches(params):
+        found = _measured(params, measured)
+        params = params if found is None else msgspec.structs.replace(params, batch=found)
+    return msgspec.structs.replace(operator, params=params)
+
+
+def batch_of(params: Params) -> int | None:
+    """Return how many items of such an operator go together; None: it takes one."""
+    return params.items if isinstance(params, Batched) and _goes_in_batches(params) else None
+
+
+def _goes_in_batches(params: Batched) -> bool:
+    if isinstance(params, Ingest):
+        return params.collection is not None
+    return params.is_batched
+
+
+def _measured(params: Batched, measured: Mapping[str, int]) -> int | None:
+    key = batch_key(params)
+    if key not in measured and key.endswith(":"):
+        of_kind = [items for name, items in measured.items() if name.startswith(key)]
+        return of_kind[0] if len(of_kind) == 1 else None
+    return measured.get(key)

@@ -1,0 +1,126 @@
+"""Whether each template and expression of an operator is one, and finds what it needs."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from difflib import get_close_matches
+
+from kairos.workflows.compile.invalid import InvalidFlow
+from kairos.workflows.compile.operators import (
+    Argued,
+    Arguments,
+    Branch,
+    Filter,
+    Format,
+    Generation,
+    Group,
+    Loop,
+    Operator,
+)
+from kairos.workflows.compile.template_check import Uses
+from kairos.workflows.compile.templates import (
+    BadTemplate,
+    Expression,
+    Template,
+    expression,
+    template,
+)
+
+
+def templates_of(operator: Operator) -> Iterator[tuple[str, str]]:
+    """Key and source of each."""
+    params = operator.params
+    if isinstance(params, Format):
+        yield "template", params.template
+    elif isinstance(params, Generation):
+        for message in params.messages:
+            yield ("prompt" if message.role == "user" else message.role), message.template
+
+
+def expressions_of(operator: Operator) -> Iterator[tuple[str, str]]:
+    """Those that are evaluated outside its body."""
+    params = operator.params
+    if isinstance(params, Filter):
+        yield "where", params.where
+    elif isinstance(params, Branch):
+        yield "on", params.on
+    elif isinstance(params, Group):
+        yield "by", params.by
+
+
+def uses_of(
+    operator: str, key: str, source: str, language: Callable[[str], Template | Expression]
+) -> Uses:
+    """Raises InvalidFlow: it is not of the language."""
+    try:
+        return language(source).uses
+    except BadTemplate as error:
+        raise InvalidFlow(operator, str(error), key=key, offset=error.line - 1) from error
+
+
+def names_used(operator: Operator) -> set[str]:
+    """In its templates and expressions. Raises InvalidFlow: one is not of the language."""
+    uses = [uses_of(operator.name, *each, template) for each in templates_of(operator)]
+    uses += [uses_of(operator.name, *each, expression) for each in expressions_of(operator)]
+    return {use.name for found in uses for use in found}
+
+
+def unknown_name(operator: Operator, name: str, known: Collection[str]) -> InvalidFlow:
+    """One that its templates or expressions need, and that means nothing; `known`: what does."""
+    written = (*templates_of(operator), *expressions_of(operator))
+    key, source = next((key, source) for key, source in written if name in source)
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are {_listed(known)}"
+    return InvalidFlow(
+        operator.name,
+        f"it needs '{name}', and there is no operator of this name; {hint}",
+        key=key,
+        offset=_line_of(name, source),
+    )
+
+
+def check_templates(operator: Operator) -> None:
+    """Raises InvalidFlow: one is not of the language, or needs a name that is not bound, or a name
+    is bound that none needs."""
+    used: set[str] = set()
+    for key, source in templates_of(operator):
+        used |= _names(operator, key, source, template, operator.inputs)
+    for key, source in expressions_of(operator):
+        used |= _names(operator, key, source, expression, operator.inputs)
+    params = operator.params
+    if isinstance(params, Loop) and params.until is not None:
+        _names(operator, "until", params.until, expression, params.until_inputs)
+    unused = [name for name in operator.inputs if name not in used]
+    if unused and not isinstance(params, Argued):
+        raise InvalidFlow(operator.name, f"'{unused[0]}' is bound, and nothing in it uses it")
+
+
+def _names(
+    operator: Operator,
+    key: str,
+    source: str,
+    language: Callable[[str], Template | Expression],
+    bound: Arguments,
+) -> set[str]:
+    uses = {use.name for use in uses_of(operator.name, key, source, language)}
+    unbound = sorted(uses - set(bound))
+    if unbound:
+        raise InvalidFlow(
+            operator.name,
+            f"it needs '{unbound[0]}', which is not bound to anything; bound: {_listed(bound)}",
+            key=key,
+            offset=_line_of(unbound[0], source),
+        )
+    return uses
+
+
+def _line_of(name: str, source: str) -> int:
+    """Where a name is likely to stand: the first line that has it between braces."""
+    lines = source.splitlines()
+    for marks in ("{", ""):
+        for number, line in enumerate(lines):
+            if name in line and marks in line:
+                return number
+    return 0
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)[:20]) or "nothing"

@@ -1,0 +1,57 @@
+"""How long an operator takes when nothing else runs, about: what passes weigh a saving against.
+
+The figures are of the order of a small model on one accelerator, and of Teola's timings for what
+embeds and ranks; an engine's profile puts its own in their place, and what was learnt of a flow its
+answers' lengths.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.workflows.compile.operators import Generation, Operator, Processing, RegisteredCall
+
+
+class Latencies(msgspec.Struct, frozen=True, kw_only=True):
+    """In µs. `answers`: tokens by LLM operator, where they were learnt."""
+
+    call_us: float = 10_000
+    prefill_token_us: float = 100
+    decode_token_us: float = 20_000
+    function_us: float = 200_000  # most ask somebody, too: a search of the web, a database
+    processor_us: float = 50_000  # embed, ingest, search, rerank
+    answers: Mapping[str, float] = {}
+    times_us: Mapping[str, float] = {}  # of functions and processors, by operator, where learnt
+
+    def operator_us(self, operator: Operator) -> float:
+        """A body once."""
+        params = operator.params
+        own = 0.0
+        if isinstance(params, Generation):
+            limit = params.max_tokens or EXPECTED_COMPLETION_TOKENS
+            answer = self.answers.get(operator.name, limit)
+            own = self.call_us + answer * self.decode_token_us
+        elif isinstance(params, RegisteredCall):
+            own = self.times_us.get(operator.name, self.function_us)
+        elif isinstance(params, Processing):
+            own = self.times_us.get(operator.name, self.processor_us)
+        return own + sum(map(self.operator_us, operator.body))
+
+
+TYPICAL = Latencies()
+
+
+def latencies(
+    profile: EngineProfile, answers: Mapping[str, float], times_us: Mapping[str, float] = {}
+) -> Latencies:
+    """Return what such engines take. `answers`: tokens by operator; `times_us`: as learnt."""
+    step = profile.step
+    return Latencies(
+        call_us=profile.call_us + step.fixed_us + step.weights_us + step.prefill_seq_us,
+        prefill_token_us=step.prefill_token_us,
+        decode_token_us=step.fixed_us + max(step.weights_us, step.decode_seq_us),
+        answers=answers,
+        times_us=times_us,
+    )

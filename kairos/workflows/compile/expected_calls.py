@@ -1,0 +1,369 @@
+"""The LLM calls that a plan is expected to make for given rows, by what its operators taught.
+
+Each row goes through the plan with what is known of it: columns as they are, answers as texts of a
+learnt length that nobody knows. So prompts have lengths, begin alike where they will, and equal
+calls are one. Whether a row passes a filter or takes a branch and how many rounds a loop has follow
+from shares that were learnt, and from a hash: in the mean as learnt, for one row by chance. Answers
+have all lengths between the deciles that were learnt, in turn. What follows from a group is not
+reckoned with.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from kairos.core.digest import digest
+from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.flow_profile import OperatorProfile
+from kairos.workflows.compile.fluid_engine import Beginning, FluidCall
+from kairos.workflows.compile.gates import gates
+from kairos.workflows.compile.invalid import OperatorFailed
+from kairos.workflows.compile.operators import (
+    Branch,
+    Chunking,
+    Data,
+    Filter,
+    Format,
+    Generation,
+    Group,
+    Input,
+    Loop,
+    MapOver,
+    Operator,
+    Processing,
+    RegisteredCall,
+    StagedMap,
+    kind_of,
+)
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.prompt_marks import PromptMarker, PromptMarks, alike
+from kairos.workflows.compile.references import needs, own_arguments, referred
+from kairos.workflows.compile.retrieval import chunked
+from kairos.workflows.compile.unknown_values import (
+    Unknown,
+    UnknownText,
+    after_of,
+    filled,
+    given,
+    is_known,
+)
+
+_NOTHING = object()
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples lie evenly between whole numbers, however many there are
+
+
+class ExpectedCalls(msgspec.Struct):
+    """The calls in the order of their rows.
+
+    `operators`: the operator of each call. `ends`: by row, how many calls there are with it, and
+    how many were merged. `joined`: rows that wait for a call that was made before instead of their
+    own, with its number.
+    """
+
+    calls: list[FluidCall] = []
+    operators: list[str] = []
+    merged: int = 0
+    ends: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
+
+    def before(self, row: int) -> "ExpectedCalls":
+        """Return the calls of all rows before one."""
+        calls, merged = self.ends[row - 1] if row else (0, 0)
+        return ExpectedCalls(self.calls[:calls], self.operators[:calls], merged, self.ends[:row])
+
+
+def expected_calls(
+    plan: Plan,
+    learnt: Mapping[str, OperatorProfile],
+    rows: Iterable[Mapping[str, object]],
+    most: int | None = None,
+) -> ExpectedCalls:
+    """Reckon the calls of rows, one after the other.
+
+    Args:
+        plan: what is run.
+        learnt: by operator; of one that is missing answers are as long as they may be.
+        rows: of a table, in their order.
+        most: calls, with which it ends, at the end of a row; None: it goes through all rows.
+    """
+    walk = _Walk(plan, learnt)
+    for number, row in enumerate(rows):
+        walk.row(number, row)
+        if most is not None and len(walk.found.calls) >= most:
+            break
+    return walk.found
+
+
+class _Walk:
+    def __init__(self, plan: Plan, learnt: Mapping[str, OperatorProfile]) -> None:
+        self._plan, self._learnt = plan, learnt
+        self._gates = gates(plan.declaration)
+        self._needs = {each.name: needs(each) for each in every(plan.declaration.operators)}
+        self._marker = PromptMarker()
+        self._parts = {each.operator: each for each in plan.prefills}
+        self._made: dict[tuple[str, int], int] = {}
+        self._drawn: dict[str, int] = {}  # lengths of answers, by operator
+        self._asked: dict[str, list[int]] = {}  # calls of a row, by operator
+        self.found = ExpectedCalls()
+
+    def row(self, number: int, row: Mapping[str, object]) -> None:
+        values: dict[str, object] = {}
+        self._number, self._row, self._asked = number, row, {}
+        self._chance = digest(f"row {number}") / 2**64
+        self._scope(self._plan.declaration.operators, values, str(number))
+        self.found.ends.append((len(self.found.calls), self.found.merged))
+
+    def _scope(self, operators: Sequence[Operator], values: dict[str, object], place: str) -> None:
+        for each in operators:
+            if isinstance(each.params, Group):
+                continue
+            if any(name not in values for name in self._needs[each.name]):
+                continue
+            value = self._value(each, values, f"{place}.{each.name}")
+            if value is not _NOTHING:
+                values[each.name] = value
+
+    def _value(self, operator: Operator, values: dict[str, object], place: str) -> object:
+        params = operator.params
+        if isinstance(params, Input):
+            return self._row
+        if isinstance(params, Data):
+            return params.value
+        inputs = {name: given(arg, values) for name, arg in operator.inputs.items()}
+        waits = frozenset().union(*(after_of(values[name]) for name in self._needs[operator.name]))
+        try:
+            if isinstance(params, Format):
+                pieces = filled(params.template, inputs)
+                known = not waits and all(isinstance(each, str) for each in pieces)
+                return "".join(map(str, pieces)) if known else Unknown(pieces, waits)
+            if isinstance(params, Chunking) and is_known(inputs["text"]):
+                return chunked(params, inputs["text"])
+            if isinstance(params, Generation):
+                gating = [after_of(values.get(name)) for name in self._gates[operator.name]]
+                return self._call(operator, params, inputs, waits.union(*gating), values)
+        except OperatorFailed:
+            return _NOTHING
+        if isinstance(params, RegisteredCall | Processing):
+            gating = [after_of(values.get(name)) for name in self._gates[operator.name]]
+            processor = kind_of(params) if isinstance(params, Processing) else ""
+            waits = self._function(operator, inputs, waits.union(*gating), processor)
+        if isinstance(params, Filter | Branch):
+            chosen = [given(each, values) for each in own_arguments(operator)]
+            cases = [each for each in chosen if each is not None]
+            texts = [each for each in cases if isinstance(each, Unknown) and each.pieces]
+            return Unknown((texts or [Unknown(())])[0].pieces, waits)
+        if isinstance(params, Loop | MapOver):
+            return self._repeated(operator, params, values, place)
+        return Unknown((UnknownText(place, EXPECTED_COMPLETION_TOKENS),), waits)
+
+    def _repeated(
+        self, operator: Operator, params: Loop | MapOver, values: dict[str, object], place: str
+    ) -> object:
+        if isinstance(params, Loop):
+            return self._loop(operator, params, values, place)
+        return self._map(operator, params, values, place)
+
+    def _loop(
+        self, operator: Operator, params: Loop, values: dict[str, object], place: str
+    ) -> object:
+        state = given(params.start, values)
+        rounds = self._times(operator, place, params.max_rounds)
+        for number in range(rounds):
+            inner = dict(values)
+            inner[f"{operator.name}.state"], inner[f"{operator.name}.round"] = state, number
+            self._scope(params.body, inner, f"{place}.{number}")
+            state = given(params.result, inner)
+        return state
+
+    def _map(
+        self, operator: Operator, params: MapOver, values: dict[str, object], place: str
+    ) -> object:
+        over = given(params.over, values)
+        if isinstance(params, StagedMap) and params.batch is not None:
+            items: list[object] = [over]
+            if isinstance(over, list):
+                starts = range(0, max(1, len(over)), params.batch)
+                items = [over[at : at + params.batch] for at in starts]
+        elif isinstance(over, list):
+            items = over[: params.max_items]
+        else:
+            times = self._times(operator, place, params.max_items)
+            waits = after_of(over)
+            items = [
+                Unknown((UnknownText(f"{place}.{n}", EXPECTED_COMPLETION_TOKENS),), waits)
+                for n in range(times)
+            ]
+        results = []
+        for number, item in enumerate(items):
+            inner = dict(values)
+            inner[f"{operator.name}.item"], inner[f"{operator.name}.index"] = item, number
+            self._scope(params.body, inner, f"{place}.{number}")
+            results.append(given(params.result, inner))
+        return [each for each in results if each is not None]
+
+    def _times(self, operator: Operator, place: str, most: int) -> int:
+        """Rounds, or items: as often as what is in the body was seen in a row."""
+        seen = [self._learnt[each.name] for each in operator.body if each.name in self._learnt]
+        if not seen:
+            return most
+        mean = max(each.times.mean for each in seen)
+        return min(most, int(mean + digest(f"times {place}") / 2**64))
+
+    def _call(
+        self,
+        operator: Operator,
+        params: Generation,
+        inputs: Mapping[str, object],
+        waits: frozenset[int],
+        values: Mapping[str, object],
+    ) -> object:
+        learnt = self._learnt.get(operator.name)
+        if learnt is not None and self._chance >= learnt.rows.mean:
+            return Unknown((), waits)
+        texts = [(each.role, filled(each.template, inputs)) for each in params.messages]
+        marks = self._marker.marks(texts)
+        number = self._number_of(operator, marks)
+        if number is None:
+            begins = self._begins(operator, params, inputs, values, marks)
+            number = self._new(operator, params, marks, waits, begins)
+        self._asked.setdefault(operator.name, []).append(number)
+        call = self.found.calls[number]
+        identity = f"{marks.name:x}"
+        text = UnknownText(identity, call.completion_tokens)
+        return Unknown((text,), frozenset([number]))
+
+    def _begins(
+        self,
+        operator: Operator,
+        params: Generation,
+        inputs: Mapping[str, object],
+        values: Mapping[str, object],
+        marks: PromptMarks,
+    ) -> Beginning | None:
+        """What of its prompt may be computed ahead. Beside processors alone nothing is: they are
+        not reckoned with."""
+        part = self._parts.get(operator.name)
+        if part is None:
+            return None
+        beside = [number for name in part.beside for number in self._asked.get(name, ())]
+        if not beside:
+            return None
+        known = [
+            (each.role, filled(each.template, inputs)) for each in params.messages[: part.whole]
+        ]
+        if part.segments:
+            last = params.messages[part.whole]
+            known.append((last.role, filled(last.template, inputs, part.segments)))
+        needed = [each.operator for argument in part.inputs.values() for each in referred(argument)]
+        after = frozenset().union(*(after_of(values.get(name)) for name in needed))
+        return Beginning(
+            tokens=alike(self._marker.marks(known), marks),
+            after=tuple(sorted(after)),
+            beside=tuple(sorted(beside)),
+        )
+
+    def _function(
+        self,
+        operator: Operator,
+        inputs: Mapping[str, object],
+        waits: frozenset[int],
+        processor: str,
+    ) -> frozenset[int]:
+        """Return what waits for a function or a processor waits for: its call, where its time was
+        learnt."""
+        learnt = self._learnt.get(operator.name)
+        if learnt is None or learnt.time_us is None or self._chance >= learnt.rows.mean:
+            return waits
+        key = (operator.name, -1)
+        if operator.purity == "pure" and self._plan.passes.cse:
+            identity = {name: self._same(each) for name, each in inputs.items()}
+            if _NOTHING not in identity.values():
+                identified = msgspec.json.encode(identity, order="sorted").decode()
+                key = (operator.name, digest(identified))
+        number = self._made.get(key)
+        if number is None:
+            number = len(self.found.calls)
+            took_us = max(1.0, learnt.time_us.mean)
+            after = tuple(sorted(waits))
+            self.found.operators.append(operator.name)
+            self.found.calls.append(
+                FluidCall(
+                    row=self._number,
+                    prompt_tokens=0.0,
+                    completion_tokens=0.0,
+                    after=after,
+                    function_us=took_us,
+                    processor=processor,
+                )
+            )
+            if key[1] >= 0:
+                self._made[key] = number
+        self._asked.setdefault(operator.name, []).append(number)
+        return frozenset([number])
+
+    def _same(self, value: object) -> object:
+        """Return what is equal of equal values: of what processors gave, their calls."""
+        if is_known(value):
+            return value
+        after = sorted(after_of(value))
+        if after and all(self.found.calls[each].processor for each in after):
+            return {"after": after}
+        return _NOTHING
+
+    def _number_of(self, operator: Operator, marks: PromptMarks) -> int | None:
+        if operator.purity != "pure" or not self._plan.passes.cse:
+            return None
+        number = self._made.get((operator.name, marks.name))
+        if number is not None:
+            self.found.merged += 1
+            self.found.joined.append((self._number, number))
+        return number
+
+    def _new(
+        self,
+        operator: Operator,
+        params: Generation,
+        marks: PromptMarks,
+        waits: frozenset[int],
+        begins: Beginning | None,
+    ) -> int:
+        number = len(self.found.calls)
+        equal = self._made.get((operator.name, marks.name))
+        if equal is None:
+            answer_tokens = self._answer_tokens(operator.name, params)
+        else:
+            answer_tokens = self.found.calls[equal].completion_tokens
+        learnt = self._learnt.get(operator.name)
+        factor = 1.0
+        if learnt is not None and learnt.text_tokens and learnt.prompt_tokens is not None:
+            factor = learnt.prompt_tokens.mean / learnt.text_tokens
+        self.found.operators.append(operator.name)
+        self.found.calls.append(
+            FluidCall(
+                row=self._number,
+                prompt_tokens=max(1.0, factor * marks.tokens),
+                completion_tokens=answer_tokens,
+                prefixes=tuple((name, factor * tokens) for name, tokens in marks.prefixes),
+                answered=marks.answered,
+                after=tuple(sorted(waits)),
+                begins=begins and replace(begins, tokens=factor * begins.tokens),
+            )
+        )
+        self._made[(operator.name, marks.name)] = number
+        return number
+
+    def _answer_tokens(self, name: str, params: Generation) -> float:
+        """Return the length of the operator's next answer.
+
+        Lengths of a few answers, too, lie as far apart as learnt.
+        """
+        learnt = self._learnt.get(name)
+        if learnt is None or not learnt.completion_deciles:
+            return float(params.max_tokens or EXPECTED_COMPLETION_TOKENS)
+        deciles, drawn = learnt.completion_deciles, self._drawn.get(name, 0)
+        self._drawn[name] = drawn + 1
+        at = (digest(name) / 2**64 + _GOLDEN * drawn) % 1 * (len(deciles) - 1)
+        low = int(at)
+        return max(1.0, deciles[low] + (at - low) * (deciles[low + 1] - deciles[low]))

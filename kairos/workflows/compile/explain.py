@@ -1,0 +1,178 @@
+"""A plan in words: what was left out and merged, what is fetched, what runs in which order."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from kairos.workflows.compile.batches import batch_of
+from kairos.workflows.compile.forecast import FlowForecast, forecast_lines
+from kairos.workflows.compile.operators import Asking, Loop, MapOver, Operator, Reference
+from kairos.workflows.compile.passes.decoding import PartialDecode
+from kairos.workflows.compile.passes.static_prefixes import StaticPrefix
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.placement_text import ExplainedPlacement, placement_lines
+from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls
+from kairos.workflows.compile.references import needs
+from kairos.workflows.compile.tree_text import ExplainedPrefix, explained_prompts, prompt_lines
+
+
+class ExplainedOperator(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+    needs: tuple[str, ...]
+    depth: int  # how many bodies it is in
+    at_most: int  # times that it is computed for a row (or a group)
+    fetched: bool  # looked for among results of earlier runs
+    is_call: bool  # of an engine, a function or a processor
+    shared: bool  # equal calls of other rows are made once
+    predicted: OperatorCalls | None
+    batch: int | None = None  # items that go together; None: it takes one
+
+
+class ExplainedPlan(msgspec.Struct, frozen=True):
+    flow: str
+    passes: tuple[str, ...]  # those that are on
+    columns: tuple[str, ...]
+    outputs: tuple[str, ...]
+    collapsed: dict[str, str]  # operators that give this unchanged
+    pruned: tuple[str, ...]
+    freed: dict[str, tuple[str, ...]]
+    merged: dict[str, str]
+    partial: tuple[PartialDecode, ...]
+    prefills: dict[str, tuple[str, ...]]  # LLM operators whose prompts begin beside others
+    operators: tuple[ExplainedOperator, ...]
+    calls_per_row: int  # at most
+    prompts: tuple[ExplainedPrefix, ...]  # what they have in common
+    static_prefixes: tuple[StaticPrefix, ...]
+    prediction: FlowPrediction | None
+    placement: ExplainedPlacement | None = None
+    forecast: FlowForecast | None = None
+
+
+def explain(
+    plan: Plan,
+    prediction: FlowPrediction | None = None,
+    placement: ExplainedPlacement | None = None,
+    forecast: FlowForecast | None = None,
+) -> ExplainedPlan:
+    """`prediction`: as `predict` made it of rows of the table. `placement`: of these on devices
+    that switch models. `forecast`: of the table on a pool."""
+    operators = tuple(_operators(plan, plan.declaration.operators, prediction))
+    passes = tuple(name for name, on in msgspec.structs.asdict(plan.passes).items() if on)
+    calls = (each for each in operators if each.is_call)
+    return ExplainedPlan(
+        flow=plan.declaration.name,
+        passes=passes,
+        columns=plan.columns,
+        outputs=plan.outputs,
+        collapsed={name: _written(given) for name, given in plan.collapsed.items()},
+        pruned=plan.pruned,
+        freed=dict(plan.freed),
+        merged=dict(plan.merged),
+        partial=plan.partial,
+        prefills={each.operator: tuple(sorted(each.beside)) for each in plan.prefills},
+        operators=operators,
+        calls_per_row=sum(each.at_most for each in calls),
+        prompts=explained_prompts(plan.declaration.operators),
+        static_prefixes=plan.static_prefixes,
+        prediction=prediction,
+        placement=placement,
+        forecast=forecast,
+    )
+
+
+def lines(explained: ExplainedPlan) -> Iterator[str]:
+    """For a terminal, as they are."""
+    yield f"flow {explained.flow}; passes: {', '.join(explained.passes) or 'none'}"
+    columns = ", ".join(explained.columns) or "none by name"
+    yield f"columns needed: {columns}; columns written: {', '.join(explained.outputs)}"
+    yield from _of_passes(explained)
+    for each in explained.operators:
+        yield "  " * (each.depth + 1) + _line(each)
+    yield from prompt_lines(explained.prompts)
+    if explained.static_prefixes:
+        count = len(explained.static_prefixes)
+        yield f"computed while rows are awaited: {count} static beginnings of prompts"
+    yield f"calls for a row: {explained.calls_per_row} at most"
+    found = explained.prediction
+    if found is not None:
+        merged = sum(each.merged for each in found.by_operator.values())
+        yield (
+            f"for {found.rows} rows: {found.calls} calls and {found.tokens} tokens at most, "
+            f"{merged} calls merged"
+        )
+    if explained.placement is not None:
+        yield from placement_lines(explained.placement)
+    if explained.forecast is not None:
+        yield from forecast_lines(explained.forecast)
+
+
+def _of_passes(explained: ExplainedPlan) -> Iterator[str]:
+    """What each of them changed."""
+    for name, given in explained.collapsed.items():
+        yield f"left out: {name} gives {given} unchanged"
+    if explained.pruned:
+        yield f"left out, since no output needs it: {', '.join(explained.pruned)}"
+    for name, loose in explained.freed.items():
+        yield f"need not wait: {name} begins beside {', '.join(loose)}"
+    for gone, stands in explained.merged.items():
+        yield f"merged: {gone} is computed as {stands}"
+    for name, beside in explained.prefills.items():
+        yield f"begins ahead: the prompt of {name}, beside {', '.join(beside)}"
+    for streamed in explained.partial:
+        maps = ", ".join(streamed.maps)
+        by = "" if streamed.parser is None else f" (found by {streamed.parser})"
+        yield f"streamed: {streamed.operator}, whose items{by} go to {maps} as they are finished"
+
+
+def _written(given: Reference) -> str:
+    return ".".join(map(str, (given.operator, *given.path)))
+
+
+def _line(each: ExplainedOperator) -> str:
+    parts = [f"{each.name}: {each.kind}"]
+    if each.needs:
+        parts.append(f"after {', '.join(each.needs)}")
+    if each.is_call:
+        if each.at_most != 1:
+            parts.append(f"{each.at_most} times a row at most")
+        parts.append("equal calls made once" if each.shared else "made for each row")
+        if each.fetched:
+            parts.append("fetched if computed before")
+        if each.batch is not None:
+            parts.append(f"{each.batch} at a time")
+    if each.predicted is not None:
+        parts.append(f"{each.predicted.calls} calls, {each.predicted.merged} merged")
+    return "; ".join(parts)
+
+
+def _operators(
+    plan: Plan,
+    operators: Sequence[Operator],
+    prediction: FlowPrediction | None,
+    depth: int = 0,
+    times: int = 1,
+) -> Iterator[ExplainedOperator]:
+    fetched = {each.operator for each in plan.fetches}
+    by_operator = prediction.by_operator if prediction else {}
+    for each in operators:
+        call = isinstance(each.params, Asking)
+        yield ExplainedOperator(
+            name=each.name,
+            kind=each.kind,
+            needs=needs(each),
+            depth=depth,
+            at_most=times,
+            fetched=each.name in fetched,
+            is_call=call,
+            shared=call and each.purity == "pure" and plan.passes.cse,
+            predicted=by_operator.get(each.name),
+            batch=batch_of(each.params),
+        )
+        params = each.params
+        inner = times
+        if isinstance(params, Loop):
+            inner = times * params.max_rounds
+        elif isinstance(params, MapOver):
+            inner = times * params.max_items
+        yield from _operators(plan, each.body, prediction, depth + 1, inner)

@@ -1,0 +1,127 @@
+"""What was learnt of a flow's operators from some of its rows: how often each is computed, and how
+long its prompts and answers are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from kairos.core.confidence import Interval, interval
+from kairos.workflows.compile.batches import BatchProfile
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.operators import Generation, Processing, RegisteredCall
+from kairos.workflows.compile.passes.structure import structure
+from kairos.workflows.compile.pipeline import Plan
+
+FORMAT = 1
+_DECILES = 10
+
+
+class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """Means with the middle 95 % of where they may lie (bootstrap). `structure`: of the operator;
+    one that says something else has another, and what was learnt does not hold for it."""
+
+    structure: str
+    calls: int  # of which tokens were counted
+    rows: Interval  # the share for which it is computed: what filters and branches let through
+    times: Interval  # in such a row: rounds of loops, items of maps
+    prompt_tokens: Interval | None = None
+    completion_tokens: Interval | None = None
+    completion_deciles: tuple[float, ...] = ()  # from the shortest to the longest
+    time_us: Interval | None = None  # that a call of a function or a processor takes
+    text_tokens: float | None = None  # of such prompts, as a plan reckons by their texts alone
+
+
+class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    flow: str
+    rows: int  # that it was learnt from
+    operators: dict[str, OperatorProfile]
+    batches: dict[str, BatchProfile] = {}  # by `batch_key`
+
+    @property
+    def efficient_batches(self) -> dict[str, int]:
+        """Return the efficient batch of each processor and function that was measured."""
+        return {key: each.efficient for key, each in self.batches.items()}
+
+    @property
+    def answers(self) -> dict[str, float]:
+        """Tokens, by LLM operator."""
+        known = self.operators.items()
+        return {name: e.completion_tokens.mean for name, e in known if e.completion_tokens}
+
+    @property
+    def times_us(self) -> dict[str, float]:
+        """Return how long a call of each function and processor takes."""
+        return {name: e.time_us.mean for name, e in self.operators.items() if e.time_us}
+
+
+def learnt(
+    plan: Plan,
+    rows: int,
+    lengths: Mapping[str, Sequence[tuple[int, int]]],
+    times: Mapping[str, Sequence[int]],
+    took_us: Mapping[str, Sequence[int]] = {},
+) -> FlowProfile:
+    """Return what some rows teach.
+
+    Args:
+        plan: whose operators they went through.
+        rows: how many there were.
+        lengths: tokens of prompts and answers of an operator's calls.
+        times: how often an operator was computed, for each row for which it was. Operators that
+            were never computed have share 0.
+        took_us: by each call of a function or a processor.
+    """
+    found = {}
+    for operator in every(plan.declaration.operators):
+        if not isinstance(operator.params, Generation | RegisteredCall | Processing):
+            continue
+        seen = list(times.get(operator.name, ()))
+        calls = lengths.get(operator.name, ())
+        answers = [answer for _, answer in calls]
+        found[operator.name] = OperatorProfile(
+            structure=structure(operator),
+            calls=len(calls),
+            rows=_mean([1] * len(seen) + [0] * max(0, rows - len(seen))),
+            times=_mean(seen),
+            prompt_tokens=_mean([prompt for prompt, _ in calls]) if calls else None,
+            completion_tokens=_mean(answers) if calls else None,
+            completion_deciles=_deciles(answers),
+            time_us=_mean(took_us[operator.name]) if took_us.get(operator.name) else None,
+        )
+    return FlowProfile(flow=plan.declaration.name, rows=rows, operators=found)
+
+
+def holding(profile: FlowProfile, plan: Plan) -> dict[str, OperatorProfile]:
+    """What of it is of operators as the plan has them, by their names."""
+    return {
+        operator.name: known
+        for operator in every(plan.declaration.operators)
+        if (known := profile.operators.get(operator.name)) is not None
+        and known.structure == structure(operator)
+    }
+
+
+def _mean(values: Iterable[float]) -> Interval:
+    """Of one value, or none, nothing follows about others: the interval is the value."""
+    given = list(values)
+    if len(set(given)) < 2:
+        only = float(given[0]) if given else 0.0
+        return Interval(only, only, only)
+    found = interval(given)
+    assert found is not None
+    return found
+
+
+def _deciles(values: Sequence[int]) -> tuple[float, ...]:
+    ordered = sorted(values)
+    if not ordered:
+        return ()
+    last = len(ordered) - 1
+    return tuple(_between(ordered, last * n / _DECILES) for n in range(_DECILES + 1))
+
+
+def _between(ordered: Sequence[int], at: float) -> float:
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])

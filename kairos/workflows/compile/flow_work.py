@@ -1,0 +1,167 @@
+"""A plan's LLM calls as work for devices: of each operator how many, how long, after which."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from kairos.capacity.serving import CallShape
+from kairos.core.engine_profile import EngineProfile
+from kairos.core.errors import SetupError
+from kairos.workflows.compile.call_shapes import call_shapes, llm_needs
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.costs.fluid import makespan_us
+from kairos.workflows.compile.device_work import OperatorWork
+from kairos.workflows.compile.flow_profile import OperatorProfile
+from kairos.workflows.compile.operators import Generation, Operator
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls
+
+
+class CostFactors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Halo's factors of a placement's cost.
+
+    `reuse`: of what prompts of a row begin with together, the part that is found again on a device
+    (1 less lambda). `sharing`: k devices that share an operator are as quick as k to this power
+    (beta), beside what smaller batches cost.
+    """
+
+    reuse: float = 1.0
+    sharing: float = 1.0
+
+
+AS_PLANNED = CostFactors()
+
+
+def flow_work(
+    plan: Plan,
+    prediction: FlowPrediction,
+    profiles: Mapping[str, EngineProfile],
+    devices: int,
+    factors: CostFactors = AS_PLANNED,
+    known: Mapping[str, OperatorProfile] | None = None,
+) -> list[OperatorWork]:
+    """Return operators that call models, each after those whose answers it needs.
+
+    Calls of one operator are taken to be alike.
+
+    Args:
+        plan: what is run.
+        prediction: its calls at most, and their lengths.
+        profiles: an engine that serves the model, by the model's name; of calls that name none the
+            only one there is.
+        devices: how many there are.
+        factors: of the cost.
+        known: what was learnt of operators: how many calls they make, and how long these are.
+
+    Raises:
+        SetupError: a model is not among them.
+    """
+    operators = plan.declaration.operators
+    counted = {
+        name: _learnt(calls, prediction.rows, (known or {}).get(name))
+        for name, calls in prediction.by_operator.items()
+    }
+    waits, made = llm_needs(operators), []
+    reused = shared_contexts(operators)
+    for operator in every(operators):
+        calls = counted.get(operator.name)
+        if isinstance(operator.params, Generation) and calls is not None and calls.calls:
+            model = _model(operator.params.model, profiles)
+            after = tuple(dict.fromkeys(_asked(waits, operator.name, counted)))
+            work = _work(operator.name, model, after, calls, profiles, devices)
+            quicker = factors.sharing - 1
+            run_us = (us / parts**quicker for parts, us in enumerate(work.run_us, 1))
+            work = replace(work, run_us=tuple(run_us))
+            context, share = reused.get(operator.name, (None, 0.0))
+            tokens = share * calls.prompt_tokens
+            if context is not None and tokens <= profiles[model].kv_tokens:
+                saved_us = tokens * profiles[model].step.prefill_token_us
+                saved_us = min(saved_us, work.run_us[0] - work.last_us if work.last_us else 0.0)
+                work = replace(work, context=context, reused_us=factors.reuse * max(0.0, saved_us))
+            made.append(work)
+    return made
+
+
+def _learnt(counted: OperatorCalls, rows: int, known: OperatorProfile | None) -> OperatorCalls:
+    """Return the calls as they were learnt; never more than there can be."""
+    if known is None or not counted.calls:
+        return counted
+    prompt, answer = known.prompt_tokens, known.completion_tokens
+    if prompt is None or answer is None:
+        return counted
+    calls = min(counted.calls, max(1, round(rows * known.rows.mean * known.times.mean)))
+    return OperatorCalls(
+        calls=calls,
+        merged=counted.merged,
+        prompt_tokens=round(calls * prompt.mean),
+        completion_tokens=round(calls * answer.mean),
+    )
+
+
+def shared_contexts(operators: Sequence[Operator]) -> dict[str, tuple[str, float]]:
+    """Return what prompts of a row begin with together, and its share of each (Halo's lambda).
+
+    What all rows have is left out: an engine computes it once for the whole batch. Operators that
+    share nothing of a row with another are left out, too.
+    """
+    shapes = call_shapes(operators)
+    paths = {name: call.prompt for name, call in shapes.calls.items()}
+    below: dict[str, set[str]] = {}  # by segment, the operators whose prompts have it
+    for name, path in paths.items():
+        for segment in path:
+            below.setdefault(segment.name, set()).add(name)
+    found = {}
+    for name, path in paths.items():
+        varying = path[shapes.varies[name] :]
+        shared = [each for each in varying if len(below[each.name]) > 1]
+        if shared:
+            tokens = sum(each.tokens for each in shared)
+            found[name] = (shared[0].name, tokens / sum(each.tokens for each in path))
+    return found
+
+
+def _asked(
+    waits: Mapping[str, Sequence[str]], name: str, counted: Mapping[str, OperatorCalls]
+) -> Iterator[str]:
+    """Those it waits for; in place of one of which nothing is asked, those which that waits for."""
+    for each in waits[name]:
+        calls = counted.get(each)
+        if calls is not None and calls.calls:
+            yield each
+        else:
+            yield from _asked(waits, each, counted)
+
+
+def _model(named: str | None, profiles: Mapping[str, EngineProfile]) -> str:
+    if named is None and len(profiles) == 1:
+        return next(iter(profiles))
+    if named is None or named not in profiles:
+        asked = "calls that name no model" if named is None else f"the model '{named}'"
+        known = ", ".join(profiles) or "none"
+        raise SetupError(f"the flow has {asked}, and the host file knows {known}: add it there")
+    return named
+
+
+def _work(
+    name: str,
+    model: str,
+    after: tuple[str, ...],
+    counted: OperatorCalls,
+    profiles: Mapping[str, EngineProfile],
+    devices: int,
+) -> OperatorWork:
+    shape = CallShape(
+        prompt=counted.prompt_tokens / counted.calls,
+        answer=counted.completion_tokens / counted.calls,
+    )
+    shares = (math.ceil(counted.calls / parts) for parts in range(1, devices + 1))
+    return OperatorWork(
+        name=name,
+        model=model,
+        needs=after,
+        calls=counted.calls,
+        run_us=tuple(makespan_us(profiles[model], shape, share) for share in shares),
+        last_us=makespan_us(profiles[model], shape, 1),
+    )

@@ -1,0 +1,210 @@
+"""An engine as a fluid, and the calls that flow through it: `makespan.py` has a pool of them.
+
+Sequences that decode get a token each in every step, so between two events (a call comes, or ends)
+all steps are alike but for the KV cache that grows: a stretch of them is one sum. Steps with
+prompts in them are taken one by one, since they are few. Costs are `StepCost`'s. What is found in a
+prefix cache is what an earlier call on the instance had, while memory for it is left.
+"""
+
+import heapq
+import math
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+import msgspec
+
+from kairos.capacity.engine_rates import attended_pairs
+from kairos.core.engine_profile import EngineProfile
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """So many tokens of a prompt may be computed ahead (`passes/prefill.py`), once the calls
+    `after` have answered, when one of those `beside` goes to an engine."""
+
+    tokens: float
+    after: tuple[int, ...]
+    beside: tuple[int, ...]
+
+
+class FluidCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`prefixes`: names of what the prompt begins with, each with its length in tokens, rising;
+    `answered`: the name of the whole prompt with its answer. `after`: positions of calls before
+    it in the sequence, whose answers it needs. `begins`: what of it may be computed ahead."""
+
+    row: int
+    prompt_tokens: float
+    completion_tokens: float
+    prefixes: tuple[tuple[int, float], ...] = ()
+    answered: int | None = None
+    after: tuple[int, ...] = ()
+    begins: Beginning | None = None
+    function_us: float = 0.0  # not 0: a function's or processor's, which takes so long, no engine
+    processor: str = ""  # its kind, of which one call goes after the other
+
+    @property
+    def holds(self) -> float:
+        """Tokens of an engine's memory, on average: half of its answer."""
+        return self.prompt_tokens + self.completion_tokens / 2
+
+
+class Running:
+    """A call on an instance."""
+
+    __slots__ = ("cached", "index", "left", "tokens")
+
+    def __init__(self, index: int, tokens: float, cached: float) -> None:
+        self.index, self.tokens, self.cached = index, tokens, cached
+        self.left = tokens - cached  # of the prompt, to compute
+
+
+class FluidInstance:
+    def __init__(self, profile: EngineProfile) -> None:
+        self._profile, self._cost = profile, profile.step
+        self.coming = 0.0  # tokens of prompts that are on their way
+        self.calls = 0  # those included
+        self.pending: deque[Running] = deque()  # prompts
+        self._to_compute = 0.0  # tokens of these
+        self.decoding: list[tuple[int, int]] = []  # a heap: step in which it ends, call
+        self.step = 0
+        self.held = 0.0  # tokens that its calls will have
+        self.version = 0  # of what it is doing
+        self._context = 0.0  # tokens that a step reads
+        self._began_at, self._steps, self._first_us, self._growth_us = 0.0, 0, 0.0, 0.0
+        self._chunks: list[tuple[Running, float]] = []
+        self._users: dict[int, int] = {}  # by prefix, calls that hold it
+        self._known: OrderedDict[int, float] = OrderedDict()  # prefixes, and the tokens of each
+        self._known_tokens = 0.0
+
+    @property
+    def taken(self) -> float:
+        """Of its memory, and of a step by prompts under way, as shares."""
+        prompts = self.coming + self._to_compute
+        return self.held / self._profile.kv_tokens + prompts / self._profile.max_num_batched_tokens
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.pending or self.decoding)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._steps
+
+    def cached(self, call: FluidCall) -> float:
+        """Whole blocks, and never the last token."""
+        found = 0.0
+        for name, tokens in call.prefixes:
+            if name not in self._known:
+                break
+            found = tokens
+        size = self._profile.block_size
+        return min(found, call.prompt_tokens - 1) // size * size
+
+    def needs(self, call: FluidCall) -> float:
+        """Return the memory that it needs, less what other calls hold of its prompt."""
+        shared = 0.0
+        for name, tokens in call.prefixes:
+            if name not in self._users:
+                break
+            shared = tokens
+        return call.holds - shared
+
+    def hold(self, call: FluidCall) -> None:
+        """A call takes its memory."""
+        self.held += self.needs(call)
+        self.calls += 1
+        for name, _ in call.prefixes:
+            self._users[name] = self._users.get(name, 0) + 1
+
+    def release(self, call: FluidCall) -> None:
+        """A call gives back what no other holds."""
+        for name, _ in call.prefixes:
+            self._users[name] -= 1
+            if not self._users[name]:
+                del self._users[name]
+        self.held -= self.needs(call)
+        self.calls -= 1
+
+    def remember_prompt(self, call: FluidCall) -> None:
+        before = 0.0
+        for name, tokens in call.prefixes:
+            self.remember(name, tokens - before)
+            before = tokens
+
+    def remember(self, name: int, tokens: float) -> None:
+        if name in self._known:
+            self._known.move_to_end(name)
+            return
+        self._known[name] = tokens
+        self._known_tokens += tokens
+        room = self._profile.kv_tokens
+        while self._known_tokens > room:
+            _, gone = self._known.popitem(last=False)
+            self._known_tokens -= gone
+
+    def add(self, running: Running) -> None:
+        """A prompt that was on its way has come."""
+        self.coming -= running.left
+        self.pending.append(running)
+        self._to_compute += running.left
+
+    def begin(self, now: float) -> float:
+        """The next step, or stretch of steps; returns when it ends. It has something to do."""
+        self.version += 1
+        cost, decoding = self._cost, len(self.decoding)
+        self._began_at, self._chunks = now, []
+        budget = max(1.0, self._profile.max_num_batched_tokens - decoding)
+        tokens = pairs = begun = 0.0
+        for running in self.pending:
+            chunk = min(running.left, budget - tokens)
+            if chunk <= 0:
+                break
+            self._chunks.append((running, chunk))
+            tokens += chunk
+            begun += running.left == running.tokens - running.cached
+            if chunk == running.left:
+                pairs += attended_pairs(running.tokens - running.cached, running.cached)
+        arithmetic = cost.prefill_token_us * tokens + cost.decode_seq_us * decoding
+        self._first_us = cost.fixed_us + max(cost.weights_us, arithmetic)
+        self._first_us += cost.kv_token_us * self._context
+        self._first_us += cost.attention_us * pairs + cost.prefill_seq_us * begun
+        self._growth_us = cost.kv_token_us * decoding
+        self._steps = 1 if self._chunks else self.decoding[0][0] - self.step
+        return now + self._lasts(self._steps)
+
+    def cut(self, now: float) -> float:
+        """Something has come: returns when the step that is under way ends, and the stretch now."""
+        self._steps = min(self._steps, max(1, math.ceil(self._within(now - self._began_at))))
+        self.version += 1
+        return self._began_at + self._lasts(self._steps)
+
+    def end(self, calls: Sequence[FluidCall]) -> list[int]:
+        """Of the stretch. Returns the calls that have ended with it."""
+        decoding = len(self.decoding)
+        self.step += self._steps
+        self._context += self._steps * decoding
+        self._steps = 0
+        for running, chunk in self._chunks:
+            running.left -= chunk
+            self._to_compute -= chunk
+            if running.left <= 0:
+                self.pending.popleft()
+                more = max(0, round(calls[running.index].completion_tokens) - 1)
+                heapq.heappush(self.decoding, (self.step + more, running.index))
+                self._context += running.tokens + 1
+        ended = []
+        while self.decoding and self.decoding[0][0] <= self.step:
+            index = heapq.heappop(self.decoding)[1]
+            call = calls[index]
+            self._context -= call.prompt_tokens + max(1, round(call.completion_tokens))
+            ended.append(index)
+        return ended
+
+    def _lasts(self, steps: int) -> float:
+        return steps * self._first_us + self._growth_us * steps * (steps - 1) / 2
+
+    def _within(self, time_us: float) -> float:
+        """Steps that so much time has room for: the root of `_lasts`."""
+        if self._growth_us <= 0:
+            return time_us / self._first_us if self._first_us > 0 else 1.0
+        half = self._first_us / self._growth_us - 0.5
+        return -half + math.sqrt(half * half + 2 * max(0.0, time_us) / self._growth_us)

@@ -1,0 +1,83 @@
+"""The graph of a flow: an order in which every operator follows what it needs, and more of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from kairos.workflows.compile.invalid import InvalidFlow
+from kairos.workflows.compile.operators import Argument, Group, Input, Operator, Output
+from kairos.workflows.compile.references import needs, referred
+
+
+def in_order(operators: Sequence[Operator]) -> tuple[Operator, ...]:
+    """Operators of one scope, each after those of them that it needs. An order that is so already
+    stays; else the same operators always give the same order.
+
+    Raises:
+        InvalidFlow: some need each other in a circle, which the message names.
+    """
+    by_name = {each.name: each for each in operators}
+    wanted = {each.name: [name for name in needs(each) if name in by_name] for each in operators}
+    seen: set[str] = set()
+    for each in operators:
+        if not seen.issuperset(wanted[each.name]):
+            break
+        seen.add(each.name)
+    else:
+        return tuple(operators)
+    try:
+        return tuple(by_name[name] for name in TopologicalSorter(wanted).static_order())
+    except CycleError as error:
+        circle = list(reversed(error.args[1]))
+        first = min(circle[:-1], key=list(by_name).index)
+        at = circle.index(first)
+        circle = [*circle[at:-1], *circle[:at], first]
+        raise InvalidFlow(
+            first,
+            f"operators need each other in a circle: {' -> '.join(circle)} (each needs the next); "
+            "for repetition use an operator of kind loop",
+        ) from error
+
+
+def ancestors(operators: Iterable[Operator], names: Iterable[str]) -> frozenset[str]:
+    """Those named, and all that they need, directly or not."""
+    by_name = {each.name: each for each in operators}
+    found: set[str] = set()
+    look = list(names)
+    while look:
+        name = look.pop()
+        if name not in found and name in by_name:
+            found.add(name)
+            look.extend(needs(by_name[name]))
+    return frozenset(found)
+
+
+def outputs_need(outputs: Iterable[Output]) -> tuple[str, ...]:
+    return tuple(
+        dict.fromkeys(each.operator for output in outputs for each in referred(output.value))
+    )
+
+
+def varying(operators: Sequence[Operator]) -> Mapping[str, str]:
+    """What the value of each operator differs by, of an order as `in_order` gives: `row`, `group`,
+    `both` (which cannot be), or `nothing`, if it is the same for all."""
+    found: dict[str, str] = {}
+    for each in operators:
+        if isinstance(each.params, Input):
+            found[each.name] = "row"
+        elif isinstance(each.params, Group):
+            found[each.name] = "group"
+        else:
+            found[each.name] = _together(found[name] for name in needs(each) if name in found)
+    return found
+
+
+def varies_by(arguments: Iterable[Argument], found: Mapping[str, str]) -> str:
+    """The same of arguments."""
+    return _together(found[each.operator] for arg in arguments for each in referred(arg))
+
+
+def _together(parts: Iterable[str]) -> str:
+    differ = set(parts) - {"nothing"}
+    if len(differ) > 1:
+        return "both"
+    return differ.pop() if differ else "nothing"

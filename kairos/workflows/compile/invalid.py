@@ -1,0 +1,22 @@
+"""What is wrong with a declared workflow, and what goes wrong with one of its rows."""
+
+from kairos.core.errors import KairosError, SetupError
+
+
+class InvalidFlow(SetupError):
+    """A declared workflow cannot be run. `operator` and its `key` say where; `offset` counts lines
+    within what stands there, from 0."""
+
+    def __init__(
+        self, operator: str | None, problem: str, *, key: str | None = None, offset: int = 0
+    ) -> None:
+        where = f"operator '{operator}'" if operator else ""
+        where += f", {key}" if operator and key else key or ""
+        super().__init__(f"{where}: {problem}" if where else problem)
+        self.operator = operator
+        self.key = key
+        self.offset = offset
+
+
+class OperatorFailed(KairosError):
+    """An operator cannot give its value for one row. It is told in the table of errors."""

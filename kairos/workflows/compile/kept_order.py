@@ -1,0 +1,160 @@
+"""The order that a run keeps: chosen once its engines' memory and its first rows are known.
+
+A few rows like the first are tried on a model of the engines (`order_trial.py`): with calls as they
+become ready, and in the plan's order (`order.py`, `nesting.py`), row by row with fewer and fewer
+rows open, and in sequences over batches of rows. What takes least time is kept, where clearly more
+is found in prefix caches than without an order; else there is none. So nothing rests on a guess of
+how much engines hold, and the window of rows does not undo what was planned. Ours.
+
+Trials are not exact: what waits may do so before an engine or in it, which decides whose context is
+dropped. Both are tried, and an order has to be better in either.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+import msgspec
+from msgspec.structs import replace
+
+from kairos.core.confidence import Interval
+from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.workflows.compile.call_shapes import call_shapes
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check_templates import templates_of
+from kairos.workflows.compile.expected_calls import expected_calls
+from kairos.workflows.compile.flow_profile import OperatorProfile
+from kairos.workflows.compile.nesting import nestings
+from kairos.workflows.compile.operators import Generation
+from kairos.workflows.compile.order import cache_aware_order
+from kairos.workflows.compile.order_trial import STEP_TOKENS, Sample, TrialEngine, tried
+from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder, of_sequences
+from kairos.workflows.compile.pipeline import Plan
+
+_MORE = 0.08  # of prompts' tokens that must be found beside those without an order
+_LESS_TIME = 0.99  # of the time
+_ROWS, _CALLS, _BYTES = 16, 400, 2 << 20  # of the sample: the rows, their calls, their prompts
+_TRIED_ROWS, _TRIED_CALLS = 128, 700  # in a trial
+_SEQUENCES = 32  # of an engine; a larger one is tried at a smaller scale
+_WINDOWS = (1, 2, 3, 4, 6, 8, 16, 32, 64)  # rows
+_TIMES = 3.0  # rounds of a loop, items of a map
+_ANSWERS = tuple(0.25 + 0.075 * tenth for tenth in range(11))  # of the tokens that they may have
+
+
+class RunEngines(msgspec.Struct, frozen=True):
+    """Engines of a run, all alike: what they hold and run together.
+
+    `released`: calls of the run that are under way at most.
+    """
+
+    instances: int
+    kv_tokens: int
+    sequences: int
+    released: int
+
+
+def kept_order(plan: Plan, rows: Sequence[Mapping[str, object]], pool: RunEngines) -> CallOrder:
+    """Return the order for a table that begins with these rows.
+
+    Takes some tenths of a second at most: of large rows and many operators less is tried.
+    """
+    sample = _sample(plan, rows)
+    if sample is None:
+        return AS_DECLARED
+    engine, scale = _share(pool, sample)
+    engines = [engine, replace(engine, queues=True)]
+    count = min(_TRIED_ROWS, max(2, _TRIED_CALLS * len(sample.of_row) // len(sample.calls)))
+    without = [tried(sample, AS_DECLARED, each, count) for each in engines]
+    enough = fmean(each.found for each in without) + _MORE * without[0].asked
+    chosen, best = AS_DECLARED, _LESS_TIME
+    for order in _candidates(plan, engine.kv_tokens, count):
+        worst = 0.0  # of its times to those without
+        for each, plain in zip(engines, without, strict=True):
+            trial = tried(sample, order, each, count)
+            worst = max(worst, trial.took / plain.took)
+            if worst >= best or trial.found < enough:
+                break
+        else:
+            chosen, best = order, worst
+    return _scaled(chosen, scale)
+
+
+def _candidates(plan: Plan, kv_tokens: int, rows: int) -> Iterator[CallOrder]:
+    shapes = call_shapes(plan.declaration.operators)
+    ways = nestings(cache_aware_order(shapes.calls, kv_tokens), shapes.static)
+    windows = [each for each in _WINDOWS if each <= rows // 2]
+    for name, sequences in ways.items():
+        order = of_sequences(name, sequences)
+        if name == "row-major":
+            yield order
+            for each in (AS_DECLARED, order):
+                yield from (replace(each, open_rows=window) for window in windows)
+        else:
+            yield from (replace(order, together=window) for window in windows if window > 1)
+
+
+def _sample(plan: Plan, rows: Sequence[Mapping[str, object]]) -> Sample | None:
+    """None: of these rows nothing can be tried, or not in a moment."""
+    operators, guessed = plan.declaration.operators, _guessed(plan)
+    if not guessed:
+        return None
+    size = max(len(msgspec.json.encode(row)) for row in rows) * len(guessed)
+    size += sum(len(text) for each in every(operators) for _, text in templates_of(each))
+    most = min(_ROWS, _CALLS // len(guessed), _BYTES // size)
+    if most < 1:
+        return None
+    given = rows[:most]
+    found = expected_calls(plan, guessed, [*given, _another(given[0])])
+    return Sample(found, len(given)) if any(each.row < len(given) for each in found.calls) else None
+
+
+def _another(row: Mapping[str, object]) -> Mapping[str, object]:
+    """A row that has no text in common with this one."""
+    return {
+        name: f"\0{value[1:]}" if isinstance(value, str) and value else value
+        for name, value in row.items()
+    }
+
+
+def _guessed(plan: Plan) -> dict[str, OperatorProfile]:
+    """Of each LLM operator, before any of its calls has been answered."""
+    always, times = Interval(1.0, 1.0, 1.0), Interval(_TIMES, _TIMES, _TIMES)
+    found = {}
+    for each in every(plan.declaration.operators):
+        if isinstance(each.params, Generation):
+            most = each.params.max_tokens or EXPECTED_COMPLETION_TOKENS
+            found[each.name] = OperatorProfile(
+                structure="",
+                calls=0,
+                rows=always,
+                times=times,
+                completion_deciles=tuple(most * share for share in _ANSWERS),
+            )
+    return found
+
+
+def _share(pool: RunEngines, sample: Sample) -> tuple[TrialEngine, float]:
+    """Return the part of the pool that is tried, and how many such there are.
+
+    It is one instance, or a part of a large one. What is the same for all rows it holds whole.
+    """
+    memory = pool.kv_tokens // pool.instances
+    same = min(sample.same_tokens, memory)
+    largest = fmean(each.tokens + each.answer_tokens for each in sample.calls)
+    fit = max(1, round(2 * memory / largest))  # what they have in common leaves room for more
+    sequences = min(fit, max(1, pool.sequences // pool.instances))
+    smaller = max(1.0, sequences / _SEQUENCES)
+    engine = TrialEngine(
+        kv_tokens=round(same + (memory - same) / smaller),
+        sequences=round(sequences / smaller),
+        released=max(1, round(pool.released / pool.instances / smaller)),
+        step_tokens=STEP_TOKENS / smaller,  # a part computes as much less in a step
+    )
+    return engine, pool.instances * smaller
+
+
+def _scaled(order: CallOrder, scale: float) -> CallOrder:
+    return replace(
+        order,
+        together=None if order.together is None else round(order.together * scale),
+        open_rows=None if order.open_rows is None else round(order.open_rows * scale),
+    )

@@ -1,0 +1,306 @@
+"""How long calls take on a pool, as a fluid: a call's steps are not looked at one by one
+(`fluid_engine.py`).
+
+Beginnings of prompts that the plan computes ahead go as `workflows/execute/prefills.py` has it:
+when a call goes that the rest waits for, if engines have room then and few rows are open; else
+never.
+
+Calls go in the order that the run keeps (`kept_order.py`), with as many rows open as that says.
+
+Not modelled: preemption (a call goes to an instance when its prompt and half of its answer fit),
+what the balancer learns, anything that fails, and rows that stay open for calls of other rows.
+"""
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from kairos.core.dispatcher.survival_packing import ALIKE, ALIKE_BUT_FOR_LOAD
+from kairos.core.engine_profile import EngineProfile
+from kairos.workflows.compile.fluid_engine import Beginning, FluidCall, FluidInstance, Running
+from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder
+from kairos.workflows.compile.passes.prefill import goes_ahead
+
+_COMES, _ENDS, _BEGINS, _FUNCTION = 0, 1, 2, 3
+_FUNCTIONS = 32  # that a run has under way at once
+
+
+class Makespan(msgspec.Struct, frozen=True):
+    time_us: float
+    cached_tokens: float  # of prompts
+
+
+def makespan(
+    calls: Sequence[FluidCall],
+    profile: EngineProfile,
+    instances: int,
+    order: CallOrder = AS_DECLARED,
+    operators: Sequence[str] = (),
+) -> Makespan:
+    """From the first call to the end of the last. Rows come in their order; what is ready goes to
+    the instance on which it costs least. Takes O(log n) for each call and prefix.
+
+    Args:
+        calls: rows one after the other.
+        profile: of each instance.
+        instances: in the pool.
+        order: that the run keeps.
+        operators: of each call; none are needed where the order has no turns.
+    """
+    turns = _Turns(calls, order, operators)
+    pool = _Pool(calls, profile, instances, turns)
+    return pool.run()
+
+
+class _Turns:
+    """Owns which rows are open, and which call that is ready goes next."""
+
+    def __init__(
+        self, calls: Sequence[FluidCall], order: CallOrder, operators: Sequence[str]
+    ) -> None:
+        self._calls, self._order, self._operators = calls, order, operators
+        self._left = Counter(call.row for call in calls)  # calls of rows that have not ended
+        rows = list(self._left)
+        self._most = len(rows) if order.open_rows is None else order.open_rows
+        self._outside = deque(rows[self._most :])
+        self._held_back: dict[int, list[int]] = {row: [] for row in self._outside}
+
+    @property
+    def open(self) -> int:
+        return len(self._left) - len(self._outside)
+
+    @property
+    def holds_back(self) -> bool:
+        return bool(self._outside)
+
+    def key(self, index: int) -> tuple[int, int, int, int, int]:
+        """The less goes first."""
+        row, order = self._calls[index].row, self._order
+        turn = order.turn(self._operators[index]) if self._operators else order.turn("")
+        return row // order.together if order.together else 0, turn.sequence, row, turn.place, index
+
+    def is_held_back(self, index: int) -> bool:
+        """Whether its row is not open yet, with which it comes."""
+        held = self._held_back.get(self._calls[index].row)
+        if held is not None:
+            held.append(index)
+        return held is not None
+
+    def ended(self, index: int) -> Sequence[int]:
+        """A call has. Return the calls that are ready as a row opens."""
+        row = self._calls[index].row
+        self._left[row] -= 1
+        if self._left[row]:
+            return ()
+        del self._left[row]
+        return self._held_back.pop(self._outside.popleft()) if self._outside else ()
+
+
+class _Beginnings:
+    """Owns which beginnings are ready, and which are due. Each is a call after all others."""
+
+    def __init__(self, calls: Sequence[FluidCall]) -> None:
+        self.calls: list[FluidCall] = []
+        self._whole: dict[int, int] = {}  # the call that each is the beginning of
+        self._beside: dict[int, list[int]] = {}
+        self._ready: set[int] = set()
+        self._begun: set[int] = set()  # calls, and beginnings beside which one has gone
+        self._due: list[int] = []
+        for index, call in enumerate(calls):
+            if call.begins is not None:
+                self._add(len(calls) + len(self.calls), index, call, call.begins)
+
+    def ready(self, number: int) -> None:
+        """What it needs is answered."""
+        if number in self._begun:
+            self._due.append(number)
+        else:
+            self._ready.add(number)
+
+    def sent(self, index: int) -> None:
+        """A call goes to an engine."""
+        self._begun.add(index)
+        for number in self._beside.get(index, ()):
+            self._begun.add(number)
+            if number in self._ready:
+                self._ready.discard(number)
+                self._due.append(number)
+
+    def due(self) -> Iterator[int]:
+        """Each once: what does not go now never does. Not those whose whole prompt went."""
+        due, self._due = self._due, []
+        return (number for number in due if self._whole[number] not in self._begun)
+
+    def _add(self, number: int, index: int, call: FluidCall, part: Beginning) -> None:
+        self._whole[number] = index
+        for other in part.beside:
+            self._beside.setdefault(other, []).append(number)
+        prefixes = tuple(each for each in call.prefixes if each[1] <= part.tokens)
+        self.calls.append(
+            FluidCall(
+                row=call.row,
+                prompt_tokens=part.tokens,
+                completion_tokens=1.0,
+                prefixes=prefixes,
+                after=part.after,
+            )
+        )
+
+
+class _Pool:
+    def __init__(
+        self, calls: Sequence[FluidCall], profile: EngineProfile, instances: int, turns: _Turns
+    ) -> None:
+        self._ahead, self._count = _Beginnings(calls), len(calls)
+        self._calls, self._profile, self._turns = [*calls, *self._ahead.calls], profile, turns
+        self._under_way = 0  # beginnings are not counted
+        self._instances = [FluidInstance(profile) for _ in range(instances)]
+        self._lacking = [len(call.after) for call in self._calls]
+        self._behind: dict[int, list[int]] = {}
+        self._ready: list[tuple[int, int, int, int, int]] = []  # a heap: keys, with the call
+        # The same, of functions and of each kind of processor; and how many more these take.
+        self._functions: dict[str, list[tuple[int, int, int, int, int]]] = {}
+        self._free = {"": _FUNCTIONS}
+        for index, call in enumerate(self._calls):
+            for before in call.after:
+                self._behind.setdefault(before, []).append(index)
+            if not call.after:
+                self._is_ready(index)
+        # When, what, on which instance, and in which version of what it does.
+        self._events: list[tuple[float, int, int, int]] = []
+        self._sent: list[deque[Running]] = [deque() for _ in range(instances)]
+        self._cached_tokens = 0.0
+
+    def run(self) -> Makespan:
+        self._dispatch(0.0)
+        now = 0.0
+        while self._events:
+            now, what, number, version = heapq.heappop(self._events)
+            if what == _FUNCTION:
+                self._free[self._calls[number].processor] += 1
+                self._call_ended(number)
+                self._dispatch(now)
+                continue
+            instance = self._instances[number]
+            if what == _COMES:
+                self._comes(number, now)
+            elif version == instance.version:
+                if what == _ENDS:
+                    self._ended(instance, now)
+                if instance.has_work:
+                    self._wake(number, instance.begin(now))
+        return Makespan(now, self._cached_tokens)
+
+    def _wake(self, number: int, at: float, what: int = _ENDS) -> None:
+        heapq.heappush(self._events, (at, what, number, self._instances[number].version))
+
+    def _comes(self, number: int, now: float) -> None:
+        instance = self._instances[number]
+        running = self._sent[number].popleft()
+        instance.add(running)
+        if instance.is_idle:
+            instance.version += 1
+            self._wake(number, now, _BEGINS)
+        else:
+            self._wake(number, instance.cut(now))
+
+    def _is_ready(self, index: int) -> None:
+        if index >= self._count:
+            self._ahead.ready(index)
+        elif not self._turns.is_held_back(index):
+            call, ready = self._calls[index], self._ready
+            if call.function_us:
+                ready = self._functions.setdefault(call.processor, [])
+            heapq.heappush(ready, self._turns.key(index))
+
+    def _ended(self, instance: FluidInstance, now: float) -> None:
+        for index in instance.end(self._calls):
+            call = self._calls[index]
+            if index >= self._count:
+                instance.remember_prompt(call)  # not sooner: calls go by what is there
+            else:
+                self._under_way -= 1
+            instance.release(call)
+            if call.answered is not None:
+                instance.remember(call.answered, call.completion_tokens)
+            self._call_ended(index)
+        self._dispatch(now)
+
+    def _call_ended(self, index: int) -> None:
+        """What waits for nothing else is ready now."""
+        if index < self._count:
+            for opened in self._turns.ended(index):
+                self._is_ready(opened)
+        for behind in self._behind.get(index, ()):
+            self._lacking[behind] -= 1
+            if not self._lacking[behind]:
+                self._is_ready(behind)
+
+    def _dispatch(self, now: float) -> None:
+        """What is ready, as far as there is room; the first that has none holds back the rest. Then
+        beginnings that are due."""
+        for processor, waiting in self._functions.items():
+            while waiting and self._free.setdefault(processor, 1):
+                index = heapq.heappop(waiting)[-1]
+                self._free[processor] -= 1
+                self._ahead.sent(index)
+                ends = now + self._calls[index].function_us
+                heapq.heappush(self._events, (ends, _FUNCTION, index, 0))
+        while self._ready:
+            index = self._ready[0][-1]
+            number = self._place(self._calls[index])
+            if number is None:
+                break
+            heapq.heappop(self._ready)
+            self._under_way += 1
+            self._ahead.sent(index)
+            self._send(index, number, now)
+        capacity = self._profile.max_num_seqs * len(self._instances)
+        has_room = not self._turns.holds_back and goes_ahead(
+            self._turns.open, self._under_way + len(self._ready), capacity
+        )
+        for index in self._ahead.due():
+            number = self._place(self._calls[index])
+            if has_room and number is not None:
+                self._send(index, number, now)
+
+    def _place(self, call: FluidCall) -> int | None:
+        """As Kairos's own placement: the instance on which the call costs least time, its own and
+        that of those that run there; of those that are alike, the one of which least is taken."""
+        found: list[tuple[float, float, int]] = []  # what it costs there, what is taken, which
+        cached = set()
+        for number, each in enumerate(self._instances):
+            full = each.calls >= self._profile.max_num_seqs
+            if each.calls and (full or each.held + each.needs(call) > self._profile.kv_tokens):
+                continue
+            known = each.cached(call)
+            cached.add(known)
+            found.append((self._costs_us(call, each, known), each.taken, number))
+        if not found:
+            return None
+        alike = ALIKE if len(cached) > 1 else ALIKE_BUT_FOR_LOAD
+        most = min(found)[0] * (1 + alike)
+        return min((taken, number) for cost, taken, number in found if cost <= most)[1]
+
+    def _costs_us(self, call: FluidCall, instance: FluidInstance, cached: float) -> float:
+        cost, running = self._profile.step, instance.calls
+        compute = (call.prompt_tokens - cached) * cost.prefill_token_us * (1 + running)
+        step = cost.fixed_us + max(cost.weights_us, cost.decode_seq_us * (1 + running))
+        step += cost.kv_token_us * (instance.held + call.holds)
+        slower = cost.decode_seq_us + cost.kv_token_us * call.holds
+        return compute + call.completion_tokens * (step + running * slower)
+
+    def _send(self, index: int, number: int, now: float) -> None:
+        call, instance = self._calls[index], self._instances[number]
+        cached = instance.cached(call)
+        if index < self._count:
+            self._cached_tokens += cached
+        instance.hold(call)
+        running = Running(index, call.prompt_tokens, cached)
+        instance.coming += running.left
+        self._sent[number].append(running)
+        if index < self._count:
+            instance.remember_prompt(call)
+        self._wake(number, now + self._profile.call_us, _COMES)

@@ -1,0 +1,66 @@
+"""Common subexpressions: operators that say the same are computed once for a row.
+
+Hash-consing, in an order in which each follows what it needs: an operator's structure is what it
+does, with representatives in the place of what it needs and without its own name. So copies of
+whole chains collapse from their beginning on. Only deterministic operators are merged: two sampled
+ones are two samples. The same across rows happens as calls are made, by their signatures
+(`workflows/execute/flights.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from kairos.workflows.compile.graph import in_order
+from kairos.workflows.compile.operators import Declaration, Loop, MapOver, Operator
+from kairos.workflows.compile.passes.structure import deterministic, structure
+from kairos.workflows.compile.references import argument_renamed, renamed
+
+
+class Merged(msgspec.Struct, frozen=True):
+    declaration: Declaration
+    into: Mapping[str, str]  # per operator that is gone, the one that stands for it
+
+
+def merge_equal(declaration: Declaration) -> Merged:
+    """Idempotent: the second time there is nothing to merge."""
+    into: dict[str, str] = {}
+    operators = _merged(declaration.operators, into)
+    outputs = tuple(
+        msgspec.structs.replace(each, value=argument_renamed(each.value, into))
+        for each in declaration.outputs
+    )
+    return Merged(msgspec.structs.replace(declaration, operators=operators, outputs=outputs), into)
+
+
+def _merged(operators: Sequence[Operator], into: dict[str, str]) -> tuple[Operator, ...]:
+    kept: list[Operator] = []
+    seen: dict[str, str] = {}
+    for each in in_order(operators):
+        operator = _body_merged(renamed(each, into), into)
+        if not deterministic(operator):
+            kept.append(operator)
+            continue
+        first = seen.setdefault(structure(operator), operator.name)
+        if first == operator.name:
+            kept.append(operator)
+        else:
+            into[operator.name] = first
+    return tuple(kept)
+
+
+def _body_merged(operator: Operator, into: dict[str, str]) -> Operator:
+    params = operator.params
+    if not isinstance(params, Loop | MapOver):
+        return operator
+    inner: dict[str, str] = {}
+    body = _merged(params.body, inner)
+    into.update(inner)
+    result = argument_renamed(params.result, inner)
+    changes: dict[str, object] = {"body": body, "result": result}
+    if isinstance(params, Loop):
+        changes["until_inputs"] = {
+            key: argument_renamed(argument, inner) for key, argument in params.until_inputs.items()
+        }
+    changed = msgspec.structs.replace(params, **changes)
+    return msgspec.structs.replace(operator, params=changed)

@@ -1,0 +1,212 @@
+"""A list that a model writes goes on item by item (Teola's pass 4, decoding pipelining).
+
+An LLM call whose schema has a list, over which a `map` goes, is streamed: each item that is
+finished is computed while the rest is still generated. So is one whose text a `partial` function
+takes apart: all but the last part of a prefix count as finished. An `embed` of such a list of texts
+becomes a map. That is trying ahead: the whole answer may turn out to be broken, and then its items
+count nothing. So a body with an effect is left alone, and one that needs what would not be computed
+for sure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kairos.workflows.compile.certainty import certain
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.operators import (
+    MOST_ITEMS,
+    Argument,
+    Data,
+    Declaration,
+    Embedding,
+    Generation,
+    Input,
+    Loop,
+    MapOver,
+    Operator,
+    Path,
+    Reference,
+    RegisteredCall,
+    StagedMap,
+)
+from kairos.workflows.compile.passes.stages import fresh
+from kairos.workflows.compile.references import needs, placeholders
+
+_LONGEST_BASE = 50  # characters of a name that is gone on with
+
+
+class PartialDecode(msgspec.Struct, frozen=True):
+    """The items at `path` of what an operator answers go to these maps as they are finished, `most`
+    at most. With a `parser`, the items are what that function gives for the text, as `argument`."""
+
+    operator: str
+    path: Path
+    maps: tuple[str, ...]
+    most: int
+    parser: str | None = None
+    argument: str = ""
+
+
+class _Writer(NamedTuple):
+    """An LLM operator, and the `partial` call that takes its text apart, if one does."""
+
+    llm: Operator
+    parser: Operator | None = None
+
+    @property
+    def name(self) -> str:
+        return self.llm.name if self.parser is None else self.parser.name
+
+
+def itemised(declaration: Declaration) -> Declaration:
+    """Return the same flow, in which lists that a model writes are embedded text by text."""
+    taken = {each.name for each in every(declaration.operators)}
+    operators = _itemised(declaration.operators, taken)
+    return msgspec.structs.replace(declaration, operators=operators)
+
+
+def _itemised(operators: Sequence[Operator], taken: set[str]) -> tuple[Operator, ...]:
+    writers = _writers(operators)
+    found = []
+    for each in operators:
+        params = each.params
+        if isinstance(params, Loop | MapOver) and not isinstance(params, StagedMap):
+            body = _itemised(params.body, taken)
+            params = msgspec.structs.replace(params, body=body)
+            found.append(msgspec.structs.replace(each, params=params))
+        elif isinstance(params, Embedding) and _is_written(each, writers):
+            found.append(_by_items(each, taken))
+        else:
+            found.append(each)
+    return tuple(found)
+
+
+def _is_written(embedding: Operator, writers: Mapping[str, _Writer]) -> bool:
+    """Return whether a model writes the list of texts, and a failure of one fails the row."""
+    texts = embedding.inputs["texts"]
+    if not isinstance(texts, Reference) or embedding.on_error != "fail" or embedding.after:
+        return False
+    writer = writers.get(texts.operator)
+    if writer is None:
+        return False
+    if writer.parser is not None:
+        return not texts.path
+    assert isinstance(writer.llm.params, Generation)
+    listed = _at(writer.llm.params.schema, texts.path)
+    items = listed.get("items") if _is_list(listed) and isinstance(listed, Mapping) else None
+    return isinstance(items, Mapping) and items.get("type") == "string"
+
+
+def _by_items(embedding: Operator, taken: set[str]) -> Operator:
+    """A map of the same name, whose body embeds one text."""
+    name = fresh(f"{embedding.name[:_LONGEST_BASE]}_item", taken)
+    item: Argument = Reference(f"{embedding.name}.item")
+    part = msgspec.structs.replace(embedding, name=name, inputs={"texts": item})
+    return Operator(
+        name=embedding.name,
+        params=StagedMap(
+            over=embedding.inputs["texts"],
+            body=(part,),
+            result=Reference(name),
+            max_items=MOST_ITEMS,
+            batch=None,
+            declared={name: embedding.name},
+        ),
+    )
+
+
+def _writers(operators: Sequence[Operator]) -> dict[str, _Writer]:
+    """By name of the operator whose value is, or has, a list that a model writes."""
+    llms = {each.name: each for each in operators if isinstance(each.params, Generation)}
+    found = {name: _Writer(each) for name, each in llms.items()}
+    for each in operators:
+        if not isinstance(each.params, RegisteredCall) or not each.params.partial or each.after:
+            continue
+        (text,) = each.inputs.values()
+        llm = llms.get(text.operator) if isinstance(text, Reference) and not text.path else None
+        if llm is not None and isinstance(llm.params, Generation) and llm.params.schema is None:
+            found[each.name] = _Writer(llm, each)
+    return found
+
+
+def partial_decodes(operators: Sequence[Operator]) -> tuple[PartialDecode, ...]:
+    """Of operators in an order in which each follows what it needs; in bodies too."""
+    free = frozenset(e.name for e in operators if isinstance(e.params, Input | Data))
+    return tuple(_of_scope(operators, free))
+
+
+def _of_scope(operators: Sequence[Operator], free: frozenset[str]) -> Iterator[PartialDecode]:
+    """`free`: what can be had at any time, and cannot fail."""
+    maps: dict[str, list[Operator]] = {}  # by what they go over
+    for each in operators:
+        if (over := _over(each)) is not None:
+            maps.setdefault(over.operator, []).append(each)
+    streamed: set[str] = set()
+    for writer in _writers(operators).values():
+        if writer.name in maps and writer.llm.name not in streamed:
+            own = {writer.llm.name, writer.name}
+            there = free | (certain(operators, [writer.name]) - own)
+            if early := [one for one in maps[writer.name] if _may_begin(one, writer, there)]:
+                streamed.add(writer.llm.name)
+                yield _partial(writer, early)
+    for each in operators:
+        yield from _of_scope(each.body, free.union(placeholders(each)))
+
+
+def _partial(writer: _Writer, maps: Sequence[Operator]) -> PartialDecode:
+    """Of maps over different lists those over the first."""
+    first = _over(maps[0])
+    assert first is not None
+    same = [each for each in maps if _over(each) == first]
+    most = max(each.params.max_items for each in same if isinstance(each.params, MapOver))
+    names = tuple(each.name for each in same)
+    parser = writer.parser
+    if parser is None:
+        return PartialDecode(writer.llm.name, first.path, names, most)
+    assert isinstance(parser.params, RegisteredCall)
+    (argument,) = parser.inputs
+    return PartialDecode(writer.llm.name, (), names, most, parser.params.function, argument)
+
+
+def _over(operator: Operator) -> Reference | None:
+    """What a map goes over; None: it is no map, or one over a list that is put together."""
+    params = operator.params
+    if isinstance(params, StagedMap) and params.batch is not None:
+        return None
+    if isinstance(params, MapOver):
+        return params.over if isinstance(params.over, Reference) else None
+    return None
+
+
+def _may_begin(operator: Operator, writer: _Writer, there: frozenset[str]) -> bool:
+    """Whether a map over what the model writes may begin with some of it."""
+    assert isinstance(writer.llm.params, Generation)
+    over = _over(operator)
+    if over is None or operator.after:
+        return False
+    if writer.parser is not None and over.path:
+        return False
+    if writer.parser is None and not _is_list(_at(writer.llm.params.schema, over.path)):
+        return False
+    in_body = {name for each in operator.body for name in needs(each)}
+    return (
+        set(needs(operator)) - {writer.name} <= there
+        and not in_body & {writer.name, writer.llm.name}
+        and all(each.purity != "effect" for each in every(operator.body))
+    )
+
+
+def _at(schema: object, path: Path) -> object:
+    """Return the schema of what is at a path of keys; None: there is no such."""
+    for key in path:
+        properties = schema.get("properties") if isinstance(schema, Mapping) else None
+        if not isinstance(key, str) or not isinstance(properties, Mapping):
+            return None
+        schema = properties.get(key)
+    return schema
+
+
+def _is_list(schema: object) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type") == "array"

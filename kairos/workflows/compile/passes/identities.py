@@ -1,0 +1,170 @@
+"""Leave out operators that give what they are given, unchanged.
+
+Each operator that needs one takes what it is given.
+Such are a format that puts in one value and nothing else, where that is a text, or where it is only
+put into other texts; a filter whose condition is a constant that is true; a branch that always
+takes the same case; and a loop whose result is its own state. What waits for something else, or has
+a value where it failed, stays.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check_templates import templates_of
+from kairos.workflows.compile.graph import in_order
+from kairos.workflows.compile.invalid import OperatorFailed
+from kairos.workflows.compile.operators import (
+    Argument,
+    Branch,
+    Declaration,
+    Filter,
+    Format,
+    Generation,
+    Loop,
+    MapOver,
+    Operator,
+    Reference,
+)
+from kairos.workflows.compile.references import (
+    argument_renamed,
+    inner_arguments,
+    own_arguments,
+    referred,
+    renamed,
+)
+from kairos.workflows.compile.templates import Opaque, Slot, expression, template
+from kairos.workflows.compile.values import as_text
+
+
+class Collapsed(msgspec.Struct, frozen=True):
+    """`into`: per operator that is gone, what stands for it."""
+
+    declaration: Declaration
+    into: Mapping[str, Reference]
+
+
+def collapse(declaration: Declaration) -> Collapsed:
+    """Return a flow without its identities. Idempotent."""
+    collapsing = _Collapsing(declaration)
+    operators = collapsing.scope(declaration.operators)
+    outputs = tuple(
+        msgspec.structs.replace(each, value=argument_renamed(each.value, collapsing.into))
+        for each in declaration.outputs
+    )
+    now = msgspec.structs.replace(declaration, operators=operators, outputs=outputs)
+    return Collapsed(now, collapsing.into)
+
+
+class _Collapsing:
+    def __init__(self, declaration: Declaration) -> None:
+        self.into: dict[str, Reference] = {}
+        self._texts: set[str] = set()  # operators that give texts
+        # Operators that are used otherwise than as they stand in a text, and bodies' results.
+        self._as_values = {each.operator for each in _values_used(declaration)}
+        operators = every(declaration.operators)
+        bodies = [each.params for each in operators if isinstance(each.params, Loop | MapOver)]
+        self._results = {each.result.operator for each in bodies}
+
+    def scope(self, operators: Sequence[Operator]) -> tuple[Operator, ...]:
+        kept = []
+        here = {each.name for each in operators}
+        for each in in_order(operators):
+            operator = renamed(each, self.into)
+            given = self._given(operator)
+            if given is None or (operator.name in self._results and given.operator not in here):
+                kept.append(self._body(operator))
+                if _gives_text(operator):
+                    self._texts.add(operator.name)
+            else:
+                self.into[operator.name] = given
+        return tuple(kept)
+
+    def _given(self, operator: Operator) -> Reference | None:
+        """Return what an operator gives unchanged; None: it is no identity."""
+        if operator.on_error != "fail" or operator.after:
+            return None
+        given = _unchanged(operator)
+        if not isinstance(given, Reference) or operator.name not in self._as_values:
+            return given if isinstance(given, Reference) else None
+        is_text = not isinstance(operator.params, Format) or given.operator in self._texts
+        return given if is_text and not given.path else None
+
+    def _body(self, operator: Operator) -> Operator:
+        params = operator.params
+        if not isinstance(params, Loop | MapOver):
+            return operator
+        changes: dict[str, object] = {"body": self.scope(params.body)}
+        changes["result"] = argument_renamed(params.result, self.into)
+        if isinstance(params, Loop):
+            until = params.until_inputs.items()
+            changes["until_inputs"] = {n: argument_renamed(e, self.into) for n, e in until}
+        changed = msgspec.structs.replace(params, **changes)
+        return msgspec.structs.replace(operator, params=changed)
+
+
+def _unchanged(operator: Operator) -> Argument | None:
+    """Return the argument that an operator gives as it is, or as its text."""
+    params = operator.params
+    if isinstance(params, Format):
+        segments = template(params.template).segments
+        slot = segments[0] if len(segments) == len(operator.inputs) == 1 else None
+        if not isinstance(slot, Slot):
+            return None
+        given = operator.inputs[slot.name]
+        if isinstance(given, Reference):
+            return Reference(given.operator, (*given.path, *slot.path))
+    elif operator.inputs:
+        return None  # where one of these is absent, it is
+    elif isinstance(params, Filter):
+        return params.of if _constant(params.where) else None
+    elif isinstance(params, Branch):
+        on = _constant(params.on)
+        return None if on is None else params.cases.get(as_text(on), params.otherwise)
+    elif isinstance(params, Loop):
+        is_state = params.result == Reference(f"{operator.name}.state")
+        return params.start if is_state and params.until is None else None
+    return None
+
+
+def _constant(source: str) -> object:
+    """Return the value of an expression that needs none; else None."""
+    compiled = expression(source)
+    try:
+        return None if compiled.uses else compiled.value({})
+    except OperatorFailed:
+        return None
+
+
+def _gives_text(operator: Operator) -> bool:
+    params = operator.params
+    if isinstance(params, Generation) and params.schema is not None:
+        return False
+    is_text = operator.on_error != "default" or isinstance(operator.default, str)
+    return is_text and isinstance(params, Format | Generation)
+
+
+def _values_used(declaration: Declaration) -> Iterator[Reference]:
+    """Yield references to what is used otherwise than as it stands in a text."""
+    for output in declaration.outputs:
+        yield from referred(output.value)
+    for operator in every(declaration.operators):
+        in_text = (
+            set(_in_text(operator)) if isinstance(operator.params, Format | Generation) else ()
+        )
+        for key, argument in operator.inputs.items():
+            if key not in in_text or not isinstance(argument, Reference) or argument.path:
+                yield from referred(argument)
+        own = [each for each in own_arguments(operator) if each not in operator.inputs.values()]
+        for argument in (*own, *inner_arguments(operator)):
+            yield from referred(argument)
+
+
+def _in_text(operator: Operator) -> Iterator[str]:
+    """Yield names of its inputs that its templates only put in, whole."""
+    segments = [s for _, source in templates_of(operator) for s in template(source).segments]
+    opaque = {name for each in segments if isinstance(each, Opaque) for name in each.uses}
+    parted = {each.name for each in segments if isinstance(each, Slot) and each.path}
+    if operator.on_error == "fail":
+        yield from (name for name in operator.inputs if name not in opaque and name not in parted)

@@ -1,0 +1,264 @@
+"""The beginning of a prompt is computed while its rest is still found out (Teola's pass 3, prefill
+split).
+
+Of a prompt that ends with what takes long (passages that are searched, another's answer) the part
+before that goes to an engine ahead, as a call that answers one token: so the engine has it in its
+prefix cache when the whole prompt comes, which stays as it is, byte for byte. Engines share blocks
+that another call has just computed, so the call waits for nothing.
+
+Of a prompt in the body of a loop the part that only the number of the round changes (the next
+passage) is computed ahead beside the round before, and that of the first round beside what the loop
+begins with. Where a part is known sooner than another, each of both goes ahead when it is known.
+
+It is done only where it should save something: what the rest waits for takes longer than the call
+ahead; what is computed ahead takes longer than a call costs; and when it comes to it, only if the
+engines have room, and few rows are open (`workflows/execute/prefills.py`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from kairos.workflows.compile.call_shapes import COLUMN_TOKENS
+from kairos.workflows.compile.certainty import certain
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.costs.latency import Latencies
+from kairos.workflows.compile.graph import outputs_need
+from kairos.workflows.compile.operators import (
+    Argument,
+    Asking,
+    Constant,
+    Declaration,
+    Generation,
+    Group,
+    Loop,
+    MapOver,
+    MessageTemplate,
+    Operator,
+    Reference,
+)
+from kairos.workflows.compile.prompts import beginning
+from kairos.workflows.compile.references import needs, placeholders, referred
+from kairos.workflows.compile.template_language import TemplateWork
+from kairos.workflows.compile.templates import Opaque, Slot, Static, template
+from kairos.workflows.compile.values import BYTES_PER_TOKEN
+
+LEAST_TOKENS = 16  # a shorter beginning is in no block of an engine
+MOST_SPLITS = 8  # places of a prompt that are weighed, from its end on
+MOST_ROWS = 4  # that are open, where something goes ahead
+
+_Segment = Static | Slot | Opaque
+_Place = tuple[int, int, _Segment]
+
+
+class PartialPrefill(msgspec.Struct, frozen=True):
+    """A beginning of an LLM operator's prompt, known when one of the operators `beside` begins.
+
+    It has the first `whole` messages, and `segments` of the template of the next one. In a loop's
+    body `beside` are operators of the round before, and of the first round `first_beside`: either
+    may be empty.
+    """
+
+    operator: str
+    params: Generation
+    whole: int
+    segments: int
+    inputs: Mapping[str, Argument]  # that these need
+    beside: frozenset[str]
+    tokens: int  # about
+    loop: str | None = None
+    first_beside: frozenset[str] = frozenset()
+
+    @property
+    def rounds(self) -> frozenset[str]:
+        """Inputs that are the number of the loop's round."""
+        number = Reference(f"{self.loop}.round")
+        return frozenset(name for name, each in self.inputs.items() if each == number)
+
+    def body(self, values: Mapping[str, object]) -> dict[str, object]:
+        """See `prompts.beginning`. Raises OperatorFailed: a value lacks a part."""
+        messages, work = self.params.messages, TemplateWork()
+        filled = [
+            (each.role, template(each.template).render(values, work))
+            for each in messages[: self.whole]
+        ]
+        if self.segments:
+            last = messages[self.whole]
+            text = template(last.template).beginning(self.segments, values, work)
+            filled.append((last.role, text))
+        return beginning(filled)
+
+
+def goes_ahead(rows: int, calls: int, capacity: int) -> bool:
+    """Whether beginnings go while so many rows are open, and so many calls under way or ready:
+    engines, which run `capacity` calls, have room for another beside each."""
+    return rows <= MOST_ROWS and 2 * calls <= capacity
+
+
+def partial_prefills(declaration: Declaration, latencies: Latencies) -> tuple[PartialPrefill, ...]:
+    """Find the beginnings that pay, for operators in an order in which each follows what it needs.
+
+    In bodies of maps and loops only operators count that are certain to be needed. Flows with a
+    group have none: their rows are many. The longest beginning of an operator is its last.
+    """
+    operators = declaration.operators
+    if any(isinstance(each.params, Group) for each in operators):
+        return ()
+    sure = certain(operators, outputs_need(declaration.outputs))
+    found = _Finding(operators, sure, latencies)
+    return tuple(
+        made
+        for each in operators
+        if each.name in sure
+        for llm in _calls(each)
+        for made in found.of(llm, each)
+    )
+
+
+def _calls(operator: Operator) -> Iterator[Operator]:
+    """The LLM operators that are computed with it, whatever the row."""
+    if isinstance(operator.params, Generation):
+        yield operator
+    elif isinstance(operator.params, MapOver | Loop):
+        sure = certain(operator.body, [operator.params.result.operator])
+        yield from (e for e in operator.body if e.name in sure and isinstance(e.params, Generation))
+
+
+class _Finding:
+    def __init__(
+        self, operators: Sequence[Operator], sure: frozenset[str], latencies: Latencies
+    ) -> None:
+        self._sure, self._latencies = sure, latencies
+        self._inside = {e.name: frozenset(one.name for one in every([e])) for e in operators}
+        self._needs = {each.name: needs(each) for each in operators}
+        self._own_us = {each.name: latencies.operator_us(each) for each in operators}
+        # Per operator those that are asked of others, of it and of what it needs.
+        self._asked: dict[str, frozenset[str]] = {}
+        for each in operators:
+            own = (one.name for one in every([each]) if isinstance(one.params, Asking))
+            self._asked[each.name] = self._asked_of(self._needs[each.name]).union(own)
+
+    def of(self, llm: Operator, around: Operator) -> Sequence[PartialPrefill]:
+        """The longest beginning that pays, and shorter ones that are known before it; `around`: it,
+        or the map or loop that it is in."""
+        assert isinstance(llm.params, Generation)
+        places, found = list(_places(llm.params.messages)), list[PartialPrefill]()
+        for count in reversed(self._splits(llm, around, places)):
+            part = self._part(llm, around, places, count)
+            if part is None or not self._pays(part):
+                continue
+            if found and not self._goes_before(part, found[-1]):
+                continue
+            found.append(part)
+        return found[::-1]
+
+    def _part(
+        self, llm: Operator, around: Operator, places: Sequence[_Place], count: int
+    ) -> PartialPrefill | None:
+        assert isinstance(llm.params, Generation)
+        whole, segments, missing = places[count]
+        known = [each for _, _, each in places[:count]]
+        inputs = {name: llm.inputs[name] for each in known for name in _names(each)}
+        tokens = sum(self._tokens(llm, each) for each in known)
+        beside, loop, first = self._beside(llm, around, inputs, missing), None, frozenset[str]()
+        if isinstance(around.params, Loop):
+            loop, first = around.name, beside
+            inside = {*placeholders(around), *(each.name for each in around.body)}
+            waits = not inside.isdisjoint(_waits(llm, missing))
+            own = self._inside[around.name] & self._asked[around.name]
+            beside = own if waits else frozenset()
+        if not beside and not first:
+            return None
+        return PartialPrefill(
+            llm.name, llm.params, whole, segments, inputs, beside, tokens, loop, first
+        )
+
+    def _goes_before(self, part: PartialPrefill, longer: PartialPrefill) -> bool:
+        """Return whether a part is known before a longer one, which then still pays."""
+        costs = self._latencies
+        left_us = (longer.tokens - part.tokens) * costs.prefill_token_us
+        waits, longer_waits = (
+            self._asked_of(e.operator for arg in each.inputs.values() for e in referred(arg))
+            for each in (part, longer)
+        )
+        return waits < longer_waits and left_us >= costs.call_us
+
+    def _splits(self, llm: Operator, around: Operator, places: Sequence[_Place]) -> Sequence[int]:
+        """Before which places a prompt may be split: those that wait for what none before waits
+        for. What is before them is needed whatever the row."""
+        sure = self._sure
+        if isinstance(around.params, Loop):
+            sure |= {placeholders(around)[1]}  # which round it is
+        known: set[str] = set()
+        found = []
+        for at, (_, _, segment) in enumerate(places):
+            waits = _waits(llm, segment)
+            if at and not waits <= known:
+                found.append(at)
+            if not waits <= sure:
+                break
+            known |= waits
+        return found[-MOST_SPLITS:]
+
+    def _beside(
+        self,
+        llm: Operator,
+        around: Operator,
+        inputs: Mapping[str, Argument],
+        missing: _Segment,
+    ) -> frozenset[str]:
+        """What the missing part waits for, and the known one does not."""
+        known = {e.operator for arg in inputs.values() for e in referred(arg)}
+        waits = _waits(llm, missing)
+        if not waits <= self._asked.keys():  # what is in the body waits for all that is around
+            waits |= set(self._needs[around.name])
+        return self._asked_of(waits) - self._asked_of(known)
+
+    def _asked_of(self, names: Iterable[str]) -> frozenset[str]:
+        nothing: frozenset[str] = frozenset()
+        return nothing.union(*(self._asked.get(name, nothing) for name in names))
+
+    def _pays(self, part: PartialPrefill) -> bool:
+        costs = self._latencies
+        computed_us = part.tokens * costs.prefill_token_us
+        if part.tokens < LEAST_TOKENS or computed_us < costs.call_us:
+            return False
+        beside = part.first_beside if part.loop is not None else part.beside
+        waited_us = self._longest_us(beside)
+        if part.loop is not None and part.beside:
+            waited_us = max(waited_us, self._own_us[part.loop])  # a round
+        return waited_us > costs.call_us + computed_us
+
+    def _longest_us(self, beside: frozenset[str]) -> float:
+        """The longest way through what is waited for."""
+        ends: dict[str, float] = {}
+        for name, inside in self._inside.items():
+            before = max((ends.get(each, 0.0) for each in self._needs[name]), default=0.0)
+            ends[name] = before if inside.isdisjoint(beside) else before + self._own_us[name]
+        return max(ends.values(), default=0.0)
+
+    def _tokens(self, llm: Operator, segment: _Segment) -> int:
+        """About; of a value that is not known as much as of a column."""
+        if isinstance(segment, Static):
+            return len(segment.text.encode()) // BYTES_PER_TOKEN
+        argument = llm.inputs[segment.name] if isinstance(segment, Slot) else None
+        return 0 if isinstance(argument, Constant) else COLUMN_TOKENS
+
+
+def _names(segment: _Segment) -> Sequence[str]:
+    """Return the names of the values that a segment needs."""
+    if isinstance(segment, Static):
+        return ()
+    return segment.uses if isinstance(segment, Opaque) else (segment.name,)
+
+
+def _waits(llm: Operator, segment: _Segment) -> set[str]:
+    """The operators that it needs, of which some may be in the body."""
+    return {each.operator for name in _names(segment) for each in referred(llm.inputs[name])}
+
+
+def _places(messages: Sequence[MessageTemplate]) -> Iterator[_Place]:
+    """Each segment: of which message, which of it, and itself."""
+    for at, message in enumerate(messages):
+        for number, segment in enumerate(template(message.template).segments):
+            yield at, number, segment

@@ -1,0 +1,137 @@
+"""What is embedded and ingested goes in stages (Teola's pass 2, stage decomposition).
+
+Texts that are embedded, and then put into a collection, go batch by batch, as many at once as an
+engine is asked for: each batch is ingested as soon as it has its vectors, while others are
+embedded. For a collection that stays a stage has as many texts as are put there at a time, if
+those are more: there each time costs a transaction. An `aggregate` in the place of the ingestion
+puts the parts together, so whoever needs the collection sees no difference. Done where the vectors
+are for the collection alone, and where a failure of either fails the row. Then a collection that
+stays may have a part of the row's passages; to put all there once more adds what is missing.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.operators import (
+    MOST_ITEMS,
+    Aggregate,
+    Argument,
+    Declaration,
+    Embedding,
+    Ingest,
+    Loop,
+    MapOver,
+    Operator,
+    Reference,
+    StagedMap,
+)
+from kairos.workflows.compile.references import inner_arguments, own_arguments, referred
+
+_LONGEST_BASE = 50  # characters of a name that is gone on with
+
+
+def staged(declaration: Declaration) -> Declaration:
+    """Operators stay in an order in which each follows what it needs. Idempotent."""
+    operators = declaration.operators
+    taken = {each.name for each in every(operators)}
+    used = Counter(_used(operators))
+    used.update(e.operator for output in declaration.outputs for e in referred(output.value))
+    return msgspec.structs.replace(declaration, operators=_of_scope(operators, used, taken))
+
+
+def _of_scope(
+    operators: Sequence[Operator], used: Mapping[str, int], taken: set[str]
+) -> tuple[Operator, ...]:
+    """`used`: how often each is referred to; `taken`: names that there are."""
+    pairs = dict(_pairs(operators, used))
+    gone = {embedding.name for embedding in pairs.values()}
+    found: list[Operator] = []
+    for each in operators:
+        if (embedding := pairs.get(each.name)) is not None:
+            found += _stages(embedding, each, taken)
+        elif each.name not in gone:
+            found.append(_inner(each, used, taken))
+    return tuple(found)
+
+
+def _inner(operator: Operator, used: Mapping[str, int], taken: set[str]) -> Operator:
+    params = operator.params
+    if not isinstance(params, Loop | MapOver) or isinstance(params, StagedMap):
+        return operator
+    body = _of_scope(params.body, used, taken)
+    return msgspec.structs.replace(operator, params=msgspec.structs.replace(params, body=body))
+
+
+def _pairs(
+    operators: Sequence[Operator], used: Mapping[str, int]
+) -> Iterator[tuple[str, Operator]]:
+    """By name of an ingestion, the embedding of what it puts in."""
+    by_name = {each.name: each for each in operators}
+    after = {name for each in every(operators) for name in each.after}
+    for each in operators:
+        if not isinstance(each.params, Ingest) or each.on_error != "fail":
+            continue
+        vectors = each.inputs["vectors"]
+        embedding = by_name.get(vectors.operator) if isinstance(vectors, Reference) else None
+        if (
+            embedding is not None
+            and vectors == Reference(embedding.name)
+            and isinstance(embedding.params, Embedding)
+            and embedding.on_error == "fail"
+            and embedding.inputs["texts"] == each.inputs["texts"]
+            and used[embedding.name] == 1
+            and embedding.name not in after
+        ):
+            yield each.name, embedding
+
+
+def _stages(embedding: Operator, ingestion: Operator, taken: set[str]) -> Iterator[Operator]:
+    assert isinstance(embedding.params, Embedding)
+    assert isinstance(ingestion.params, Ingest)
+    stages = fresh(f"{ingestion.name[:_LONGEST_BASE]}_stages", taken)
+    vectors = fresh(f"{embedding.name[:_LONGEST_BASE]}_part", taken)
+    part = fresh(f"{ingestion.name[:_LONGEST_BASE]}_part", taken)
+    texts: Argument = Reference(f"{stages}.item")
+    batch = embedding.params.items
+    if ingestion.params.collection is not None:
+        batch *= -(-ingestion.params.items // batch)  # whole batches of the embedder
+    batch = min(batch, MOST_ITEMS)
+    replace = msgspec.structs.replace
+    body = (
+        replace(embedding, name=vectors, inputs={"texts": texts}, after=()),
+        replace(
+            ingestion, name=part, inputs={"texts": texts, "vectors": Reference(vectors)}, after=()
+        ),
+    )
+    yield Operator(
+        name=stages,
+        params=StagedMap(
+            over=embedding.inputs["texts"],
+            body=body,
+            result=Reference(part),
+            max_items=-(-MOST_ITEMS // batch),
+            batch=batch,
+            declared={stages: ingestion.name, vectors: embedding.name, part: ingestion.name},
+        ),
+        after=tuple(dict.fromkeys((*embedding.after, *ingestion.after))),
+    )
+    yield Operator(name=ingestion.name, params=Aggregate(), inputs={"parts": Reference(stages)})
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """It, or with a number, as no other operator is called."""
+    made, number = name, 1
+    while made in taken:
+        number += 1
+        made = f"{name}{number}"
+    taken.add(made)
+    return made
+
+
+def _used(operators: Sequence[Operator]) -> Iterator[str]:
+    for each in every(operators):
+        for argument in (*own_arguments(each), *inner_arguments(each)):
+            yield from (one.operator for one in referred(argument))

@@ -1,0 +1,115 @@
+"""What an operator does, apart from its name and from how that is written."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.workflows.compile.check_templates import templates_of
+from kairos.workflows.compile.operators import (
+    Argument,
+    Arguments,
+    Batched,
+    Constant,
+    Format,
+    Generation,
+    Input,
+    Loop,
+    MapOver,
+    Operator,
+    Reference,
+)
+from kairos.workflows.compile.references import argument_renamed, placeholders, renamed
+from kairos.workflows.compile.signatures import of_structure
+from kairos.workflows.compile.templates import Opaque, Slot, Static, template
+from kairos.workflows.compile.values import Missing, as_text, part
+
+
+def deterministic(operator: Operator) -> bool:
+    """Whether equal inputs give equal values, in its body too."""
+    return operator.purity == "pure" and all(map(deterministic, operator.body))
+
+
+def structure(operator: Operator) -> str:
+    """A hash: two operators with the same one give the same for every row, fail alike, and are
+    treated alike then. Different ones may be equal all the same (opaque templates)."""
+    how = [operator.on_error, operator.default, operator.retries, operator.after]
+    return of_structure([operator.kind, how, _what(operator)])
+
+
+def template_parts(source: str, inputs: Arguments) -> list[object]:
+    """A template by what it says: constants are part of its text, names are what they stand for."""
+    parts: list[object] = []
+    for segment in template(source).segments:
+        if isinstance(segment, Opaque):
+            return [source, _all(inputs)]
+        piece: object = segment.text if isinstance(segment, Static) else _slot(segment, inputs)
+        if isinstance(piece, str) and parts and isinstance(parts[-1], str):
+            parts[-1] += piece
+        elif piece != "":
+            parts.append(piece)
+    return parts
+
+
+def _what(operator: Operator) -> object:
+    params = operator.params
+    if isinstance(params, Input):
+        return None  # the row, whatever columns it must have
+    if isinstance(params, Format | Generation):
+        written = msgspec.to_builtins(params)
+        texts = [template_parts(source, operator.inputs) for _, source in templates_of(operator)]
+        for key in ("template", "messages"):
+            written.pop(key, None)
+        roles = [each.role for each in params.messages] if isinstance(params, Generation) else []
+        # Engines are asked for a schema's properties in its own order.
+        schema = params.schema if isinstance(params, Generation) else None
+        return [written, roles, texts, msgspec.json.encode(schema).decode()]
+    if isinstance(params, Loop | MapOver):
+        operator = _body_numbered(operator)
+    written = msgspec.to_builtins(operator.params)
+    if isinstance(params, Batched):
+        written.pop("batch", None)  # how many go together changes no value
+    return [written, _all(operator.inputs)]
+
+
+def _slot(slot: Slot, inputs: Arguments) -> object:
+    argument = inputs[slot.name]
+    if isinstance(argument, Constant):
+        try:
+            return as_text(part(argument.value, slot.path))
+        except Missing:
+            pass  # it will fail for every row, and says so there
+    if isinstance(argument, Reference):
+        return [argument.operator, [*argument.path, *slot.path]]
+    return [msgspec.to_builtins(argument), list(slot.path)]
+
+
+def _all(arguments: Mapping[str, Argument]) -> object:
+    return {name: msgspec.to_builtins(argument) for name, argument in arguments.items()}
+
+
+def _body_numbered(operator: Operator) -> Operator:
+    """Its body's operators, and what they refer to, by their places: the names do not count."""
+    params = operator.params
+    assert isinstance(params, Loop | MapOver)
+    here = {name: f"%{at}" for at, name in enumerate(placeholders(operator))}
+    here |= {each.name: f"%body{at}" for at, each in enumerate(params.body)}
+    shell = msgspec.structs.replace(operator, name="%")
+    body = tuple(
+        msgspec.structs.replace(_inner_numbered(each, here), name=here[each.name])
+        for each in params.body
+    )
+    changed = _results_renamed(params, here)
+    return msgspec.structs.replace(shell, params=msgspec.structs.replace(changed, body=body))
+
+
+def _inner_numbered(operator: Operator, names: Mapping[str, str]) -> Operator:
+    inner = renamed(operator, names)
+    return _body_numbered(inner) if inner.body else inner
+
+
+def _results_renamed(params: Loop | MapOver, names: Mapping[str, str]) -> Loop | MapOver:
+    result = argument_renamed(params.result, names)
+    if isinstance(params, MapOver):
+        return msgspec.structs.replace(params, result=result)
+    until = {key: argument_renamed(each, names) for key, each in params.until_inputs.items()}
+    return msgspec.structs.replace(params, result=result, until_inputs=until)

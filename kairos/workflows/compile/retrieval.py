@@ -1,0 +1,277 @@
+"""What operators of retrieval take and give: texts, vectors, collections, passages with scores.
+
+All are JSON. A *vector* is text: base64 of its numbers as little-endian float32, as OpenAI's
+`encoding_format="base64"` gives it; so it takes 16 bytes for three numbers, and stays the same
+wherever it is written down. A *collection of a row* is an object of `texts` and `vectors`; a
+*scored passage* one of `text` and `score`. Vectors and collections of a row that stay with a
+processor have a text in their place (`workflows/compile/held.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from kairos.workflows.compile.held import held_id
+from kairos.workflows.compile.invalid import OperatorFailed
+from kairos.workflows.compile.operators import (
+    MOST_ITEMS,
+    Aggregate,
+    Chunking,
+    Embedding,
+    Ingest,
+    Params,
+    Processing,
+    Rerank,
+    Search,
+)
+from kairos.workflows.compile.passages import passages
+from kairos.workflows.compile.values import type_name
+
+MOST_CHARACTERS = 16 << 20  # of the texts of one operator together
+MOST_VECTOR_CHARACTERS = 64 << 20  # of its vectors
+MOST_DIMENSIONS = 65_536
+
+
+def arguments_of(params: Params) -> tuple[str, ...]:
+    """The names that an operator's inputs must have, where its kind says which."""
+    match params:
+        case Chunking():
+            return ("text",)
+        case Aggregate():
+            return ("parts",)
+        case Embedding():
+            return ("texts",)
+        case Ingest():
+            return ("texts", "vectors")
+        case Search(collection=None):
+            return ("vectors", "collection")
+        case Search():
+            return ("vectors",)
+        case Rerank():
+            return ("query", "passages")
+    return ()
+
+
+def settings(params: Processing) -> dict[str, object]:
+    """What a processor is told beside the arguments and the model."""
+    match params:
+        case Embedding():
+            return {"batch": params.items}
+        case Rerank(top_k=top_k):
+            return {"top_k": top_k, "batch": params.items}
+        case Search(top_k=top_k, collection=None):
+            return {"top_k": top_k}
+        case Search(top_k=top_k, collection=name):
+            return {"top_k": top_k, "collection": name}
+        case Ingest(collection=None):
+            return {}
+        case Ingest(collection=name):
+            return {"collection": name}
+
+
+def is_passing(params: Params) -> bool:
+    """Whether its values are large, and only there to be searched: vectors, a row's collection."""
+    return isinstance(params, Embedding) or is_of_row(params)
+
+
+def is_of_row(params: Params) -> bool:
+    """Return whether it makes a collection of this row alone."""
+    return isinstance(params, Ingest) and params.collection is None
+
+
+def vectors_bytes(value: object) -> int:
+    """About what embed's value takes in memory."""
+    vectors = value if isinstance(value, list) else [value]
+    return sum(len(each) for each in vectors if isinstance(each, str))
+
+
+def chunked(params: Chunking, text: object) -> list[str]:
+    """Raises OperatorFailed: it is neither a text nor a list of texts, or gives too many."""
+    found: list[str] = []
+    characters = 0
+    for each in _texts("text", text):
+        for passage in passages(each, params.size, params.overlap):
+            found.append(passage)
+            characters += len(passage)
+            if len(found) > MOST_ITEMS:
+                raise OperatorFailed(
+                    f"it gives more than {MOST_ITEMS} passages: make `size` larger"
+                )
+            if characters > MOST_CHARACTERS:
+                raise OperatorFailed(
+                    f"its passages have more than {MOST_CHARACTERS} characters together: make "
+                    "`overlap` smaller"
+                )
+    return found
+
+
+def aggregated(parts: object) -> object:
+    """One collection of this row, of those that there are; or what was put into one that stays."""
+    if isinstance(parts, list) and all(map(_is_count, parts)) and parts:
+        return {"collection": parts[0]["collection"], "count": sum(e["count"] for e in parts)}
+    found = _parts(parts)
+    if len(found) == 1:
+        return found[0]
+    if any(held_id(each) for each in found):
+        return found  # whoever searches takes parts, too
+    return {key: [each for one in found for each in one[key]] for key in ("texts", "vectors")}
+
+
+def _is_count(part: object) -> bool:
+    return isinstance(part, Mapping) and part.keys() == {"collection", "count"}
+
+
+def flat_parts(arguments: Mapping[str, object]) -> Mapping[str, object]:
+    """Of a search in collections of a row: where one of several has parts that stay (`aggregated`),
+    these among the others."""
+    collection = arguments["collection"]
+    if not isinstance(collection, list) or not any(map(_are_held, collection)):
+        return arguments
+    nested = (each if _are_held(each) else (each,) for each in collection)
+    return {**arguments, "collection": [part for parts in nested for part in parts]}
+
+
+def _are_held(parts: object) -> bool:
+    return isinstance(parts, list) and any(held_id(each) for each in parts)
+
+
+def check_arguments(params: Processing, arguments: Mapping[str, object]) -> None:
+    """Raises OperatorFailed: one is not what the kind takes."""
+    match params:
+        case Embedding():
+            _texts("texts", arguments["texts"])
+        case Ingest():
+            _pairs(arguments)
+        case Search():
+            _vectors("vectors", arguments["vectors"])
+            if params.collection is None:
+                _parts(arguments["collection"])
+        case Rerank():
+            if not isinstance(arguments["query"], str):
+                raise OperatorFailed(f"`query` is a {type_name(arguments['query'])}, not a text")
+            _texts("passages", _texts_within(arguments["passages"]))
+
+
+def without_asking(params: Processing, arguments: Mapping[str, object]) -> list[object] | None:
+    """What checked arguments give if nothing need be asked for it, since there is nothing to embed,
+    search for, search in or rank; None: it must be asked."""
+    match params:
+        case Embedding():
+            return [] if arguments["texts"] == [] else None
+        case Search(collection=None):
+            parts = _parts_of(arguments["collection"])
+            texts = any(held_id(each) or each["texts"] for each in parts)
+            return None if texts and arguments["vectors"] != [] else []
+        case Search():
+            return [] if arguments["vectors"] == [] else None
+        case Rerank():
+            return [] if arguments["passages"] == [] else None
+    return None
+
+
+def check_answer(params: Processing, arguments: Mapping[str, object], answer: object) -> None:
+    """Whether a processor gave what was asked for. Raises OperatorFailed."""
+    match params:
+        case Embedding():
+            texts = arguments["texts"]
+            if isinstance(answer, str) != isinstance(texts, str):
+                raise OperatorFailed("the vector of a text is one, those of a list are a list")
+            found = _vectors("the answer", answer)
+            if isinstance(texts, list) and len(found) != len(texts):
+                raise OperatorFailed(f"there are {len(found)} vectors of {len(texts)} texts")
+        case Ingest():
+            if not isinstance(answer, Mapping):
+                raise OperatorFailed(f"a collection is a {type_name(answer)}, not an object")
+            if params.collection is None:
+                _pairs(answer)
+        case Search() | Rerank():
+            _check_scored(answer, params.top_k)
+
+
+def _texts(name: str, value: object) -> Sequence[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list):
+        raise OperatorFailed(f"`{name}` is a {type_name(value)}, not a text or a list of texts")
+    if len(texts) > MOST_ITEMS:
+        raise OperatorFailed(f"`{name}` has {len(texts)} texts, {MOST_ITEMS} at most")
+    for each in texts:
+        if not isinstance(each, str):
+            raise OperatorFailed(f"`{name}` has a {type_name(each)} in it, which is no text")
+    if sum(map(len, texts)) > MOST_CHARACTERS:
+        raise OperatorFailed(f"`{name}` has more than {MOST_CHARACTERS} characters")
+    return texts
+
+
+def _texts_within(passages: object) -> object:
+    """Of texts, or of objects with a `text`, as search and rerank give them."""
+    if not isinstance(passages, list):
+        return passages
+    return [each.get("text") if isinstance(each, Mapping) else each for each in passages]
+
+
+def _vectors(name: str, value: object) -> Sequence[str]:
+    """Whether they are vectors as far as lengths tell; whoever reads the numbers sees more."""
+    vectors = [value] if isinstance(value, str) else value
+    if not isinstance(vectors, list) or not all(isinstance(each, str) for each in vectors):
+        raise OperatorFailed(f"`{name}`: a vector is a text, as embed gives it, or a list of such")
+    lengths = {len(each) for each in vectors if held_id(each) is None}
+    if len(lengths) > 1:
+        raise OperatorFailed(f"`{name}` has vectors of different lengths: of several models?")
+    if len(vectors) > MOST_ITEMS or sum(lengths) * len(vectors) > MOST_VECTOR_CHARACTERS:
+        raise OperatorFailed(
+            f"`{name}` has {len(vectors)} vectors: {MOST_ITEMS}, and {MOST_VECTOR_CHARACTERS} "
+            "characters of base64, at most"
+        )
+    if lengths and not 8 <= lengths.pop() <= MOST_DIMENSIONS * 6:
+        raise OperatorFailed(f"`{name}`: a vector has 1 to {MOST_DIMENSIONS} numbers")
+    return vectors
+
+
+def _pairs(value: Mapping[str, object]) -> None:
+    texts = _texts("texts", value.get("texts"))
+    if held_id(value.get("vectors")):
+        return  # the processor that has them counts them
+    vectors = _vectors("vectors", value.get("vectors"))
+    if len(texts) != len(vectors):
+        raise OperatorFailed(f"there are {len(texts)} texts and {len(vectors)} vectors")
+
+
+def _parts_of(collection: Any) -> list[Any]:
+    """Of a collection of this row: itself, or a list of its parts."""
+    return collection if isinstance(collection, list) else [collection]
+
+
+def _parts(collection: object) -> Sequence[Any]:
+    """The same, looked at as a whole. Raises OperatorFailed: it is no collection."""
+    parts = _parts_of(collection)
+    if len(parts) > MOST_ITEMS:
+        raise OperatorFailed(f"`collection` has {len(parts)} parts, {MOST_ITEMS} at most")
+    for each in parts:
+        if held_id(each):
+            continue
+        if not isinstance(each, Mapping):
+            raise OperatorFailed(
+                f"`collection` is a {type_name(collection)}, not what ingest gives, or a list of it"
+            )
+        _pairs(each)
+    return parts
+
+
+def _check_scored(answer: object, top_k: int) -> None:
+    if not isinstance(answer, list):
+        raise OperatorFailed(f"the answer is a {type_name(answer)}, not a list of passages")
+    if len(answer) > top_k:
+        raise OperatorFailed(f"the answer has {len(answer)} passages, {top_k} at most were asked")
+    for each in answer:
+        text = each.get("text") if isinstance(each, Mapping) else None
+        score = each.get("score") if isinstance(each, Mapping) else None
+        if not isinstance(text, str) or not _is_finite(score):
+            raise OperatorFailed("a passage of the answer is no object of `text` and `score`")
+
+
+def _is_finite(score: object) -> bool:
+    """Whether it is a number, and one that a float holds: no other can be compared, or written."""
+    try:
+        return isinstance(score, int | float) and isfinite(score)
+    except OverflowError:
+        return False

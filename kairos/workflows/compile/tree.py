@@ -1,0 +1,135 @@
+"""The templated radix tree of a flow: what the prompts of its LLM operators have in common from
+their beginnings on, before any row is known (Helium, section 5 and appendix A, algorithm 2).
+
+A node has a stretch of a prompt, and whose prompts end there; the path from the root to it is all
+that lies before. What operators need of each other is not kept here: the graph says it.
+
+Deviations: the tree is one for all workers, since which instance a call goes to is decided when it
+is ready. Texts part at characters, not at tokens, for the tokenizer is the engine's; sizes count
+bytes. An operator is a leaf by its name, whatever ends there with it.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from kairos.workflows.compile.prompts import Computed, Hole, Piece, Prompt, Speaker, Text, joined
+
+
+class PrefixNode:
+    """A stretch that all prompts below have, and no longer one. The root has none."""
+
+    __slots__ = ("before", "behind", "operators", "pieces")
+
+    def __init__(self, pieces: Prompt, before: "PrefixNode | None") -> None:
+        self.pieces = pieces
+        self.before = before
+        self.behind: dict[object, PrefixNode] = {}  # by what they begin with
+        self.operators: list[str] = []  # whose prompts end here
+
+    def below(self) -> Iterator[str]:
+        """Operators whose prompts have it."""
+        look = [self]
+        while look:
+            node = look.pop()
+            yield from node.operators
+            look.extend(reversed(node.behind.values()))
+
+
+class PromptTree:
+    """Built once, of prompts by operator; it does not change afterwards."""
+
+    def __init__(self, prompts: Mapping[str, Prompt]) -> None:
+        self.root = PrefixNode((), None)
+        self._leaf: dict[str, PrefixNode] = {}
+        for operator, prompt in prompts.items():
+            self._add(operator, prompt)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        return tuple(self._leaf)
+
+    def path(self, operator: str) -> tuple[PrefixNode, ...]:
+        """The nodes of its prompt, from its beginning."""
+        found = [self._leaf[operator]]
+        while (before := found[-1].before) is not None:
+            found.append(before)
+        return tuple(reversed(found))[1:]
+
+    def prompt(self, operator: str) -> Prompt:
+        """As it was put in."""
+        return joined([piece for node in self.path(operator) for piece in node.pieces])
+
+    def nodes(self) -> Iterator[tuple[PrefixNode, int]]:
+        """All but the root, each before those behind it, with how many are before it."""
+        look = [(node, 0) for node in reversed(self.root.behind.values())]
+        while look:
+            node, depth = look.pop()
+            yield node, depth
+            look.extend((each, depth + 1) for each in reversed(node.behind.values()))
+
+    def _add(self, operator: str, prompt: Prompt) -> None:
+        """Down as far as a node begins alike; one that does in part is split."""
+        node, left = self.root, prompt
+        while left:
+            behind = node.behind.get(_key(left[0]))
+            if behind is None:
+                new = PrefixNode(left, node)
+                node.behind[_key(left[0])] = new
+                node, left = new, ()
+                break
+            same, ours, left = _parted(behind.pieces, left)
+            if ours:
+                behind = _split(behind, same, ours)
+            node = behind
+        node.operators.append(operator)
+        self._leaf[operator] = node
+
+
+def _split(node: PrefixNode, above: Prompt, below: Prompt) -> PrefixNode:
+    """The node becomes its lower part; returns the upper one."""
+    assert node.before is not None
+    upper = PrefixNode(above, node.before)
+    node.before.behind[_key(above[0])] = upper
+    node.pieces, node.before = below, upper
+    upper.behind[_key(below[0])] = node
+    return upper
+
+
+def _parted(one: Prompt, other: Prompt) -> tuple[Prompt, Prompt, Prompt]:
+    """What both begin with, and what is left of each. Texts side by side are one in both."""
+    for at, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a == b:
+            continue
+        if isinstance(a, Text) and isinstance(b, Text) and a.text[0] == b.text[0]:
+            same = _same_characters(a.text, b.text)
+            both = (*one[:at], Text(a.text[:same]))
+            return both, _rest(a, same, one[at + 1 :]), _rest(b, same, other[at + 1 :])
+        return one[:at], one[at:], other[at:]
+    least = min(len(one), len(other))
+    return one[:least], one[least:], other[least:]
+
+
+def _rest(text: Text, taken: int, behind: Prompt) -> Prompt:
+    left = text.text[taken:]
+    return (Text(left), *behind) if left else behind
+
+
+def _same_characters(a: str, b: str) -> int:
+    for at, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return at
+    return min(len(a), len(b))
+
+
+def _key(piece: Piece) -> object:
+    return ("text", piece.text[0]) if isinstance(piece, Text) else piece
+
+
+def size_bytes(piece: Piece, holes: Mapping[str, int]) -> int:
+    """`holes`: bytes of what fills them, by label; one that is not known counts nothing."""
+    match piece:
+        case Text(text=text):
+            return len(text.encode())
+        case Hole(label=label) | Computed(label=label):
+            return holes.get(label, 0)
+        case Speaker():
+            return 0

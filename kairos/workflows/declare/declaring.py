@@ -1,0 +1,293 @@
+"""`Flow`: a workflow declared in Python. Nothing runs, and nothing is read or written."""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+
+from kairos.workflows.compile.invalid import InvalidFlow
+from kairos.workflows.compile.operators import (
+    ENGINE_RETRIES,
+    Branch,
+    Constant,
+    Data,
+    Declaration,
+    Filter,
+    Format,
+    Generation,
+    Group,
+    Input,
+    Loop,
+    MapOver,
+    MessageTemplate,
+    OnCut,
+    OnError,
+    Operator,
+    Output,
+    Parse,
+    Purity,
+    Reference,
+    RegisteredCall,
+    Role,
+)
+from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
+from kairos.workflows.compile.rewriting import Rewriting, rewritten
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.declare.operand import Operand, argument, json_schema, used_by
+from kairos.workflows.declare.retrieval import RetrievalOperators
+
+_UNSET = object()
+
+
+class Flow(RetrievalOperators):
+    """A declared workflow. Each method adds an operator, and returns what it will give. Keyword
+    arguments bind the names in templates; `inputs` does so for a name that is a parameter here.
+    `model`, `max_tokens`, `temperature`, `on_cut`: of LLM calls that say nothing else. `passes`: of
+    its own.
+
+    Raises InvalidFlow, from any method: what is said cannot be. More is checked by `compile`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        on_cut: OnCut = "error",
+        functions: Functions | None = None,
+        passes: Sequence[Rewriting] = (),
+    ) -> None:
+        super().__init__()
+        self.name, self._passes, self.functions = name, passes, functions or Functions()
+        self._model, self._max_tokens, self._temperature = model, max_tokens, temperature
+        self._on_cut = on_cut
+        self._outputs: list[Output] = []
+
+    @property
+    def declaration(self) -> Declaration:
+        assert len(self._scopes) == 1, "within a body"
+        operators, outputs = tuple(self._scopes[0]), tuple(self._outputs)
+        return rewritten(Declaration(self.name, operators, outputs), self._passes)
+
+    def compile(self, passes: Passes | None = None, *, revision: str = "") -> Plan:
+        """Raises InvalidFlow: it cannot be run; says where, and what would be right."""
+        return compile_plan(self.declaration, passes, revision=revision)
+
+    def input(self, name: str, *, columns: Sequence[str] = ()) -> Operand:
+        """The row. `columns`: those that it must have beside those that templates name."""
+        return self._add(name, Input(tuple(columns)))
+
+    def data(self, name: str, value: object) -> Operand:
+        """The same JSON value for every row."""
+        constant = argument(self, name, value)
+        if isinstance(constant, Constant):
+            return self._add(name, Data(constant.value))
+        raise InvalidFlow(name, "data is a constant, not what an operator gives")
+
+    def format(
+        self,
+        name: str,
+        template: str,
+        *,
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """A text made of others."""
+        return self._add(name, Format(template), inputs, bound)
+
+    def llm(
+        self,
+        name: str,
+        prompt: str | Sequence[tuple[Role, str]],
+        *,
+        system: str | None = None,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        schema: object = None,
+        on_cut: OnCut | None = None,
+        parse: Parse = "strict",
+        retries: int = ENGINE_RETRIES,
+        on_error: OnError = "fail",
+        default: object = None,
+        after: Sequence[Operand] = (),
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """A chat completion, of a prompt or of messages (role and template). Its value is a text,
+        or with `schema` (JSON Schema, a Pydantic model, a msgspec or data class) JSON. `parse`:
+        lenient takes it out of fences and prose, too."""
+        messages: list[tuple[Role, str]] = [("system", system)] if system is not None else []
+        messages += [("user", prompt)] if isinstance(prompt, str) else list(prompt)
+        heat = self._temperature if temperature is None else temperature
+        params = Generation(
+            messages=tuple(MessageTemplate(role, text) for role, text in messages),
+            model=model or self._model,
+            max_tokens=max_tokens or self._max_tokens,
+            temperature=heat,
+            top_p=top_p,
+            seed=seed,
+            stop=tuple(stop),
+            schema=json_schema(name, schema),
+            on_cut=on_cut or self._on_cut,
+            parse=parse,
+        )
+        return self._add(
+            name,
+            params,
+            inputs,
+            bound,
+            after=after,
+            on_error=on_error,
+            default=default,
+            retries=retries,
+        )
+
+    def call(
+        self,
+        name: str,
+        function: Callable[..., object] | str,
+        *,
+        purity: Purity | None = None,
+        version: str = "",
+        batched: bool = False,
+        batch: int | None = None,
+        partial: bool = False,
+        retries: int = 0,
+        on_error: OnError = "fail",
+        default: object = None,
+        after: Sequence[Operand] = (),
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """A Python function, with its arguments by name. One that is not registered yet is, with
+        the purity that is said here; none is said: `effect`. `batched`: calls that wait go
+        together, `batch` at most; the function gets each argument as a list, and returns one.
+        `partial`: it gives a list of parts of a text, and may be called on a prefix of what a model
+        writes: all parts but the last go to a `map` or `embed` at once."""
+        function = self.functions.known_as(function, purity or "effect", version, batched=batched)
+        known = self.functions[function]
+        if purity not in (None, known.purity):
+            raise InvalidFlow(name, f"'{function}' is registered as {known.purity}")
+        params = RegisteredCall(
+            function, known.purity, known.version, known.batched, batch, partial
+        )
+        return self._add(
+            name,
+            params,
+            inputs,
+            bound,
+            after=after,
+            on_error=on_error,
+            default=default,
+            retries=retries,
+        )
+
+    def filter(
+        self,
+        name: str,
+        of: Operand,
+        where: str,
+        *,
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """`of` where the expression is true. Elsewhere there is nothing: operators that need it
+        have no value either, and a row without any output is left out of the table."""
+        params = Filter(where, argument(self, name, of))
+        return self._add(name, params, inputs, bound)
+
+    def branch(
+        self,
+        name: str,
+        on: str,
+        cases: Mapping[str, object],
+        *,
+        otherwise: object = _UNSET,
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """The case that the expression names; the others are not computed for its sake."""
+        params = Branch(
+            on,
+            {case: argument(self, name, value) for case, value in cases.items()},
+            None if otherwise is _UNSET else argument(self, name, otherwise),
+        )
+        return self._add(name, params, inputs, bound)
+
+    def loop(
+        self,
+        name: str,
+        start: object,
+        body: Callable[..., Operand],
+        *,
+        max_rounds: int,
+        until: str | None = None,
+        **bound: object,
+    ) -> Operand:
+        """`body` of its own result, at first of `start`, until the expression `until` is true of
+        `state`, the latest result; it knows `round`, from 0 on, and the body's operators by their
+        names. A `body` with a second parameter has the round, too."""
+        number, operators, result = self._body(name, ("state", "round"), body)
+        within = {each.name: Operand(self, Reference(each.name)) for each in operators}
+        known = {**within, "state": result, "round": number, **bound}
+        until_inputs = used_by(self, name, until, known)
+        params = Loop(
+            argument(self, name, start),
+            operators,
+            result.reference,
+            max_rounds,
+            until,
+            until_inputs,
+        )
+        return self._add(name, params)
+
+    def map(
+        self,
+        name: str,
+        over: Operand,
+        body: Callable[..., Operand],
+        *,
+        max_items: int = 1_000,
+    ) -> Operand:
+        """`body` of each item of a list (and its position, if it has a second parameter); the
+        results are a list in the same order."""
+        _, operators, result = self._body(name, ("item", "index"), body)
+        params = MapOver(argument(self, name, over), operators, result.reference, max_items)
+        return self._add(name, params)
+
+    def group(
+        self,
+        name: str,
+        by: str,
+        value: Operand,
+        *,
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """Rows with the same key together: `key`, and `items`, their values in order of the rows.
+        What follows from it is computed once a group, after all rows."""
+        params = Group(by, argument(self, name, value))
+        return self._add(name, params, inputs, bound)
+
+    def output(self, column: str, value: object) -> None:
+        """A column of the table that comes out."""
+        self._outputs.append(Output(column, argument(self, f"output {column}", value)))
+
+    def _body(
+        self, name: str, names: tuple[str, str], body: Callable[..., Operand]
+    ) -> tuple[Operand, tuple[Operator, ...], Operand]:
+        first, second = (Operand(self, Reference(f"{name}.{each}")) for each in names)
+        self._scopes.append([])
+        parameters = signature(body).parameters.values()
+        wanted = sum(each.default is Parameter.empty for each in parameters)
+        try:
+            result = body(*(first, second)[:wanted])
+        finally:
+            operators = self._scopes.pop()
+        if not isinstance(result, Operand):
+            raise InvalidFlow(name, "its body returns what one of its operators gives", key="body")
+        return second, tuple(operators), result

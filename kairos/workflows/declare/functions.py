@@ -1,0 +1,212 @@
+"""Python functions that flows may call, by name, with their purity declared."""
+
+from collections.abc import Callable, Iterator, Mapping
+from inspect import isawaitable
+from typing import TypeVar
+
+import msgspec
+
+from kairos.core.errors import KairosError, SetupError
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.operators import (
+    Declaration,
+    Loop,
+    MapOver,
+    Operator,
+    Purity,
+    RegisteredCall,
+)
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.values import NotJson, copied, plain
+from kairos.workflows.declare.sources import digest_of
+
+_Callable = TypeVar("_Callable", bound=Callable[..., object])
+
+
+class RegisteredFunction(msgspec.Struct, frozen=True):
+    """A function that is called with its arguments by name, JSON values, and returns one.
+
+    A batched one gets each argument as a list, with an element for each call, and returns a list.
+    """
+
+    function: Callable[..., object]
+    purity: Purity
+    version: str
+    batched: bool = False
+
+    def call(self, arguments: Mapping[str, object]) -> object:
+        """Call the function with copies of the arguments, so that it cannot change anyone else's.
+
+        Returns:
+            A JSON value that nobody else has; or an awaitable of what is to become one by `given`.
+
+        Raises:
+            FunctionFailed: the function raised anything, SystemExit included, or gave no JSON.
+            KairosError: the function raised that.
+        """
+        try:
+            value = self.function(**copied(arguments))
+        except KairosError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it ends its row, not what runs it
+            raise FunctionFailed(said_of(error)) from None
+        return value if isawaitable(value) else given(value)
+
+    def call_alone(self, arguments: Mapping[str, object]) -> object:
+        """Call the function for one call, whether it takes several at once or not.
+
+        Raises: as `call`.
+        """
+        if not self.batched:
+            return self.call(arguments)
+        values = self.call({name: [value] for name, value in arguments.items()})
+        return values[0] if isinstance(values, list) and len(values) == 1 else values
+
+
+class FunctionFailed(Exception):
+    """A function has no value for its row. The message has the function's own words."""
+
+
+def given(value: object) -> object:
+    """Return what a function gave as a JSON value that nobody else has.
+
+    Raises:
+        FunctionFailed: JSON has no such value.
+    """
+    try:
+        return plain(value)
+    except NotJson as error:
+        raise FunctionFailed(f"what the function gave is not JSON: {error}") from None
+    except BaseException as error:  # noqa: BLE001 - a property of the value, say, may raise anything
+        raise FunctionFailed(f"what the function gave is not JSON: {said_of(error)}") from None
+
+
+def said_of(error: BaseException) -> str:
+    """Return an error's type and own words, as a text that can be written anywhere."""
+    try:
+        words = str(error)
+    except BaseException:  # noqa: BLE001 - a user's `__str__` may raise anything
+        words = ""
+    said = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    return said.encode(errors="backslashreplace").decode()
+
+
+class Functions:
+    """The functions of whoever runs a flow. A flow itself carries no code: it names these.
+
+    `pure`: equal arguments, equal results, and nothing else happens; so equal calls are made once,
+    and results are kept. `sampled`: results differ, but nothing else happens. `effect`: something
+    happens; such a call is never merged, and made again only after a crash or with `retries`.
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, RegisteredFunction] = {}
+        self.passes: list[Callable[[Declaration], Declaration]] = []  # of flows that are served
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __getitem__(self, name: str) -> RegisteredFunction:
+        """Raises SetupError: no function has this name."""
+        if name not in self._by_name:
+            known = ", ".join(sorted(self._by_name)) or "none"
+            raise SetupError(f"no function '{name[:256]}' is registered; there are: {known}")
+        return self._by_name[name]
+
+    def register(
+        self,
+        function: Callable[..., object],
+        *,
+        purity: Purity,
+        version: str = "",
+        name: str | None = None,
+        batched: bool = False,
+    ) -> str:
+        """Return its name, by default the function's own. It may be registered again.
+
+        With `batched`, calls that wait go together: the function gets each argument as a list, with
+        an element for each call, and returns a list of their values.
+
+        Raises:
+            SetupError: another one has this name.
+        """
+        known = name or function.__name__
+        new = RegisteredFunction(function, purity, version, batched)
+        if self._by_name.setdefault(known, new) != new:
+            raise SetupError(
+                f"two functions are called '{known}', or one is declared in two ways; give another "
+                "`name`"
+            )
+        return known
+
+    def known_as(
+        self,
+        function: Callable[..., object] | str,
+        purity: Purity,
+        version: str,
+        *,
+        batched: bool = False,
+    ) -> str:
+        """Its name. One that is not registered yet is, as is said here."""
+        if isinstance(function, str):
+            return function
+        known = (name for name, each in self._by_name.items() if each.function is function)
+        return next(known, None) or self.register(
+            function, purity=purity, version=version, batched=batched
+        )
+
+    def versioned(self, declaration: Declaration) -> Declaration:
+        """Return the same flow, in which calls that name no version have a digest of the code.
+
+        Constants of modules count as they are now.
+        """
+        digests: dict[str, str] = {}
+
+        def versioned(operator: Operator) -> Operator:
+            params = operator.params
+            if isinstance(params, RegisteredCall) and not params.version:
+                name = params.function
+                if name not in digests:
+                    digests[name] = digest_of(self[name].function)
+                params = msgspec.structs.replace(params, version=f"source {digests[name]}")
+            elif isinstance(params, Loop | MapOver):
+                params = msgspec.structs.replace(params, body=tuple(map(versioned, params.body)))
+            return msgspec.structs.replace(operator, params=params)
+
+        operators = tuple(map(versioned, declaration.operators))
+        return msgspec.structs.replace(declaration, operators=operators)
+
+    def pure(self, function: _Callable) -> _Callable:
+        self.register(function, purity="pure")
+        return function
+
+    def effect(self, function: _Callable) -> _Callable:
+        self.register(function, purity="effect")
+        return function
+
+    def rewrites(self, function: _Callable) -> _Callable:
+        """Have a pass of your own rewrite each flow that is served with these functions."""
+        self.passes.append(function)  # type: ignore[arg-type]
+        return function
+
+    def check(self, plan: Plan) -> None:
+        """Raises SetupError: the plan calls one that is not here, or takes it for purer than it is,
+        or for another version, or for one that takes several calls at once where it does not."""
+        for operator in every(plan.declaration.operators):
+            params = operator.params
+            if not isinstance(params, RegisteredCall):
+                continue
+            known = self[params.function]
+            declared = (params.purity, params.version)
+            if declared != (known.purity, known.version):
+                raise SetupError(
+                    f"operator '{operator.name}' calls '{params.function}' as {declared[0]}, "
+                    f"version '{declared[1]}'; it is registered as {known.purity}, version "
+                    f"'{known.version}'"
+                )
+            if params.is_batched != known.batched:
+                takes = "several calls at once" if known.batched else "one call at a time"
+                raise SetupError(
+                    f"operator '{operator.name}': '{params.function}' is registered as taking "
+                    f"{takes}: declare `batched` alike"
+                )

@@ -1,0 +1,144 @@
+"""Flows as YAML: the same operators, and errors that name the line and what would be right.
+
+    flow: reports
+    operators:
+      doc: {kind: input}
+      summarise:
+        kind: llm
+        prompt: "Summarise: {{ doc.text }}"
+        max_tokens: 200
+    outputs:
+      summary: summarise
+
+A name in a template that nothing under `inputs` binds is the operator of that name. Files hold no
+code: `call` names functions that whoever runs the flow has registered.
+"""
+
+from difflib import get_close_matches
+from typing import TypeVar
+
+import msgspec
+
+from kairos.core.errors import InvalidFile
+from kairos.workflows.compile.check import check
+from kairos.workflows.compile.invalid import InvalidFlow
+from kairos.workflows.compile.operators import Declaration, Operator, Output
+from kairos.workflows.compile.query_settings import check_settable
+from kairos.workflows.declare.yaml_entries import KINDS, NOT_YET, Defaults, FlowEntry, OperatorEntry
+from kairos.workflows.declare.yaml_nodes import Document, Where, read_document, read_json_document
+from kairos.workflows.declare.yaml_operators import Scope, argument_of, bind, params_of
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+def read_yaml(text: str, name: str = "flow.yaml") -> Declaration:
+    """A flow, checked.
+
+    Raises:
+        InvalidFile: it cannot be run; says where, and what would be right.
+    """
+    return _File(read_document(text, name), name).declaration()
+
+
+def read_json(text: str, name: str) -> Declaration:
+    """The same flow as JSON, as a program writes it. Raises InvalidFile."""
+    return _File(read_json_document(text, name), name).declaration()
+
+
+class _File:
+    def __init__(self, document: Document, name: str) -> None:
+        self._document, self._name = document, name
+        self._places: dict[str, Where] = {}  # of operators
+        self._defaults = Defaults()
+
+    def declaration(self) -> Declaration:
+        top = self._struct(FlowEntry, self._document.value, ())
+        self._defaults = self._struct(Defaults, top.defaults, ("defaults",))
+        try:
+            operators = self._operators(top.operators, ("operators",), Scope(top.operators))
+            outputs = tuple(
+                Output(column, argument_of(None, "outputs", value))
+                for column, value in top.outputs.items()
+            )
+            declaration = Declaration(top.flow, operators, outputs, tuple(top.settable))
+            check(declaration)
+            check_settable(declaration)
+        except InvalidFlow as error:
+            raise InvalidFile(self._name, str(error), line=self._line(error)) from error
+        return declaration
+
+    def _operators(
+        self, entries: dict[str, object], where: Where, scope: Scope
+    ) -> tuple[Operator, ...]:
+        found = []
+        for name, entry in entries.items():
+            self._places.setdefault(name, (*where, name))
+            found.append(self._operator(name, entry, (*where, name), scope))
+        return tuple(found)
+
+    def _operator(self, name: str, value: object, where: Where, scope: Scope) -> Operator:
+        entry = self._struct(self._kind(name, value, where), value, where)
+        body = getattr(entry, "body", None)
+        inner = scope.within(name, entry, body) if body is not None else scope
+        operators = self._operators(body, (*where, "body"), inner) if body is not None else ()
+        params = params_of(name, entry, operators, (scope, inner), self._defaults)
+        retries = getattr(entry, "retries", 0)
+        if retries is None:
+            retries = 0 if entry.kind == "call" else self._defaults.retries
+        return Operator(
+            name=name,
+            params=params,
+            inputs=bind(name, entry, params, scope),
+            after=tuple(entry.after),
+            on_error=getattr(entry, "on_error", "fail"),
+            default=getattr(entry, "default", None),
+            retries=retries,
+        )
+
+    def _kind(self, name: str, value: object, where: Where) -> type[OperatorEntry]:
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if isinstance(kind, str) and kind in KINDS:
+            return KINDS[kind]
+        known = ", ".join(KINDS)
+        problem = f"operator '{name[:100]}' has no kind; there are {known}"
+        if kind in NOT_YET:
+            problem = f"operator '{name[:100]}': kind '{kind}' is not here yet; there are {known}"
+        elif kind == "output":
+            problem = f"operator '{name[:100]}': what comes out stands under `outputs:` at the top"
+        elif kind is not None:
+            near = get_close_matches(str(kind), KINDS, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {known}"
+            problem = f"operator '{name[:100]}': no kind '{str(kind)[:100]}'; {hint}"
+        raise self._invalid(problem, (*where, "kind") if kind is not None else where)
+
+    def _struct(self, type_: type[_Struct], value: object, where: Where) -> _Struct:
+        """Field by field, so that an error has its line."""
+        what = f"operator '{where[-1]}'" if len(where) > 1 else where[0] if where else "the flow"
+        if not isinstance(value, dict):
+            raise self._invalid(f"{what} is a mapping of keys to values", where)
+        fields = {each.name: each for each in msgspec.structs.fields(type_)}
+        read: dict[str, object] = {}
+        for key, each in value.items():
+            if key not in fields:
+                near = get_close_matches(key, fields, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(fields)}"
+                raise self._invalid(f"{what} has no '{key[:100]}'; {hint}", (*where, key))
+            try:
+                read[key] = msgspec.convert(each, fields[key].type)
+            except (msgspec.ValidationError, RecursionError) as error:
+                text = str(error).replace("`", "").removesuffix(" - at $")
+                raise self._invalid(f"{what}, {key}: {text}", (*where, key)) from error
+        missing = [name for name, each in fields.items() if each.required and name not in value]
+        if missing:
+            raise self._invalid(f"{what} needs '{missing[0]}'", where)
+        return type_(**read)
+
+    def _invalid(self, problem: str, where: Where) -> InvalidFile:
+        return InvalidFile(self._name, problem, line=self._document.lines.get(where))
+
+    def _line(self, error: InvalidFlow) -> int | None:
+        place = self._places.get(error.operator, ()) if error.operator else ()
+        inner = (*place, *(error.key.split(".", 1) if error.key else ()))
+        if error.key and inner in self._document.texts:
+            return self._document.texts[inner] + error.offset
+        return self._document.lines.get(place)

@@ -1,0 +1,238 @@
+"""Operators from what stands in YAML, and what the names in their templates mean."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from kairos.workflows.compile.check_templates import names_used, unknown_name, uses_of
+from kairos.workflows.compile.invalid import InvalidFlow
+from kairos.workflows.compile.operators import (
+    Argument,
+    Branch,
+    Chunking,
+    Constant,
+    Data,
+    Embedding,
+    Filter,
+    Format,
+    Generation,
+    Group,
+    Ingest,
+    Input,
+    Loop,
+    MapOver,
+    MessageTemplate,
+    Operator,
+    Params,
+    Reference,
+    References,
+    RegisteredCall,
+    Rerank,
+    Search,
+)
+from kairos.workflows.compile.templates import expression
+from kairos.workflows.declare.yaml_entries import (
+    BranchEntry,
+    CallEntry,
+    ChunkEntry,
+    DataEntry,
+    Defaults,
+    EmbedEntry,
+    FilterEntry,
+    FormatEntry,
+    GroupEntry,
+    IngestEntry,
+    InputEntry,
+    LlmEntry,
+    LoopEntry,
+    MapEntry,
+    OperatorEntry,
+    RerankEntry,
+    SearchEntry,
+)
+
+
+class Scope:
+    """What a name means: in bodies, `state` or `item` too."""
+
+    def __init__(self, operators: Iterable[str], around: Mapping[str, str] | None = None) -> None:
+        self._meanings = {**(around or {}), **{name: name for name in operators}}
+
+    def within(self, name: str, entry: OperatorEntry, body: Iterable[str]) -> "Scope":
+        inner = ("item", "index") if isinstance(entry, MapEntry) else ("state", "round")
+        around = self._meanings | {each: f"{name}.{each}" for each in inner}
+        return Scope(body, around)
+
+    @property
+    def names(self) -> Iterable[str]:
+        return self._meanings
+
+    def get(self, name: str) -> Reference | None:
+        return Reference(self._meanings[name]) if name in self._meanings else None
+
+
+def argument_of(
+    operator: str | None, key: str, value: object, scope: Scope | None = None
+) -> Argument:
+    """OPERATOR or OPERATOR.FIELD, a list of such, or `{value: constant}`.
+
+    Raises:
+        InvalidFlow: it is something else.
+    """
+    if isinstance(value, str) and value:
+        name, *path = value.split(".")
+        meant = scope.get(name) if scope else None
+        keys = tuple(int(each) if each.isdecimal() else each for each in path)
+        return Reference(meant.operator if meant else name, keys)
+    if isinstance(value, list) and value:
+        each = [argument_of(operator, key, one, scope) for one in value]
+        if all(isinstance(one, Reference) for one in each):
+            return References(tuple(one for one in each if isinstance(one, Reference)))
+    if isinstance(value, dict) and set(value) == {"value"}:
+        return Constant(value["value"])
+    raise InvalidFlow(
+        operator,
+        "it is OPERATOR or OPERATOR.FIELD, a list of such, or a constant as {value: ...}",
+        key=key,
+    )
+
+
+def bind(name: str, entry: OperatorEntry, params: Params, scope: Scope) -> dict[str, Argument]:
+    """What `inputs` says, and for other names in templates the operators of these names."""
+    given = {
+        key: argument_of(name, f"inputs.{key}", value, scope) for key, value in entry.inputs.items()
+    }
+    operator = Operator(name=name, params=params)
+    names = names_used(operator) - set(given)
+    for each in sorted(names):
+        if scope.get(each) is None:
+            raise unknown_name(operator, each, {*given, *scope.names})
+    return given | _by_name(names, given, scope)
+
+
+def _by_name(
+    names: Iterable[str], given: Mapping[str, Argument], scope: Scope
+) -> dict[str, Argument]:
+    meant = {name: scope.get(name) for name in sorted(set(names) - set(given))}
+    return {name: each for name, each in meant.items() if each is not None}
+
+
+def params_of(
+    name: str,
+    entry: OperatorEntry,
+    body: tuple[Operator, ...],
+    scopes: tuple[Scope, Scope],
+    defaults: Defaults,
+) -> Params:
+    """`body`: of a loop or a map, its operators. `scopes`: what names mean around it, and in it."""
+    scope, inner = scopes
+    match entry:
+        case LlmEntry():
+            return _generation(name, entry, defaults)
+        case CallEntry():
+            return RegisteredCall(
+                entry.function,
+                entry.purity,
+                entry.version,
+                entry.batched,
+                entry.batch,
+                entry.partial,
+            )
+        case BranchEntry():
+            return _branch(name, entry, scope)
+        case LoopEntry():
+            return _loop(name, entry, body, scope, inner)
+        case MapEntry():
+            return _map(name, entry, body, scope, inner)
+    return _retrieval(entry) or _plain(name, entry, scope)
+
+
+def _retrieval(entry: OperatorEntry) -> Params | None:
+    """Their arguments are their `inputs`."""
+    match entry:
+        case ChunkEntry():
+            return Chunking(entry.size, entry.overlap)
+        case EmbedEntry():
+            return Embedding(entry.model, entry.batch)
+        case IngestEntry():
+            return Ingest(entry.collection, entry.batch)
+        case SearchEntry():
+            return Search(entry.top_k, entry.collection)
+        case RerankEntry():
+            return Rerank(entry.top_k, entry.model, entry.batch)
+    return None
+
+
+def _plain(name: str, entry: OperatorEntry, scope: Scope) -> Params:
+    match entry:
+        case InputEntry():
+            return Input(tuple(entry.columns))
+        case DataEntry():
+            return Data(entry.value)
+        case FormatEntry():
+            return Format(entry.template)
+        case FilterEntry():
+            return Filter(entry.where, argument_of(name, "of", entry.of, scope))
+        case GroupEntry():
+            return Group(entry.by, argument_of(name, "value", entry.value, scope))
+    raise AssertionError(entry.kind)
+
+
+def _generation(name: str, entry: LlmEntry, defaults: Defaults) -> Generation:
+    if (entry.prompt is None) == (entry.messages is None):
+        raise InvalidFlow(name, "an llm has either a `prompt` or `messages`")
+    messages = [MessageTemplate(each.role, each.content) for each in entry.messages or ()]
+    if entry.system is not None:
+        messages.insert(0, MessageTemplate("system", entry.system))
+    if entry.prompt is not None:
+        messages.append(MessageTemplate("user", entry.prompt))
+    heat = defaults.temperature if entry.temperature is None else entry.temperature
+    return Generation(
+        messages=tuple(messages),
+        model=entry.model or defaults.model,
+        max_tokens=defaults.max_tokens if entry.max_tokens is None else entry.max_tokens,
+        temperature=heat,
+        top_p=entry.top_p,
+        seed=entry.seed,
+        stop=tuple(entry.stop),
+        schema=entry.schema,
+        on_cut=entry.on_cut or defaults.on_cut,
+        parse=entry.parse,
+    )
+
+
+def _branch(name: str, entry: BranchEntry, scope: Scope) -> Branch:
+    cases = {
+        case: argument_of(name, f"cases.{case}", value, scope)
+        for case, value in entry.cases.items()
+    }
+    if entry.otherwise is msgspec.UNSET:
+        return Branch(entry.on, cases)
+    return Branch(entry.on, cases, argument_of(name, "otherwise", entry.otherwise, scope))
+
+
+def _result(name: str, result: str, inner: Scope) -> Reference:
+    argument = argument_of(name, "result", result, inner)
+    assert isinstance(argument, Reference)
+    return argument
+
+
+def _loop(
+    name: str, entry: LoopEntry, body: tuple[Operator, ...], scope: Scope, inner: Scope
+) -> Loop:
+    result = _result(name, entry.result, inner)
+    until: dict[str, Argument] = {}
+    if entry.until is not None:
+        # `state` is the latest result there, not what the round began with.
+        known: dict[str, Argument] = {"state": result}
+        names = uses_of(name, "until", entry.until, expression)
+        until = known | _by_name((use.name for use in names), known, inner)
+    start = argument_of(name, "start", entry.start, scope)
+    return Loop(start, body, result, entry.max_rounds, entry.until, until)
+
+
+def _map(
+    name: str, entry: MapEntry, body: tuple[Operator, ...], scope: Scope, inner: Scope
+) -> MapOver:
+    over = argument_of(name, "over", entry.over, scope)
+    return MapOver(over, body, _result(name, entry.result, inner), entry.max_items)

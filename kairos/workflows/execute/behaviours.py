@@ -1,0 +1,264 @@
+"""What operators of each kind do, step by step.
+
+`step` is called with phase 0 first, then again each time that what it asked for has settled, with
+one phase more. It says what it needs now, what it gives, or which call it wants made. Nothing is
+asked for before it is needed, so of a branch only the chosen case is computed, and a loop's next
+round only where its last one did not end it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from kairos.workflows.compile.invalid import OperatorFailed
+from kairos.workflows.compile.operators import MOST_ITEMS
+from kairos.workflows.compile.passes.prefill import PartialPrefill
+from kairos.workflows.compile.templates import Expression, Template
+from kairos.workflows.compile.values import as_text, type_name
+from kairos.workflows.execute.frames import ABSENT, OpenRow, Slot, ValueFrame
+from kairos.workflows.execute.reading import ArgumentReader, Located
+
+if TYPE_CHECKING:
+    from kairos.workflows.execute.program import CompiledScope
+
+MOST_KEY_CHARACTERS = 1_000
+
+
+class Gives(msgspec.Struct, frozen=True, gc=False):
+    value: object  # or ABSENT
+
+
+class WantsCall(msgspec.Struct, frozen=True):
+    """An LLM call with this body, or one of a function or a processor with these arguments."""
+
+    content: Mapping[str, object]
+    signature: str
+
+
+class WantsPrefill(msgspec.Struct, frozen=True):
+    """The beginning of a node's prompt is known, and may be computed while some operators are.
+
+    It has no value.
+    """
+
+    part: PartialPrefill
+    body: Mapping[str, object]
+    node: str
+    beside: frozenset[str]
+
+
+Progress = list[Slot] | Gives | WantsCall | WantsPrefill
+
+
+class Behaviour(Protocol):
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        """Raises OperatorFailed: it has no value for this row."""
+
+
+class GivesOfRow(msgspec.Struct, frozen=True):
+    """What the row was read as, or what is the same for every row."""
+
+    of: Callable[[OpenRow], object]
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        assert phase == 0
+        return Gives(self.of(frame.row))
+
+
+class Computes(msgspec.Struct, frozen=True):
+    """A value, or a call, from inputs alone."""
+
+    inputs: ArgumentReader
+    after: tuple[Located, ...]
+    compute: Callable[[Mapping[str, object]], Gives | WantsCall]
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for at in (*self.after, *self.inputs.needs)]
+        values = self.inputs.read(frame)
+        if values is ABSENT:
+            return Gives(ABSENT)
+        assert isinstance(values, dict)
+        return self.compute(values)
+
+
+class BeginsPrompt(msgspec.Struct, frozen=True):
+    """Fills in what is known of a prompt. It has no value, and cannot fail its row.
+
+    `last_round`: of the loop whose next round the prompt is of, in the frame of the round before.
+    """
+
+    part: PartialPrefill
+    inputs: ArgumentReader
+    last_round: int | None = None
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for at in self.inputs.needs]
+        try:
+            values = self.inputs.read(frame)
+            if not isinstance(values, dict):
+                return Gives(ABSENT)
+            return self._wants(frame, values)
+        except OperatorFailed:
+            return Gives(ABSENT)
+
+    def _wants(self, frame: ValueFrame, values: Mapping[str, object]) -> Progress:
+        part = self.part
+        if part.loop is None:
+            return WantsPrefill(part, part.body(values), part.operator, part.beside)
+        number, beside = 0, part.first_beside
+        if self.last_round is not None:
+            number, beside = frame.values[1] + 1, part.beside  # type: ignore[operator]
+            if number > self.last_round:
+                return Gives(ABSENT)
+        node = f"{part.loop}.{number}.{part.operator}"
+        body = part.body({**values, **dict.fromkeys(part.rounds, number)})
+        return WantsPrefill(part, body, node, beside)
+
+
+class Chooses(msgspec.Struct, frozen=True):
+    """Filter and branch: which argument an expression chooses; none of them: nothing."""
+
+    inputs: ArgumentReader
+    after: tuple[Located, ...]
+    choose: Callable[[Mapping[str, object]], ArgumentReader | None]
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for at in (*self.after, *self.inputs.needs)]
+        values = self.inputs.read(frame)
+        if values is ABSENT:
+            return Gives(ABSENT)
+        assert isinstance(values, dict)
+        chosen = self.choose(values)
+        if chosen is None:
+            return Gives(ABSENT)
+        if phase == 1:
+            return [at.of(frame) for at in chosen.needs]
+        return Gives(chosen.read(frame))
+
+
+class Loops(msgspec.Struct, frozen=True):
+    """Rounds, each unrolled when the one before has not ended it."""
+
+    slot: int
+    start: ArgumentReader
+    after: tuple[Located, ...]
+    scope: "CompiledScope"
+    result: ArgumentReader
+    until: Expression | None
+    until_inputs: ArgumentReader
+    max_rounds: int
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for at in (*self.after, *self.start.needs)]
+        if phase == 1:
+            state = self.start.read(frame)
+        else:
+            (child,) = frame.children.pop(self.slot)
+            state = self.result.read(child)
+            if state is not ABSENT and self._ends(child, phase - 2):
+                return Gives(state)
+        if state is ABSENT:
+            return Gives(ABSENT)
+        child = self.scope.child(frame, self.slot, phase - 1, state)
+        frame.children[self.slot] = [child]
+        decides = self.until is not None and phase < self.max_rounds
+        needs = (*self.result.needs, *(self.until_inputs.needs if decides else ()))
+        return [at.of(child) for at in needs]
+
+    def _ends(self, child: ValueFrame, number: int) -> bool:
+        if number + 1 == self.max_rounds:
+            return True
+        if self.until is None:
+            return False
+        values = self.until_inputs.read(child)
+        # What it would decide by is not there: as it is, then.
+        return values is ABSENT or bool(self.until.value(values))  # type: ignore[arg-type]
+
+
+class Maps(msgspec.Struct, frozen=True):
+    """All items side by side."""
+
+    slot: int
+    over: ArgumentReader
+    after: tuple[Located, ...]
+    scope: "CompiledScope"
+    result: ArgumentReader
+    max_items: int
+    early: bool  # items may begin before the list is whole
+    batch: int | None  # an item is a list of so many
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for at in (*self.after, *self.over.needs)]
+        if phase == 2:
+            values = [self.result.read(child) for child in frame.children.pop(self.slot)]
+            return Gives([value for value in values if value is not ABSENT])
+        items = self.over.read(frame)
+        if frame.row.early is not None:
+            frame.row.early.keep(frame.node(self.slot), items if isinstance(items, list) else ())
+        if items is ABSENT:
+            return Gives(ABSENT)
+        if self.batch is not None:
+            items = batches(items, self.batch)
+        if not isinstance(items, list):
+            raise OperatorFailed(f"a map goes over a list, and this is a {type_name(items)}")
+        if len(items) > self.max_items:
+            raise OperatorFailed(f"the list has {len(items)} items, {self.max_items} at most")
+        children = [self.scope.child(frame, self.slot, at, item) for at, item in enumerate(items)]
+        frame.children[self.slot] = children
+        return [at.of(child) for child in children for at in self.result.needs]
+
+
+def batches(items: object, size: int) -> list[object]:
+    """What is no list, or has nothing in it, is one. Raises OperatorFailed: too many items."""
+    if not isinstance(items, list) or not items:
+        return [items]
+    if len(items) > MOST_ITEMS:
+        raise OperatorFailed(f"`texts` has {len(items)} texts, {MOST_ITEMS} at most")
+    return [items[at : at + size] for at in range(0, len(items), size)]
+
+
+class Outputs(msgspec.Struct, frozen=True):
+    """What a row comes to: its columns, ABSENT if none of them has a value."""
+
+    columns: tuple[tuple[str, ArgumentReader], ...]
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for _, reader in self.columns for at in reader.needs]
+        values = {column: reader.read(frame) for column, reader in self.columns}
+        if all(value is ABSENT for value in values.values()):
+            return Gives(ABSENT)
+        return Gives({col: None if value is ABSENT else value for col, value in values.items()})
+
+
+class Gathers(msgspec.Struct, frozen=True):
+    """Which group a row belongs to, and with what."""
+
+    by: Expression
+    inputs: ArgumentReader
+    value: ArgumentReader
+    after: tuple[Located, ...]
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            needs = (*self.after, *self.inputs.needs, *self.value.needs)
+            return [at.of(frame) for at in needs]
+        inputs, value = self.inputs.read(frame), self.value.read(frame)
+        if inputs is ABSENT or value is ABSENT:
+            return Gives(ABSENT)
+        key = as_text(self.by.value(inputs))  # type: ignore[arg-type]
+        if len(key) > MOST_KEY_CHARACTERS:
+            raise OperatorFailed(
+                f"the key has {len(key)} characters, {MOST_KEY_CHARACTERS} at most"
+            )
+        return Gives((key, value))
+
+
+def fills(template: Template) -> Callable[[Mapping[str, object]], Gives]:
+    return lambda values: Gives(template.render(values))

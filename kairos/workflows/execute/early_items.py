@@ -1,0 +1,48 @@
+"""Items of a list that a model still writes: begun before the list is whole (`trials.py`)."""
+
+from collections.abc import Iterator, Sequence
+
+from kairos.workflows.compile.operators import RegisteredCall
+from kairos.workflows.execute.behaviours import Maps
+from kairos.workflows.execute.evaluation import Evaluation
+from kairos.workflows.execute.flight import Flight
+from kairos.workflows.execute.frames import Slot, ValueFrame
+from kairos.workflows.execute.trials import EarlyWork, TrialRow
+
+
+def begin_items(
+    evaluation: Evaluation, flight: Flight, first: int, items: Sequence[object]
+) -> None:
+    """For each map that waits for what the call answers, and may begin with some of it. What came
+    to wait meanwhile begins with the items before the `first`, too."""
+    assert first <= len(flight.items), f"of {len(flight.items)} items the one at {first} follows"
+    flight.items[first:] = items
+    for frame, slot in flight.waiting:
+        if frame.row.alive and not isinstance(frame.row, TrialRow):
+            for where, at in _after_parsers(frame.waiters[slot] or ()):
+                behaviour = where.scope.operators[at].behaviour
+                if isinstance(behaviour, Maps) and behaviour.early:
+                    _begin(evaluation, behaviour, where, first, flight.items)
+
+
+def _after_parsers(waiters: Sequence[Slot]) -> Iterator[Slot]:
+    """Yield what waits; in place of a call that takes the text apart, what waits for that."""
+    for where, at in waiters:
+        operator = where.scope.operators[at].operator
+        params = None if operator is None else operator.params
+        if isinstance(params, RegisteredCall) and params.partial:
+            yield from where.waiters[at] or ()
+        else:
+            yield where, at
+
+
+def _begin(
+    evaluation: Evaluation, maps: Maps, frame: ValueFrame, first: int, items: Sequence[object]
+) -> None:
+    row = frame.row
+    if row.early is None:
+        row.early = EarlyWork()
+    for at, trial in row.early.begin(row, frame.node(maps.slot), items, first, maps.max_items):
+        child = maps.scope.child(frame, maps.slot, at, trial.item)
+        child.row = trial
+        evaluation.begin_item(child, maps.result.needs)

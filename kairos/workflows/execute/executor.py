@@ -1,0 +1,394 @@
+"""The executor of a plan: facts in, commands out. It has no clock, no engine and no file.
+
+It streams: rows are asked for as calls end, so that what it holds does not grow with the table, but
+with its windows (`windows.py`, `intake.py`) and its memo. Each row ends with exactly one command;
+results come before it, for a journal, from which a later session goes on (`facts.Known`).
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from kairos.workflows.compile.kept_order import RunEngines, kept_order
+from kairos.workflows.compile.operators import Generation, Processing, RegisteredCall
+from kairos.workflows.compile.passes.order import CallOrder
+from kairos.workflows.compile.passes.prefill import goes_ahead
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.execute.behaviours import WantsCall, WantsPrefill
+from kairos.workflows.execute.commands import (
+    DropRow,
+    EndRun,
+    FailRow,
+    FlowCommand,
+    GatherRow,
+    ReadGroups,
+    ReadRows,
+    TouchPrefix,
+    WriteRow,
+)
+from kairos.workflows.execute.early_items import begin_items
+from kairos.workflows.execute.evaluation import Evaluation
+from kairos.workflows.execute.facts import (
+    CacheAnswered,
+    CallAnswered,
+    CallBroke,
+    CapacityTold,
+    EnginesIdle,
+    FlowFact,
+    GroupRead,
+    GroupsEnded,
+    InputEnded,
+    ItemsFinished,
+    OperatorsOpened,
+    PrefixTouched,
+    RowRead,
+    RowsAwaited,
+    RowUnreadable,
+    StopAsked,
+)
+from kairos.workflows.execute.flight import Flight
+from kairos.workflows.execute.flights import Flights
+from kairos.workflows.execute.frames import ABSENT, OpenRow, ValueFrame
+from kairos.workflows.execute.held_values import HeldValues
+from kairos.workflows.execute.intake import RowIntake
+from kairos.workflows.execute.issuing import FlightCommands
+from kairos.workflows.execute.limits import FlowFigures, FlowLimits
+from kairos.workflows.execute.memo import ResultMemo
+from kairos.workflows.execute.observation import FlowObservation
+from kairos.workflows.execute.operator_gate import OperatorGate
+from kairos.workflows.execute.prefills import PrefillsAhead
+from kairos.workflows.execute.prefix_touches import PrefixTouches
+from kairos.workflows.execute.program import compile_stage
+from kairos.workflows.execute.row_bounds import IsSpent, bounds_of, never
+from kairos.workflows.execute.trials import TrialRow
+from kairos.workflows.execute.windows import CallWindow
+
+
+class Executor:
+    """Owns all state of a run's session. Only `begin`, once, and `handle` change it. The same facts
+    give the same commands, as long as nobody says that its rows have computed for too long."""
+
+    def __init__(self, plan: Plan, limits: FlowLimits, is_spent: IsSpent = never) -> None:
+        """`is_spent`: of rows that are bounded; asked before each step of theirs."""
+        self._limits, self._is_spent = limits, is_spent
+        self.figures, self.observation = FlowFigures(), FlowObservation()
+        self._out: list[FlowCommand] = []
+        self._scopes = [compile_stage(plan, stage) for stage in range(1 + bool(plan.group))]
+        self._intakes = [RowIntake(limits) for _ in self._scopes]
+        self._plan = plan
+        # The first rows, by which the order is found; None: it was, or none is sought.
+        seeks = plan.passes.order and limits.kv_tokens is not None and limits.max_open_rows != 1
+        self._first: list[RowRead] | None = [] if seeks else None
+        self._held_back: deque[RowRead] = deque()  # first rows that the order opens later
+        self._held = HeldValues(self._out)
+        self._commands = FlightCommands(plan, self._held)
+        self._touches = PrefixTouches(plan.static_prefixes, limits)
+        self._stage = 0
+        self._awaiting = False  # rows that are not there yet
+        self._stopping = False
+        self._ended = False
+        self._window = CallWindow(limits, self._issue)
+        self._prefills = PrefillsAhead(
+            plan.prefills, limits, self._has_room, self.figures, self._out
+        )
+        self._evaluation = Evaluation(self._want, self._row_ended, self._row_broke)
+        self._flights = Flights(
+            share=plan.passes.cse,
+            memo=ResultMemo(limits.memo_bytes),
+            held=self._held,
+            staying=plan.staying,
+            figures=self.figures,
+            observation=self.observation,
+            out=self._out,
+            ready=self._window.push,
+            grew=self._grew,
+        )
+
+    @property
+    def gate(self) -> OperatorGate:
+        """How many calls of each operator are wanted: to be read alone."""
+        return self._window.gate
+
+    @property
+    def is_engine_busy(self) -> bool:
+        """Return whether calls of models are under way, or ready."""
+        return self._window.calls > 0
+
+    @property
+    def is_reading(self) -> bool:
+        """Rows were asked for and have not come."""
+        return any(each.asked for each in self._intakes)
+
+    def is_in_flight(self, call: int) -> bool:
+        """Return whether a call has no result yet: it is made, or is to be."""
+        return self._flights[call] is not None
+
+    def keep(self, order: CallOrder) -> None:
+        """Calls go in this order from now on; before `begin`: none is sought."""
+        self._first = None
+        self._window.keep(order)
+        self._intakes[0].keep(order)
+
+    def begin(self) -> list[FlowCommand]:
+        return self._go_on()
+
+    def handle(self, fact: FlowFact) -> list[FlowCommand]:
+        """Apply one fact; what is to be done about it, in order. Facts after EndRun are idle."""
+        if self._ended:
+            return []
+        match fact:
+            case RowRead() | GroupRead() | RowUnreadable() | InputEnded() | GroupsEnded():
+                self._take(fact)
+            case CallAnswered() | CallBroke() | ItemsFinished():
+                self._call_told(fact)
+            case CacheAnswered():
+                self._flights.cache_answered(self._evaluation, fact)
+            case RowsAwaited() | EnginesIdle() | PrefixTouched():
+                self._paused(fact)
+            case CapacityTold(calls=calls):
+                self._window.resize(calls)
+                for intake in self._intakes:
+                    intake.resize(calls)
+            case OperatorsOpened(operators=operators):
+                self._window.open(operators)
+            case StopAsked():
+                self._stopping = True
+        return self._go_on()
+
+    def _go_on(self) -> list[FlowCommand]:
+        while True:
+            if self._may_begin:
+                self._begin_row(self._held_back.popleft())
+            self._step()
+            if not self._may_begin:
+                break
+        commands = list(self._out)
+        self._out.clear()
+        return commands
+
+    @property
+    def _may_begin(self) -> bool:
+        return bool(self._held_back) and self._intakes[0].may_open
+
+    def _step(self) -> None:
+        self._evaluation.run()
+        if not self._stopping:
+            self._window.release(self._flights.not_wanted)
+        self._next_stage()
+        self._touch()
+        self._read()
+        if not self._flights.fetching and (self._awaiting or not self.is_reading):
+            self._prefills.go()  # what is needed now went first
+        self._end()
+        self.figures.open = sum(each.open for each in self._intakes)
+        self.figures.in_flight = self._window.in_flight
+
+    def _take(self, fact: RowRead | GroupRead | RowUnreadable | InputEnded | GroupsEnded) -> None:
+        intake = self._intakes[self._stage]
+        are_slow, self._awaiting = self._awaiting, False
+        if isinstance(fact, InputEnded | GroupsEnded):
+            self._find_order()
+            # It may be told again, when another stage goes on.
+            self._intakes[isinstance(fact, GroupsEnded)].exhausted()
+            return
+        self.figures.read += 1
+        if isinstance(fact, RowUnreadable):
+            intake.unreadable()
+            self.figures.failed += 1
+            self._out.append(FailRow(self._stage, fact.row, "", fact.error))
+        elif isinstance(fact, RowRead) and self._first is not None:
+            self._first.append(fact)
+        else:
+            self._begin_row(fact)
+        if self._first and (are_slow or len(self._first) >= intake.asked):
+            self._find_order()
+
+    def _find_order(self) -> None:
+        """Find the order by the first rows, which begin as if they came now."""
+        if not self._first:
+            return
+        limits = self._limits
+        assert limits.kv_tokens is not None
+        released = limits.at_once or 2 * limits.capacity
+        sequences = min(limits.capacity, released)
+        pool = RunEngines(limits.instances, limits.kv_tokens, sequences, released)
+        self._held_back.extend(self._first)
+        self.keep(kept_order(self._plan, [each.values for each in self._first], pool))
+
+    def _begin_row(self, fact: RowRead | GroupRead) -> None:
+        given: object = fact.values if isinstance(fact, RowRead) else _group(fact)
+        self._intakes[self._stage].arrived(fact.size_bytes)
+        row = OpenRow(self._stage, fact.row, given, fact.known, fact.size_bytes)
+        row.bounds = bounds_of(self._limits, self._is_spent)
+        self._evaluation.begin(row, self._scopes[self._stage])
+
+    def _touch(self) -> None:
+        """Between batches, when engines have nothing to do. Those that switch models lose what they
+        hold with each switch."""
+        if not self._awaiting or self._stopping or not self.gate.is_open_to_all:
+            return
+        if any(each.open for each in self._intakes):
+            return
+        self._touch_all(self._touches.due())
+
+    def _paused(self, fact: RowsAwaited | EnginesIdle | PrefixTouched) -> None:
+        """Keep static prefixes while engines idle.
+
+        Where results are known from earlier, calls may never come.
+        """
+        if isinstance(fact, RowsAwaited):
+            self._find_order()
+            self._awaiting = True
+            return
+        if isinstance(fact, PrefixTouched):
+            self._touches.touched(fact.number, fact.cached_tokens)
+            return
+        if self._stopping or self.is_engine_busy or not self.gate.is_open_to_all:
+            return
+        is_new = not self.figures.fetched and not self.figures.resumed
+        self._touch_all(self._touches.look())
+        self._touch_all(self._touches.due(unused=is_new))
+
+    def _touch_all(self, touches: Iterator[TouchPrefix]) -> None:
+        for each in touches:
+            self.figures.touched += 1
+            self._out.append(each)
+
+    def _next_stage(self) -> None:
+        if self._stage + 1 < len(self._scopes) and self._intakes[self._stage].done:
+            self._stage += 1
+
+    def _read(self) -> None:
+        intake = self._intakes[self._stage]
+        if self._stopping or self._window.blocked:
+            return
+        count = intake.room(self._window.wanting - self._flights.fetching)
+        if count:
+            intake.asked += count
+            self._out.append(ReadGroups(count) if self._stage else ReadRows(count))
+
+    def _has_room(self) -> bool:
+        window, rows = self._window, sum(each.open for each in self._intakes)
+        if self._intakes[0].holds_back:
+            return False  # few are open, and yet many are there
+        return goes_ahead(rows, window.calls, window.capacity)
+
+    def _end(self) -> None:
+        waits = self._window.in_flight
+        if self._stage + 1 == len(self._scopes) and self._intakes[-1].done:
+            # Calls that no row wants any more may still be in flight.
+            self._end_with(EndRun("done"))
+        elif self._stopping and not waits:
+            self._end_with(EndRun("stopped"))
+        elif self._window.blocked and not waits and not self._flights.fetching:
+            self._end_with(EndRun("budget"))
+
+    def _end_with(self, command: EndRun) -> None:
+        self._ended = True
+        self._out.append(command)
+
+    def _want(self, frame: ValueFrame, slot: int, wants: WantsCall | WantsPrefill) -> None:
+        if isinstance(wants, WantsPrefill):
+            self._prefills.ready(frame.row, wants)
+            self._evaluation.settle(frame, slot, ABSENT)
+            return
+        self._flights.want(self._evaluation, frame, slot, wants)
+
+    def _issue(self, flight: Flight) -> None:
+        params, figures = flight.operator.params, self.figures
+        figures.retried += flight.attempt > 1
+        figures.calls += isinstance(params, Generation)
+        figures.functions += isinstance(params, RegisteredCall)
+        figures.processed += isinstance(params, Processing)
+        self._out.append(self._commands.command(flight))
+        self._prefills.issued(flight)
+
+    def _call_told(self, fact: CallAnswered | CallBroke | ItemsFinished) -> None:
+        flight = self._flights[fact.call]
+        assert flight is not None, f"call {fact.call} is not in flight"
+        match fact:
+            case CallAnswered():
+                self._answered(flight, fact)
+            case CallBroke():
+                self._broke(flight, fact)
+            case ItemsFinished(first=first, items=items):
+                begin_items(self._evaluation, flight, first, items)
+
+    def _answered(self, flight: Flight, fact: CallAnswered) -> None:
+        self.figures.prompt_tokens += fact.prompt_tokens
+        self.figures.completion_tokens += fact.completion_tokens
+        self.figures.cached_tokens += fact.cached_tokens
+        if isinstance(flight.operator.params, Generation):
+            self.observation.answered(flight.operator.name, fact)
+            self._touches.answered(flight.operator.name, fact)
+        elif isinstance(flight.operator.params, RegisteredCall | Processing):
+            self.observation.took(flight.operator.name, fact)
+        self._window.ended(flight, fact.prompt_tokens + fact.completion_tokens)
+        if fact.cut is not None:
+            self.figures.cut += 1
+            if self._enlarged(flight):
+                return
+        self._flights.answered(self._evaluation, flight, fact)
+
+    def _enlarged(self, flight: Flight) -> bool:
+        """Make a call again whose answer was cut, with twice the tokens; False: not."""
+        params, content = flight.operator.params, flight.wants.content
+        most = content.get("max_tokens")
+        if not isinstance(params, Generation) or params.on_cut != "retry":
+            return False
+        if not isinstance(most, int) or flight.attempt > flight.operator.retries:
+            return False
+        larger = {**content, "max_tokens": 2 * most}
+        flight.wants = WantsCall(larger, flight.wants.signature)
+        flight.attempt += 1
+        self._window.push(flight)
+        return True
+
+    def _broke(self, flight: Flight, fact: CallBroke) -> None:
+        self._window.ended(flight, 0)
+        if fact.lost and self._flights.make_again(flight, fact.lost):
+            return
+        if fact.retry and flight.attempt <= flight.operator.retries:
+            flight.attempt += 1
+            self._window.push(flight)
+        else:
+            self._flights.broke(self._evaluation, flight, fact.error)
+
+    def _row_ended(self, row: OpenRow, value: object) -> None:
+        self._close(row)
+        if row.instead:
+            self.observation.went_on(row.row, row.instead)
+            ways = {how for how, _ in row.instead.values()}
+            self.figures.skipped += "skip" in ways
+            self.figures.defaulted += "default" in ways
+        if value is ABSENT:
+            self.figures.dropped += 1
+            self._out.append(DropRow(row.stage, row.row))
+        elif isinstance(value, tuple):
+            self.figures.gathered += 1
+            self._out.append(GatherRow(row.row, *value))
+        else:
+            assert isinstance(value, dict)
+            self.figures.written += 1
+            self._out.append(WriteRow(row.stage, row.row, value))
+
+    def _row_broke(self, row: OpenRow, node: str, error: str) -> None:
+        if isinstance(row, TrialRow):
+            return  # it was not known to be needed
+        self._close(row)
+        self.figures.failed += 1
+        self._out.append(FailRow(row.stage, row.row, node, error))
+
+    def _grew(self, row: OpenRow, size_bytes: int) -> None:
+        row.size_bytes += size_bytes
+        self._intakes[row.stage].grew(size_bytes, row.size_bytes)
+
+    def _close(self, row: OpenRow) -> None:
+        if row.early is not None:
+            row.early.end()
+        self._prefills.closed(row)
+        self._held.closed(row)
+        self._intakes[row.stage].closed(row.size_bytes)
+
+
+def _group(fact: GroupRead) -> dict[str, object]:
+    return {"key": fact.key, "items": fact.items}

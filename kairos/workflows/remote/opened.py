@@ -1,0 +1,33 @@
+"""The processors that settings name: in this process, or services of their own."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.workflows.remote.remote import RemoteProcessors, remote_processors
+from kairos.workflows.retrieve.service import ProcessorService, processors
+from kairos.workflows.retrieve.worked import Note
+
+AnyProcessors = ProcessorService | RemoteProcessors
+
+
+@asynccontextmanager
+async def opened_processors(
+    settings: RetrievalSettings,
+    environ: Mapping[str, str],
+    note: Note = lambda _: None,
+    at_once: int | None = None,
+) -> AsyncIterator[AnyProcessors]:
+    """Yield processors. Services of their own count for themselves, and have their own limits.
+
+    `note`, `at_once`: see `processors`.
+
+    Raises:
+        SetupError: they cannot be used.
+    """
+    if settings.processors:
+        async with remote_processors(settings, environ) as remote:
+            yield remote
+        return
+    async with processors(settings, environ, note, at_once) as here:
+        yield here

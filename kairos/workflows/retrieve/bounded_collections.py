@@ -1,0 +1,97 @@
+"""Collections of tenants: bounds on their number and size, and turns for work on them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from kairos.core.errors import InvalidRequest
+from kairos.workflows.execute.batching import BatchQueue, Query
+from kairos.workflows.retrieve.collections import Collections, collection_key, tenant_part
+from kairos.workflows.retrieve.vectors import Matrix
+
+MOST_COLLECTIONS = 1_000  # of a tenant
+MOST_PASSAGES = 1_000_000  # of a collection, and what comes until they are counted again
+MOST_SOUGHT = 100  # vectors, by one search in a collection
+_COUNT_EVERY = 64  # times that something is put there
+_MOST_KNOWN = 10_000
+_AT_ONCE = 4  # searches and ingestions; each may have all cores
+
+
+class CollectionTurns:
+    """Turns for searches and ingestions: by tenant, then by query, as at engines."""
+
+    def __init__(self, at_once: int = _AT_ONCE) -> None:
+        self._free, self._queue = at_once, BatchQueue()
+        self._coming: dict[int, asyncio.Future[None]] = {}
+
+    @asynccontextmanager
+    async def turn(self, tenant: str, query: Query, depth: int, items: int) -> AsyncIterator[None]:
+        """Wait for a turn, which lasts as long as the block. `items`: texts or vectors in it."""
+        number = self._queue.add(query, depth, 1, tenant)
+        coming = self._coming[number] = asyncio.get_running_loop().create_future()
+        self._go()
+        try:
+            await coming
+            self._queue.turns.charge(tenant, items - 1)
+            yield
+        finally:
+            self._coming.pop(number, None)
+            if coming.done() and not coming.cancelled():
+                self._free += 1
+            else:
+                self._queue.withdraw(number)
+            self._go()
+
+    def _go(self) -> None:
+        while self._free and self._queue:
+            (share,) = self._queue.take(1)
+            coming = self._coming[share.id]
+            if not coming.done():  # else its task was just cancelled
+                self._free -= 1
+                coming.set_result(None)
+
+
+class BoundedCollections:
+    def __init__(self, kept: Collections) -> None:
+        self._kept = kept
+        self._puts: dict[str, int] = {}  # by key of those that are there
+
+    async def put(self, tenant: str, name: str, texts: Sequence[str], vectors: Matrix) -> None:
+        """As `Collections` does it.
+
+        Raises:
+            InvalidRequest: there are too many collections, or passages, or that is no name.
+        """
+        key = collection_key(tenant, name)
+        if key not in self._puts:
+            await self._check_room(key)
+        puts = self._puts.get(key, 0)
+        if puts % _COUNT_EVERY == 0 and await self._kept.count(key) >= MOST_PASSAGES:
+            raise InvalidRequest(f"the collection '{name}' has {MOST_PASSAGES} passages, the most")
+        await self._kept.put(key, texts, vectors)
+        if len(self._puts) == _MOST_KNOWN:
+            self._puts.clear()
+        self._puts[key] = puts + 1
+
+    async def nearest(
+        self, tenant: str, name: str, vectors: Matrix, top_k: int
+    ) -> list[tuple[str, float]]:
+        """As `Collections` has it.
+
+        Raises:
+            InvalidRequest: too much is sought at once, too.
+        """
+        if len(vectors) > MOST_SOUGHT:  # the whole collection is gone through for each
+            raise InvalidRequest(
+                f"{len(vectors)} vectors are sought at once: {MOST_SOUGHT} at most"
+            )
+        return await self._kept.nearest(collection_key(tenant, name), vectors, top_k)
+
+    async def close(self) -> None:
+        await self._kept.close()
+
+    async def _check_room(self, key: str) -> None:
+        keys = await self._kept.keys()
+        theirs = sum(tenant_part(each) == tenant_part(key) for each in keys)
+        if key not in keys and theirs >= MOST_COLLECTIONS:
+            raise InvalidRequest(f"there are {MOST_COLLECTIONS} collections, which is the most")

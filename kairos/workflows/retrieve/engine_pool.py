@@ -1,0 +1,453 @@
+"""Work on items, such as texts to embed, over several engines of one sort.
+
+What waits goes in batches (`workflows/execute/batching.py`), each to the engine that has the
+fewest items in hand, of equal ones to that which has had the fewest. An engine has two batches at
+once, so that it has the next one when it is done: two of all pools that share it, so that nobody
+has more of it by naming other models or sizes of batches. One that fails is left alone for a while
+(`core/faults/circuits.py`) and what it had waits again: what others did meanwhile is kept. Work
+that an engine finds wrong is asked for once more, alone, so that nothing suffers by what else was
+in its batch.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from kairos.core.errors import InvalidRequest, KairosError, Unavailable, UpstreamFailed
+from kairos.core.faults.circuits import Circuits
+from kairos.core.model import SECOND
+from kairos.proxy.llm.http_llm import ConnectionLost, RefusedForNow
+from kairos.workflows.execute.batching import BatchQueue, BatchShare, Query, TenantTurns
+
+_AT_ONCE = 2  # batches of an engine
+_WRONG_ANSWERS = 3  # to one item, of engines that are not well; then its work is given up
+_PUT_OFFS = 6  # of an item, by engines that take others: a minute
+PATIENCE_S = 300.0  # with engines of which none can be reached
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class _Work(Generic[Item, Result]):
+    """Items that somebody waits for."""
+
+    def __init__(self, tenant: str, query: Query, depth: int, items: Sequence[Item]) -> None:
+        self.tenant, self.query, self.depth, self.items = tenant, query, depth, items
+        self.results: list[Result | None] = [None] * len(items)
+        self.left = len(items)
+        self.since_s = time.monotonic()  # it began, or had the latest of its results
+        self.wrong_answers = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def take(self, first: int, results: Sequence[Result]) -> None:
+        self.results[first : first + len(results)] = results
+        self.left -= len(results)
+        self.since_s = time.monotonic()
+        if not self.left and not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: KairosError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class _Part(msgspec.Struct, Generic[Item, Result], frozen=True):
+    """Items of some work, from the `first` on."""
+
+    work: _Work[Item, Result]
+    first: int
+    items: int
+    was_refused: bool = False  # alone
+    blamed: frozenset[str] = frozenset()  # engines that are left alone because of it
+    put_off: int = 0  # times that it was, alone
+
+    @property
+    def content(self) -> Sequence[Item]:
+        return self.work.items[self.first : self.first + self.items]
+
+    def halves(self, left: int) -> "tuple[_Part[Item, Result], _Part[Item, Result]]":
+        """Cut it after its first `left` items."""
+        first = msgspec.structs.replace(self, items=left)
+        rest = {"first": self.first + left, "items": self.items - left}
+        return first, msgspec.structs.replace(self, **rest)
+
+
+class EngineLoad(msgspec.Struct):
+    """Of one engine."""
+
+    batches: int = 0  # that it has in hand
+    items: int = 0  # of these
+    given: int = 0  # items that it ever had
+    sound: object = None  # an item that it has answered
+
+
+class SharedEngines:
+    """Engines that several pools use: what they have in hand, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self.turns, self.pools = TenantTurns(), set[EnginePool[Any, Any]]()
+        self._batches: dict[str, int] = {}  # that an engine has in hand, where it has any
+
+    def has_room(self, engine: str) -> bool:
+        """Return whether the engine may have one more batch."""
+        return self._batches.get(engine, 0) < _AT_ONCE
+
+    def begins(self, engine: str) -> None:
+        """Count a batch."""
+        self._batches[engine] = self._batches.get(engine, 0) + 1
+
+    def ends(self, engine: str) -> None:
+        """Count a batch no more."""
+        self._batches[engine] -= 1
+        if not self._batches[engine]:
+            del self._batches[engine]
+
+    def go(self) -> None:
+        """Start as many batches as engines take, of the tenant first that has had the fewest."""
+        while ready := [(pool.had, pool) for pool in self.pools if pool.is_ready]:
+            min(ready, key=lambda each: each[0])[1].start_next()
+        for pool in self.pools:
+            pool.wake_later()
+
+
+class EnginePool(Generic[Item, Result]):
+    """Of engines that give the same results."""
+
+    def __init__(
+        self,
+        engines: Iterable[str],
+        ask: Callable[[str, Sequence[Item]], Awaitable[Sequence[Result]]],
+        room: int,
+        *,
+        patience_s: float = PATIENCE_S,
+        shared: SharedEngines | None = None,
+    ) -> None:
+        """
+        Args:
+            engines: their ids.
+            ask: has that engine work on some items, and gives the result of each. It raises
+                KairosErrors.
+            room: items of a batch, at most.
+            shared: the engines, if other pools use them too.
+        """
+        self.loads = {engine: EngineLoad() for engine in engines}
+        self._ask, self._room, self._patience_s = ask, room, patience_s
+        self._shared = shared or SharedEngines()
+        self._shared.pools.add(self)
+        self._queue = BatchQueue(turns=self._shared.turns)
+        self._parts: dict[int, _Part[Item, Result]] = {}  # that wait, by id in the queue
+        self._suspects: deque[list[_Part[Item, Result]]] = deque()  # wait, each for a batch alone
+        self._later: dict[int, tuple[asyncio.TimerHandle, str]] = {}  # single ones, and why; by id
+        self._circuits = Circuits()
+        self._refused: dict[str, tuple[float, str]] = {}  # since when, and why, by engine
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake: asyncio.Handle | None = None
+
+    async def results(
+        self, query: Query, depth: int, items: Sequence[Item], tenant: str = ""
+    ) -> list[Result]:
+        """Of each item, in their order.
+
+        Raises:
+            InvalidRequest: an engine found one wrong, and so did another, if there is one.
+            UpstreamFailed: an engine has answers for others, and none for one of these.
+            Unavailable: nothing came for as long as patience lasts.
+        """
+        if not items:
+            return []
+        work: _Work[Item, Result] = _Work(tenant, query, depth, items)
+        self._wait(_Part(work, 0, len(items)))
+        try:
+            self._shared.go()
+            await work.done
+        finally:
+            if work.left:
+                self._withdraw(work)
+        return [each for each in work.results if each is not None]
+
+    @property
+    def waits_for(self) -> str:
+        """Return why all engines refuse items that wait; empty where one takes them."""
+        if self.is_idle:
+            return ""
+        if len(self._refused) < len(self.loads):
+            put_off = next((why for _, why in self._later.values()), "")
+            return put_off and f"{put_off} ({len(self._later):,} items)"
+        since_s, why = min(self._refused.values())
+        ago_s = time.monotonic() - since_s
+        return f"{why} (since {ago_s:.0f} s; fails after {self._patience_s:,.0f} s)"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody waits, and no engine has anything of it in hand."""
+        has_work = any(load.batches for load in self.loads.values())
+        return not (self._waits or self._later or has_work)
+
+    @property
+    def _waits(self) -> bool:
+        return bool(self._queue or self._suspects)
+
+    def leave(self) -> None:
+        """Let the other pools have the engines: it is idle."""
+        self._shared.pools.discard(self)
+
+    async def close(self) -> None:
+        """Leave what is in hand. Nobody waits for results any more."""
+        self.leave()
+        if self._wake is not None:
+            self._wake.cancel()
+        for timer, _ in self._later.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _wait(self, part: _Part[Item, Result]) -> None:
+        work = part.work
+        self._parts[self._queue.add(work.query, work.depth, part.items, work.tenant)] = part
+
+    def _withdraw(self, work: _Work[Item, Result]) -> None:
+        for number in [n for n, part in self._parts.items() if part.work is work]:
+            self._queue.withdraw(number)
+            del self._parts[number]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch waits, and an engine is free for it."""
+        return self._waits and self._free_engine() is not None
+
+    @property
+    def had(self) -> int:
+        """Items that the tenant has had whose turn it is; none where a suspect waits."""
+        return -1 if self._suspects else self._shared.turns.had(self._queue.next_tenant)
+
+    def start_next(self) -> None:
+        """Start a batch at the engine that is free."""
+        engine = self._free_engine()
+        if engine is not None and (parts := self._next_batch()):
+            self._start(engine, parts)
+
+    def wake_later(self) -> None:
+        """Look again when an engine may be tried that is left alone now."""
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        if not self._waits:
+            return
+        loop, now = asyncio.get_running_loop(), _now()
+        at = self._circuits.next_try_at(now)
+        if self.is_ready:  # its time came after `go` had looked
+            self._wake = loop.call_soon(self._shared.go)
+        elif at is not None:
+            self._wake = loop.call_later(max(0, at - now) / SECOND, self._shared.go)
+
+    def _next_batch(self) -> list[_Part[Item, Result]]:
+        """None, if nobody waits for what was suspected any more."""
+        if self._suspects:
+            return [part for part in self._suspects.popleft() if not part.work.done.done()]
+        return [self._part(share) for share in self._queue.take(self._room)]
+
+    def _part(self, share: BatchShare) -> _Part[Item, Result]:
+        of = self._parts[share.id]
+        if share.first + share.items == of.items:
+            del self._parts[share.id]
+        return _Part(of.work, of.first + share.first, share.items)
+
+    def _free_engine(self) -> str | None:
+        now = _now()
+        free = [
+            engine
+            for engine, load in self.loads.items()
+            if self._shared.has_room(engine) and self._circuits.takes(engine, load.batches, now)
+        ]
+        return min(free, key=self._load, default=None)
+
+    def _load(self, engine: str) -> tuple[int, int]:
+        load = self.loads[engine]
+        return load.items, load.given
+
+    def _start(self, engine: str, parts: list[_Part[Item, Result]]) -> None:
+        task = asyncio.create_task(self._work_on(engine, parts))
+        items, load = sum(part.items for part in parts), self.loads[engine]
+        self._shared.begins(engine)
+        load.batches += 1
+        load.items += items
+        load.given += items
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work_on(self, engine: str, parts: list[_Part[Item, Result]]) -> None:
+        items = [item for part in parts for item in part.content]
+        try:
+            results = await self._ask(engine, items)
+            assert len(results) == len(items), (len(results), len(items))
+        except Unavailable as error:
+            if isinstance(error, ConnectionLost):
+                self._refused.pop(engine, None)
+                await self._answered_wrongly(engine, parts, error)
+            elif isinstance(error, RefusedForNow) and await self._is_well(engine):
+                self._put_off(parts, error)
+            else:
+                self._wait_again(engine, parts, error)
+        except InvalidRequest as error:
+            self._bisect(engine, parts, error)
+        except KairosError as error:
+            await self._answered_wrongly(engine, parts, error)
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of a defect of ours
+            said = f"{engine}: {type(error).__name__}: {error}"
+            await self._answered_wrongly(engine, parts, UpstreamFailed(said))
+        else:
+            self._refused.pop(engine, None)
+            self._circuits.answered(engine, _now(), _AT_ONCE)
+            self.loads[engine].sound = items[0]
+            begin = 0
+            for part in parts:
+                part.work.take(part.first, results[begin : begin + part.items])
+                begin += part.items
+        finally:
+            self._shared.ends(engine)
+            self.loads[engine].batches -= 1
+            self.loads[engine].items -= len(items)
+        self._shared.go()
+
+    async def _answered_wrongly(
+        self, engine: str, parts: list[_Part[Item, Result]], error: KairosError
+    ) -> None:
+        """Find out whether the engine is at fault, or an item."""
+        trusted = self._circuits.state(engine, _now()) == "closed"
+        if self._others(engine):
+            self._circuits.open(engine, _now())
+            parts = [msgspec.structs.replace(part, blamed=part.blamed | {engine}) for part in parts]
+            self._bisect(engine, parts, error)
+        elif (trusted and _is_many(parts)) or await self._is_well(engine):
+            self._bisect(engine, parts, error)
+        else:
+            self._circuits.open(engine, _now())
+            self._suspect(parts, error)
+
+    async def _is_well(self, engine: str) -> bool:
+        """Return whether it still answers what it has answered before."""
+        sound = self.loads[engine].sound
+        if sound is None:
+            return False
+        try:
+            await self._ask(engine, [cast("Item", sound)])
+        except KairosError:
+            return False
+        self._circuits.answered(engine, _now(), _AT_ONCE)
+        return True
+
+    def _bisect(self, engine: str, parts: list[_Part[Item, Result]], error: KairosError) -> None:
+        """Ask for each half alone; for a single item another engine, then it fails."""
+        others = self._others(engine)
+        parts = [part for part in parts if not part.work.done.done()]
+        if not parts:
+            return
+        if _is_many(parts):
+            for half in _halves(parts):
+                is_wrong = not isinstance(error, InvalidRequest)
+                self._start(min(others, key=self._load) if others and is_wrong else engine, half)
+            return
+        (part,) = parts
+        if part.was_refused or not others:
+            for blamed in part.blamed:  # it was not their fault
+                self._circuits.forget(blamed)
+            part.work.fail(error)
+        else:
+            again = msgspec.structs.replace(part, was_refused=True)
+            self._start(min(others, key=self._load), [again])
+
+    def _suspect(self, parts: list[_Part[Item, Result]], error: KairosError) -> None:
+        """Have each half wait for an engine that is well; a single item not for ever."""
+        if _is_many(parts):
+            self._suspects += _halves(parts)
+            return
+        work = parts[0].work
+        work.wrong_answers += 1
+        if work.wrong_answers == _WRONG_ANSWERS:
+            work.fail(error)
+        else:
+            self._suspects.append(parts)
+
+    def _put_off(self, parts: list[_Part[Item, Result]], error: KairosError) -> None:
+        """Have an engine that takes other items asked later, for each half alone.
+
+        A single item is asked for again after 1 s, 2 s, 4 s and so on, 6 times.
+        """
+        if _is_many(parts):
+            self._suspects += _halves(parts)
+            return
+        part = msgspec.structs.replace(parts[0], put_off=parts[0].put_off + 1)
+        if self._has_waited(part.work, error):
+            return
+        if part.put_off > _PUT_OFFS:
+            part.work.fail(error)
+            return
+
+        def again() -> None:
+            del self._later[id(part)]
+            self._suspects.append([part])
+            self._shared.go()
+
+        timer = asyncio.get_running_loop().call_later(2 ** (part.put_off - 1), again)
+        self._later[id(part)] = timer, str(error)
+
+    def _has_waited(self, work: _Work[Item, Result], error: KairosError) -> bool:
+        """Return whether work has waited for too long; then it has failed."""
+        if time.monotonic() - work.since_s > self._patience_s:
+            work.fail(error)
+        return work.done.done()
+
+    def _others(self, engine: str) -> list[str]:
+        """Return the other engines that are trusted with one more batch."""
+        now = _now()
+        return [
+            each
+            for each, load in self.loads.items()
+            if each != engine and self._circuits.takes(each, load.batches, now)
+        ]
+
+    def _wait_again(
+        self, engine: str, parts: list[_Part[Item, Result]], error: KairosError
+    ) -> None:
+        """Nothing was asked. Each part waits, but for work that has waited for too long."""
+        self._circuits.open(engine, _now())
+        since_s, _ = self._refused.get(engine, (time.monotonic(), ""))
+        self._refused[engine] = since_s, str(error)
+        left = [part for part in parts if not self._has_waited(part.work, error)]
+        knows_nothing = self.loads[engine].sound is None  # that it takes
+        if isinstance(error, RefusedForNow) and knows_nothing and _is_many(left):
+            self._suspects += _halves(left)  # perhaps it refuses one of these alone
+            return
+        for part in left:
+            self._wait(part)
+
+
+def _is_many(parts: Sequence[_Part[Item, Result]]) -> bool:
+    """Return whether there is more than one item."""
+    return sum(part.items for part in parts) > 1
+
+
+def _halves(parts: Sequence[_Part[Item, Result]]) -> list[list[_Part[Item, Result]]]:
+    """Return the first half of the items, and the rest."""
+    left = sum(part.items for part in parts) // 2
+    first: list[_Part[Item, Result]] = []
+    rest: list[_Part[Item, Result]] = []
+    for part in parts:
+        if 0 < left < part.items:
+            cut, remains = part.halves(left)
+            first.append(cut)
+            rest.append(remains)
+            left = 0
+        else:
+            (first if left > 0 else rest).append(part)
+            left -= min(left, part.items)
+    return [first, rest]
+
+
+def _now() -> int:
+    return time.monotonic_ns() // 1000

@@ -1,0 +1,73 @@
+"""Exact search of a row's own collection: the cosine of each passage's vector with what is sought.
+
+Scores are rounded: the last digits of a sum depend on how many vectors are multiplied at once, and
+so on how the work was cut.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kairos.core.errors import InvalidRequest
+from kairos.workflows.retrieve.vectors import Matrix, matrix_of
+
+DIGITS = 6  # of a score
+_COSINES = 1 << 20  # that are held at once
+
+Scored = dict[str, object]  # a passage: its `text`, and its `score`
+
+
+def search(
+    parts: Sequence[Mapping[str, Sequence[str]]], vectors: Sequence[str], top_k: int
+) -> list[Scored]:
+    """The best of what the parts of a collection hold, for any of some vectors.
+
+    Raises:
+        InvalidRequest: vectors are none, or those of the collection are of another length.
+    """
+    texts = [text for part in parts for text in part["texts"]]
+    held = matrix_of([vector for part in parts for vector in part["vectors"]])
+    sought = matrix_of(vectors)
+    if not len(held) or not len(sought):
+        return []
+    check_length(sought.shape[1], held.shape[1])
+    return best_of(zip(texts, _nearness(held, sought).tolist(), strict=True), top_k)
+
+
+def _nearness(held: Matrix, sought: Matrix) -> npt.NDArray[np.float64]:
+    """Of each vector that is held the cosine with the nearest of those that are sought."""
+    of, nearest = normalised(held), np.full(len(held), -np.inf)
+    at_once = max(1, _COSINES // len(held))
+    for begin in range(0, len(sought), at_once):
+        cosines = of @ normalised(sought[begin : begin + at_once]).T
+        np.maximum(nearest, cosines.max(axis=1), out=nearest)
+    return nearest
+
+
+def best_of(found: Iterable[tuple[str, float]], top_k: int) -> list[Scored]:
+    """Of texts with scores those with the highest: equal texts once, of equal scores in the order
+    of the texts, whatever the order in which they were found."""
+    scores: dict[str, float] = {}
+    for text, score in found:
+        rounded = round(score, DIGITS) + 0.0  # no -0.0
+        scores[text] = max(rounded, scores.get(text, rounded))
+    ranked = sorted(scores.items(), key=lambda each: (-each[1], each[0]))
+    return [{"text": text, "score": score} for text, score in ranked[:top_k]]
+
+
+def check_length(sought: int, held: int) -> None:
+    """Raises InvalidRequest: vectors of one length are sought among those of another."""
+    if sought != held:
+        raise InvalidRequest(
+            f"a vector of {sought} numbers is sought among vectors of {held}: embed the passages "
+            "and what is sought with the same model"
+        )
+
+
+def normalised(vectors: Matrix) -> npt.NDArray[np.float64]:
+    """Each of length 1; one that is 0 stays so."""
+    wide = vectors.astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
+    result: npt.NDArray[np.float64] = wide / np.where(lengths, lengths, 1.0)
+    return result

@@ -1,0 +1,264 @@
+"""The processors that flows ask: engines, collections of a row, and collections that stay."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from kairos.core.errors import InvalidRequest, SetupError
+from kairos.proxy.llm.http_llm import headers_with
+from kairos.settings.retrieval import ProcessorEngine, RetrievalSettings, is_postgres
+from kairos.workflows.compile.check import every
+from kairos.workflows.compile.operators import Embedding, Rerank
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.execute.batching import Query
+from kairos.workflows.execute.commands import DropHeld, RunProcessor
+from kairos.workflows.retrieve import embedding, exact_search, ranking
+from kairos.workflows.retrieve.asked_engine import AskedEngine
+from kairos.workflows.retrieve.bounded_collections import BoundedCollections, CollectionTurns
+from kairos.workflows.retrieve.collections import DEFAULT_TENANT, Collections
+from kairos.workflows.retrieve.engine_group import Ask, EngineGroup
+from kairos.workflows.retrieve.engine_pool import Item, Result
+from kairos.workflows.retrieve.exact_search import Scored
+from kairos.workflows.retrieve.lance_collections import LanceCollections
+from kairos.workflows.retrieve.postgres_collections import PostgresCollections
+from kairos.workflows.retrieve.vectors import matrix_of
+from kairos.workflows.retrieve.worked import Note, noted
+
+_CONNECT_S, _ANSWER_S = 10, 300
+_COLLECTIONS = "collections"  # whoever keeps them: there is one
+
+
+class ProcessorService:
+    """What flows share: the engines' batches are of all of them."""
+
+    def __init__(
+        self,
+        embedders: EngineGroup[str, str] | None,
+        rankers: EngineGroup[ranking.Pair, float] | None,
+        collections: BoundedCollections | None,
+        note: Note,
+    ) -> None:
+        """`note`: is told of what collections did. Whoever asks engines tells of that."""
+        self.note, self.turns = note, CollectionTurns()
+        self._embedders, self._rankers, self._collections = embedders, rankers, collections
+        groups = {"embed": embedders, "rerank": rankers}
+        # By kind of operator those that its engines offer, where there are engines for it.
+        self.models = {kind: each.models for kind, each in groups.items() if each is not None}
+
+    @property
+    def keeps_collections(self) -> bool:
+        return self._collections is not None
+
+    @property
+    def waits_for(self) -> list[str]:
+        """Return why engines do nothing for items that wait."""
+        groups = (self._embedders, self._rankers)
+        return [said for each in groups if each is not None for said in each.waits_for]
+
+    def of(
+        self,
+        *,
+        began_at: int = 0,
+        tenant: str = DEFAULT_TENANT,
+        run: str | None = None,  # noqa: ARG002 - as `RemoteProcessors` takes it
+    ) -> "FlowProcessors":
+        """For the flow of a tenant. Of those that wait, what began earlier goes first. `run` makes
+        no difference: nothing stays here."""
+        return FlowProcessors(self, began_at, tenant)
+
+    @property
+    def embedders(self) -> EngineGroup[str, str]:
+        assert self._embedders is not None, "a flow that embeds has an embedder"
+        return self._embedders
+
+    @property
+    def rankers(self) -> EngineGroup[ranking.Pair, float]:
+        assert self._rankers is not None, "a flow that ranks has a ranker"
+        return self._rankers
+
+    @property
+    def collections(self) -> BoundedCollections:
+        assert self._collections is not None, "a flow that names a collection has a place for it"
+        return self._collections
+
+
+class FlowProcessors:
+    """For one flow, or one run of it. It has all values itself."""
+
+    keeps_values = False
+
+    def __init__(self, service: ProcessorService, began_at: int, tenant: str) -> None:
+        self._service, self._began_at, self._tenant = service, began_at, tenant
+
+    @property
+    def models(self) -> Mapping[str, Sequence[str]]:
+        return self._service.models
+
+    @property
+    def keeps_collections(self) -> bool:
+        return self._service.keeps_collections
+
+    @property
+    def waits_for(self) -> Sequence[str]:
+        return self._service.waits_for
+
+    async def run(self, command: RunProcessor) -> object:
+        """What it gives (`workflows/compile/retrieval.py`).
+
+        Raises:
+            InvalidRequest: it cannot be done, and no other attempt will do it.
+            KairosError: it was not done; another attempt may do it.
+        """
+        asked = cast("Mapping[str, Any]", command.arguments)
+        match command.kind:
+            case "embed":
+                return await self._embed(command, asked)
+            case "ingest":
+                async with self._turn(command, len(_listed(asked["texts"]))):
+                    return await self._ingest(asked)
+            case "search":
+                async with self._turn(command, len(_listed(asked["vectors"]))):
+                    return await self._search(asked)
+            case "rerank":
+                return await self._rank(command, asked)
+
+    def drop(self, command: DropHeld) -> None:
+        """Nothing stays here."""
+
+    def end(self) -> None:
+        """Nothing stays here."""
+
+    def check_models(self, plan: Plan) -> None:
+        """Raises SetupError: an operator names a model that no engine serves."""
+        for operator in every(plan.declaration.operators):
+            params = operator.params
+            if isinstance(params, Embedding | Rerank) and params.model:
+                is_embedding = isinstance(params, Embedding)
+                group = self._service.embedders if is_embedding else self._service.rankers
+                try:
+                    group.check(params.model)
+                except InvalidRequest as error:
+                    raise SetupError(f"operator '{operator.name}': {error}") from None
+
+    def _turn(self, command: RunProcessor, items: int) -> AbstractAsyncContextManager[None]:
+        turns, query = self._service.turns, self._query(command)
+        return turns.turn(self._tenant, query, command.depth, items)
+
+    def _query(self, command: RunProcessor) -> Query:
+        return self._began_at, command.stage, command.row
+
+    async def _embed(self, command: RunProcessor, asked: Mapping[str, Any]) -> str | list[str]:
+        texts, query = asked["texts"], self._query(command)
+        vectors = await self._service.embedders.results(
+            command.model, asked["batch"], query, command.depth, _listed(texts), self._tenant
+        )
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    async def _ingest(self, asked: Mapping[str, Any]) -> object:
+        texts, vectors = _listed(asked["texts"]), _listed(asked["vectors"])
+        name = asked.get("collection")
+        if name is None:
+            return {"texts": texts, "vectors": vectors}
+        if texts:
+            matrix = await asyncio.to_thread(matrix_of, vectors)
+            with noted(self._service.note, "ingest", _COLLECTIONS, len(texts)):
+                await self._service.collections.put(self._tenant, name, texts, matrix)
+        return {"collection": name, "count": len(texts)}
+
+    async def _search(self, asked: Mapping[str, Any]) -> list[Scored]:
+        vectors, where, top_k = _listed(asked["vectors"]), asked["collection"], asked["top_k"]
+        if isinstance(where, str):
+            matrix = await asyncio.to_thread(matrix_of, vectors)
+            with noted(self._service.note, "search", _COLLECTIONS, len(vectors)):
+                found = await self._service.collections.nearest(self._tenant, where, matrix, top_k)
+            return exact_search.best_of(found, top_k)
+        parts = where if isinstance(where, list) else [where]
+        return await asyncio.to_thread(exact_search.search, parts, vectors, top_k)
+
+    async def _rank(self, command: RunProcessor, asked: Mapping[str, Any]) -> list[Scored]:
+        passages = [each if isinstance(each, str) else each["text"] for each in asked["passages"]]
+        texts = list(dict.fromkeys(passages))
+        pairs, query = [(asked["query"], text) for text in texts], self._query(command)
+        scores = await self._service.rankers.results(
+            command.model, asked["batch"], query, command.depth, pairs, self._tenant
+        )
+        return exact_search.best_of(zip(texts, scores, strict=True), asked["top_k"])
+
+
+@asynccontextmanager
+async def processors(
+    settings: RetrievalSettings,
+    environ: Mapping[str, str],
+    note: Note = lambda _: None,
+    at_once: int | None = None,
+) -> AsyncIterator[ProcessorService]:
+    """Yield a service that is ready to be asked.
+
+    Args:
+        settings: which engines there are, and where collections stay.
+        environ: has their keys.
+        note: is told of each batch.
+        at_once: requests to embedders, and to rankers, at most; None: as many as they take.
+
+    Raises:
+        SetupError: no engine of a sort can be reached, a key is missing, or collections cannot be
+            kept where they should.
+    """
+    settings.check_keys(environ)
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S, sock_connect=_CONNECT_S)
+    async with AsyncExitStack() as stack:
+        connector = aiohttp.TCPConnector(limit=0)
+        session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        await stack.enter_async_context(session)
+
+        def engines(of: Sequence[ProcessorEngine]) -> list[AskedEngine]:
+            room = None if at_once is None else asyncio.Semaphore(at_once)
+            return [
+                AskedEngine(session, each.base_url, _headers(each, environ), room) for each in of
+            ]
+
+        embedders = rankers = None
+        if settings.embedders:
+            found = engines(settings.embedding_engines)
+            embedders = EngineGroup(found, _told("embed", embedding.ask_vectors, note))
+            stack.push_async_callback(embedders.close)
+            await embedders.look()
+        if settings.rerankers:
+            found = engines(settings.ranking_engines)
+            rankers = EngineGroup(found, _told("rerank", ranking.ask_scores, note))
+            stack.push_async_callback(rankers.close)
+            await rankers.look()
+        collections = None
+        if settings.collections is not None:
+            collections = BoundedCollections(await _opened(settings.collections))
+            stack.push_async_callback(collections.close)
+        yield ProcessorService(embedders, rankers, collections, note)
+
+
+def _told(kind: str, ask: Ask[Item, Result], note: Note) -> Ask[Item, Result]:
+    """The same; it is told of."""
+
+    async def asked(engine: AskedEngine, model: str | None, items: Sequence[Item]) -> list[Result]:
+        with noted(note, kind, urlsplit(engine.base_url).netloc, len(items)):
+            return [*await ask(engine, model, items)]
+
+    return asked
+
+
+async def _opened(where: str) -> Collections:
+    if is_postgres(where):
+        return await PostgresCollections.open(where)
+    return await LanceCollections.open(Path(where))
+
+
+def _headers(engine: ProcessorEngine, environ: Mapping[str, str]) -> dict[str, str]:
+    return headers_with(environ[engine.api_key_env] if engine.api_key_env else None)
+
+
+def _listed(values: str | list[str]) -> list[str]:
+    return [values] if isinstance(values, str) else values

@@ -1,0 +1,317 @@
+"""Performs what an executor asks for: calls of models over HTTP, functions in threads, and what
+processors do.
+
+A call names itself as its run, node, row and attempt, its operator as the agent, and its row as the
+workflow, so that whoever decides on it learns from it, and can tell about it.
+"""
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from kairos.core.errors import InvalidRequest, KairosError
+from kairos.core.header_names import AGENT, APP, ATTEMPT, CLASS, REQUEST_ID, WORKFLOW_ID
+from kairos.core.model import SECOND
+from kairos.proxy.llm.streamed_chat import Listen
+from kairos.workflows.declare.functions import (
+    FunctionFailed,
+    Functions,
+    RegisteredFunction,
+    given,
+    said_of,
+)
+from kairos.workflows.execute.commands import (
+    TOUCH,
+    DropHeld,
+    IssueCall,
+    RunFunction,
+    RunProcessor,
+    TouchPrefix,
+)
+from kairos.workflows.execute.facts import CallAnswered, CallBroke, ItemsFinished, PrefixTouched
+from kairos.workflows.execute.observation import TimeShares
+from kairos.workflows.retrieve.lost import ValuesLost
+from kairos.workflows.run.chat_answer import read_chat
+from kairos.workflows.run.function_batches import FunctionBatches, awaited
+from kairos.workflows.run.list_items import ParsedItems, list_listener
+from kairos.workflows.run.processing import Processors
+
+logger = logging.getLogger(__name__)
+
+_ID_LENGTH = 128  # of what a header may name
+_ERROR_LENGTH = 500
+_IDEMPOTENCY_KEY = "idempotency_key"
+
+CallCommand = IssueCall | RunFunction | RunProcessor | TouchPrefix | DropHeld
+Tell = Callable[[CallAnswered | CallBroke | ItemsFinished | PrefixTouched], None]
+
+
+class ChatLLM(Protocol):
+    """Who makes LLM calls."""
+
+    async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+        """A chat completion. Raises KairosError; InvalidRequest: it would fail again."""
+
+    async def complete_streamed(
+        self, body: dict[str, Any], headers: Mapping[str, str], listen: Listen
+    ) -> dict[str, Any]:
+        """The same. `listen`: see `HttpLLM`; who answers in one piece need not ask it."""
+
+
+def workflow_of(run_id: str, stage: int, row: int) -> str:
+    """How the calls of a row, or of a group, name their workflow."""
+    return f"{run_id}/{row}" if stage == 0 else f"{run_id}/group/{row}"
+
+
+def request_id(run_id: str, node: str, row: int, attempt: int) -> str:
+    name = f"{run_id}/{node}/{row}/{attempt}"
+    if len(name) <= _ID_LENGTH:
+        return name
+    short = blake2b(node.encode(), digest_size=8).hexdigest()
+    return f"{run_id}/{short}/{row}/{attempt}"
+
+
+class RunCalls:
+    """Those of one run. Each is answered by exactly one fact, unless it is abandoned."""
+
+    def __init__(
+        self,
+        run_id: str,
+        app: str,
+        llm: ChatLLM,
+        functions: Functions,
+        processors: Processors | None,
+        tell: Tell,
+        *,
+        service_class: str,
+        ahead_class: str | None,
+        threads: int,
+        at_once: int | None = None,
+        batches: FunctionBatches | None = None,
+        tenant: str = "",
+        began_at: int = 0,
+    ) -> None:
+        """Begin nothing yet.
+
+        Args:
+            batches: of functions, where others share them; None: its own.
+            tenant: whose turn it is there.
+            began_at: of what waits there, the earlier goes first.
+            ahead_class: of calls that only compute beginnings of prompts; None: none is made.
+            threads: in which functions run.
+            at_once: calls that models have at most, beginnings of prompts included; None: the
+                caller says how many.
+        """
+        self._run_id, self._llm, self._functions, self._tell = run_id, llm, functions, tell
+        self._processors = processors
+        self._shares: dict[str, TimeShares] = {}  # by kind of processor
+        self._of_all = {APP: app, CLASS: service_class}
+        self._ahead_class = ahead_class
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="function")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._touches = 0
+        limit = None if at_once is None else asyncio.Semaphore(at_once)
+        self._own_batches = FunctionBatches(at_once) if batches is None else None
+        self._batches = batches or self._own_batches
+        self._tenant, self._began_at = tenant, began_at
+        self._has_room: AbstractAsyncContextManager[object] = limit or nullcontext()
+        self._begun: set[tuple[int, int]] = set()  # rows that have made a call
+
+    def begin(self, command: CallCommand) -> None:
+        match command:
+            case IssueCall():
+                self._begun.add((command.stage, command.row))
+                self._start(self._ask(command), command)
+            case RunFunction():
+                self._start(self._compute(command), command)
+            case RunProcessor():
+                self._start(self._processed(command), command)
+            case TouchPrefix():
+                if self._ahead_class is not None:
+                    self._keep(asyncio.create_task(self._touched(command, self._ahead_class)))
+            case DropHeld():
+                assert self._processors is not None, "one of them had it"
+                self._processors.drop(command)
+
+    def end_of(self, stage: int, row: int) -> str | None:
+        """The workflow of a row that has ended, if it made a call."""
+        if (stage, row) not in self._begun:
+            return None
+        self._begun.discard((stage, row))
+        return workflow_of(self._run_id, stage, row)
+
+    async def abandon(self) -> None:
+        """Leave what is under way. A function's thread goes on to its end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._own_batches is not None:
+            await self._own_batches.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _start(
+        self,
+        work: Coroutine[Any, Any, CallAnswered],
+        command: IssueCall | RunFunction | RunProcessor,
+    ) -> None:
+        self._keep(asyncio.create_task(self._told(work, command.call, command.delay_us)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _told(
+        self, work: Coroutine[Any, Any, CallAnswered], call: int, delay_us: int
+    ) -> None:
+        try:
+            if delay_us:
+                await asyncio.sleep(delay_us / SECOND)
+            fact: CallAnswered | CallBroke = await work
+        except KairosError as error:
+            is_final = isinstance(error, InvalidRequest) or error.is_final
+            lost = error.ids if isinstance(error, ValuesLost) else ()
+            fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=not is_final, lost=lost)
+        except FunctionFailed as error:
+            fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=False)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a call fails its row alone
+            fact = CallBroke(call, said_of(error)[:_ERROR_LENGTH], retry=False)
+        finally:
+            work.close()
+        self._tell(fact)
+
+    async def _touched(self, command: TouchPrefix, service_class: str) -> None:
+        self._touches += 1
+        headers = self._of_all | {
+            CLASS: service_class,
+            REQUEST_ID: request_id(self._run_id, TOUCH, self._touches, 1),
+            WORKFLOW_ID: f"{self._run_id}/{TOUCH}/{self._touches}",
+            AGENT: TOUCH,
+            ATTEMPT: "1",
+        }
+        named = {} if command.model is None else {"model": command.model}
+        try:
+            async with self._has_room:
+                answer = read_chat(await self._llm.complete({**named, **command.body}, headers))
+        except KairosError as error:  # nobody needs it
+            logger.debug("a static beginning of %s was not computed: %s", command.operator, error)
+            return
+        if command.number is not None:
+            self._tell(PrefixTouched(command.number, answer.cached_tokens))
+
+    async def _ask(self, command: IssueCall) -> CallAnswered:
+        headers = self._of_all | {
+            REQUEST_ID: request_id(self._run_id, command.node, command.row, command.attempt),
+            WORKFLOW_ID: workflow_of(self._run_id, command.stage, command.row),
+            AGENT: command.operator,
+            ATTEMPT: str(command.attempt),
+        }
+        named = {} if command.model is None else {"model": command.model}
+        async with self._has_room:
+            completion = await self._completed(command, {**named, **command.body}, headers)
+        answer = read_chat(completion)
+        return CallAnswered(
+            command.call,
+            answer.text,
+            prompt_tokens=answer.prompt_tokens,
+            completion_tokens=answer.completion_tokens,
+            cached_tokens=answer.cached_tokens,
+            cut=answer.cut,
+            finish_reason=answer.finish_reason,
+        )
+
+    async def _completed(
+        self, command: IssueCall, body: dict[str, Any], headers: dict[str, str]
+    ) -> dict[str, Any]:
+        items = command.items
+        if items is None:
+            return await self._llm.complete(body, headers)
+
+        def heard(first: int, new: list[object]) -> None:
+            self._tell(ItemsFinished(command.call, first, new))
+
+        if items.parser is None:
+            return await self._llm.complete_streamed(
+                body, headers, lambda: list_listener(items.path, items.most, heard)
+            )
+        parse = partial(self._parsed, items.parser, items.argument)
+        attempts: list[ParsedItems] = []
+
+        def listen() -> Callable[[str], None]:
+            for each in attempts:
+                each.close()
+            attempts.append(ParsedItems(parse, items.most, heard))
+            return attempts[-1].hear
+
+        try:
+            return await self._llm.complete_streamed(body, headers, listen)
+        finally:
+            for each in attempts:
+                each.close()
+
+    async def _parsed(self, function: str, argument: str, text: str) -> object:
+        """Return the parts of a text that is not whole yet; None: the function fails."""
+        known, loop = self._functions[function], asyncio.get_running_loop()
+        if inspect.iscoroutinefunction(known.function):
+            return None
+        try:
+            return await loop.run_in_executor(self._threads, known.call_alone, {argument: text})
+        except (FunctionFailed, KairosError):
+            return None
+
+    async def _compute(self, command: RunFunction) -> CallAnswered:
+        known = self._functions[command.function]
+        arguments = dict(command.arguments)
+        if command.idempotency_key is not None and _takes_key(known.function):
+            arguments[_IDEMPOTENCY_KEY] = command.idempotency_key
+        if command.batch is not None:
+            assert self._batches is not None, "its own, or those of others"
+            query = self._began_at, command.stage, command.row
+            value, took_us = await self._batches.value(
+                command.function,
+                known,
+                arguments,
+                command.batch,
+                query,
+                command.depth,
+                self._tenant,
+            )
+            return CallAnswered(command.call, value, took_us=took_us)
+        took_s = 0.0
+        if inspect.iscoroutinefunction(known.function):
+            value = known.call(arguments)
+        else:
+            loop = asyncio.get_running_loop()
+            value, took_s = await loop.run_in_executor(self._threads, _timed, known, arguments)
+        if inspect.isawaitable(value):
+            began_s = time.monotonic()
+            value = given(await awaited(value))
+            took_s += time.monotonic() - began_s
+        return CallAnswered(command.call, value, took_us=round(took_s * SECOND))
+
+    async def _processed(self, command: RunProcessor) -> CallAnswered:
+        assert self._processors is not None, "a run begins with all processors that it needs"
+        shares = self._shares.setdefault(command.kind, TimeShares())
+        begun, took_s = shares.begin(command.items, time.monotonic()), 0.0
+        try:
+            value = await self._processors.run(command)
+        finally:
+            took_s = shares.end(begun, time.monotonic())
+        return CallAnswered(command.call, value, took_us=round(took_s * SECOND))
+
+
+def _timed(known: RegisteredFunction, arguments: dict[str, Any]) -> tuple[object, float]:
+    """Return what a function gives, and the seconds that it took, without its wait for a thread."""
+    began_s = time.monotonic()
+    value = known.call(arguments)
+    return value, time.monotonic() - began_s
+
+
+def _takes_key(function: Callable[..., object]) -> bool:
+    return _IDEMPOTENCY_KEY in inspect.signature(function).parameters

@@ -1,0 +1,176 @@
+"""Devices of this machine, each with one engine at a time: starts, drains and stops real vLLM and
+llama.cpp servers as the calls of a run want their models.
+
+What is decided is in `workflows/execute/model_turns.py`, which has no clock and no process; here
+it is carried out. Calls of a model that is nowhere are held by the executor, so an engine is
+stopped once nothing runs in it. How long a load took is measured, and counts for the next decision.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from kairos.core.errors import SetupError
+from kairos.engines.engine_process import EngineProcess, end_all, start_process
+from kairos.engines.fleet import Fleet
+from kairos.settings.engines import EngineSettings
+from kairos.workflows.compile.device_work import OperatorWork
+from kairos.workflows.execute.facts import OperatorsOpened
+from kairos.workflows.execute.model_turns import DeviceTurn, ModelTurns, SwitchModel
+from kairos.workflows.run.driver import RunDriver
+from kairos.workflows.run.host_file import HostFile
+
+LOOK_S = 0.1
+START_S = 600.0  # until an engine serves; a large model from a slow disk
+_READING_S = 2.0  # that rows may be under way before devices switch for want of calls
+
+
+class HostedEngine(NamedTuple):
+    """`named`: the option of the module by which it is told its model's name."""
+
+    module: str
+    named: str
+
+
+ENGINES: Mapping[str, HostedEngine] = {
+    "llama": HostedEngine("kairos.engines.llama", "--alias"),
+    "vllm": HostedEngine("kairos.engines.vllm", "--served-model-name"),
+}
+
+
+class _HostDevice:
+    def __init__(self) -> None:
+        self.process: EngineProcess | None = None
+        self.instance_id: str | None = None
+
+
+class EngineHost:
+    """An async context manager: no engine outlives it. `follow` carries a run."""
+
+    def __init__(
+        self,
+        host: HostFile,
+        turns: Sequence[Sequence[DeviceTurn]],
+        works: Sequence[OperatorWork],
+        fleet: Fleet,
+        on_note: Callable[[str], None],
+        *,
+        engines: Mapping[str, HostedEngine] = ENGINES,
+    ) -> None:
+        self._host, self._fleet, self._on_note = host, fleet, on_note
+        self._engines = engines
+        self._turns = ModelTurns(turns, works, host.loads)
+        self._devices = [_HostDevice() for _ in turns]
+        self._switching: dict[int, asyncio.Task[None]] = {}
+        self._failure: str | None = None
+        self._opened: frozenset[str] | None = None
+        self._reading_since: float | None = None
+        self.loads = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _raised: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        for task in self._switching.values():
+            task.cancel()
+        if self._switching:
+            await asyncio.wait(self._switching.values())
+        await end_all([each.process for each in self._devices if each.process is not None])
+
+    async def follow(self, driver: RunDriver) -> None:
+        """Have the models there that the run's calls want; until cancelled.
+
+        Raises:
+            SetupError: an engine cannot be started, or ended by itself. The run can be resumed.
+        """
+        self._tell(driver)
+        for each in self._turns.begin():
+            self._begin(each)
+        while True:
+            for number, task in list(self._switching.items()):
+                if task.done():
+                    del self._switching[number]
+                    task.result()
+            if self._failure is not None:
+                raise SetupError(f"{self._failure}; kairos runs resume goes on from here")
+            if not self._is_reading(driver):
+                gate = driver.executor.gate
+                for each in self._turns.look(gate.wanted, gate.in_flight):
+                    self._begin(each)
+            self._tell(driver)
+            await asyncio.sleep(LOOK_S)
+
+    def _tell(self, driver: RunDriver) -> None:
+        opened = self._turns.opened()
+        if opened != self._opened:
+            self._opened = opened
+            driver.tell(OperatorsOpened(opened))
+
+    def _is_reading(self, driver: RunDriver) -> bool:
+        """Rows come, so calls do; but not for longer than a table takes that is at hand."""
+        now = time.monotonic()
+        if not driver.executor.is_reading:
+            self._reading_since = None
+        elif self._reading_since is None:
+            self._reading_since = now
+        return self._reading_since is not None and now - self._reading_since < _READING_S
+
+    def _begin(self, command: SwitchModel) -> None:
+        assert command.device not in self._switching, f"device {command.device} switches already"
+        self._switching[command.device] = asyncio.create_task(self._switch(command))
+
+    async def _switch(self, command: SwitchModel) -> None:
+        device, model = self._devices[command.device], command.turn.model
+        await self._leave(device)
+        began_s = time.monotonic()
+        self._on_note(f"device {command.device + 1}: loading {model}")
+        device.process = await self._start(command.device, model)
+        url = await device.process.url(START_S)
+        device.instance_id = self._fleet.add(EngineSettings(url=url)).id
+        await self._in_use(device.instance_id)
+        took_s = time.monotonic() - began_s
+        self.loads += 1
+        self._on_note(f"device {command.device + 1}: {model} serves after {took_s:.1f} s")
+        self._turns.loaded(command.device, took_s * 1_000_000)
+
+    async def _start(self, number: int, model: str) -> EngineProcess:
+        hosted = self._host.models[model]
+        engine = self._engines[hosted.engine]
+        arguments = [engine.named, model, *hosted.options]
+        if hosted.engine == "vllm":
+            arguments = ["--number", str(number + 1), *arguments]
+        name = f"{hosted.engine} with {model} on device {number + 1}"
+        return await start_process(name, engine.module, arguments, self._failed)
+
+    async def _leave(self, device: _HostDevice) -> None:
+        """Nothing new goes there; what runs ends; then the engine does."""
+        if device.instance_id is not None:
+            self._fleet.drain(device.instance_id)
+            while True:
+                if all(each.id != device.instance_id for each in self._fleet.views()):
+                    break
+                await asyncio.sleep(LOOK_S)
+            device.instance_id = None
+        if device.process is not None:
+            await end_all([device.process])
+            device.process = None
+
+    async def _in_use(self, instance_id: str) -> None:
+        """Raises SetupError: Kairos cannot use the engine."""
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            view = next((each for each in self._fleet.views() if each.id == instance_id), None)
+            if view is not None and view.state == "in_use":
+                return
+            await asyncio.sleep(LOOK_S / 5)
+        raise SetupError(f"the engine {instance_id} serves, but cannot be used")
+
+    def _failed(self, line: str) -> None:
+        self._failure = self._failure or line

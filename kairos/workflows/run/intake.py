@@ -1,0 +1,164 @@
+"""Hands rows to an executor as it asks for them: those of the table, then the groups that they were
+gathered to. Rows that have ended in an earlier session are passed over."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
+from itertools import islice
+
+import msgspec
+
+from kairos.workflows.execute.facts import (
+    FlowFact,
+    GroupRead,
+    GroupsEnded,
+    InputEnded,
+    Known,
+    RowRead,
+    RowsAwaited,
+    RowUnreadable,
+)
+from kairos.workflows.run.result_store import ResultStore, Resumed
+from kairos.workflows.run.rows import ROW_BYTES, InputRow, InputTable
+
+_CHUNK_ROWS, _CHUNK_BYTES = 64, 4 << 20
+_SLOW_S = 0.2  # rows that take longer are awaited
+OPEN_BYTES = 64 << 20  # of rows that were handed over and have not ended; one may have more
+_DIGEST_BYTES = 16
+_NOTHING = Resumed()
+Groups = Callable[[], Iterator[tuple[int, str, list[object] | None]]]  # with their numbers
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class TableIntake:
+    """`digest_of` an open row says with what it began."""
+
+    def __init__(
+        self,
+        table: InputTable,
+        store: ResultStore,
+        plan_digest: bytes,
+        tell: Callable[[FlowFact], None],
+        groups: Groups | None = None,
+    ) -> None:
+        """`groups`: those to hand over when all rows have ended; None: of all rows."""
+        self._table, self._store, self._tell = table, store, tell
+        self._groups = groups or self._all_groups
+        self._plan_digest = plan_digest
+        self._resumes = not store.is_empty()
+        self._open: dict[tuple[int, int], tuple[bytes, int]] = {}
+        self._open_bytes = 0
+        self._wanted = [0, 0]  # rows, groups
+        self._changed = asyncio.Event()
+        self.read = [0, 0]  # rows, groups: those that have ended before, too
+        self.ended_before = 0
+        self.is_at_end = False
+
+    def want(self, stage: int, count: int) -> None:
+        self._wanted[stage] += count
+        self._changed.set()
+
+    def digest_of(self, stage: int, row: int) -> bytes:
+        """Of an open row, which is open no more."""
+        digest, size = self._open.pop((stage, row))
+        self._open_bytes -= size
+        self._changed.set()
+        return digest
+
+    async def run(self) -> None:
+        """Until all is handed over.
+
+        Raises:
+            InvalidFile: the table cannot be read to its end.
+        """
+        rows = self._table.rows()
+        while chunk := await self._next(rows):
+            known = await self._resumed([row.number for row in chunk])
+            for row in chunk:
+                self._hand_over(row, known.get(row.number, _NOTHING))
+        self.is_at_end = True
+        self._tell(InputEnded())
+        await self._room(1)
+        await asyncio.to_thread(self._store.settle)
+        for number, key, items in self._groups():
+            await self._room(1)
+            self._hand_over_group(number, key, items)
+        await self._room(1)
+        self._tell(GroupsEnded())
+
+    def _all_groups(self) -> Iterator[tuple[int, str, list[object] | None]]:
+        for number, (key, items) in enumerate(self._store.groups(self.read[0])):
+            yield number, key, items
+
+    async def _resumed(self, rows: list[int]) -> Mapping[int, Resumed]:
+        if not self._resumes:
+            return {}
+        return await asyncio.to_thread(self._store.resumed, 0, rows)
+
+    async def _next(self, rows: Iterator[InputRow]) -> list[InputRow]:
+        await self._room(0)
+        loop = asyncio.get_running_loop()
+        slow = loop.call_later(_SLOW_S, self._tell, RowsAwaited())
+        try:
+            return await asyncio.to_thread(_chunk, rows, min(self._wanted[0], _CHUNK_ROWS))
+        finally:
+            slow.cancel()
+
+    async def _room(self, stage: int) -> None:
+        while self._wanted[stage] <= 0 or self._open_bytes > OPEN_BYTES:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _hand_over(self, row: InputRow, resumed: Resumed) -> None:
+        self.read[0] += 1
+        if row.values is None:
+            digest = self._digest(row.problem)
+            self._begin(0, row.number, digest, 0)
+            self._tell(RowUnreadable(row.number, row.problem or ""))
+            return
+        digest = self._digest(row.values)
+        if self._has_ended(resumed, digest):
+            return
+        self._begin(0, row.number, digest, row.size_bytes)
+        self._tell(RowRead(row.number, row.values, _known(resumed), row.size_bytes))
+
+    def _hand_over_group(self, number: int, key: str, items: list[object] | None) -> None:
+        self.read[1] += 1
+        digest = self._digest([key, items])
+        resumed = _NOTHING
+        if self._resumes:
+            resumed = self._store.resumed(1, (number,)).get(number, _NOTHING)
+        if items is not None and self._has_ended(resumed, digest):
+            return
+        self._begin(1, number, digest, 0)
+        if items is None:
+            error = f"the group '{key[:100]}' is larger than {ROW_BYTES >> 20} MiB"
+            self._tell(RowUnreadable(number, error))
+        else:
+            self._tell(GroupRead(number, key, items, _known(resumed)))
+
+    def _digest(self, value: object) -> bytes:
+        return blake2b(self._plan_digest + _encode(value), digest_size=_DIGEST_BYTES).digest()
+
+    def _has_ended(self, resumed: Resumed, digest: bytes) -> bool:
+        self.ended_before += resumed.ended == digest
+        return resumed.ended == digest
+
+    def _begin(self, stage: int, row: int, digest: bytes, size: int) -> None:
+        self._wanted[stage] -= 1
+        self._open[stage, row] = digest, size
+        self._open_bytes += size
+
+
+def _known(resumed: Resumed) -> dict[str, Known]:
+    return {node: Known(kept.signature, kept.value) for node, kept in resumed.results.items()}
+
+
+def _chunk(rows: Iterator[InputRow], most: int) -> list[InputRow]:
+    chunk, size = [], 0
+    for row in islice(rows, most):
+        chunk.append(row)
+        size += row.size_bytes
+        if size > _CHUNK_BYTES:
+            break
+    return chunk

@@ -1,0 +1,251 @@
+"""The results of a run in one SQLite file, which outlives the process that drives it.
+
+Of each (row, node) one result counts: the first that was journalled, until the node's signature is
+another, because the flow or the row was edited. Of each row it keeps how it ended, with a digest of
+what it began with; a row that begins with something else has not ended. Values that rows share are
+kept once per signature. Large ones that nothing needs beyond their row (vectors) are kept until it
+has ended.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.host.group_commit import GroupCommit
+from kairos.host.sqlite_file import connect, open_database
+from kairos.workflows.run.journal_changes import (
+    NO_VALUE,
+    AnswerKept,
+    JournalChange,
+    NodeKept,
+    PassingForgotten,
+    RowEnded,
+    RowOutcome,
+)
+from kairos.workflows.run.result_cache import ResultCache
+from kairos.workflows.run.result_store import (
+    Claims,
+    FailedRow,
+    Found,
+    KeptResult,
+    NoClaims,
+    Resumed,
+)
+from kairos.workflows.run.rows import ROW_BYTES
+
+_VERSION = 3
+_SCHEMA = """
+    CREATE TABLE answers (signature TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE results (
+        stage INTEGER, row INTEGER, node TEXT, signature TEXT NOT NULL, value BLOB,
+        until_end INTEGER NOT NULL, PRIMARY KEY (stage, row, node)
+    ) WITHOUT ROWID;
+    CREATE INDEX passing ON results (stage, row) WHERE until_end;
+    CREATE TABLE ends (
+        stage INTEGER, row INTEGER, outcome TEXT NOT NULL, digest BLOB NOT NULL,
+        node TEXT, key TEXT, value BLOB NOT NULL,
+        PRIMARY KEY (stage, row)
+    ) WITHOUT ROWID;
+    CREATE INDEX gathered ON ends (key, row) WHERE outcome = 'gathered';
+"""
+_OWNERS = "CREATE TABLE IF NOT EXISTS owners (part INTEGER PRIMARY KEY, epoch INTEGER NOT NULL)"
+_OWN = """
+    INSERT INTO owners VALUES (?, 1) ON CONFLICT DO UPDATE SET epoch = epoch + 1 RETURNING epoch
+"""
+_OWNS = "SELECT 1 FROM owners WHERE part = ? AND epoch = ?"
+_KNOWN = """
+    SELECT node, results.signature, coalesce(results.value, answers.value)
+    FROM results LEFT JOIN answers USING (signature) WHERE stage = ? AND row = ?
+        AND (results.value IS NOT NULL OR answers.value IS NOT NULL)
+"""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class RunJournal:
+    """The `ResultStore` of one host: the run's own file, and the `cache` that its runs share.
+
+    A row that is ended here was handed over before, and all of its results too.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        on_trouble: Callable[[str | None], None],
+        *,
+        cache: ResultCache | None = None,
+        partition: int | None = None,
+        claims: Claims | None = None,
+    ) -> None:
+        """Open the file, and make it if it is missing.
+
+        Args:
+            path: of the file.
+            on_trouble: called in a thread with a line when the disk takes nothing, and with None
+                when it does again.
+            cache: results of other runs; None: these do not count. It is closed with this.
+            partition: the part of a run that this owns from now on; None: all of it.
+            claims: asked about what the cache does not have; None: nobody else makes calls.
+
+        Raises:
+            SetupError: the file is no journal, or one of another version.
+        """
+        self._cache = cache
+        self._claims = claims or NoClaims()
+        self.epoch, guard = 0, None
+        try:
+            self._reading = open_database(path, _SCHEMA, _VERSION, "begin a new run")
+            if partition is not None:
+                self.epoch = self._own(partition)
+                guard = _OWNS, (partition, self.epoch)
+            self._commit = GroupCommit(connect(path), on_trouble, guard=guard)
+            found = self._reading.execute("SELECT 1 FROM results WHERE until_end LIMIT 1")
+            self._has_passing = found.fetchone() is not None
+        except sqlite3.Error as error:
+            raise SetupError(f"{path} cannot be used as a run's journal: {error}") from error
+
+    @property
+    def backlog(self) -> int:
+        """Changes that are not on the disk yet."""
+        return self._commit.backlog
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Return the size of these."""
+        return self._commit.backlog_bytes
+
+    def find(self, call: int, signature: str, found: Found) -> None:
+        known = None if self._cache is None else self._cache.find(signature)
+        if known is None:
+            self._claims.ask(call, signature, found)
+        else:
+            found(known)
+
+    def store(self, signature: str, value: Any) -> None:
+        if self._cache is not None:
+            self._cache.store(signature, value)
+        if not isinstance(self._claims, NoClaims):
+            self._claims.answered(signature, _encode(value))
+
+    def ended(self, call: int) -> None:
+        self._claims.ended(call)
+
+    def keep(
+        self,
+        stage: int,
+        row: int,
+        node: str,
+        signature: str,
+        value: Any,
+        *,
+        shared: bool,
+        until_end: bool = False,
+    ) -> None:
+        encoded = msgspec.Raw(_encode(value))
+        inline = encoded
+        if shared and not until_end:
+            self._change(AnswerKept(signature, encoded))
+            inline = NO_VALUE
+        self._change(NodeKept(stage, row, node, signature, inline, until_end))
+        self._has_passing |= until_end
+
+    def end(
+        self,
+        stage: int,
+        row: int,
+        outcome: RowOutcome,
+        digest: bytes,
+        value: Any,
+        *,
+        node: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        encoded = msgspec.Raw(_encode(value))
+        self._change(RowEnded(stage, row, outcome, digest, encoded, node, key))
+        if self._has_passing and outcome != "failed":
+            self._change(PassingForgotten(stage, row))
+
+    def tell(self, record: bytes) -> None:
+        """Do nothing: the record is in the same directory."""
+
+    def _known(self, stage: int, row: int) -> dict[str, KeptResult]:
+        found = self._reading.execute(_KNOWN, (stage, row))
+        return {node: KeptResult(each, _decode(value)) for node, each, value in found}
+
+    def resumed(self, stage: int, rows: Sequence[int]) -> Mapping[int, Resumed]:
+        return {row: Resumed(self._ended_with(stage, row), self._known(stage, row)) for row in rows}
+
+    def _ended_with(self, stage: int, row: int) -> bytes | None:
+        found = self._reading.execute(
+            "SELECT digest FROM ends WHERE stage = ? AND row = ? AND outcome != 'failed'",
+            (stage, row),
+        ).fetchone()
+        return None if found is None else found[0]
+
+    def is_empty(self) -> bool:
+        return self._reading.execute("SELECT 1 FROM results LIMIT 1").fetchone() is None and (
+            self._reading.execute("SELECT 1 FROM ends LIMIT 1").fetchone() is None
+        )
+
+    def written(self, stage: int, rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        for row, value in self._ended(stage, rows, "written", "row, value"):
+            yield row, _decode(value)
+
+    def failed(self, stage: int, rows: int) -> Iterator[FailedRow]:
+        for row, node, value in self._ended(stage, rows, "failed", "row, node, value"):
+            yield FailedRow(row, node, _decode(value))
+
+    def outcomes(self, stage: int, rows: int) -> dict[str, int]:
+        found = self._reading.execute(
+            "SELECT outcome, count(*) FROM ends WHERE stage = ? AND row < ? GROUP BY outcome",
+            (stage, rows),
+        )
+        return dict(found.fetchall())
+
+    def groups(self, rows: int) -> Iterator[tuple[str, list[Any] | None]]:
+        keys = self._reading.execute(
+            "SELECT key, sum(length(value)) FROM ends WHERE outcome = 'gathered' AND row < ?"
+            " GROUP BY key ORDER BY min(row)",
+            (rows,),
+        )
+        for key, size in keys:
+            yield key, None if size > ROW_BYTES else self._items(key, rows)
+
+    def _items(self, key: str, rows: int) -> list[Any]:
+        found = self._reading.execute(
+            "SELECT value FROM ends WHERE outcome = 'gathered' AND key = ? AND row < ?"
+            " ORDER BY row",
+            (key, rows),
+        )
+        return [_decode(value) for (value,) in found]
+
+    def settle(self) -> None:
+        """Return once all is on the disk; blocks, for as long as that takes nothing."""
+        self._commit.settle()
+
+    def close(self, *, give_up: bool = False) -> None:
+        """`give_up`: what a full disk does not take is dropped, and is done again on resuming."""
+        self._commit.close(give_up=give_up)
+        self._reading.close()
+        if self._cache is not None:
+            self._cache.close()
+
+    def _own(self, partition: int) -> int:
+        """Take a partition from its owner, and return its new epoch."""
+        self._reading.execute(_OWNERS)
+        return self._reading.execute(_OWN, (partition,)).fetchone()[0]  # type: ignore[no-any-return]
+
+    def _change(self, change: JournalChange) -> None:
+        statement, parameters = change.statement
+        self._commit.add(statement, *parameters)
+
+    def _ended(self, stage: int, rows: int, outcome: str, columns: str) -> sqlite3.Cursor:
+        return self._reading.execute(
+            f"SELECT {columns} FROM ends WHERE stage = ? AND row < ? AND outcome = ? ORDER BY row",  # noqa: S608
+            (stage, rows, outcome),
+        )

@@ -1,0 +1,99 @@
+"""The files, engines and keys of a run: what a host reads, runs and asks.
+
+A run's record in a database names those of the host that began it. Who may write there could
+name others: then a host that goes on with the run would run a file of somebody else's choice, or
+send its rows and a key to an engine of theirs. So such a host takes none of these from there:
+its own command line names them.
+"""
+
+from typing import Any
+
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.workflows.run.run_store import RunRecord
+
+_FILES = {
+    "flow_path": "--flow",
+    "functions_path": "--functions",
+    "inputs": "--inputs",
+    "out": "--out",
+}
+_OF_RETRIEVAL = {
+    "embedders": "--embedder",
+    "rerankers": "--reranker",
+    "collections": "--collections",
+    "processors": "--processor",
+}
+
+
+class RunPlaces(msgspec.Struct, frozen=True, kw_only=True):
+    """As `RunRecord` has them; None, or empty: not said."""
+
+    flow_path: str | None = None
+    functions_path: str | None = None
+    inputs: str | None = None
+    out: str | None = None
+    engines: tuple[str, ...] = ()
+    url: str | None = None
+    host: str | None = None
+    api_key_env: str | None = None
+    retrieval: RetrievalSettings | None = None
+
+    @property
+    def names_performers(self) -> bool:
+        return bool(self.engines) or self.url is not None or self.host is not None
+
+    def onto(self, record: RunRecord) -> RunRecord:
+        """The run with what is said here. Who performs its calls is said whole, the key included,
+        or not at all."""
+        said = {name: getattr(self, name) for name in (*_FILES, "retrieval")}
+        changed: dict[str, Any] = {name: each for name, each in said.items() if each is not None}
+        if self.names_performers:
+            for name in ("engines", "url", "host", "api_key_env"):
+                changed[name] = getattr(self, name)
+        return msgspec.structs.replace(record, **changed)
+
+    def check_named(self, told: RunRecord) -> None:
+        """That all is said here which the run needs, as another host tells of it.
+
+        Raises:
+            SetupError: something is not; it says what.
+        """
+        missing = [
+            option
+            for name, option in _FILES.items()
+            if getattr(told, name) is not None and getattr(self, name) is None
+        ]
+        asks = bool(told.engines) or told.url is not None or told.host is not None
+        if asks and not self.names_performers:
+            missing.append("--engine (or --url, or --host)")
+        if told.retrieval is not None:
+            missing += self._missing_of(told.retrieval)
+        if missing:
+            raise SetupError(
+                f"{told.id} was begun on another host: what to read, run and ask here is not taken "
+                f"from the database, where others may write; name it with {', '.join(missing)}"
+            )
+
+    def _missing_of(self, told: RetrievalSettings) -> list[str]:
+        ours = self.retrieval or RetrievalSettings()
+        named = [name for name in _OF_RETRIEVAL if getattr(ours, name)]
+        if "processors" in named or (told.processors and named):
+            return []  # these stand for all of the others
+        needed = [name for name in _OF_RETRIEVAL if getattr(told, name) and name not in named]
+        return [_OF_RETRIEVAL[name] for name in needed]
+
+
+def without_places(told: RunRecord) -> RunRecord:
+    """What another host tells of a run, but for the places there."""
+    return msgspec.structs.replace(
+        told,
+        **dict.fromkeys((*_FILES, "url", "host", "api_key_env")) | {"out": ""},
+        engines=(),
+        retrieval=None,
+        bus=None,
+        results=None,
+        written={},  # no file that it wrote is here
+    )

@@ -1,0 +1,314 @@
+"""A run of a declared workflow from its first row to its tables, or until it is stopped."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.signatures import of_structure
+from kairos.workflows.declare import openai_batch
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.commands import EndRun
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import CapacityTold
+from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.observation import FlowObservation
+from kairos.workflows.execute.timeline import Timeline
+from kairos.workflows.run.calls import RunCalls
+from kairos.workflows.run.declaring import declare_plan, keep_declaring
+from kairos.workflows.run.driver import RunDriver
+from kairos.workflows.run.export import Tables
+from kairos.workflows.run.intake import TableIntake
+from kairos.workflows.run.journal import RunJournal
+from kairos.workflows.run.postgres_results import PostgresResults
+from kairos.workflows.run.processing import Processors
+from kairos.workflows.run.result_cache import ResultCache
+from kairos.workflows.run.result_store import ResultStore
+from kairos.workflows.run.rows import InputTable
+from kairos.workflows.run.run_store import RunDirectory, RunRecord
+from kairos.workflows.run.session import RunProgress, RunSession
+
+_WHY = {"done": "", "stopped": "", "budget": "it has used what it may (--max-calls, --max-tokens)"}
+_CAPACITY_EVERY_S = 1.0
+_SAID = 300  # characters of what engines say
+_RECORD_EVERY_S = 2.0
+FUNCTIONS = 32  # that run at once
+
+Note = Callable[[str], None]
+_T = TypeVar("_T")
+
+
+class FlowJob(msgspec.Struct, frozen=True):
+    """What is run. All of it has been checked."""
+
+    plan: Plan
+    functions: Functions
+    table: InputTable
+    cache_path: Path | None  # None: results of other runs do not count
+    cache_scope: str = "default"
+
+    @property
+    def digest(self) -> bytes:
+        """What rows that have ended depend on, beside the row."""
+        plan = f"{of_structure(self.plan.declaration)} {self.plan.revision}"
+        return blake2b(plan.encode(), digest_size=16).digest()
+
+
+class RunPool(msgspec.Struct, frozen=True):
+    """Who performs the calls. `processors`: all that the plan needs."""
+
+    llm: HttpLLM
+    capacity: Callable[[], int]  # calls that it runs at once, by now
+    on_workflow_end: Callable[[str], None]
+    kv_tokens: int | None = None  # that its engines hold together; None: not known
+    instances: int = 1  # engines
+    caches_prefixes: bool = True  # an engine keeps what it computed of a prompt, as far as is known
+    processors: Processors | None = None  # None: the flow needs none
+    problems: Callable[[], Sequence[str]] = tuple  # of engines, where none takes calls now
+    at: tuple[str, str | None] = ("", None)  # its base URL, and the key for it
+    # Beside the run, for as long as it goes on: has the models there that its calls want.
+    follow: Callable[[RunDriver], Coroutine[None, None, None]] | None = None
+
+
+class FlowRun:
+    """One session of a run, in a directory that nobody else drives."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        record: RunRecord,
+        on_note: Note,
+        timeline: Timeline | None = None,
+    ) -> None:
+        self._directory, self.record, self._on_note = directory, record, on_note
+        self._timeline = timeline
+        self._began_s = time.monotonic()
+        self._before, self._fallbacks_before = record.figures, record.fallbacks
+        self._session: RunSession | None = None
+        self._pool: RunPool | None = None  # while it drives
+        self._store: ResultStore | None = None  # while it is open
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """What is in flight ends, then the run; it can be resumed."""
+        self._is_stopping = True
+        if self._pool is not None:
+            self._pool.llm.patience.leave()
+        if self._session is not None:
+            self._session.driver.stop()
+
+    @property
+    def observation(self) -> FlowObservation:
+        """What the calls of this session turned out to be."""
+        return FlowObservation() if self._session is None else self._session.observation
+
+    def progress(self) -> RunProgress:
+        if self._session is None:
+            return RunProgress()
+        progress = self._session.progress(time.monotonic() - self._began_s)
+        return msgspec.structs.replace(progress, waits_for=self._waits_for())
+
+    def _waits_for(self) -> str:
+        return "" if self._pool is None else waits_for(self._pool, time.time())
+
+    async def to_the_end(self, job: FlowJob, pool: RunPool) -> RunRecord:
+        """What became of it: `done`, with its tables written, or `stopped`.
+
+        Raises:
+            SetupError: the journal cannot be used, or a file came to be where a table goes.
+            InvalidFile: the table cannot be read to its end.
+            OSError: a table cannot be written.
+        """
+        await declare_plan(pool.llm, self.record.flow, job.plan)
+        async with self._opened(job) as store:
+            limits = FlowLimits(
+                capacity=pool.capacity(),
+                at_once=self.record.concurrency,
+                kv_tokens=pool.kv_tokens,
+                instances=pool.instances,
+                functions=FUNCTIONS,
+                caches_prefixes=pool.caches_prefixes,
+                max_calls=self.record.max_calls,
+                max_tokens=self.record.max_tokens,
+            )
+            driver = RunDriver(
+                Executor(job.plan, limits), store, pool.on_workflow_end, self._timeline
+            )
+            intake = TableIntake(job.table, store, job.digest, driver.tell)
+            self._session = session = RunSession(driver, intake, store, job.table)
+            if self._is_stopping:
+                driver.stop()
+            driving_since_s, before_s = time.monotonic(), self.record.took_s
+            end = await self._drive(session, job, pool)
+            took_s = before_s + time.monotonic() - driving_since_s
+            await asyncio.to_thread(store.settle)
+            is_done, written = end.reason == "done", self.record.written
+            if is_done:
+                stage = 0 if job.plan.group is None else 1
+                out = Path(self.record.out)
+                names = line_names(job)
+                tables = Tables(store, out, job.plan.outputs, stage, intake.read, names)
+                writing = tables.write(self.record.id, written, self._on_trouble)
+                written = await _beside(writing, [self._keep_record(session)])
+            self._change(
+                state="done" if is_done else "stopped",
+                detail=_WHY[end.reason],
+                written=written,
+                took_s=took_s,
+                waits_for="",
+                fallbacks=session.fallbacks(self._fallbacks_before),
+                figures=await asyncio.to_thread(session.final_figures, self._before),
+            )
+        return self.record
+
+    async def _drive(self, session: RunSession, job: FlowJob, pool: RunPool) -> EndRun:
+        driver = session.driver
+        calls = RunCalls(
+            self.record.id,
+            self.record.flow,
+            pool.llm,
+            job.functions,
+            pool.processors,
+            driver.tell,
+            service_class=self.record.service_class,
+            ahead_class=self.record.service_class,
+            threads=self.record.concurrency or FUNCTIONS,
+            at_once=self.record.concurrency,
+        )
+        beside = [
+            _tell_capacity(driver, pool.capacity),
+            self._keep_record(session),
+            keep_declaring(pool.llm, self.record.flow, job.plan),
+        ]
+        if pool.follow is not None:
+            beside.append(pool.follow(driver))
+        self._pool = pool
+        if self._is_stopping:
+            pool.llm.patience.leave()
+        try:
+            return await _beside(driver.drive(session.intake, calls), beside)
+        finally:
+            self._pool = None
+            await calls.abandon()
+
+    @asynccontextmanager
+    async def _opened(self, job: FlowJob) -> AsyncIterator[ResultStore]:
+        loop = asyncio.get_running_loop()
+
+        def on_trouble(line: str | None) -> None:  # in the writer's thread
+            loop.call_soon_threadsafe(self._on_trouble, line)
+
+        store = await asyncio.to_thread(self._open, job, on_trouble, loop.call_soon_threadsafe)
+        self._store = store
+        try:
+            self._change(state="running", detail="")
+            yield store
+        finally:
+            self._store = None
+            await asyncio.to_thread(store.close, give_up=True)
+
+    def _open(
+        self, job: FlowJob, on_trouble: Callable[[str | None], None], deliver: Callable[..., object]
+    ) -> ResultStore:
+        if self.record.results is not None:
+            scope = None if job.cache_path is None else job.cache_scope
+            url, run_id = self.record.results, self.record.id
+            return PostgresResults(url, run_id, on_trouble, scope=scope, deliver=deliver)
+        cache = None
+        if job.cache_path is not None:
+            cache = ResultCache(job.cache_path, job.cache_scope)
+        try:
+            return RunJournal(self._directory.journal, on_trouble, cache=cache)
+        except BaseException:
+            if cache is not None:
+                cache.close()
+            raise
+
+    async def _keep_record(self, session: RunSession) -> None:
+        while True:
+            await asyncio.sleep(_RECORD_EVERY_S)
+            self._change(
+                figures=session.figures(self._before),
+                fallbacks=session.fallbacks(self._fallbacks_before),
+                waits_for=self._waits_for(),
+            )
+
+    def _on_trouble(self, line: str | None) -> None:
+        if self.record.results is not None:
+            self._on_note("the database is there again" if line is None else f"waiting: {line}")
+        elif line is None:
+            self._on_note("there is room on the disk again: going on")
+        else:
+            self._on_note(f"waiting: {line}; free some space, and the run goes on by itself")
+
+    def _change(self, **fields: object) -> None:
+        now = time.time_ns() // 1000
+        self.record = msgspec.structs.replace(self.record, changed_at=now, **fields)
+        try:
+            self._directory.write(self.record)
+        except SetupError as error:
+            self._on_note(f"what is known of the run is not kept for now: {error}")
+        if self._store is not None:
+            self._store.tell(msgspec.json.encode(self.record))
+
+
+def waits_for(pool: RunPool, now_s: float) -> str:
+    """Return why calls of a run are not answered for now; empty: they are."""
+    waits, problems = pool.llm.patience.waits, pool.problems()
+    said = [] if not problems else [f"no engine takes calls: {'; '.join(problems)[:_SAID]}"]
+    if pool.processors is not None:
+        said += [
+            f"processors are asked again: {each[:_SAID]}" for each in pool.processors.waits_for
+        ]
+    if waits:
+        first, again_s = waits[0], min(each.again_s for each in waits)
+        many = "1 call is" if len(waits) == 1 else f"{len(waits):,} calls are"
+        said.append(
+            f"{many} refused and asked again, next in {max(0.0, again_s - now_s):.0f} s: "
+            f"{first.why[:_SAID]} (since {now_s - first.since_s:.0f} s; fails after "
+            f"{first.until_s - first.since_s:,.0f} s)"
+        )
+    return "; ".join(said)
+
+
+def line_names(job: FlowJob) -> Callable[[], Iterator[object]] | None:
+    """Return how to read the names of a batch's lines; None for other flows."""
+    if job.plan.declaration.name != openai_batch.NAME:
+        return None
+    return lambda: ((row.values or {}).get(openai_batch.LINE_NAME) for row in job.table.rows())
+
+
+async def _beside(
+    driving: Coroutine[Any, Any, _T], following: Sequence[Coroutine[None, None, None]]
+) -> _T:
+    """Until the first has ended; the others never do but by an error, which ends all."""
+    run, beside = asyncio.create_task(driving), [asyncio.create_task(each) for each in following]
+    tasks: list[asyncio.Task[Any]] = [run, *beside]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not run.done():
+            for each in beside:
+                if each.done():
+                    each.result()
+        return await run
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _tell_capacity(driver: RunDriver, capacity: Callable[[], int]) -> None:
+    told = capacity()
+    while True:
+        await asyncio.sleep(_CAPACITY_EVERY_S)
+        if (now := capacity()) != told and now > 0:
+            told = now
+            driver.tell(CapacityTold(now))

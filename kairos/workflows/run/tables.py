@@ -1,0 +1,137 @@
+"""Tables by what they are called: JSON Lines, CSV, Parquet and Arrow."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from kairos.core.errors import SetupError
+from kairos.workflows.compile.values import NotJson, plain
+from kairos.workflows.run import arrow, delimited, json_lines
+from kairos.workflows.run.output_file import new_file
+from kairos.workflows.run.rows import ROW_BYTES, InputRow, InputTable, too_large
+
+Rows = Callable[[], Iterator[dict[str, Any]]]
+
+_FORMATS = {
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".arrows": "arrows",
+}
+
+
+def open_table(source: object) -> InputTable:
+    """A file by its suffix (JSON Lines and CSV also packed by gzip), an object with Arrow's C
+    stream, or a sequence of mappings.
+
+    Raises:
+        InvalidFile: the file is missing, or does not hold what its suffix says.
+        SetupError: what it is cannot be read as a table.
+    """
+    if isinstance(source, str | Path):
+        return _open_file(Path(source))
+    if hasattr(source, "__arrow_c_stream__"):
+        return arrow.read_stream(source)
+    if isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
+        return MappingTable(source)
+    raise SetupError(
+        f"a {type(source).__name__} is no table: name a file, or give a list of dicts or an object "
+        "with __arrow_c_stream__ (pandas, polars, pyarrow, datasets)"
+    )
+
+
+def _open_file(path: Path) -> InputTable:
+    form = _format(path if path.suffix != ".gz" else path.with_suffix(""))
+    match form:
+        case "json":
+            may_be_list = ".json" in path.suffixes[-2:]
+            return json_lines.JsonLines(path, may_be_list=may_be_list)
+        case "csv":
+            return delimited.Csv(path)
+        case "tsv":
+            return delimited.Csv(path, "\t")
+        case "parquet":
+            return arrow.read_parquet(path)
+    return arrow.read_arrow(path)
+
+
+def check_format(path: Path) -> None:
+    """Whether a table can be written there.
+
+    Raises:
+        SetupError: its suffix names no format, or one that needs what is not installed.
+    """
+    if _format(path) not in ("json", "csv", "tsv"):
+        arrow.arrow()
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Rows, part_of: str) -> None:
+    """Write a table to a new file (`output_file.new_file`), in the format of its suffix.
+
+    `rows` is called once or twice, and gives the same each time.
+
+    Raises:
+        SetupError: the suffix names no format, or a file has come to be there.
+        OSError: the disk is full, or the like. Nothing is left.
+    """
+    form = _format(path)
+    with new_file(path, part_of) as file:
+        _write(file, form, columns, rows)
+
+
+def _write(file: BinaryIO, form: str, columns: Sequence[str], rows: Rows) -> None:
+    match form:
+        case "json":
+            json_lines.write(file, rows())
+        case "csv":
+            delimited.write(file, columns, rows())
+        case "tsv":
+            delimited.write(file, columns, rows(), "\t")
+        case "parquet" | "arrow" | "arrows":
+            arrow.write(file, form, columns, rows)
+
+
+def _format(path: Path) -> str:
+    found = _FORMATS.get(path.suffix.lower())
+    if found is None:
+        what = f"its suffix '{path.suffix}'" if path.suffix else "a name without a suffix"
+        raise SetupError(f"{path}: {what} names no format; there are {', '.join(_FORMATS)}")
+    return found
+
+
+class MappingTable:
+    """Rows that a caller holds."""
+
+    repeated: tuple[str, ...] = ()
+
+    def __init__(self, source: Sequence[Mapping[str, Any]]) -> None:
+        self.columns = tuple(dict.fromkeys(str(name) for row in source for name in row))
+        self._source = source
+
+    def rows(self) -> Iterator[InputRow]:
+        for number, row in enumerate(self._source):
+            try:
+                values = plain(dict(row))
+            except NotJson as error:
+                yield InputRow(number, 0, problem=f"the row is not JSON: {error}")
+                continue
+            assert isinstance(values, dict)
+            size = len(msgspec.json.encode(values))
+            if size > ROW_BYTES:
+                yield InputRow(number, 0, problem=too_large())
+            else:
+                yield InputRow(number, size, values)
+
+    def may_have(self, column: str) -> bool:
+        return column in self.columns or not self._source
+
+    def expected_rows(self, read: int) -> int | None:  # noqa: ARG002 - others need it
+        return len(self._source)

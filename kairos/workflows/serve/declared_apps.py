@@ -1,0 +1,42 @@
+"""Says beforehand which calls invocations will make."""
+
+import logging
+from collections.abc import Callable
+
+from kairos.core.errors import KairosError
+from kairos.core.events import PlanDeclared
+from kairos.core.model import SECOND
+from kairos.core.shared_lru import SharedLru
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.planned_work import planned_work
+
+logger = logging.getLogger(__name__)
+
+_APPS = 1_000
+_AGAIN_US = 60 * SECOND  # whoever decides may have been started again meanwhile
+
+
+class DeclaredApps:
+    """Of all tenants, which plans were declared lately: a plan is said once in a while, and not
+    with each invocation."""
+
+    def __init__(self, feed: Callable[[PlanDeclared], None]) -> None:
+        self._feed = feed
+        self._told: SharedLru[tuple[str, str], tuple[str, int]] = SharedLru(_APPS)
+
+    def tell(self, tenant: str, app: str, flow: str, plan: Plan, at: int) -> None:
+        """The app's workflows will follow the plan. `flow`: the digest of whose plan it is; that of
+        other settings is told later. `at`: µs since the epoch. What cannot be told is told again in
+        a while: an invocation does without."""
+        key = tenant, app
+        before = self._told.get(key)
+        if before is not None and before[0] == flow and at < before[1] + _AGAIN_US:
+            return
+        self._told.put(tenant, key, (flow, at))
+        work = planned_work(plan)
+        if work is None:
+            return
+        try:
+            self._feed(PlanDeclared(tenant, app, work))
+        except KairosError as error:
+            logger.debug("the plan of %s was not declared: %s", app, error)

@@ -1,0 +1,104 @@
+"""Invocations in /metrics, and what processors did for them, as the flows' directory has it:
+whichever process served them."""
+
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from kairos.observe.telemetry import Telemetry
+from kairos.settings.flows import FlowSettings
+from kairos.workflows.retrieve.counted import ProcessorCount, batch_metrics
+
+MOST_FLOWS = 200  # that are told apart for operators, those of the most invocations
+
+Ended = Literal["finished", "failed", "expired", "cancelled"]  # the client left
+ENDED: tuple[Ended, ...] = ("finished", "failed", "expired", "cancelled")
+
+
+class FlowCount(msgspec.Struct, frozen=True):
+    """Of a tenant's flow, invocations that ended so, and seconds that they took together."""
+
+    tenant: str
+    flow: str
+    outcome: str
+    count: int
+    seconds: float
+
+
+class InvocationFigures(Collector):
+    """Those of the last look."""
+
+    def __init__(
+        self,
+        totals: Callable[[], Sequence[tuple[str, int, float]]],
+        by_flow: Callable[[int], Sequence[FlowCount]],
+        processed: Callable[[], Sequence[ProcessorCount]],
+    ) -> None:
+        """By outcome, count and seconds; by flow, of so many; by processor. All wait for the
+        disk."""
+        self._read_totals, self._read_flows, self._read_processed = totals, by_flow, processed
+        self._totals: dict[str, tuple[int, float]] = {}
+        self._flows: Sequence[FlowCount] = ()
+        self._processed: Sequence[ProcessorCount] = ()
+
+    def look(self) -> None:
+        """Raises sqlite3.Error."""
+        self._totals = {outcome: (count, s) for outcome, count, s in self._read_totals()}
+        self._flows = self._read_flows(MOST_FLOWS)
+        self._processed = self._read_processed()
+
+    def collect(self) -> Iterator[Metric]:
+        seconds = SummaryMetricFamily(
+            "kairos_flow_seconds",
+            "Invocations of flows that ended, and the time that they took",
+            labels=["outcome"],
+        )
+        for outcome in ENDED:
+            count, total_s = self._totals.get(outcome, (0, 0.0))
+            seconds.add_metric([outcome], count_value=count, sum_value=total_s)
+        yield seconds
+        yield from batch_metrics(self._processed)
+
+    def of_tenants(self) -> Iterator[Metric]:
+        """For operators alone, as it names tenants and their flows."""
+        counted = CounterMetricFamily(
+            "kairos_tenant_flow_invocations",
+            "Invocations of the tenant's flow that ended",
+            labels=["tenant", "flow", "outcome"],
+        )
+        for each in self._flows:
+            counted.add_metric([each.tenant, each.flow, each.outcome], each.count)
+        yield counted
+
+
+@contextlib.contextmanager
+def invocation_figures(
+    settings: FlowSettings | None, telemetry: Telemetry
+) -> Iterator[list[Coroutine[None, None, None]]]:
+    """What is to run beside. Telemetry shows the figures, where there are flows.
+
+    Raises:
+        SetupError: the directory cannot hold flows.
+    """
+    if settings is None:
+        yield []
+        return
+    from kairos.observe.disk_looks import look_again
+    from kairos.workflows.serve.flow_store import FlowStore
+
+    with contextlib.closing(FlowStore(settings)) as store:
+
+        def by_flow(most: int) -> list[FlowCount]:
+            return [FlowCount(*row) for row in store.counts_by_flow(most)]
+
+        def processed() -> list[ProcessorCount]:
+            return [ProcessorCount(*row) for row in store.processed()]
+
+        figures = InvocationFigures(store.totals, by_flow, processed)
+        telemetry.show(figures)
+        telemetry.show_to_operators(figures.of_tenants)
+        yield [look_again(figures.look)]

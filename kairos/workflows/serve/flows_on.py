@@ -1,0 +1,75 @@
+"""Flows where a directory is named: what they need, and their routes."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from kairos.gateway.api.gateway import Gateway
+from kairos.gateway.auth.access import Access
+from kairos.host.clock import WallClock
+from kairos.settings.config import Settings
+from kairos.settings.flows import FlowSettings
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.declare.python_file import load_functions
+from kairos.workflows.remote.opened import AnyProcessors, opened_processors
+from kairos.workflows.serve.flow_models import FlowModels
+from kairos.workflows.serve.flow_routes import FlowRoutes
+from kairos.workflows.serve.flow_store import FlowStore, InvocationCounts
+from kairos.workflows.serve.invoking import Invoking
+
+_THREADS = 4  # more than a tenant has (`invoking.py`)
+
+
+class OpenFlows(msgspec.Struct, frozen=True):
+    """What flows need, before there is a gateway."""
+
+    settings: FlowSettings
+    store: FlowStore
+    counts: InvocationCounts
+    functions: Functions
+    processors: AnyProcessors | None
+    threads: Executor  # where flows compute: apart from what waits for disks
+
+
+@contextlib.asynccontextmanager
+async def opened_flows(settings: Settings, of_flows: FlowSettings) -> AsyncIterator[OpenFlows]:
+    """Open what the settings name.
+
+    Raises:
+        SetupError: the directory cannot hold flows, the functions cannot be loaded, or what flows
+            retrieve with cannot be reached.
+    """
+    functions, retrieval = Functions(), settings.retrieval
+    if of_flows.functions is not None:
+        functions = load_functions(Path(of_flows.functions))
+    async with contextlib.AsyncExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(FlowStore(of_flows)))
+        counts = stack.enter_context(contextlib.closing(InvocationCounts(of_flows)))
+        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="flows")
+        stack.callback(threads.shutdown, wait=False, cancel_futures=True)
+        found = None
+        if retrieval is not None:
+            found = await stack.enter_async_context(
+                opened_processors(retrieval, os.environ, counts.add_processed)
+            )
+        yield OpenFlows(of_flows, store, counts, functions, found, threads)
+
+
+def routes_online(opened: OpenFlows, access: Access, gateway: Gateway) -> FlowRoutes:
+    """The gateway takes them for models from now on."""
+    now = WallClock().now
+    invoking = Invoking(
+        opened.store,
+        opened.counts,
+        gateway,
+        opened.functions,
+        opened.processors,
+        opened.settings,
+        opened.threads,
+    )
+    gateway.own_models = FlowModels(invoking, now)
+    return FlowRoutes(invoking, access, gateway.bodies, opened.settings, now)

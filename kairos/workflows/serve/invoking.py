@@ -1,0 +1,300 @@
+"""Invocations of this process: who may begin one, what its calls say of themselves, and its end."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from functools import partial
+
+import msgspec
+
+from kairos.core.errors import DeadlinePassed
+from kairos.core.events import WorkflowEnded
+from kairos.core.header_names import (
+    BAGGAGE,
+    BUDGET_CALLS,
+    BUDGET_MS,
+    BUDGET_TOKENS,
+    DEADLINE,
+    RAW,
+    STARTED_AT,
+    TRACE_PARENT,
+)
+from kairos.core.model import SECOND
+from kairos.gateway.api.gateway import Gateway
+from kairos.gateway.api.inner_call import InnerGateway
+from kairos.host.tenant_threads import TenantThreads
+from kairos.proxy.llm.streamed_chat import Hear
+from kairos.request.budgets import budget_of
+from kairos.request.caller import Caller
+from kairos.request.deadlines import deadline_of
+from kairos.request.identity.declared import declared
+from kairos.request.identity.identity import Headers
+from kairos.settings.flows import FlowSettings
+from kairos.workflows.compile.columns import Columns
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.facts import FlowFact
+from kairos.workflows.remote.opened import AnyProcessors
+from kairos.workflows.run.calls import RunCalls
+from kairos.workflows.run.function_batches import FunctionBatches
+from kairos.workflows.serve.declared_apps import DeclaredApps
+from kairos.workflows.serve.flow_llm import FlowLLM
+from kairos.workflows.serve.flow_store import FlowStore, InvocationCounts
+from kairos.workflows.serve.invocation import (
+    FUNCTIONS,
+    LIMITS,
+    FlowResult,
+    Invocation,
+    OperatorFinished,
+)
+from kairos.workflows.serve.plans import FlowPlans, spoken_by
+from kairos.workflows.serve.records import FlowsBusy
+from kairos.workflows.serve.shared_results import InvocationSharing, SharedResults
+
+# Threads that a tenant has: together fewer than there are, so that another finds one. A flow of
+# many operators takes seconds to plan.
+_PLANS_AT_ONCE, _COMPUTING_AT_ONCE = 1, 2
+
+_NO_PREFIXES = msgspec.structs.replace(LIMITS, caches_prefixes=False)
+
+# What an invocation says of itself, its calls say, too.
+_PASSED_ON = tuple(
+    RAW[name]
+    for name in (STARTED_AT, BUDGET_CALLS, BUDGET_TOKENS, BUDGET_MS, TRACE_PARENT, BAGGAGE)
+)
+
+
+class InvocationAsked(msgspec.Struct, frozen=True):
+    """Who asks which flow for what. `headers`: of the request."""
+
+    caller: Caller
+    flow: str
+    headers: Headers
+    row: Callable[[Columns], Mapping[str, object]]  # for a flow that needs these
+    settings: Mapping[str, object]
+    streams: bool = False
+    is_large: bool = False  # so that its row is made in a thread
+
+
+class ReadyInvocation(msgspec.Struct, frozen=True):
+    """All of it has been checked."""
+
+    id: str
+    caller: Caller
+    flow: str
+    digest: str  # of the flow's text
+    headers: Headers
+    plan: Plan
+    row: Mapping[str, object]
+    app: str
+    workflow_id: str
+    ends_workflow: bool
+    service_class: str
+    deadline_at: int | None  # µs since the epoch
+
+
+class Invoking:
+    """The way to an invocation, for whichever route it was asked by."""
+
+    def __init__(
+        self,
+        store: FlowStore,
+        counts: InvocationCounts,
+        gateway: Gateway,
+        functions: Functions,
+        processors: AnyProcessors | None,
+        settings: FlowSettings,
+        threads: Executor,
+    ) -> None:
+        """`threads`: where flows are planned, and compute."""
+        self._processors, self._counts = processors, counts
+        of_any = None if processors is None else processors.of()
+        planning = TenantThreads(threads, _PLANS_AT_ONCE)
+        shares = settings.share_s > 0
+        self.plans = FlowPlans(
+            functions,
+            of_any,
+            planning,
+            shares=shares,
+            batches=settings.batches,
+            without=settings.without,
+        )
+        self.store = store
+        self._shared = SharedResults(settings.share_s) if shares else None
+        self._threads = TenantThreads(threads, _COMPUTING_AT_ONCE)
+        self.beside = gateway.readers.run  # what a large body says
+        self._functions, self._most = functions, settings.max_running
+        self._model, self._batches = settings.model, FunctionBatches()
+        self._gateway, self._inner = gateway, InnerGateway(gateway)
+        self._declared = DeclaredApps(gateway.sink.feed)
+        self._running: dict[str, int] = {}  # by tenant
+
+    async def ready(self, asked: InvocationAsked) -> ReadyInvocation:
+        """Raises NoSuchFlow, FlowRefused, InvalidRequest, FlowsBusy, ClassNotAllowed."""
+        caller, headers = asked.caller, asked.headers
+        now, classes = self._gateway.sink.now(), self._gateway.classes
+        service_class = classes.of(headers, caller)
+        named = deadline_of(headers, now, streams=asked.streams)
+        budget_of(headers)  # what is wrong in it is told at once
+        who = declared(headers)
+        self._check_room(caller.tenant)
+        record = await asyncio.to_thread(self.store.find, caller.tenant, asked.flow)
+        plan = await self.plans.plan(caller.tenant, record, asked.settings)
+        make = partial(asked.row, plan.table)
+        row = await self.beside(caller.tenant, make) if asked.is_large else make()
+        own_id = f"flow-{secrets.token_hex(12)}"
+        return ReadyInvocation(
+            id=own_id,
+            caller=caller,
+            flow=asked.flow,
+            digest=record.digest,
+            headers=headers,
+            plan=plan,
+            row=row,
+            app=caller.app or who.app or asked.flow,
+            workflow_id=who.workflow_id or own_id,
+            ends_workflow=who.workflow_id is None,
+            service_class=service_class,
+            deadline_at=classes.deadline(service_class, named, now),
+        )
+
+    async def run(
+        self,
+        ready: ReadyInvocation,
+        on_finished: Callable[[OperatorFinished], None],
+        hear: Hear | None = None,
+    ) -> FlowResult:
+        """To the outputs. Cancelled, all of it is left. `hear`: is told what an operator says as it
+        comes, where that is all that comes out.
+
+        Raises:
+            FlowsBusy: it is not begun.
+            DeadlinePassed: that of its client.
+            KairosError: the flow has failed.
+        """
+        caller, processors = ready.caller, None
+        # An invocation does not see what others ask of the engines: so what it has computed ahead
+        # takes only what they leave.
+        ahead_class = self._gateway.classes.spare(caller)
+        if self._processors is not None:
+            processors = self._processors.of(
+                began_at=self._gateway.sink.now(), tenant=caller.tenant
+            )
+        with self._one_of(caller.tenant), self._counted(ready), self._let_in(ready):
+            now = self._gateway.sink.now()
+            self._declared.tell(caller.tenant, ready.app, ready.digest, ready.plan, now)
+            said = _said(ready.headers, ready.deadline_at)
+            speaker = None if hear is None else spoken_by(ready.plan)
+            heard = {} if hear is None or speaker is None else {speaker: hear}
+            model = self._usual_model()
+            share = None
+            if self._shared is not None:
+                of = caller.tenant, model, ready.service_class
+                share = partial(InvocationSharing, self._shared, of, heard=speaker)
+            llm = FlowLLM(self._inner, ready.id, ready.workflow_id, said, model, heard)
+
+            def make_calls(tell: Callable[[FlowFact], None]) -> RunCalls:
+                return RunCalls(
+                    ready.id,
+                    ready.app,
+                    llm,
+                    self._functions,
+                    processors,
+                    tell,
+                    service_class=ready.service_class,
+                    ahead_class=ahead_class,
+                    threads=FUNCTIONS,
+                    batches=self._batches,
+                    tenant=caller.tenant,
+                    began_at=now,
+                )
+
+            invocation = Invocation(
+                ready.plan,
+                ready.row,
+                make_calls,
+                llm.why_failed,
+                on_finished,
+                self._threads,
+                caller.tenant,
+                share,
+                _NO_PREFIXES if not self._gateway.caches_prefixes() else LIMITS,
+            )
+            try:
+                return await self._in_time(invocation, ready.deadline_at)
+            finally:
+                if processors is not None:
+                    processors.end()
+
+    async def _in_time(self, invocation: Invocation, deadline_at: int | None) -> FlowResult:
+        if deadline_at is None:
+            return await invocation.run()
+        left_s = (deadline_at - self._gateway.sink.now()) / SECOND
+        if left_s <= 0:
+            raise DeadlinePassed
+        try:
+            async with asyncio.timeout(left_s):
+                return await invocation.run()
+        except TimeoutError:
+            raise DeadlinePassed from None
+
+    def _usual_model(self) -> str | None:
+        """Of operators that name none; None: the engine's own."""
+        served = self._gateway.served_models()
+        return served[0] if self._model is None and len(served) == 1 else self._model
+
+    def _check_room(self, tenant: str) -> None:
+        """Raises FlowsBusy."""
+        if (running := self._running.get(tenant, 0)) >= self._most:
+            raise FlowsBusy(running)
+
+    @contextlib.contextmanager
+    def _one_of(self, tenant: str) -> Iterator[None]:
+        """Raises FlowsBusy."""
+        self._check_room(tenant)
+        self._running[tenant] = self._running.get(tenant, 0) + 1
+        try:
+            yield
+        finally:
+            self._running[tenant] -= 1
+            if not self._running[tenant]:
+                del self._running[tenant]
+
+    @contextlib.contextmanager
+    def _counted(self, ready: ReadyInvocation) -> Iterator[None]:
+        """By how it ends."""
+        began_s, outcome = time.monotonic(), "failed"
+        try:
+            yield
+            outcome = "finished"
+        except DeadlinePassed:
+            outcome = "expired"
+            raise
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        finally:
+            took_s = time.monotonic() - began_s
+            self._counts.add(ready.caller.tenant, ready.flow, outcome, took_s)
+
+    @contextlib.contextmanager
+    def _let_in(self, ready: ReadyInvocation) -> Iterator[None]:
+        """Its calls, to the gateway, as a workflow that ends with it."""
+        self._inner.callers.add(ready.id, ready.caller)
+        try:
+            yield
+        finally:
+            self._inner.callers.remove(ready.id)
+            if ready.ends_workflow:
+                ended = WorkflowEnded(ready.caller.tenant, ready.workflow_id)
+                self._gateway.sink.feed(ended)
+
+
+def _said(headers: Headers, deadline_at: int | None) -> dict[bytes, bytes]:
+    said = {name: headers[name] for name in _PASSED_ON if name in headers}
+    if deadline_at is not None:
+        said[RAW[DEADLINE]] = b"%d" % deadline_at
+    return said

@@ -1,0 +1,83 @@
+"""What the gateway says of flows at `/openapi.json`, where it keeps them."""
+
+from kairos.gateway.api.openapi import Json, in_path, json_of, route
+from kairos.workflows.compile.operators import NAME
+from kairos.workflows.compile.query_settings import MOST_SETTINGS
+
+_TEXT: Json = {"type": "string"}
+_TEXTS: Json = {"type": "array", "items": _TEXT}
+_COUNT: Json = {"type": "integer", "minimum": 0}
+_PATTERN = NAME.replace(r"\A", "^").replace(r"\Z", "$")
+_NAME = in_path("name", _TEXT | {"pattern": _PATTERN})
+_FLOW_FIELDS: Json = {
+    "id": _TEXT,
+    "object": {"const": "flow"},
+    "model": _TEXT,
+    "created_at": _COUNT,
+    "changed_at": _COUNT,
+    "inputs": _TEXTS,
+    "outputs": _TEXTS,
+    "operators": _COUNT,
+}
+_FLOW: Json = {
+    "type": "object",
+    "properties": _FLOW_FIELDS | {"source": _TEXT},
+    "required": list(_FLOW_FIELDS),
+}
+_LIST: Json = {
+    "type": "object",
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _FLOW}},
+    "required": ["object", "data"],
+}
+_DELETED: Json = {
+    "type": "object",
+    "properties": {"id": _TEXT, "object": {"const": "flow"}, "deleted": {"const": True}},
+    "required": ["id", "object", "deleted"],
+}
+_SETTINGS: Json = {
+    "type": "object",
+    "description": "by OPERATOR.PARAMETER",
+    "maxProperties": MOST_SETTINGS,
+}
+_INVOKE: Json = {
+    "type": "object",
+    "properties": {
+        "inputs": {"type": "object", "description": "by column"},
+        "settings": _SETTINGS,
+        "stream": {"type": "boolean", "description": "tell each operator as it finishes"},
+    },
+    "additionalProperties": False,
+}
+_RESULT: Json = {
+    "type": "object",
+    "properties": {
+        "id": _TEXT,
+        "object": {"const": "flow.invocation"},
+        "flow": _TEXT,
+        "created": _COUNT,
+        "outputs": {"type": ["object", "null"]},
+        "usage": {"type": "object"},
+        "took_s": {"type": "number"},
+    },
+    "required": ["id", "object", "flow", "created", "outputs", "usage", "took_s"],
+}
+
+
+def with_flows(described: Json) -> Json:
+    """The description of a gateway that keeps flows, too."""
+    yaml: Json = {"application/yaml": {"schema": _TEXT}, "application/json": {"schema": {}}}
+    answers = json_of(_RESULT) | {"text/event-stream": {}}
+    paths: Json = {
+        "/v1/flows": {"get": route("The tenant's flows, by name", json_of(_LIST))},
+        "/v1/flows/{name}": {
+            "put": route(
+                "Keep a flow, in place of one of its name", json_of(_FLOW), _NAME, body=yaml
+            ),
+            "get": route("One of them, with its text", json_of(_FLOW), _NAME),
+            "delete": route("Delete it", json_of(_DELETED), _NAME),
+        },
+        "/v1/flows/{name}/invoke": {
+            "post": route("Run it for one row", answers, _NAME, body=json_of(_INVOKE))
+        },
+    }
+    return {**described, "paths": {**described["paths"], **paths}}

@@ -1,0 +1,88 @@
+"""Flows in a process that serves clients, where a directory is named for them."""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from kairos.core.errors import SetupError
+from kairos.gateway.api.gateway import Gateway
+from kairos.gateway.api.own_models import NamesOf
+from kairos.gateway.auth.access import Access, authorization
+from kairos.settings.config import Settings
+from kairos.settings.flows import FlowSettings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from kairos.workflows.serve.flows_on import OpenFlows
+
+
+class FlowService(Protocol):
+    def add_to(self, app: "FastAPI") -> None:
+        """Add the routes, before those that pass requests on."""
+
+
+class NoFlowService:
+    """No directory is named."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def add_to(self, app: "FastAPI") -> None:
+        from fastapi import Request as HttpRequest
+        from fastapi.responses import Response
+
+        from kairos.workflows.serve.records import FlowsOff
+
+        async def refuse(request: HttpRequest) -> Response:
+            await self._access.admitted(authorization(request))
+            raise FlowsOff
+
+        for path in ("/v1/flows", "/v1/flows/{rest:path}"):
+            app.api_route(path, methods=["GET", "PUT", "POST", "DELETE"])(refuse)
+
+
+@contextlib.contextmanager
+def flow_names(settings: FlowSettings | None) -> Iterator[NamesOf | None]:
+    """Of a process that invokes none itself: which models they are.
+
+    Raises:
+        SetupError: the directory cannot hold flows.
+    """
+    if settings is None:
+        yield None
+        return
+    from kairos.workflows.serve.flow_models import model_names
+    from kairos.workflows.serve.flow_store import FlowStore
+
+    with contextlib.closing(FlowStore(settings)) as store:
+        yield partial(model_names, store)
+
+
+@contextlib.asynccontextmanager
+async def open_flows(settings: Settings) -> AsyncIterator["OpenFlows | None"]:
+    """None: no directory is named.
+
+    Raises:
+        SetupError: the directory cannot hold flows, the functions cannot be loaded, or what flows
+            retrieve with cannot be reached.
+    """
+    if settings.flows is None:
+        if settings.retrieval is not None:
+            raise SetupError("[retrieval] is what flows use: name directory of [flows], too")
+        yield None
+        return
+    from kairos.workflows.serve.flows_on import opened_flows
+
+    async with opened_flows(settings, settings.flows) as opened:
+        yield opened
+
+
+def flows_online(opened: "OpenFlows | None", access: Access, gateway: Gateway) -> FlowService:
+    """The gateway takes them for models from now on."""
+    if opened is None:
+        return NoFlowService(access)
+    from kairos.workflows.serve.flows_on import routes_online
+
+    return routes_online(opened, access, gateway)

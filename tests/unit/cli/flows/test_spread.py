@@ -1,0 +1,77 @@
+"""Refusals of a run on Ray before it begins, and the parts that rows are in."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kairos.cli.flows.flow_run import check_task, new_record
+from kairos.cli.flows.spread.partition import PartTable
+from kairos.core.errors import SetupError
+from kairos.settings.retrieval import RetrievalSettings
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.declare.yaml_file import read_yaml
+from kairos.workflows.run.run_store import RunStore
+from kairos.workflows.run.tables import open_table
+from tests.support.examples import examples
+
+FLOW = """
+flow: one
+operators:
+  row: {kind: input}
+  said: {kind: llm, prompt: "{{ row.text }}"}
+  cut: {kind: chunk, inputs: {text: row.text}}
+  vectors: {kind: embed, inputs: {texts: cut}}
+  kept: {kind: ingest, inputs: {texts: cut, vectors: vectors}, collection: docs}
+outputs: {said: said, kept: kept}
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"on": "ray"}, "local-ray for a Ray"),
+        ({"on": "ray://"}, "local-ray for a Ray"),
+        ({"on": "ray://head:10001"}, "--results"),
+        ({"on": "local-ray", "results": "sqlite:///x"}, "--results: write"),
+        ({"on": "local-ray", "results": "postgresql://a:secret@h/x"}, "PGPASSWORD"),
+        ({"on": "local-ray", "bus": "kafka://x:1"}, "no longer kept on Kafka"),
+        ({"on": "local-ray", "host": "host.toml"}, "--host and --on"),
+        ({"on": "local-ray", "retrieval": RetrievalSettings(collections="/x")}, "operator 'kept'"),
+        (
+            {"on": "local-ray", "retrieval": RetrievalSettings(processors=("http://p:1",))},
+            "--processor does not go with --on",
+        ),
+    ],
+)
+def test_what_a_run_on_ray_cannot_do_is_refused_with_what_to_do(tmp_path, fields, said):
+    declaration = read_yaml(FLOW)
+    record = new_record(
+        RunStore(tmp_path),
+        declaration,
+        out=str(tmp_path / "out.jsonl"),
+        **({"url": "http://x"} | fields),
+    )
+    with pytest.raises(SetupError) as refused:
+        check_task(record, declaration, Functions(), [{"text": "a"}])
+    assert said in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+TEXTS = st.text(max_size=2)
+
+
+@examples(60)
+@given(
+    st.lists(
+        st.fixed_dictionaries({"a": st.integers(0, 3), "b": st.text(max_size=2)}), max_size=300
+    ),
+    st.integers(1, 5),
+    st.sampled_from([None, ("a",), ("a", "b")]),
+)
+def test_each_row_is_in_one_part_with_its_number_in_the_whole_table(rows, parts, columns):
+    found = []
+    for part in range(parts):
+        own = list(PartTable(open_table(rows), part, parts, columns).rows())
+        assert [row.number for row in own] == sorted(row.number for row in own)
+        found += [(row.number, row.values) for row in own]
+    assert sorted(found, key=lambda each: each[0]) == list(enumerate(rows))

@@ -1,0 +1,329 @@
+"""One process of a pool performs calls, and another decides: what it tells, and whom it obeys."""
+
+import msgspec
+import pytest
+
+from kairos.cluster.kafka.subscription import ReceivedMessage
+from kairos.cluster.kafka.tail import NotKept
+from kairos.cluster.pool import epoch_fence as fence_module
+from kairos.cluster.pool import performer as performer_module
+from kairos.cluster.pool.messages import (
+    EPOCH,
+    PERFORMER,
+    TAKEOVER,
+    TOLD_BYTES,
+    TOLD_CALLS,
+    Declined,
+    Orders,
+)
+from kairos.cluster.pool.messages import POOL as IN_POOL
+from kairos.core.declared_plan import MOST_OPERATORS, PlannedOperator, PlannedWork
+from kairos.core.errors import InvalidRequest, QueueFull, Unavailable
+from kairos.core.events import (
+    Dispatch,
+    Finished,
+    FirstToken,
+    PlanDeclared,
+    Progressed,
+    Refuse,
+    WorkflowEnded,
+)
+from kairos.core.topics import DISPATCHES, EVENTS, REQUESTS
+from kairos.observe.left_out import left_out
+from tests.support.pool_world import POOL, World
+
+DISPATCH = b'{"commands":[{"type":"Dispatch","request_id":"c","instance_id":"e1"}],"turns":%b}'
+
+
+@pytest.fixture
+def world():
+    with World(gives_up_s=10) as world:
+        yield world
+        assert world.problems == []
+
+
+@pytest.fixture
+def process(world):
+    """Decides nothing itself. Others announced themselves before."""
+    for _ in range(10):
+        world.append(EVENTS, POOL, None, {TAKEOVER: "p9", IN_POOL: POOL})
+    process = world.process()
+    world.flow()
+    return process
+
+
+def order(process, *commands, turn=0, epoch=5, performer="p0", key=POOL, value=None):
+    orders = Orders(commands, (turn,) * len(commands))
+    value = msgspec.json.encode(orders) if value is None else value
+    headers = {EPOCH: str(epoch), PERFORMER: performer}
+    headers = {name: text for name, text in headers.items() if text != "None"}
+    process.performer._read(ReceivedMessage(DISPATCHES, 0, 0, 0, key, value, headers))
+    process.world.settle()
+
+
+def told(world, kind="told"):
+    return [
+        msgspec.json.decode(m.value)["event"]
+        for m in world.logs[REQUESTS]
+        if m.headers["kairos-type"] == kind
+    ]
+
+
+def test_a_refused_call_fails_with_what_was_said(world, process):
+    clients = [world.call(process, name) for name in ("a", "b", "c")]
+    world.settle()
+    declined = Declined.of("c", QueueFull(3))
+    order(process, Refuse("a", None), Refuse("b", None, "waited_too_long"), declined)
+    assert [client.error.code for client in clients] == [
+        "no_instance",
+        "waited_too_long",
+        "queue_full",
+    ]
+    assert clients[2].error.retry_after_s == 1
+
+
+def test_an_order_that_is_said_again_starts_nothing_again(world, process):
+    world.call(process, "c")
+    world.settle()
+    for instance in ("e0", "e0", "e1"):
+        order(process, Dispatch("c", instance))
+    order(process, Refuse("c", None))
+    assert [where for _, _, where in world.starts] == ["e0"]
+
+
+@pytest.mark.parametrize("wrong", [{"performer": "p1"}, {"performer": "None"}, {"key": "other"}])
+def test_orders_to_others_are_theirs(world, process, wrong):
+    world.call(process, "c")
+    world.settle()
+    order(process, Dispatch("c", "e0"), **wrong)
+    assert world.starts == []
+
+
+def test_another_pools_balancer_has_epochs_of_its_own(world, process):
+    world.call(process, "c")
+    world.settle()
+    order(process, epoch=99, key="other")
+    order(process, Dispatch("c", "e1"), epoch=7)
+    assert len(world.starts) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"value": b"{"},
+        {"value": b"\xff"},
+        {"value": b"null"},
+        {"value": b'{"commands":[],"turns":[0]}'},
+        {"value": DISPATCH % b"[]"},
+        {"value": DISPATCH % b"[-1]"},
+        {"value": DISPATCH % b"[0,0]"},
+        {"value": b"[" * 50_000},
+        {"epoch": "x"},
+        {"epoch": "None"},
+        {"epoch": "-1"},
+        {"epoch": "1_0"},
+        {"epoch": 10},  # where no announcement is
+        {"epoch": 10**17},
+        {"epoch": 10**40},
+    ],
+)
+def test_an_order_that_makes_no_sense_is_left_out(world, process, wrong):
+    before = sum(left_out().values())
+    world.call(process, "c")
+    world.settle()
+    order(process, Dispatch("c", "e1"), **wrong)
+    order(process, Dispatch("c", "e0"), epoch=0)
+    assert [where for _, _, where in world.starts] == ["e0"]
+    assert sum(left_out().values()) == before + 1
+
+
+def test_orders_wait_in_their_order_for_their_epoch_to_be_found(world, process, monkeypatch):
+    asked, answer = [], world.loop.create_future()
+
+    async def read_at(_, topic, offset):
+        asked.append((topic, offset))
+        return await answer
+
+    monkeypatch.setattr(fence_module, "read_at", read_at)
+    for name in ("c", "d"):
+        world.call(process, name)
+    world.settle()
+    order(process, Dispatch("c", "e0"), epoch=7)
+    order(process, Dispatch("d", "e1"), epoch=7)
+    assert (world.starts, asked) == ([], [(EVENTS, 7)])
+    answer.set_result(world.logs[EVENTS][7])
+    world.settle()
+    assert [where for _, _, where in world.starts] == ["e0", "e1"]
+    order(process, epoch=7)
+    assert len(asked) == 1
+
+
+def test_where_the_topic_has_not_kept_announcements_the_number_has_to_do(
+    world, process, monkeypatch
+):
+    async def read_at(*_):
+        raise NotKept
+
+    monkeypatch.setattr(fence_module, "read_at", read_at)
+    for name in ("c", "d"):
+        world.call(process, name)
+    world.settle()
+    order(process, epoch=10**6)
+    order(process, Dispatch("c", "e0"), epoch=7)
+    order(process, Dispatch("d", "e1"), epoch=7)
+    assert [where for _, _, where in world.starts] == ["e0", "e1"]
+
+
+def test_while_the_bus_does_not_say_whether_an_epoch_is_one_it_is_asked_again(
+    world, process, monkeypatch
+):
+    tries = []
+
+    async def read_at(*_):
+        tries.append(None)
+        if len(tries) < 3:
+            raise Unavailable("away")
+        return world.logs[EVENTS][7]
+
+    monkeypatch.setattr(fence_module, "read_at", read_at)
+    world.call(process, "c")
+    world.settle()
+    order(process, Dispatch("c", "e0"), epoch=7)
+    world.sleep(3)
+    assert [where for _, _, where in world.starts] == ["e0"]
+
+
+def test_it_gives_up_when_no_balancer_answers(world, process):
+    clients = [world.call(process, "a")]
+    world.sleep(20)
+    clients.append(world.call(process, "b"))
+    world.sleep(19)
+    assert not clients[0].has_ended
+    world.sleep(3)
+    assert clients[0].error.code == "waited_too_long"
+    assert not clients[1].has_ended
+    world.sleep(20)
+    assert clients[1].error.code == "waited_too_long"
+    assert [event["type"] for event in told(world)] == ["Arrived", "Arrived", "Failed", "Failed"]
+
+
+def test_it_gives_up_while_the_bus_is_away_as_well(world, process):
+    process.is_cut_off = True
+    client = world.call(process, "a")
+    world.sleep(43)
+    assert client.error.code == "waited_too_long"
+
+
+def test_a_call_whose_arrival_the_cluster_refuses_fails_at_once(world, process):
+    process.outbox.refused.add(REQUESTS)
+    client = world.call(process, "a")
+    world.flow(3)
+    assert (client.error.status, client.error.code) == (503, "unavailable")
+    process.outbox.refused.clear()
+
+
+@pytest.mark.parametrize("event", [FirstToken("c"), Finished("c"), WorkflowEnded("default", "w")])
+def test_how_a_call_ended_is_told_when_the_bus_takes_messages_again(world, process, event):
+    process.outbox.is_full = True
+    process.performer.feed(event)
+    world.sleep(2)
+    assert told(world) == []
+    process.outbox.is_full = False
+    world.sleep(2)
+    assert [each["type"] for each in told(world)] == [type(event).__name__]
+
+
+def test_how_a_call_ended_is_told_until_the_cluster_has_it(world, process):
+    process.outbox.refused.add(REQUESTS)
+    process.performer.feed(Finished("a"))
+    process.performer.feed(Finished("b"))
+    world.sleep(3)
+    assert told(world) == []
+    process.outbox.refused.clear()
+    world.sleep(2)
+    assert sorted(each["request_id"] for each in told(world)) == ["a", "b"]
+
+
+def test_ends_of_workflows_are_kept_within_bounds_and_facts_of_calls_all(
+    world, process, monkeypatch
+):
+    monkeypatch.setattr(performer_module, "_MOST_ENDS", 3)
+    process.outbox.is_full = True
+    for number in range(10):
+        process.performer.feed(WorkflowEnded("default", f"w{number}"))
+        process.performer.feed(Finished(f"c{number}"))
+    with pytest.raises(Unavailable):  # whoever cancels one is told that it was not done
+        process.performer.feed(WorkflowEnded("default", "unwanted", cancelled=True))
+    process.outbox.is_full = False
+    world.sleep(2)
+    types = [each["type"] for each in told(world)]
+    assert (types.count("WorkflowEnded"), types.count("Finished")) == (3, 10)
+    process.performer.feed(WorkflowEnded("default", "unwanted", cancelled=True))  # room again
+    world.sleep(2)
+    assert told(world)[-1]["workflow_id"] == "unwanted"
+
+
+def test_ends_that_the_cluster_refuses_are_kept_within_bounds(world, process, monkeypatch):
+    monkeypatch.setattr(performer_module, "_MOST_ENDS", 3)
+    process.outbox.refused.add(REQUESTS)
+    for number in range(10):
+        process.performer.feed(WorkflowEnded("default", f"w{number}"))
+    world.sleep(2)
+    process.outbox.refused.clear()
+    world.sleep(2)
+    assert len(told(world)) == 3
+
+
+def test_how_far_calls_are_is_told_in_messages_of_a_bounded_size(world, process):
+    counts = {f"{n:0>128}": (1 << 48) - 1 - n for n in range(2 * TOLD_CALLS + 1)}
+    process.performer.feed(Progressed(counts))
+    world.flow()
+    messages = [m for m in world.logs[REQUESTS] if m.headers["kairos-type"] == "told"]
+    assert [len(each["completion_tokens"]) for each in told(world)] == [TOLD_CALLS, TOLD_CALLS, 1]
+    assert {k: n for each in told(world) for k, n in each["completion_tokens"].items()} == counts
+    assert max(len(message.value) for message in messages) <= TOLD_BYTES
+
+
+def test_how_far_calls_are_is_not_told_again(world, process, caplog):
+    process.outbox.is_full = True
+    process.performer.feed(Progressed({"a": 1}))
+    process.outbox.is_full = False
+    process.outbox.refused.add(REQUESTS)
+    process.performer.feed(Progressed({"a": 2}))
+    world.sleep(2)
+    assert "kairos.requests is not wanted" in caplog.text
+    process.outbox.refused.clear()
+    process.performer.feed(Progressed({"a": 3}))
+    world.sleep(3)
+    assert [each["completion_tokens"] for each in told(world)] == [{"a": 3}]
+
+
+PLAN = PlannedWork((PlannedOperator("a"),))
+WIDEST = PlannedWork(
+    tuple(PlannedOperator(f"a{n:0>120}", tuple(range(n))) for n in range(MOST_OPERATORS))
+)
+
+
+def test_a_declared_plan_is_told_once_and_never_kept_for_a_bus_that_takes_nothing(world, process):
+    process.outbox.is_full = True
+    for number in range(3):
+        with pytest.raises(Unavailable):
+            process.performer.feed(PlanDeclared("default", f"app{number}", PLAN))
+    process.outbox.is_full = False
+    process.performer.feed(PlanDeclared("default", "again", PLAN))
+    world.sleep(2)
+    assert [each["app"] for each in told(world)] == ["again"]
+
+
+def test_a_plan_that_no_balancer_would_take_is_not_told(world, process):
+    with pytest.raises(InvalidRequest):
+        process.performer.feed(PlanDeclared("default", "app", WIDEST))
+    world.flow()
+    assert told(world) == []
+
+
+def test_a_call_with_an_absurdly_long_name_is_the_clients_mistake(world, process):
+    client = world.call(process, "a", model="m" * 70_000)
+    world.settle()
+    assert isinstance(client.error, InvalidRequest)
+    assert client.status == 400

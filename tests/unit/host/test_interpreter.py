@@ -1,0 +1,27 @@
+"""How the Python that runs was built, as far as it says so."""
+
+import platform
+
+import pytest
+from typer.testing import CliRunner
+
+from kairos.cli.main import app
+from kairos.host.interpreter import built
+
+
+@pytest.mark.parametrize(
+    ("prefix", "arguments", "expected"),
+    [
+        ("/usr", "'--enable-shared'", "the system's"),
+        ("/opt/python", "'--enable-optimizations' '--with-lto'", "optimized"),
+        ("/opt/python", "'--enable-shared'", "built without optimizations"),
+        ("/opt/python", "", "built without optimizations"),
+    ],
+)
+def test_how_it_was_built(prefix, arguments, expected):
+    assert built(prefix, arguments) == expected
+
+
+def test_the_version_says_which_python_runs():
+    said = CliRunner().invoke(app, ["--version"]).output
+    assert f", Python {platform.python_version()}, " in said

@@ -1,0 +1,39 @@
+"""Search of what a row has itself."""
+
+import pytest
+
+from kairos.core.errors import InvalidRequest
+from kairos.workflows.retrieve.exact_search import search
+from kairos.workflows.retrieve.vectors import matrix_of, text_of
+
+NORTH, EAST, NORTH_EAST = text_of([0, 2]), text_of([3, 0]), text_of([1, 1])
+
+
+def collection(**vectors):
+    return {"texts": list(vectors), "vectors": list(vectors.values())}
+
+
+def test_nothing_is_found_where_nothing_is():
+    assert search([], [NORTH], 3) == []
+    assert search([collection()], [NORTH], 3) == []
+    assert search([collection(north=NORTH)], [], 3) == []
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        (["no base64!"], "no base64"),
+        (["AAA="], "2 bytes"),
+        ([text_of([float("nan")])], "infinite, or none"),
+        ([text_of([float("inf")])], "infinite, or none"),
+        ([text_of([1]), text_of([1, 2])], "several models"),
+    ],
+)
+def test_what_is_no_vector_is_refused(vectors, message):
+    with pytest.raises(InvalidRequest, match=message):
+        matrix_of(vectors)
+
+
+def test_vectors_of_another_length_are_refused():
+    with pytest.raises(InvalidRequest, match=r"of 1 numbers .* among vectors of 2: .* same model"):
+        search([collection(north=NORTH)], [text_of([1])], 3)
