@@ -87,8 +87,17 @@ def expected_tokens(flight: Flight) -> int:
     assert isinstance(params, Generation)
     messages = flight.wants.content["messages"]
     assert isinstance(messages, list)
-    size = sum(len(each["content"]) for each in messages)
-    return size // _BYTES_PER_TOKEN + (params.max_tokens or EXPECTED_COMPLETION_TOKENS)
+    return most_tokens(sum(len(each["content"]) for each in messages), params.max_tokens)
+
+
+def most_tokens(prompt_size: int, max_tokens: int | None) -> int:
+    """Return the tokens that a call reserves.
+
+    Args:
+        prompt_size: characters of all messages.
+        max_tokens: the longest answer; None: as long as answers are expected to be.
+    """
+    return prompt_size // _BYTES_PER_TOKEN + (max_tokens or EXPECTED_COMPLETION_TOKENS)
 
 
 class CallWindow:

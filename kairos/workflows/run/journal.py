@@ -9,6 +9,7 @@ has ended.
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -207,13 +208,15 @@ class RunJournal:
         )
         return dict(found.fetchall())
 
-    def groups(self, rows: int) -> Iterator[tuple[str, list[Any] | None]]:
+    def groups(
+        self, rows: int, *, part: int = 0, parts: int = 1
+    ) -> Iterator[tuple[str, list[Any] | None]]:
         keys = self._reading.execute(
             "SELECT key, sum(length(value)) FROM ends WHERE outcome = 'gathered' AND row < ?"
             " GROUP BY key ORDER BY min(row)",
             (rows,),
         )
-        for key, size in keys:
+        for key, size in islice(keys, part, None, parts):
             yield key, None if size > ROW_BYTES else self._items(key, rows)
 
     def _items(self, key: str, rows: int) -> list[Any]:

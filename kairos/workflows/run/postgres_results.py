@@ -19,13 +19,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, TypeVar
 
 import msgspec
 
 from kairos.core.errors import SetupError
-from kairos.workflows.run.journal_changes import NO_VALUE, RowOutcome
+from kairos.workflows.run.journal_changes import RowOutcome
 from kairos.workflows.run.result_store import (
     CachedValue,
     Claims,
@@ -224,7 +224,7 @@ class PostgresResults:
         kept: bytes | None = self._kept(_encode(value))
         if shared and not until_end:
             self._add(_SHARED, self._run, signature, kept)
-            kept = bytes(NO_VALUE) or None
+            kept = None
         self._add(_RESULT, self._run, stage, row, node, signature, kept, until_end)
         self._has_passing |= until_end
 
@@ -271,8 +271,10 @@ class PostgresResults:
     def outcomes(self, stage: int, rows: int) -> dict[str, int]:
         return dict(self._read(_OUTCOMES, (self._run, stage, rows)))
 
-    def groups(self, rows: int) -> Iterator[tuple[str, list[Any] | None]]:
-        for key, size in self._stream(_GROUPS, (self._run, rows)):
+    def groups(
+        self, rows: int, *, part: int = 0, parts: int = 1
+    ) -> Iterator[tuple[str, list[Any] | None]]:
+        for key, size in islice(self._stream(_GROUPS, (self._run, rows)), part, None, parts):
             name = bytes(key).decode(errors="surrogatepass")
             yield name, None if size > ROW_BYTES else self._items(key, rows)
 

@@ -138,11 +138,13 @@ class ResultStore(Protocol):
     def outcomes(self, stage: int, rows: int) -> dict[str, int]:
         """Return how many of the first `rows` rows ended how."""
 
-    def groups(self, rows: int) -> Iterator[tuple[str, list[Any] | None]]:
-        """Yield the groups of the first `rows` rows of stage 0.
+    def groups(
+        self, rows: int, *, part: int = 0, parts: int = 1
+    ) -> Iterator[tuple[str, list[Any] | None]]:
+        """Yield the groups of the first `rows` rows of stage 0, or every `parts`-th from `part` on.
 
         Keys come in the order of their smallest row, items in that of rows. None is in place of a
-        group that is larger than a row may be.
+        group that is larger than a row may be. Nothing of the other groups is read but their keys.
         """
 
     def settle(self) -> None:

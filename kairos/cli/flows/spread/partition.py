@@ -13,7 +13,6 @@ import msgspec
 from kairos.cli.flows.call_pool import call_pool
 from kairos.cli.flows.spread.claims import PartitionClaims
 from kairos.cli.flows.spread.messages import PartitionEnd, PartitionJob, PoolTold
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
 from kairos.host import tuning
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.proxy.llm.streamed_chat import Listen
@@ -22,6 +21,7 @@ from kairos.workflows.compile.sharing import key_of, part_of
 from kairos.workflows.execute.executor import Executor
 from kairos.workflows.execute.facts import CapacityTold
 from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.windows import most_tokens
 from kairos.workflows.remote.opened import opened_processors
 from kairos.workflows.run.calls import RunCalls
 from kairos.workflows.run.chat_answer import read_chat
@@ -36,7 +36,6 @@ from kairos.workflows.run.service import FUNCTIONS, FlowJob, RunPool
 from kairos.workflows.run.tables import open_table
 
 _BEAT_S = 0.5
-_BYTES_PER_TOKEN = 4
 _KEY = "KAIROS_RUN_KEY"  # in place of the variable that holds it elsewhere
 _ROWS_TOGETHER = 64  # that follow each other, where rows are parted by their number
 _RETRY_S = 5.0
@@ -162,8 +161,7 @@ class SpendingLLM:
 
     async def _reserve(self, body: Mapping[str, Any]) -> int:
         size = sum(len(str(each.get("content", ""))) for each in body["messages"])
-        most = body.get("max_tokens") or EXPECTED_COMPLETION_TOKENS
-        tokens: int = size // _BYTES_PER_TOKEN + most
+        tokens = most_tokens(size, body.get("max_tokens"))
         if not await self._coordinator.spend.remote(tokens):
             self.refused += 1
             await asyncio.Event().wait()
@@ -356,12 +354,12 @@ class _Session:
             await asyncio.wait((driving,), timeout=_BEAT_S)
 
     def _groups(self) -> Iterator[tuple[int, str, list[object] | None]]:
-        """Yield the groups of this partition; of rows that are still under way elsewhere none."""
+        """Yield the groups of this partition; none while rows are under way elsewhere."""
         if self._stage == 0:
             return
-        for number, (key, items) in enumerate(self._store.groups(self._rows)):
-            if number % self._job.partitions == self._number:
-                yield number, key, items
+        part, parts = self._number, self._job.partitions
+        for at, (key, items) in enumerate(self._store.groups(self._rows, part=part, parts=parts)):
+            yield part + at * parts, key, items
 
 
 def _at_once(concurrency: int | None, number: int, parts: int) -> int | None:
