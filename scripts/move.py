@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tokenize
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 PACKAGE = "kairos"
@@ -265,7 +266,7 @@ def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
 
-def _in_strings_and_comments(text: str, change: object) -> str:
+def _in_strings_and_comments(text: str, change: Callable[[str], str]) -> str:
     """Change strings and comments, and no code."""
     kinds = (tokenize.STRING, tokenize.COMMENT)
     lines = text.splitlines(keepends=True)
@@ -278,7 +279,7 @@ def _in_strings_and_comments(text: str, change: object) -> str:
             continue
         begin = offsets[token.start[0] - 1] + token.start[1]
         end = offsets[token.end[0] - 1] + token.end[1]
-        parts += [text[at:begin], change(text[begin:end])]  # type: ignore[operator]
+        parts += [text[at:begin], change(text[begin:end])]
         at = end
     return "".join([*parts, text[at:]])
 

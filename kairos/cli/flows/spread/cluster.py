@@ -20,8 +20,7 @@ def check_address(on: str) -> None:
     if on != LOCAL and not _ADDRESS.fullmatch(on):
         raise SetupError(
             f"--on {on[:100]}: write {LOCAL} for a Ray of this machine's own, or ray://HEAD:PORT "
-            "of "
-            "a cluster (by default port 10001 of its head)"
+            "of a cluster (by default port 10001 of its head)"
         )
 
 

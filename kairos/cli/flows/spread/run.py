@@ -123,7 +123,7 @@ class RayRun:
         record = self.record
         assert record.on is not None
         self._rows = table.expected_rows(0)
-        with _connected(record.on, record.partitions) as (ray, partitions):
+        with cluster(record.on, record.partitions) as (ray, partitions):
             _send_whole(ray, functions)
             keys = _keys(record)
             coordinator = (
@@ -262,10 +262,6 @@ class RayRun:
             self._directory.write(self.record)
         except SetupError as error:
             self._on_note(f"what is known of the run is not kept for now: {error}")
-
-
-def _connected(on: str, partitions: int | None) -> Any:
-    return cluster(on, partitions)
 
 
 async def _named(record: RunRecord, declaration: Declaration) -> Declaration:
