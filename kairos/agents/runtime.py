@@ -57,7 +57,7 @@ class LLM(Protocol):
 
         `headers` say who calls (`X-Kairos-*`) and name the call (`X-Request-Id`): a call that is
         tried again keeps its name and counts `X-Kairos-Attempt` up. After `X-Kairos-Deadline`
-        nobody waits for the answer any more.
+        the answer is not awaited any more.
 
         Raises:
             KairosError: there is no answer; the message says what the server said.
@@ -94,7 +94,7 @@ class Task:
         """Return a field of the value.
 
         Raises:
-            InvalidRequest: there is no such field, or it is no text.
+            InvalidRequest: the field is missing, or is not a text.
         """
         text = self.value.get(field)
         if not isinstance(text, str):
@@ -206,7 +206,7 @@ async def submit(
     msg_id: str | None = None,
     deadline_us: int | None = None,
 ) -> str:
-    """Start a workflow; return its id, under which its result will come.
+    """Start a workflow, and return its id. Its result has the same id.
 
     Args:
         deadline_us: since the epoch, as `now_us`. A task that is due after it ends the workflow

@@ -50,7 +50,7 @@ LARGE_GIB, FEW_SEQS, MANY_SEQS = 70, 256, 1024  # vLLM's defaults of max_num_seq
 
 
 class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
-    """What the steps of one instance cost, in seconds; `StepCost` says what each is a factor of."""
+    """Seconds that steps of an instance take; `StepCost` says what each is a factor of."""
 
     rests_on: str  # where the figures come from
     measured: bool
@@ -73,13 +73,13 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
     active_share: float = 1.0  # of the experts, those that one token meets
 
     def prefill_s(self, new_tokens: float, cached_tokens: float = 0.0, prompts: int = 1) -> float:
-        """From the first step on such prompts to their first tokens, with nothing else to do."""
+        """Return the time from the first step on such prompts to their first tokens, when idle."""
         pairs = prompts * attended_pairs(new_tokens, cached_tokens)
         steps = math.ceil(new_tokens * prompts / self.chunk_tokens) or 1
         return self._steps_s(steps, prompts, new_tokens * prompts, pairs, 0.0, 0.0)
 
     def step_s(self, batch: float, context_tokens: float) -> float:
-        """A step in which so many sequences of one stage's batch get their next token.
+        """Return the time of a step in which `batch` sequences of a stage get their next token.
 
         Args:
             context_tokens: of one sequence, in the mean.
@@ -120,7 +120,7 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
     def beside_s(
         self, batch: float, context_tokens: float, new_tokens: float, pairs: float
     ) -> float:
-        """The steps that compute one prompt, with others that decode beside."""
+        """Return the time of the steps that compute one prompt while others decode."""
         steps = max(1, math.ceil((new_tokens + batch) / self.chunk_tokens))
         return self._steps_s(steps, 1.0, new_tokens, pairs, batch * steps, context_tokens)
 
@@ -140,7 +140,7 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
         return matrices + caches + self.prefill_seq_s * prompts + self.exchange_s * (tokens + batch)
 
     def weights_read_s(self, tokens: float) -> float:
-        """Of a step on so many tokens, what of the weights these meet."""
+        """Return the time to read the weights that `tokens` of a step meet."""
         met = 1 - (1 - self.active_share) ** max(tokens, 1.0) if self.active_share < 1 else 1.0
         return self.weights_s * (1 - self.expert_share * (1 - met))
 
@@ -162,7 +162,7 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attended_pairs(new_tokens: float, cached_tokens: float = 0.0) -> float:
-    """Of a prompt: pairs of a token that is computed and one that it attends to."""
+    """Return the pairs of a computed token of a prompt and one that it attends to."""
     return new_tokens * cached_tokens + new_tokens * (new_tokens + 1) / 2
 
 

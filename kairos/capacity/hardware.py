@@ -25,7 +25,7 @@ PRECISIONS: Mapping[str, float] = {"bf16": 2.0, "fp8": 1.0}  # bytes of a weight
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one device."""
+    """Price of a device."""
 
     usd: float  # bought: once; rented: per hour
     source: str
@@ -33,8 +33,11 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The shares of the peaks that vLLM's kernels reach. The defaults are assumed for every device
-    of which nothing was measured: those of `simulate/profiles/h200-llama3-8b.toml`."""
+    """Shares of the peaks that vLLM's kernels reach.
+
+    The defaults, of `simulate/profiles/h200-llama3-8b.toml`, are assumed for every device without
+    measurements.
+    """
 
     bandwidth: float = 0.80
     arithmetic: float = 0.60  # in the layers' matrices
@@ -43,7 +46,7 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Accelerator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One device: a GPU, another accelerator, or a processor."""
+    """A device: a GPU, another accelerator, or a processor."""
 
     name: str
     vendor: str
@@ -110,7 +113,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.hidden * (2 * queries + 2 * self.kv_heads * self.head_size)
 
     def layer_weights(self, *, active: bool) -> float:
-        """Numbers in all layers: those that every token meets, or all."""
+        """Return the numbers in all layers: the ones that every token meets, or all."""
         experts = self.active_experts if active else self.experts
         router = self.hidden * self.experts if self.experts > 1 else 0
         mlp = 3 * self.hidden * self.mlp * experts
@@ -122,13 +125,13 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def weights(self) -> float:
-        """All numbers of the model; norms and biases, under 0.1 %, are not counted."""
+        """Return the numbers of the model; norms and biases, under 0.1 %, are not counted."""
         decoder = self.layer_weights(active=False) + self.embedding * (1 if self.tied else 2)
         return decoder + (self.encoder or 0.0)
 
     @property
     def expert_weights(self) -> float:
-        """Numbers in all experts; 0: it is no mixture."""
+        """Return the numbers in all experts; 0 without experts."""
         mixture = self.experts > 1
         return float(3 * self.layers * self.hidden * self.mlp * self.experts * mixture)
 
@@ -166,7 +169,7 @@ class HardwareCatalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return _named(self.model, name, "model")
 
     def problem(self) -> str | None:
-        """What makes no sense, and where; None: all does."""
+        """Return what makes no sense, and where; None: all does."""
         entries: tuple[Accelerator | ModelShape, ...] = (*self.accelerator, *self.model)
         found = [*map(_problem_of, entries), *map(_problem_of_resource, self.resource)]
         return next((each for each in found if each), None)

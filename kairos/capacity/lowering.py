@@ -1,4 +1,4 @@
-"""From the calls that an application's workflows made to its typed graph of work.
+"""Lower the calls of an application's workflows to its typed graph of work.
 
 After Asgar, Nguyen and Katti (Efficient and Scalable Agentic AI with Heterogeneous Systems, 2025),
 sections 2.4 and 4.2. A call is taken apart into the prompt's computing (`prefill`) and the answer's
@@ -35,7 +35,7 @@ class ObservedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkKind(StrEnum):
-    """What a node does, and so which hardware may do it."""
+    """Kinds of work: they decide which hardware may do it."""
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -44,7 +44,7 @@ class WorkKind(StrEnum):
 
 
 class WorkNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of the application; the figures are means of one execution."""
+    """A step of the application; the figures are means of one execution."""
 
     name: str
     kind: WorkKind
@@ -55,7 +55,7 @@ class WorkNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkEdge(msgspec.Struct, frozen=True, kw_only=True):
-    """What the target needs of the source."""
+    """Data that the target needs of the source."""
 
     source: str
     target: str
@@ -69,7 +69,7 @@ class WorkGraph(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Seen:
-    """What was seen of one agent."""
+    """Observed calls of an agent."""
 
     def __init__(self) -> None:
         self.calls: list[ObservedCall] = []
@@ -142,7 +142,7 @@ def _answer(seen: _Seen) -> float:
 
 
 def _gap(agent: str, seen: _Seen, workflows: int) -> list[WorkNode]:
-    """What happened before its calls, where something did."""
+    """Return the node of the time before its calls; empty if there is none."""
     waits = [call for call in seen.calls if call.gap_s]
     if not waits:
         return []

@@ -58,10 +58,15 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 def migration(
     question: HardwareQuestion, plan: HardwarePlan, today: Mapping[str, int]
 ) -> Migration:
-    """Return the steps to the chosen pool. `question`: its offer has today's devices, too.
+    """Return the steps to the chosen pool.
+
+    Args:
+        question: has an offer with today's devices, too.
+        plan: has the chosen pool.
+        today: counts of instances, by kind.
 
     Raises:
-        SetupError: today's pool has an instance that is no kind of this hardware.
+        SetupError: today's pool has an instance of a kind that this hardware lacks.
     """
     problem, _ = question_problem(question)
     kinds = {kind.name: kind for kind in problem.instances}

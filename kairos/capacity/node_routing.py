@@ -1,7 +1,7 @@
-"""Where each node of an application runs: phases of calls on instances, tools on CPU workers.
+"""Routes of an application's nodes: phases of calls on instances, tools on CPU workers.
 
-What the router of Asgar, Nguyen and Katti (2025), section 3.2, does with kinds of nodes. Prompts
-go to instances that serve both phases or prefill, answers to those that serve both or decode. Tools
+After the router of Asgar, Nguyen and Katti (2025), section 3.2, for kinds of nodes. Prompts are
+served by instances of both phases or of prefill, answers by instances of both or of decode. Tools
 run on CPU workers; people are outside. How many executions are under way at once follows from
 Little's law.
 """

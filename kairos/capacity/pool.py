@@ -95,7 +95,7 @@ def smallest_pool(problem: PoolProblem) -> Pool | None:
 
 
 def latency_s(problem: PoolProblem, kind: InstanceKind, call: CallKind, used: InstanceUse) -> float:
-    """With the transfer of the cache, where the instance only decodes."""
+    """Return a call's latency; with the transfer of its cache, where the instance only decodes."""
     if kind.phases is not Phases.DECODE:
         return used.latency_s
     size = (kind.kv_bytes_per_token or problem.kv_bytes_per_token) * call.shape.prompt
@@ -203,7 +203,7 @@ class _Building:
     def _route(
         self, call: str, counts: Mapping[str, int], values: Sequence[float]
     ) -> dict[str, float]:
-        """Without shares that are but the solver's tolerance; the others make a whole again."""
+        """Return shares without the ones within the solver's tolerance; their sum is 1 again."""
         seen = {
             kind.name: share
             for kind in self.problem.instances

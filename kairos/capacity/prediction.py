@@ -1,9 +1,9 @@
-"""How long workflows take on a pool: with its load, its queues, and their own lengths.
+"""Predict how long workflows take on a pool: with its load, its queues, and their own lengths.
 
 Each kind of instance is looked at in its steady state. By Little's law as many calls decode at once
-as arrive while one does, and with each token as many prompts are computed as arrive meanwhile. The
-time of a token depends on both, so it is a fixed point. Calls wait for half a step, and for a place
-in a batch as in M/M/c (`queueing.py`); prompts on instances for prefill alone as in M/G/c.
+as arrive while one does, and with each token as many prompts are computed as arrive in its time.
+The time of a token depends on both, so it is a fixed point. Calls wait for half a step, and for a
+place in a batch as in M/M/c (`queueing.py`); prompts on instances for prefill alone as in M/G/c.
 
 A workflow's time is its critical path: each call begins when those before it have ended, after
 tools and people. Calls that are split over several kinds are dealt out evenly by their shares, in
@@ -58,7 +58,7 @@ IDLE = LoadedInstance(wait_s=0.0, tpot_s=0.0, batch=0.0, utilisation=0.0)
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes to one kind of instance."""
+    """Calls that one kind of instance serves."""
 
     shape: CallShape
     per_s: float
@@ -213,7 +213,7 @@ def _fixed_point(function: Callable[[float], float]) -> float | None:
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Of workflows on a pool."""
+    """Times of workflows on a pool."""
 
     mean_s: float
     p50_s: float
@@ -224,7 +224,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 def predicted(
     problem: PoolProblem, pool: Pool, workflows: Sequence[Sequence[ObservedCall]]
 ) -> Prediction | None:
-    """How long these workflows take. None: the pool has too much to do.
+    """Return how long these workflows take. None: the pool has too much to do.
 
     `agent` of a call is the name of its `CallKind`.
     """
@@ -243,7 +243,7 @@ class Predictor:
         self._prompts: dict[tuple[str, float, float], Array] = {}
 
     def scaled(self, factor: float) -> "Predictor":
-        """Return predictions for so many times the load."""
+        """Return predictions for `factor` times the load."""
         other = copy(self)
         calls = [replace(call, per_s=call.per_s * factor) for call in self.problem.calls]
         other.problem = replace(

@@ -277,7 +277,7 @@ async def _cancelled_by_signals(main: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def first_of_many() -> Iterator[None]:
-    """Of what several tasks met, raise the first that says what to do."""
+    """Raise the first error of several tasks that says what to do."""
     try:
         yield
     except BaseExceptionGroup as group:

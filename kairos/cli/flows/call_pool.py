@@ -1,4 +1,4 @@
-"""Who performs the calls of a run: engines behind a Kairos of its own, or a Kairos that runs."""
+"""Performers of a run's calls: engines behind a Kairos of its own, or a Kairos that runs."""
 
 import asyncio
 import hashlib
@@ -66,7 +66,7 @@ async def call_pool(
 
 @asynccontextmanager
 async def no_engines(record: RunRecord) -> AsyncIterator[RunPool]:
-    """For a flow that makes no LLM calls: none can be asked."""
+    """Yield a pool without engines, for a flow that makes no LLM calls."""
     async with _llm(record, "http://none.invalid/v1", None) as llm:
         capacity = record.concurrency or _CONCURRENCY
         yield RunPool(llm, lambda: capacity, lambda _: None)
@@ -133,8 +133,10 @@ def _problems(service: Service) -> list[str]:
 
 
 async def _joined(service: Service) -> None:
-    """At least one engine is there, and each has answered or failed to: so all models that are
-    served are known. Those that failed may come later."""
+    """Wait until an engine is there, and each has answered or failed.
+
+    All served models are known then. An engine that failed may join later.
+    """
     until = asyncio.get_running_loop().time() + JOIN_S
     monitor = service.monitor
     while not monitor.models() or NOT_PROBED in monitor.problems.values():
@@ -155,7 +157,7 @@ def _capacity(service: Service, given: int | None) -> Callable[[], int]:
 
 
 def _kv_tokens(service: Service, engines: int) -> int | None:
-    """Of all engines, those that come later taken to be like those that are there."""
+    """Return the KV tokens of all engines; an engine that joins later is assumed to be average."""
     known = [each.kv_tokens for each in service.brain.balancer.ledger.instances.values()]
     told = [each for each in known if each is not None]
     return engines * sum(told) // len(told) if told and len(told) == len(known) else None
@@ -180,7 +182,11 @@ async def default_model(llm: HttpLLM, named: str | None, models: tuple[str | Non
 
 
 def chosen_model(served: Sequence[str], named: str | None, models: tuple[str | None, ...]) -> str:
-    """The same of those that are served. Raises SetupError: as above."""
+    """Return the model to ask, of the ones that are served.
+
+    Raises:
+        SetupError: a named one is not served, or several are and none is named.
+    """
     wanted = [each for each in (*models, named) if each is not None]
     if missing := [each for each in wanted if each not in served]:
         raise SetupError(
@@ -197,8 +203,10 @@ def chosen_model(served: Sequence[str], named: str | None, models: tuple[str | N
 
 
 class _Ends:
-    """Tells a Kairos elsewhere that workflows are over, a few at a time; if it has never understood
-    that, it is told no more."""
+    """Report ended workflows to a Kairos elsewhere, a few at a time.
+
+    A Kairos that has never understood a report gets no more of them.
+    """
 
     def __init__(self, llm: HttpLLM) -> None:
         self._llm = llm
@@ -214,7 +222,7 @@ class _Ends:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def tell(self, workflow_id: str) -> None:
-        """What it is not told, it finds out by silence."""
+        """Report the end of a workflow; without a report, Kairos notices its silence."""
         is_worth_it = self._is_understood or self._failures < _TRIES
         if is_worth_it and len(self._tasks) < _ENDS_AT_ONCE:
             task = asyncio.create_task(self._tell(workflow_id))
