@@ -58,7 +58,12 @@ def plan(
     import msgspec
 
     from kairos.cli.flows.flow_placement import flow_placement
-    from kairos.cli.flows.flow_profiled import known_batches, profile_path, read_profile
+    from kairos.cli.flows.flow_profiled import (
+        known_batches,
+        known_profile,
+        profile_path,
+        read_profile,
+    )
     from kairos.simulate.engine.profiles import profile as engine
     from kairos.workflows.compile.costs.latency import TYPICAL, latencies
     from kairos.workflows.compile.explain import explain, lines
@@ -71,8 +76,8 @@ def plan(
 
     loaded = load_flow(flow, functions)
     costs, known = TYPICAL, None
-    if learnt is not None or (host is not None and profile_path(flow).exists()):
-        known = read_profile(learnt or profile_path(flow))
+    if learnt is not None or host is not None:
+        known = known_profile(learnt, flow)
     if engine_profile is not None:
         if inputs is None:
             raise SetupError("name the table that --engine-profile is to be reckoned for: --inputs")

@@ -99,8 +99,8 @@ def run(
         Path | None,
         typer.Option(
             "--profile",
-            help=r"What kairos profile learnt: batches of processors, and with --engine-profile "
-            r"what is expected \[FLOW.profile.json, if there is one].",
+            help=r"What kairos profile learnt: batches of processors, with --host what calls take, "
+            r"with --engine-profile what is expected \[FLOW.profile.json, if there is one].",
         ),
     ] = None,
     engine_profile: Annotated[
@@ -137,7 +137,7 @@ def run(
     kairos run reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
     --on local-ray
     """
-    from kairos.cli.flows.flow_profiled import expecting, known_batches
+    from kairos.cli.flows.flow_profiled import expecting, known_batches, known_profile
     from kairos.cli.flows.flow_run import PERFORMERS, check_task, new_record, runs_root
     from kairos.workflows.run.flow_file import load_flow, table_path
     from kairos.workflows.run.run_store import RunStore
@@ -169,6 +169,7 @@ def run(
         concurrency=concurrency,
         passes=switched_off(without or []),
         batches=known_batches(learnt, flow),
+        learnt=None if host is None else known_profile(learnt, flow),
         retrieval=retrieval(embedder, reranker, collections, processor),
         uses_cache=not no_cache,
         max_calls=max_calls,

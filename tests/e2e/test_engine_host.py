@@ -7,10 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from kairos.cli.flows import flow_run
+from kairos.cli.flows.flow_profiled import read_profile
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
 from kairos.cli.flows.hosted_pool import hosted_pool
+from kairos.cli.main import app
 from kairos.core.errors import SetupError
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.declare.yaml_file import read_yaml
@@ -118,6 +121,25 @@ async def test_with_a_device_for_each_model_nothing_is_switched(hosted):
         (1, "large"),
         (2, "small"),
     ]
+
+
+@pytest.mark.usefixtures("forks")
+def test_the_command_places_by_what_was_learnt_of_the_flow_and_keeps_it_for_resuming(
+    hosted, tmp_path
+):
+    (tmp_path / "f.yaml").write_text(FLOW)
+    (tmp_path / "host.toml").write_text(
+        HOST.replace("DEVICES", "2").replace("SMALL", '"--instant"').replace("LARGE", '"--instant"')
+    )
+    table = write_rows(tmp_path / "rows.jsonl", ROWS)
+    flow = [str(tmp_path / "f.yaml"), "--inputs", str(table)]
+    profiled = CliRunner().invoke(app, ["profile", *flow, "--simulate", "cpu-tiny"])
+    assert profiled.exit_code == 0, profiled.output
+    where = ["--host", str(tmp_path / "host.toml"), "--dir", str(hosted.directory / "kairos")]
+    ran = CliRunner().invoke(app, ["run", *flow, "--out", str(tmp_path / "out.jsonl"), *where])
+    assert ran.exit_code == 0, ran.output
+    [(_, record)] = hosted.store.all()
+    assert record.learnt == read_profile(tmp_path / "f.profile.json")
 
 
 async def test_an_engine_that_is_killed_ends_the_run_which_goes_on_when_it_is_resumed(hosted):

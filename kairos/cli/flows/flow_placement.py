@@ -4,12 +4,13 @@ from pathlib import Path
 
 from kairos.core.errors import SetupError
 from kairos.simulate.engine.profiles import profile
+from kairos.workflows.compile.device_work import OperatorWork
 from kairos.workflows.compile.flow_profile import FlowProfile, holding
 from kairos.workflows.compile.flow_work import flow_work
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.placement_text import ExplainedPlacement, explain_placement
 from kairos.workflows.compile.prediction import FlowPrediction
-from kairos.workflows.run.host_file import read_host
+from kairos.workflows.run.host_file import HostFile, read_host
 
 
 def flow_placement(
@@ -29,8 +30,23 @@ def flow_placement(
     if prediction is None:
         raise SetupError("--host places the calls of a table's rows: name it with --inputs FILE")
     host = read_host(path)
-    profiles = {name: profile(each.profile) for name, each in host.models.items()}
     number = devices or host.devices
-    learnt = None if known is None else holding(known, plan)
-    works = flow_work(plan, prediction, profiles, number, host.cost, learnt)
+    works = hosted_work(plan, prediction, host, number, known)
     return explain_placement(works, host.loads, number)
+
+
+def hosted_work(
+    plan: Plan,
+    prediction: FlowPrediction,
+    host: HostFile,
+    devices: int,
+    known: FlowProfile | None,
+) -> list[OperatorWork]:
+    """Return what operators take on a host's devices, for plans and for runs.
+
+    Raises:
+        SetupError: a model of the flow is not in the host's file.
+    """
+    profiles = {name: profile(each.profile) for name, each in host.models.items()}
+    learnt = None if known is None else holding(known, plan)
+    return flow_work(plan, prediction, profiles, devices, host.cost, learnt)

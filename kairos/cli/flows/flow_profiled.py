@@ -116,18 +116,26 @@ async def _batches(
         return await measured_batches(asked, service.of(run=record.id), functions)
 
 
-def known_batches(learnt: Path | None, flow: Path) -> dict[str, int]:
-    """Return the efficient batches of a flow's profile; empty where there is no profile.
+def known_profile(learnt: Path | None, flow: Path) -> FlowProfile | None:
+    """Return a flow's profile, or None without a file.
 
-    Without `learnt`, the profile in the flow's folder counts, if there is one.
+    Without `learnt`, the profile in the flow's folder counts.
 
     Raises:
         InvalidFile: it is no profile.
     """
     path = learnt or profile_path(flow)
-    if learnt is None and not path.exists():
-        return {}
-    return read_profile(path).efficient_batches
+    return None if learnt is None and not path.exists() else read_profile(path)
+
+
+def known_batches(learnt: Path | None, flow: Path) -> dict[str, int]:
+    """Return the efficient batches of a flow's profile, empty without a profile.
+
+    Raises:
+        InvalidFile: it is no profile.
+    """
+    known = known_profile(learnt, flow)
+    return {} if known is None else known.efficient_batches
 
 
 def read_profile(path: Path) -> FlowProfile:
@@ -181,7 +189,7 @@ def write_profile(path: Path, profile: FlowProfile) -> None:
 
 
 def shown(profile: FlowProfile) -> list[str]:
-    """For a terminal."""
+    """Return lines for a terminal."""
     lines = [f"flow {profile.flow}: learnt from {profile.rows} rows"]
     for name, each in profile.operators.items():
         said = [f"  {name}: for {each.rows.mean:.0%} of rows"]

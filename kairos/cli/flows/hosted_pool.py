@@ -8,10 +8,10 @@ from itertools import islice
 import msgspec
 
 from kairos.cli.flows.call_pool import embedded_service
+from kairos.cli.flows.flow_placement import hosted_work
 from kairos.core.errors import SetupError
-from kairos.simulate.engine.profiles import profile
 from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
-from kairos.workflows.compile.flow_work import flow_work
+from kairos.workflows.compile.flow_profile import FlowProfile
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.placement import place
 from kairos.workflows.compile.prediction import FlowPrediction, predict
@@ -44,7 +44,7 @@ async def hosted_pool(
     Raises:
         SetupError: a model that the flow asks for is not in the host's file.
     """
-    works, placed = host_plan(plan, table, host, rule)
+    works, placed = host_plan(plan, table, host, rule, record.learnt)
     async with (
         embedded_service(record, (), log_dir) as (service, pool),
         EngineHost(
@@ -57,11 +57,16 @@ async def hosted_pool(
 
 
 def host_plan(
-    plan: Plan, table: InputTable, host: HostFile, rule: Rule = place
+    plan: Plan,
+    table: InputTable,
+    host: HostFile,
+    rule: Rule = place,
+    learnt: FlowProfile | None = None,
 ) -> tuple[list[OperatorWork], DevicePlan]:
-    """What a batch of rows takes, by the first of them, and where it is done: as many rows as may
-    be open. Operators of which nothing is asked in these rows, as after a group, are as if they had
-    one call.
+    """Return the work of a batch of rows, reckoned by the first rows, and its placement.
+
+    A batch is as many rows as may be open. Operators of which nothing is asked in these rows, as
+    after a group, are as if they had one call. `learnt`: of the flow (`kairos profile`).
 
     Raises:
         SetupError: as `flow_work`; or no row can be read.
@@ -73,8 +78,7 @@ def host_plan(
     expected = table.expected_rows(len(sample)) or len(sample)
     batch = min(expected, OPEN_ROWS)
     found = _scaled(predict(plan, sample), max(1.0, batch / len(sample)))
-    profiles = {name: profile(each.profile) for name, each in host.models.items()}
-    works = flow_work(plan, found, profiles, host.devices, host.cost)
+    works = hosted_work(plan, found, host, host.devices, learnt)
     return works, rule(works, host.loads, host.devices)
 
 
@@ -86,6 +90,7 @@ def device_turns(placed: DevicePlan) -> list[list[DeviceTurn]]:
 
 
 def _scaled(found: FlowPrediction, factor: float) -> FlowPrediction:
+    found.rows = round(found.rows * factor)
     for each in found.by_operator.values():
         each.calls = round(each.calls * factor)
         each.prompt_tokens = round(each.prompt_tokens * factor)

@@ -22,6 +22,7 @@ import msgspec
 from kairos.core.errors import SetupError
 from kairos.host.files import atomic_write
 from kairos.settings.retrieval import RetrievalSettings
+from kairos.workflows.compile.flow_profile import FlowProfile
 from kairos.workflows.execute.observation import Fallback
 
 KEEP_DAYS = 30
@@ -66,6 +67,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     batches: dict[
         str, int
     ] = {}  # efficient ones that were measured, by `workflows/compile/batches.py`
+    learnt: FlowProfile | None = None  # of the flow, with `host`: by it work is placed
     retrieval: RetrievalSettings | None = None  # what processes its operators of retrieval
     uses_cache: bool = True
     max_calls: int | None = None

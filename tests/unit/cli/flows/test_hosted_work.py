@@ -1,0 +1,54 @@
+"""Tests of the work of a host's devices, as `kairos plan --host` and `run --host` reckon it."""
+
+from random import Random
+
+import pytest
+
+from experiments.e56_kept_order import drawn_flow
+from kairos.cli.flows.flow_placement import hosted_work
+from kairos.cli.flows.hosted_pool import host_plan
+from kairos.workflows.compile.flow_profile import learnt
+from kairos.workflows.compile.flow_work import CostFactors
+from kairos.workflows.compile.operators import Generation
+from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.prediction import predict
+from kairos.workflows.run.host_file import HostedModel, HostFile
+from kairos.workflows.run.tables import open_table
+
+
+def drawn_case(seed):
+    """A flow, its table, a host and what was learnt of half of the rows."""
+    draw = Random(seed)
+    drawn, rows = drawn_flow(seed, rows=24)
+    plan = drawn.compile()
+    host = HostFile(
+        devices=draw.randint(1, 4),
+        models={"m": HostedModel(profile="a40-llama3-8b", load_s=draw.uniform(1, 60))},
+        cost=CostFactors(reuse=draw.random(), sharing=draw.random()),
+    )
+    operators = plan.declaration.operators
+    names = [each.name for each in operators if isinstance(each.params, Generation)]
+    lengths = {
+        name: [(draw.randint(20, 900), draw.randint(1, 200)) for _ in range(12)] for name in names
+    }
+    times = {name: [1] * draw.randint(1, 12) for name in names}
+    return plan, rows, host, learnt(plan, 12, lengths, times)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_places_by_the_same_work_as_its_plan(seed):
+    plan, rows, host, known = drawn_case(seed)
+    for profile in (None, known):
+        works, placed = host_plan(plan, open_table(rows), host, learnt=profile)
+        planned = hosted_work(plan, predict(plan, rows), host, host.devices, profile)
+        assert works == planned
+        assert placed == place(planned, host.loads, host.devices)
+    assert works != host_plan(plan, open_table(rows), host)[0]  # what was learnt made a difference
+
+
+def test_of_a_long_table_a_run_takes_what_was_learnt_times_its_rows():
+    plan, rows, host, known = drawn_case(3)
+    long = [{name: f"{number} {text}" for name, text in rows[0].items()} for number in range(3_000)]
+    works, _ = host_plan(plan, open_table(long), host, learnt=known)
+    for each in works:
+        assert each.calls == pytest.approx(3_000 * known.operators[each.name].rows.mean, abs=1)
