@@ -1,1 +1,1 @@
-"""Processors as services of their own, and values that stay with them."""
+"""Processors as separate services, and values that stay with them."""

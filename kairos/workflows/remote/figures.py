@@ -1,4 +1,4 @@
-"""What a processor did, and holds, in /metrics."""
+"""Metrics of a processor: its work, and the values it holds."""
 
 from collections.abc import Iterator
 
@@ -12,11 +12,14 @@ from kairos.workflows.remote.performing import ProcessorWork
 from kairos.workflows.retrieve.counted import ProcessorCount, batch_metrics
 from kairos.workflows.retrieve.worked import Worked
 
-_MOST_APART = 1_000  # kinds of work of so many engines, by how they ended
+_MOST_APART = 1_000  # entries (kind, engine, outcome) that are counted separately
 
 
 class ProcessorFigures:
-    """`note` is told of each batch. `passed_bytes`: of values that other processors fetched."""
+    """Counts of a processor's batches and of passed values.
+
+    `note` counts a batch. `passed_bytes`: values that other processors fetched.
+    """
 
     def __init__(self) -> None:
         self._batches: dict[tuple[str, str, str], list[float]] = {}  # how many, items, seconds
@@ -40,15 +43,17 @@ class ProcessorFigures:
     def _of_values(self, work: ProcessorWork) -> Iterator[Metric]:
         store = work.store
         yield GaugeMetricFamily(
-            "kairos_processor_held_values", "Values that stay here", value=len(store)
+            "kairos_processor_held_values", "Values held by this processor", value=len(store)
         )
         yield GaugeMetricFamily(
-            "kairos_processor_held_bytes", "What they take", value=store.held_bytes
+            "kairos_processor_held_bytes",
+            "Bytes of the values held by this processor",
+            value=store.held_bytes,
         )
         passed = CounterMetricFamily(
             "kairos_processor_value_bytes",
-            "Vectors and collections of rows: kept here, fetched from other processors, given to "
-            "these, and answered to whoever runs the flow",
+            "Vectors and collections of rows: kept here, fetched from other processors, sent to "
+            "other processors, and sent to the process that runs the flow",
             labels=["way"],
         )
         for way, value in (

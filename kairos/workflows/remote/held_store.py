@@ -1,7 +1,7 @@
-"""Values that stay with a processor: in memory, so many bytes of all and of each run, for so long.
+"""Values held by a processor in memory, bounded in bytes (overall and by run) and in age.
 
-What is gone can be made again, so room for a new one is made by what was not used for longest:
-first of its own run, then of all. O(1) for each step.
+An evicted value can be recomputed. So room for a new value is made by the least recently used
+values: first of its own run, then of all runs. Each step is O(1).
 """
 
 import time
@@ -13,18 +13,18 @@ import msgspec
 from kairos.core.errors import InvalidRequest
 
 KEEP_S = 600.0  # since its last use
-_OVERHEAD = 500  # bytes, of a value beside itself
-_PART = 4  # of all the room a run may have one of so many parts
+_OVERHEAD = 500  # bytes, overhead of a value
+_PART = 4  # a run may have the bytes of all divided by this
 
-Run = tuple[str, str]  # the tenant of whoever runs it, and its id
+Run = tuple[str, str]  # tenant that runs the flow, and the run's id
 
 
 class HeldFigures(msgspec.Struct):
-    """Counted since the process began."""
+    """Counts since the process began."""
 
     kept: int = 0  # values
     kept_bytes: int = 0
-    evicted: int = 0  # for want of room, or by their age
+    evicted: int = 0  # for lack of room, or because of its age
 
 
 class HeldStore:
@@ -40,12 +40,12 @@ class HeldStore:
         return len(self._values)
 
     def put(self, run: Run, value_id: str, value: bytes) -> None:
-        """Raises InvalidRequest: it is larger than what a run may have."""
+        """Store a value. Raises InvalidRequest: it is larger than a run may have."""
         size, of_run = len(value) + _OVERHEAD, self._most // _PART
         if size > of_run:
             raise InvalidRequest(
-                f"a value of {len(value)} bytes is to stay with a processor, which keeps "
-                f"{of_run} bytes of a run: start it with a larger --hold-mb"
+                f"a value of {len(value)} bytes exceeds the {of_run} bytes that a processor holds "
+                "for a run: start it with a larger --hold-mb"
             )
         self._take(run, value_id)
         self.forget_old()
@@ -61,7 +61,7 @@ class HeldStore:
         self.figures.kept_bytes += len(value)
 
     def get(self, run: Run, value_id: str) -> bytes | None:
-        """None: it is not there."""
+        """Return a value; None: it is not there."""
         self.forget_old()
         found = self._values.get((run, value_id))
         if found is None:
@@ -79,7 +79,7 @@ class HeldStore:
         self.drop(run, list(self._runs.get(run, ())))
 
     def forget_old(self) -> None:
-        """What nobody has used for `KEEP_S`."""
+        """Evict values that were not used for `KEEP_S`."""
         oldest = self._now_s() - KEEP_S
         while self._values and next(iter(self._values.values()))[1] < oldest:
             self._evict(*next(iter(self._values)))

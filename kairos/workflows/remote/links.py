@@ -1,4 +1,4 @@
-"""The way to one processor that is a service of its own."""
+"""Connection to a processor that is a separate service."""
 
 import asyncio
 import socket
@@ -24,14 +24,14 @@ from kairos.workflows.remote.wire import (
 
 _LOOK_S = 10.0
 _MESSAGE_LIMIT = 300
-_MOST_TO_DROP = 100_000  # ids that wait to be told; those of a run go with it in the end
+_MOST_TO_DROP = 100_000  # ids waiting to be sent; at the end all values of a run are dropped anyway
 
-# Whoever works says nothing for minutes; a host that is gone does not acknowledge the probes.
+# A busy processor may send nothing for minutes; only a dead host fails to acknowledge probes.
 _PROBES = {
-    "TCP_KEEPIDLE": 10,  # seconds without a word until the first
+    "TCP_KEEPIDLE": 10,  # seconds without traffic until the first
     "TCP_KEEPINTVL": 5,  # seconds from one to the next
     "TCP_KEEPCNT": 4,
-    "TCP_USER_TIMEOUT": 60_000,  # milliseconds until what was sent must have come there
+    "TCP_USER_TIMEOUT": 60_000,  # milliseconds until sent data must be acknowledged
 }
 
 _read_reply = msgspec.json.Decoder(ProcessorReply).decode
@@ -39,8 +39,10 @@ _read_about = msgspec.json.Decoder(AboutProcessor).decode
 
 
 def watched_socket(of: aiohttp.AddrInfoType) -> socket.socket:
-    """One that breaks within a minute where its other end has no host any more, as far as the
-    system can (Linux can). `of`: as `getaddrinfo` has it."""
+    """Make a socket that breaks within a minute if the remote host is gone.
+
+    Only if the system supports it, as Linux does. `of`: as `getaddrinfo` returns it.
+    """
     family, kind, protocol, *_ = of
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -51,8 +53,11 @@ def watched_socket(of: aiohttp.AddrInfoType) -> socket.socket:
 
 
 class ProcessorLink:
-    """`place`: HOST:PORT. `about`: what it offers; None: it has not told yet. `in_hand`: tasks of
-    ours that it has."""
+    """Link to a processor.
+
+    `place`: HOST:PORT. `about`: its models and collections; None: not known yet. `in_hand`: tasks
+    sent to it that have not ended.
+    """
 
     def __init__(
         self, session: aiohttp.ClientSession, place: str, base_url: str, headers: dict[str, str]
@@ -64,20 +69,27 @@ class ProcessorLink:
         self._to_drop: dict[str, deque[str]] = {}  # by run
 
     async def look(self) -> None:
-        """See what it offers.
+        """Ask which models and collections the processor offers.
 
         Raises:
             Unavailable: it cannot be reached, or it refuses for now.
-            KairosError: it is no processor, or takes no key of ours.
+            KairosError: it is not a processor, or rejects the API key.
         """
         raw = await self._at_once("GET", ABOUT)
         try:
             self.about = _read_about(raw)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UpstreamFailed(f"{self.place} is no processor of this Kairos: {error}") from None
+            raise UpstreamFailed(
+                f"{self.place} is not a processor of this Kairos: {error}"
+            ) from None
 
     async def ask(self, run: str, tenant: str, began_at: int, of: RunProcessor) -> ProcessorReply:
-        """Raises Unavailable where another may do it, or it later; another KairosError if not."""
+        """Have the processor do a task.
+
+        Raises:
+            Unavailable: another processor may do it, or this one later.
+            KairosError: a retry makes no sense.
+        """
         task = ProcessorTask(
             run=run,
             tenant=tenant,
@@ -94,15 +106,15 @@ class ProcessorLink:
         try:
             return _read_reply(raw)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UpstreamFailed(f"{self.place} gave no answer of a processor: {error}") from None
+            raise UpstreamFailed(f"{self.place} did not answer like a processor: {error}") from None
 
     def drop(self, run: str, value_id: str) -> None:
-        """It is told with what it is asked next for the run."""
+        """Drop a value; the id is sent with the next task of the run."""
         waiting = self._to_drop.setdefault(run, deque(maxlen=_MOST_TO_DROP))
         waiting.append(value_id)
 
     async def drop_run(self, run: str) -> None:
-        """Raises KairosError: it was not told."""
+        """Drop all values of a run. Raises KairosError: the processor was not told."""
         self._to_drop.pop(run, None)
         await self._at_once("DELETE", f"{HELD}/{run}")
 
@@ -116,7 +128,7 @@ class ProcessorLink:
         return dropped
 
     async def _at_once(self, method: str, path: str) -> bytes:
-        """What takes no work, so that whoever does not answer soon will not."""
+        """Send a request that takes no work, with a short timeout."""
         try:
             async with asyncio.timeout(_LOOK_S):
                 return await self._request(method, path, None)
@@ -131,7 +143,7 @@ class ProcessorLink:
             ) as response:
                 raw = await self._read(response)
         except (aiohttp.ClientError, TimeoutError) as error:
-            # It may be dead. All that it does may be done again, and elsewhere.
+            # It may be dead. All tasks may be repeated, and elsewhere.
             raise Unavailable(f"no answer from {url}: {cause(error)}") from error
         if response.status in (200, 204):
             return raw
@@ -146,5 +158,5 @@ class ProcessorLink:
         async for chunk in response.content.iter_any():
             raw += chunk
             if len(raw) > MOST_BYTES:
-                raise UpstreamFailed(f"{self.place}: the answer is over {MOST_BYTES} bytes")
+                raise UpstreamFailed(f"{self.place}: the answer exceeds {MOST_BYTES} bytes")
         return bytes(raw)

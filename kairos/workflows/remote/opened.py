@@ -1,4 +1,4 @@
-"""The processors that settings name: in this process, or services of their own."""
+"""Processors that the settings name: in this process, or separate services."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ async def opened_processors(
     note: Note = lambda _: None,
     at_once: int | None = None,
 ) -> AsyncIterator[AnyProcessors]:
-    """Yield processors. Services of their own count for themselves, and have their own limits.
+    """Yield processors. Separate services count for themselves, and have their own limits.
 
     `note`, `at_once`: see `processors`.
 

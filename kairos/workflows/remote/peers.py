@@ -1,7 +1,7 @@
-"""Values that stay with other processors, fetched from where they are.
+"""Fetch values from the processors that hold them.
 
-Only from processors that the configuration lists, by the names that it gives them: what is asked
-of us names no address that we would connect to otherwise.
+Only from processors in the configuration, by the names given there: a request never supplies an
+address that this process would not connect to otherwise.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from kairos.workflows.remote.wire import HELD, MOST_BYTES
 from kairos.workflows.retrieve.lost import ValuesLost
 
 _REFUSED = (401, 403)
-_AT_ONCE = 64  # values from one of them; a connection each
+_AT_ONCE = 64  # concurrent fetches from one processor, each on a connection of its own
 
 
 class ProcessorPeers:
-    """By place. `fetched_bytes`: counted since the process began."""
+    """Other processors, by place. `fetched_bytes`: counted since the process began."""
 
     def __init__(
         self,
@@ -38,19 +38,19 @@ class ProcessorPeers:
         self.fetched_bytes = 0
 
     def check(self, place: str) -> None:
-        """Raises InvalidRequest: it is none of them."""
+        """Raise InvalidRequest if the configuration has no such place."""
         if place not in self._urls:
             raise InvalidRequest(
-                f"a value is said to stay with '{place[:100]}', which this processor does not "
-                "know: name all processors to each, by the same addresses"
+                f"a value is held by '{place[:100]}', which this processor does not "
+                "know: list all processors at each of them, by the same addresses"
             )
 
     async def fetch(self, place: str, run: str, value_id: str) -> bytes:
-        """JSON.
+        """Fetch a value as JSON.
 
         Raises:
-            InvalidRequest: the place is none of them, or takes no key of ours.
-            ValuesLost: it is not there, or that processor cannot be reached.
+            InvalidRequest: the place is not known, or rejects the API key.
+            ValuesLost: the value is not there, or that processor cannot be reached.
         """
         self.check(place)
         async with self._room[place]:
@@ -64,7 +64,7 @@ class ProcessorPeers:
         try:
             async with self._session.get(url, headers=headers, allow_redirects=False) as response:
                 if response.status in _REFUSED:
-                    raise InvalidRequest(f"{place} does not take the key that it is shown")
+                    raise InvalidRequest(f"{place} rejects the API key of this processor")
                 if response.status != 200:
                     raise ValuesLost([value_id])
                 return await _read(response, value_id)

@@ -1,5 +1,7 @@
-"""Does what a processor is asked: gets the values that it needs from where they are, and keeps the
-one that is to stay."""
+"""Perform the tasks of a processor.
+
+Values that a task needs are fetched from their holders; its own result is held if it is to stay.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -24,19 +26,22 @@ _decode = msgspec.json.Decoder().decode
 
 
 class ProcessorWork:
-    """`answered_bytes`: of vectors and collections that did not stay, since the process began."""
+    """Work of a processor.
+
+    `answered_bytes`: vectors and collections returned to the caller since the process began.
+    """
 
     def __init__(self, service: ProcessorService, store: HeldStore, peers: ProcessorPeers) -> None:
         self.store, self.peers = store, peers
         self._service = service
         self.answered_bytes = 0
-        self.lost = 0  # values that were needed
+        self.lost = 0  # needed values that were gone
 
     async def do(self, task: ProcessorTask, caller: str) -> ProcessorReply:
-        """`caller`: the tenant of whoever asks; values of others are not there for it.
+        """Perform a task. `caller`: the tenant that asks, which sees only its own values.
 
         Raises:
-            KairosError: as `FlowProcessors.run` has it.
+            KairosError: see `FlowProcessors.run`.
         """
         run, command = (caller, task.run), task.command
         self.store.drop(run, task.drop)
@@ -61,10 +66,15 @@ class ProcessorWork:
         return ProcessorReply(msgspec.Raw(value))
 
     def _params(self, command: RunProcessor) -> Processing:
-        """Raises InvalidRequest: it is no command, or none that can be carried out here."""
+        """Return the operator of a command.
+
+        Raises InvalidRequest: it cannot be carried out here.
+        """
         params, service = params_of(command), self._service
         if command.stays and held_id(held_text(command.signature)) is None:
-            raise InvalidRequest("a value stays by the signature of its call, and this is none")
+            raise InvalidRequest(
+                "a value to be held needs the signature of its call, and this is not one"
+            )
         is_able = service.keeps_collections
         match params:
             case Embedding() | Rerank():
@@ -72,15 +82,15 @@ class ProcessorWork:
             case Ingest(collection=None) | Search(collection=None):
                 is_able = True
         if not is_able:
-            raise InvalidRequest(f"this processor has nothing for operators of kind {command.kind}")
+            raise InvalidRequest(f"this processor cannot serve operators of kind {command.kind}")
         return params
 
     async def _with_values(self, task: ProcessorTask, run: Run) -> Mapping[str, object]:
-        """The arguments, with values in place of their ids.
+        """Return the arguments, with values in place of their ids.
 
         Raises:
-            InvalidRequest: one is at no place that is known.
-            ValuesLost: those that are gone.
+            InvalidRequest: the place of a value is not known.
+            ValuesLost: values that are gone.
         """
         arguments, places = task.command.arguments, task.command.held
         ids = list(dict.fromkeys(held_in(arguments)))
@@ -88,7 +98,7 @@ class ProcessorWork:
             return arguments
         for each in ids:
             if each not in places:
-                raise InvalidRequest("an argument is said to stay with a processor, and is none")
+                raise InvalidRequest("an argument is a held value, and its processor is not given")
             if places[each] != task.place:
                 self.peers.check(places[each])
         found = await asyncio.gather(

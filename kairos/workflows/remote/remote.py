@@ -1,8 +1,8 @@
-"""Processors that are services of their own, for whoever runs flows.
+"""Client of processors that are separate services, for processes that run flows.
 
-A task goes to one that has a value that it needs, else to the one that has the fewest of ours in
-hand. One that cannot be reached is left alone for a moment, and what it had, or failed at, is asked
-of another: all that processors do may be done twice.
+A task is sent to a processor that holds a value it needs, else to the one with the fewest tasks of
+this process. An unreachable processor is skipped for a moment, and its unfinished and failed tasks
+are sent to another: every task of a processor may be repeated.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from kairos.workflows.retrieve.collections import DEFAULT_TENANT
 from kairos.workflows.retrieve.engine_pool import PATIENCE_S
 from kairos.workflows.retrieve.lost import ValuesLost
 
-_CONNECT_S, _ANSWER_S = 5.0, 900.0  # its engines may be away for as long as its patience lasts
-_AGAIN_S = 0.5  # until those that could not be reached are asked again
-_LOOK_EVERY_S = 1.0  # at those that have not told yet what they offer
+_CONNECT_S, _ANSWER_S = 5.0, 900.0  # its engines may be away for as long as it waits for them
+_AGAIN_S = 0.5  # until unreachable processors are tried again
+_LOOK_EVERY_S = 1.0  # polls of processors that have not answered yet
 _APART = (
-    "processors keep collections at different places, so that what one is given another would not "
-    "find: let one of them keep them, or all in one PostgreSQL"
+    "processors keep collections in different places, so one would not find what another stored: "
+    "keep them at one processor, or all in one PostgreSQL"
 )
 log = logging.getLogger(__name__)
 
 
 class RemoteProcessors:
-    """What flows share."""
+    """Processors shared by all flows of this process."""
 
     def __init__(self, links: Sequence[ProcessorLink]) -> None:
         self._links = links
@@ -50,8 +50,10 @@ class RemoteProcessors:
     def of(
         self, *, began_at: int = 0, tenant: str = DEFAULT_TENANT, run: str | None = None
     ) -> "RemoteFlow":
-        """For the flow of a tenant. `run`: by which values stay, also for whoever goes on with it;
-        None: nobody does."""
+        """Return processors for a flow of a tenant.
+
+        `run`: the run that values are held for, so that a resumed run finds them; None: a new one.
+        """
         return RemoteFlow(self, began_at, tenant, run or secrets.token_hex(16))
 
     @property
@@ -67,7 +69,7 @@ class RemoteProcessors:
         return any(each.about is not None and each.about.collections for each in self._links)
 
     async def look(self) -> None:
-        """See what they offer.
+        """Poll all processors.
 
         Raises:
             SetupError: none can be reached, or they keep different collections.
@@ -84,7 +86,7 @@ class RemoteProcessors:
             raise SetupError(_APART)
 
     async def keep_looking(self) -> None:
-        """See what those offer that were not there yet, until it is cancelled."""
+        """Poll processors that were not there yet, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             await asyncio.gather(*(self._see(each) for each in self._links if each.about is None))
@@ -104,21 +106,21 @@ class RemoteProcessors:
             log.warning("the processor %s is not used: %s", link.place, problem)
 
     def _go_together(self) -> bool:
-        """Whether all that have told keep the same collections, if any."""
+        """Return whether all known processors keep the same collections, if any."""
         kept = {each.about.collections for each in self._links if each.about is not None}
         return len(kept - {None}) <= 1
 
     def able(self, command: RunProcessor) -> list[ProcessorLink]:
-        """Those that can do it, as far as they have told."""
+        """Return the processors that can do a command, as far as known."""
         return [each for each in self._links if _can(each, command)]
 
     async def do(
         self, command: RunProcessor, run: str, tenant: str, began_at: int
     ) -> tuple[ProcessorLink, msgspec.Raw | int]:
-        """Who did it, and the value, or how many bytes of it stay there.
+        """Perform a command; return its processor, and the value or the bytes held there.
 
         Raises:
-            ValuesLost: what it needs is not where it stayed.
+            ValuesLost: a value that it needs is gone.
             KairosError: as `ProcessorLink.ask`.
         """
         known = {each.place for each in self._links}
@@ -131,10 +133,10 @@ class RemoteProcessors:
                 reply = await link.ask(run, tenant, began_at, command)
             except (Unavailable, UpstreamFailed) as error:
                 failed.add(link.place)
-                is_there = isinstance(error, UpstreamFailed)  # and may be good for other work
+                is_there = isinstance(error, UpstreamFailed)  # and may do other work
                 if not is_there:
                     self._left_until_s[link.place] = time.monotonic() + _AGAIN_S
-                # One that hangs may take all the patience: the others are asked all the same.
+                # One that hangs may use up all the time: the others are asked all the same.
                 is_over = is_there or time.monotonic() > until_s
                 if is_over and failed.issuperset(each.place for each in self._there(command)):
                     raise
@@ -146,7 +148,10 @@ class RemoteProcessors:
     async def _chosen(
         self, command: RunProcessor, until_s: float, failed: Container[str]
     ) -> ProcessorLink:
-        """`failed`: those that are asked only where nobody else is there."""
+        """Wait for a processor that can do the command.
+
+        `failed`: tried only if no other is there.
+        """
         while True:
             if able := self._there(command):
                 has = set(command.held.values())
@@ -155,11 +160,11 @@ class RemoteProcessors:
                     key=lambda each: (each.place in failed, each.place not in has, each.in_hand),
                 )
             if time.monotonic() > until_s:
-                raise Unavailable(f"no processor for operators of kind {command.kind} is there")
+                raise Unavailable(f"no processor for operators of kind {command.kind} is available")
             await asyncio.sleep(_AGAIN_S / 5)
 
     def _there(self, command: RunProcessor) -> list[ProcessorLink]:
-        """Those that can do it and are not left alone."""
+        """Return the processors that can do a command and are not skipped now."""
         now_s, left = time.monotonic(), self._left_until_s
         return [each for each in self.able(command) if left.get(each.place, 0.0) <= now_s]
 
@@ -169,7 +174,7 @@ class RemoteProcessors:
                 each.drop(run, value_id)
 
     def end(self, run: str, places: set[str]) -> None:
-        """Nothing of the run is needed any more; those that cannot be told forget it in time."""
+        """Drop all values of a run; unreachable processors forget them in time."""
         task = asyncio.create_task(self._end(run, places))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -183,14 +188,17 @@ class RemoteProcessors:
 
 
 class RemoteFlow:
-    """For one flow, or one run of it: as `FlowProcessors`, but what is made stays where it is."""
+    """Processors for one flow, or one run of it.
+
+    Has the methods of `FlowProcessors`, but values stay with their processor.
+    """
 
     keeps_values = True
-    waits_for: Sequence[str] = ()  # hosts do not tell
+    waits_for: Sequence[str] = ()  # separate services do not report it
 
     def __init__(self, service: RemoteProcessors, began_at: int, tenant: str, run: str) -> None:
         self._service, self._began_at, self._tenant, self._run = service, began_at, tenant, run
-        self._places: set[str] = set()  # where values stay
+        self._places: set[str] = set()  # processors that hold values
 
     @property
     def models(self) -> Mapping[str, Sequence[str]]:
@@ -201,7 +209,7 @@ class RemoteFlow:
         return self._service.keeps_collections
 
     async def run(self, command: RunProcessor) -> object:
-        """As `Processors` in `runs/processing.py` says."""
+        """Carry out a command: see `Processors` in `run/processing.py`."""
         self._places.update(command.held.values())
         link, value = await self._service.do(command, self._run, self._tenant, self._began_at)
         if not isinstance(value, int):
@@ -218,7 +226,7 @@ class RemoteFlow:
             self._service.end(self._run, self._places)
 
     def check_models(self, plan: Plan) -> None:
-        """Raises SetupError: an operator names a model that none serves, as far as they tell."""
+        """Raise SetupError if an operator names a model that, as far as known, none serves."""
         for operator in every(plan.declaration.operators):
             if not isinstance(operator.params, Embedding | Rerank) or not operator.params.model:
                 continue
@@ -234,14 +242,14 @@ class RemoteFlow:
 async def remote_processors(
     settings: RetrievalSettings, environ: Mapping[str, str]
 ) -> AsyncIterator[RemoteProcessors]:
-    """Ready to be asked, while the block runs.
+    """Yield processors, ready for use.
 
     Raises:
-        SetupError: none can be reached, a key is missing, or they do not go together.
+        SetupError: none can be reached, a key is missing, or they keep different collections.
     """
     if settings.embedders or settings.rerankers or settings.collections is not None:
         raise SetupError(
-            "processors stand in place of embedders, rerankers and collections: name these to them"
+            "processors replace embedders, rerankers and collections: configure these on them"
         )
     settings.check_keys(environ)
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S, sock_connect=_CONNECT_S)

@@ -1,4 +1,4 @@
-"""What goes between whoever runs flows and a processor that is a service of its own: JSON."""
+"""Messages, in JSON, between a process that runs flows and a processor as a separate service."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -9,18 +9,21 @@ from kairos.core.errors import InvalidRequest
 from kairos.workflows.compile.operators import Embedding, Ingest, Processing, Rerank, Search
 from kairos.workflows.execute.commands import RunProcessor
 
-MOST_BYTES = 128 << 20  # of a message: the texts and the vectors that one operator may have
+MOST_BYTES = 128 << 20  # of a message: texts and vectors of one operator
 MOST_DROPPED = 1_000  # ids in one message
 TASKS, ABOUT, HELD = "/process", "/about", "/held"
-_MOST = 10_000  # passages that are found, texts of a batch
+_MOST = 10_000  # passages found, or texts of a batch
 
 ValueId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 RunName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
 
 
 class ProcessorTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a processor is to do. `place`: how it is called where values stay; `began_at`: of what
-    waits for engines, the earlier goes first; `drop`: values of the run that nothing needs."""
+    """Task of a processor.
+
+    `place`: name of this processor as a holder of values; `began_at`: tasks of earlier runs are
+    first in the queue for engines; `drop`: ids of values that the run no longer needs.
+    """
 
     run: RunName
     tenant: Annotated[str, msgspec.Meta(max_length=512)]
@@ -31,7 +34,7 @@ class ProcessorTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ProcessorReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`value`; or, with `held_bytes`, it stays; or these are `lost` that it needs."""
+    """Result of a task: `value`; the size of a held value (`held_bytes`); or `lost` values."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
     held_bytes: int | None = None
@@ -39,18 +42,20 @@ class ProcessorReply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AboutProcessor(msgspec.Struct, frozen=True):
-    """What it offers: as `Processors` in `runs/processing.py`. `collections`: equal where the same
-    collections are kept; None: it keeps none."""
+    """Models and collections of a processor, as `Processors` in `run/processing.py`.
+
+    `collections`: equal for processors that keep the same ones; None: it keeps none.
+    """
 
     models: Mapping[str, Sequence[str]]
     collections: str | None = None
 
 
 def params_of(command: RunProcessor) -> Processing:
-    """The operator that a command is of, as far as it matters to who carries it out.
+    """Return the operator of a command, with the parameters that its execution needs.
 
     Raises:
-        InvalidRequest: there is no such.
+        InvalidRequest: there is no such operator.
     """
     told = command.arguments
     match command.kind:

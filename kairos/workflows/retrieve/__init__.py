@@ -1,1 +1,1 @@
-"""What operators of retrieval ask for: engines that embed and rank, and collections."""
+"""Engines that embed and rank, and collections, for the operators of retrieval."""

@@ -1,4 +1,4 @@
-"""An engine that embeds or ranks, over HTTP."""
+"""HTTP client of an engine that embeds or ranks."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _LOOK_S = 10
 
 
 class AskedEngine:
-    """`models`: those that it offers; None: it does not tell."""
+    """Engine that embeds or ranks. `models`: the ones it offers; None: it does not list them."""
 
     def __init__(
         self,
@@ -24,13 +24,13 @@ class AskedEngine:
         headers: Mapping[str, str],
         room: asyncio.Semaphore | None = None,
     ) -> None:
-        """Ask nothing yet.
+        """Set up the client; it sends nothing yet.
 
         Args:
-            session: of all requests.
+            session: for all requests.
             base_url: with `/v1`.
             headers: of every call.
-            room: for as many requests as it and others may have at once; None: no limit.
+            room: limits the concurrent requests of this and other engines; None: no limit.
         """
         self._session, self._headers = session, headers
         self._room: AbstractAsyncContextManager[object] = room or nullcontext()
@@ -38,7 +38,7 @@ class AskedEngine:
         self.models: list[str] | None = None
 
     async def look(self) -> None:
-        """See which models it offers.
+        """Ask which models it offers.
 
         Raises:
             Unavailable: it cannot be reached, or it refuses for now.
@@ -54,11 +54,16 @@ class AskedEngine:
             self.models = None
 
     def serves(self, model: str | None) -> bool:
-        """As far as it tells."""
+        """Return whether it serves a model, as far as known."""
         return model is None or self.models is None or model in self.models
 
     async def ask(self, path: str, model: str | None, body: dict[str, Any]) -> dict[str, Any]:
-        """Raises Unavailable where trying again makes sense, another KairosError where not."""
+        """Send a request.
+
+        Raises:
+            Unavailable: a retry makes sense.
+            KairosError: a retry makes no sense.
+        """
         named = body if model is None else {**body, "model": model}
         data = msgspec.json.encode(named)
         async with self._room:

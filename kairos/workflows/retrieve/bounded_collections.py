@@ -1,4 +1,4 @@
-"""Collections of tenants: bounds on their number and size, and turns for work on them."""
+"""Collections of tenants, with bounds on their number and size, and turns for work on them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -10,15 +10,15 @@ from kairos.workflows.retrieve.collections import Collections, collection_key, t
 from kairos.workflows.retrieve.vectors import Matrix
 
 MOST_COLLECTIONS = 1_000  # of a tenant
-MOST_PASSAGES = 1_000_000  # of a collection, and what comes until they are counted again
-MOST_SOUGHT = 100  # vectors, by one search in a collection
-_COUNT_EVERY = 64  # times that something is put there
+MOST_PASSAGES = 1_000_000  # of a collection, plus passages added until the next count
+MOST_SOUGHT = 100  # vectors of one search in a collection
+_COUNT_EVERY = 64  # writes
 _MOST_KNOWN = 10_000
 _AT_ONCE = 4  # searches and ingestions; each may have all cores
 
 
 class CollectionTurns:
-    """Turns for searches and ingestions: by tenant, then by query, as at engines."""
+    """Queue for searches and ingestions: ordered by tenant, then by query, as for engines."""
 
     def __init__(self, at_once: int = _AT_ONCE) -> None:
         self._free, self._queue = at_once, BatchQueue()
@@ -26,7 +26,10 @@ class CollectionTurns:
 
     @asynccontextmanager
     async def turn(self, tenant: str, query: Query, depth: int, items: int) -> AsyncIterator[None]:
-        """Wait for a turn, which lasts as long as the block. `items`: texts or vectors in it."""
+        """Wait for a turn, which lasts as long as the block.
+
+        `items`: its number of texts or vectors.
+        """
         number = self._queue.add(query, depth, 1, tenant)
         coming = self._coming[number] = asyncio.get_running_loop().create_future()
         self._go()
@@ -54,20 +57,22 @@ class CollectionTurns:
 class BoundedCollections:
     def __init__(self, kept: Collections) -> None:
         self._kept = kept
-        self._puts: dict[str, int] = {}  # by key of those that are there
+        self._puts: dict[str, int] = {}  # number of writes by key of a known collection
 
     async def put(self, tenant: str, name: str, texts: Sequence[str], vectors: Matrix) -> None:
-        """As `Collections` does it.
+        """Put passages into a collection, see `Collections`.
 
         Raises:
-            InvalidRequest: there are too many collections, or passages, or that is no name.
+            InvalidRequest: there are too many collections or passages, or the name is not valid.
         """
         key = collection_key(tenant, name)
         if key not in self._puts:
             await self._check_room(key)
         puts = self._puts.get(key, 0)
         if puts % _COUNT_EVERY == 0 and await self._kept.count(key) >= MOST_PASSAGES:
-            raise InvalidRequest(f"the collection '{name}' has {MOST_PASSAGES} passages, the most")
+            raise InvalidRequest(
+                f"the collection '{name}' has {MOST_PASSAGES} passages, which is the limit"
+            )
         await self._kept.put(key, texts, vectors)
         if len(self._puts) == _MOST_KNOWN:
             self._puts.clear()
@@ -76,14 +81,14 @@ class BoundedCollections:
     async def nearest(
         self, tenant: str, name: str, vectors: Matrix, top_k: int
     ) -> list[tuple[str, float]]:
-        """As `Collections` has it.
+        """Return the nearest passages, see `Collections`.
 
         Raises:
-            InvalidRequest: too much is sought at once, too.
+            InvalidRequest: too many vectors, too.
         """
-        if len(vectors) > MOST_SOUGHT:  # the whole collection is gone through for each
+        if len(vectors) > MOST_SOUGHT:  # each takes a scan of the whole collection
             raise InvalidRequest(
-                f"{len(vectors)} vectors are sought at once: {MOST_SOUGHT} at most"
+                f"a search of {len(vectors)} vectors: at most {MOST_SOUGHT} are allowed"
             )
         return await self._kept.nearest(collection_key(tenant, name), vectors, top_k)
 
@@ -94,4 +99,4 @@ class BoundedCollections:
         keys = await self._kept.keys()
         theirs = sum(tenant_part(each) == tenant_part(key) for each in keys)
         if key not in keys and theirs >= MOST_COLLECTIONS:
-            raise InvalidRequest(f"there are {MOST_COLLECTIONS} collections, which is the most")
+            raise InvalidRequest(f"there are {MOST_COLLECTIONS} collections, which is the limit")

@@ -1,7 +1,7 @@
-"""Collections of passages that stay, whoever put them there: in files, or in a database.
+"""Collections of passages that outlive a run: in files, or in a database.
 
-A collection is its tenant's own. The same passage is in it once: its id is a hash of its text, so
-that putting it there again changes nothing, or gives it the vector of another model.
+A collection belongs to a tenant. A passage is in it once: its id is a hash of its text, so
+ingesting it again changes nothing, or replaces its vector by that of another model.
 """
 
 import re
@@ -18,18 +18,21 @@ _TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 class Collections(Protocol):
-    """By key, as `collection_key` makes it. Vectors of a collection are equally long."""
+    """Store of collections, by the keys of `collection_key`.
+
+    All vectors of a collection have the same length.
+    """
 
     async def put(self, key: str, texts: Sequence[str], vectors: Matrix) -> None:
-        """At least one passage, each with its vector.
+        """Put at least one passage into a collection, each with its vector.
 
         Raises:
-            InvalidRequest: vectors of another length are there.
+            InvalidRequest: the collection has vectors of another length.
             Unavailable: it cannot be done for now.
         """
 
     async def nearest(self, key: str, vectors: Matrix, top_k: int) -> list[tuple[str, float]]:
-        """Of each vector the `top_k` passages, with the cosine of their vector and that.
+        """Return for each vector the `top_k` passages, with their cosines.
 
         Raises:
             InvalidRequest: there is no such collection, or it has vectors of another length.
@@ -37,19 +40,19 @@ class Collections(Protocol):
         """
 
     async def keys(self) -> set[str]:
-        """Of all that are there."""
+        """Return the keys of all collections."""
 
     async def count(self, key: str) -> int:
-        """The passages that it has; 0: there is none."""
+        """Return the number of passages; 0: there is no such collection."""
 
     async def close(self) -> None: ...
 
 
 def collection_key(tenant: str, name: str) -> str:
-    """Of a tenant's collection. No two have the same: a name has no dot.
+    """Return the key of a tenant's collection. Keys are unique, since names have no dot.
 
     Raises:
-        InvalidRequest: that is no name.
+        InvalidRequest: the name is not valid.
     """
     if not re.match(NAME, name):
         raise InvalidRequest("a collection's name has letters, digits and _, at most 64")
@@ -59,7 +62,7 @@ def collection_key(tenant: str, name: str) -> str:
 
 
 def tenant_part(key: str) -> str:
-    """Equal for collections of the same tenant."""
+    """Return the part of a key that is equal for all collections of a tenant."""
     return key.rpartition(".")[0]
 
 
@@ -68,7 +71,7 @@ def passage_id(text: str) -> str:
 
 
 def distinct(texts: Sequence[str]) -> list[int]:
-    """Where each text is for the last time."""
+    """Return the place of the last occurrence of each text."""
     return sorted({text: place for place, text in enumerate(texts)}.values())
 
 

@@ -1,4 +1,4 @@
-"""What processors did, summed up, in /metrics."""
+"""Totals of the processors' work, for /metrics."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,8 +7,7 @@ from prometheus_client.core import Metric, SummaryMetricFamily
 
 
 class ProcessorCount(msgspec.Struct, frozen=True):
-    """Batches that a processor was asked for and that ended so, their items, and seconds that they
-    took together."""
+    """Batches of a processor with one outcome, their items, and the seconds they took in total."""
 
     kind: str
     processor: str
@@ -22,12 +21,12 @@ def batch_metrics(counts: Iterable[ProcessorCount]) -> Iterator[Metric]:
     labels = ["kind", "processor", "outcome"]
     items = SummaryMetricFamily(
         "kairos_processor_batch_items",
-        "Batches that processors were asked for, and their items",
+        "Batches of processors, and their items",
         labels=labels,
     )
     seconds = SummaryMetricFamily(
         "kairos_processor_seconds",
-        "Batches that processors were asked for, and the time that they took",
+        "Batches of processors, and their duration",
         labels=labels,
     )
     for each in counts:

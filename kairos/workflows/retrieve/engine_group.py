@@ -1,4 +1,4 @@
-"""Engines of one sort, each of which may have other models."""
+"""Engines of one kind; they may serve different models."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,21 +13,21 @@ from kairos.workflows.retrieve.engine_pool import EnginePool, Item, Result, Shar
 Ask = Callable[[AskedEngine, str | None, Sequence[Item]], Awaitable[Sequence[Result]]]
 
 
-_MOST_POOLS = 256  # engines that do not tell their models take any name
+_MOST_POOLS = 256  # engines that do not list their models accept any name
 
 
 class EngineGroup(Generic[Item, Result]):
-    """For each model, and size of batches, there is a pool of those that serve it."""
+    """Pools of engines: one for each model and batch size, of the engines that serve the model."""
 
     def __init__(self, engines: Sequence[AskedEngine], ask: Ask[Item, Result]) -> None:
-        """`ask`: has an engine work on some items, for that model."""
+        """Take engines. `ask`: has an engine work on some items, with a model."""
         self._engines = {engine.base_url: engine for engine in engines}
         self._ask = ask
         self._pools: dict[tuple[str | None, int], EnginePool[Item, Result]] = {}
         self._shared = SharedEngines()
 
     async def look(self) -> None:
-        """See which engines are there, and their models.
+        """Poll the engines for their models.
 
         Raises:
             SetupError: none can be reached.
@@ -40,27 +40,29 @@ class EngineGroup(Generic[Item, Result]):
 
     @property
     def models(self) -> list[str]:
-        """All that are offered; none: no engine tells."""
+        """Return all models offered; empty: no engine lists its models."""
         return sorted({name for each in self._engines.values() for name in each.models or ()})
 
     def check(self, model: str | None) -> list[str]:
-        """The base URLs of those that serve it, as far as they tell.
+        """Return the base URLs of the engines that serve a model, as far as known.
 
         Raises:
-            InvalidRequest: there is none.
+            InvalidRequest: no engine serves it.
         """
         serving = [url for url, each in self._engines.items() if each.serves(model)]
         if not serving:
             served = ", ".join(self.models)
-            raise InvalidRequest(f"no engine for that serves the model '{model}'; served: {served}")
+            raise InvalidRequest(
+                f"no engine of this kind serves the model '{model}'; served: {served}"
+            )
         return serving
 
     def pool(self, model: str | None, room: int) -> EnginePool[Item, Result]:
-        """Whose batches have so many items at most.
+        """Return the pool for a model, with batches of at most `room` items.
 
         Raises:
             InvalidRequest: no engine serves that model.
-            Unavailable: too many others are in use.
+            Unavailable: too many other pools are in use.
         """
         if (model, room) not in self._pools:
             serving = self.check(model)
@@ -79,16 +81,16 @@ class EngineGroup(Generic[Item, Result]):
         items: Sequence[Item],
         tenant: str = "",
     ) -> list[Result]:
-        """As `EnginePool` gives them."""
+        """Return the result of each item, see `EnginePool.results`."""
         return await self.pool(model or None, room).results(query, depth, items, tenant)
 
     @property
     def waits_for(self) -> list[str]:
-        """Return why pools wait: their engines take nothing now."""
+        """Return why pools wait: their engines accept nothing now."""
         return [said for each in self._pools.values() if (said := each.waits_for)]
 
     def _forget_idle(self) -> None:
-        """Raises Unavailable: all have work."""
+        """Remove idle pools. Raises Unavailable: all have work."""
         idle = [key for key, pool in self._pools.items() if pool.is_idle]
         if not idle:
             raise Unavailable(f"{_MOST_POOLS} models and sizes of batches are in use")

@@ -1,12 +1,12 @@
-"""Work on items, such as texts to embed, over several engines of one sort.
+"""Work on items, such as texts to embed, over several engines of one kind.
 
-What waits goes in batches (`workflows/execute/batching.py`), each to the engine that has the
-fewest items in hand, of equal ones to that which has had the fewest. An engine has two batches at
-once, so that it has the next one when it is done: two of all pools that share it, so that nobody
-has more of it by naming other models or sizes of batches. One that fails is left alone for a while
-(`core/faults/circuits.py`) and what it had waits again: what others did meanwhile is kept. Work
-that an engine finds wrong is asked for once more, alone, so that nothing suffers by what else was
-in its batch.
+Waiting items are sent in batches (`workflows/execute/batching.py`), each to the engine with the
+fewest items in flight; among equals, to the one that has had the fewest. An engine has two batches
+at once, so that it has the next one when it is done. The two are for all pools that share the
+engine, so that nobody gets more of it by naming other models or batch sizes. A failing engine is
+skipped for a while (`core/faults/circuits.py`) and its items wait again; results of other engines
+are kept. Items that an engine rejects are sent again, alone, so that no item fails because of
+others in its batch.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ from kairos.proxy.llm.http_llm import ConnectionLost, RefusedForNow
 from kairos.workflows.execute.batching import BatchQueue, BatchShare, Query, TenantTurns
 
 _AT_ONCE = 2  # batches of an engine
-_WRONG_ANSWERS = 3  # to one item, of engines that are not well; then its work is given up
-_PUT_OFFS = 6  # of an item, by engines that take others: a minute
-PATIENCE_S = 300.0  # with engines of which none can be reached
+_WRONG_ANSWERS = 3  # for one item, by engines that are not well; then its work fails
+_PUT_OFFS = 6  # of an item, by engines that accept others: a minute
+PATIENCE_S = 300.0  # without any reachable engine
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class _Work(Generic[Item, Result]):
-    """Items that somebody waits for."""
+    """Items of one request, with their results."""
 
     def __init__(self, tenant: str, query: Query, depth: int, items: Sequence[Item]) -> None:
         self.tenant, self.query, self.depth, self.items = tenant, query, depth, items
         self.results: list[Result | None] = [None] * len(items)
         self.left = len(items)
-        self.since_s = time.monotonic()  # it began, or had the latest of its results
+        self.since_s = time.monotonic()  # start, or time of the latest result
         self.wrong_answers = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -56,58 +56,58 @@ class _Work(Generic[Item, Result]):
 
 
 class _Part(msgspec.Struct, Generic[Item, Result], frozen=True):
-    """Items of some work, from the `first` on."""
+    """Consecutive items of some work, from the `first` on."""
 
     work: _Work[Item, Result]
     first: int
     items: int
-    was_refused: bool = False  # alone
-    blamed: frozenset[str] = frozenset()  # engines that are left alone because of it
-    put_off: int = 0  # times that it was, alone
+    was_refused: bool = False  # when sent alone
+    blamed: frozenset[str] = frozenset()  # engines that are skipped because of it
+    put_off: int = 0  # number of times, when sent alone
 
     @property
     def content(self) -> Sequence[Item]:
         return self.work.items[self.first : self.first + self.items]
 
     def halves(self, left: int) -> "tuple[_Part[Item, Result], _Part[Item, Result]]":
-        """Cut it after its first `left` items."""
+        """Split it after its first `left` items."""
         first = msgspec.structs.replace(self, items=left)
         rest = {"first": self.first + left, "items": self.items - left}
         return first, msgspec.structs.replace(self, **rest)
 
 
 class EngineLoad(msgspec.Struct):
-    """Of one engine."""
+    """Load of one engine."""
 
-    batches: int = 0  # that it has in hand
-    items: int = 0  # of these
-    given: int = 0  # items that it ever had
+    batches: int = 0  # in flight
+    items: int = 0  # in flight
+    given: int = 0  # items ever sent to it
     sound: object = None  # an item that it has answered
 
 
 class SharedEngines:
-    """Engines that several pools use: what they have in hand, and whose turn it is."""
+    """Engines shared by several pools: their batches in flight, and the order of tenants."""
 
     def __init__(self) -> None:
         self.turns, self.pools = TenantTurns(), set[EnginePool[Any, Any]]()
-        self._batches: dict[str, int] = {}  # that an engine has in hand, where it has any
+        self._batches: dict[str, int] = {}  # in flight, by engine that has any
 
     def has_room(self, engine: str) -> bool:
-        """Return whether the engine may have one more batch."""
+        """Return whether the engine may have another batch."""
         return self._batches.get(engine, 0) < _AT_ONCE
 
     def begins(self, engine: str) -> None:
-        """Count a batch."""
+        """Count a batch that starts."""
         self._batches[engine] = self._batches.get(engine, 0) + 1
 
     def ends(self, engine: str) -> None:
-        """Count a batch no more."""
+        """Stop counting a batch."""
         self._batches[engine] -= 1
         if not self._batches[engine]:
             del self._batches[engine]
 
     def go(self) -> None:
-        """Start as many batches as engines take, of the tenant first that has had the fewest."""
+        """Start all batches that engines accept, by tenant: the one with the fewest items first."""
         while ready := [(pool.had, pool) for pool in self.pools if pool.is_ready]:
             min(ready, key=lambda each: each[0])[1].start_next()
         for pool in self.pools:
@@ -115,7 +115,7 @@ class SharedEngines:
 
 
 class EnginePool(Generic[Item, Result]):
-    """Of engines that give the same results."""
+    """Pool of engines that give the same results."""
 
     def __init__(
         self,
@@ -126,12 +126,14 @@ class EnginePool(Generic[Item, Result]):
         patience_s: float = PATIENCE_S,
         shared: SharedEngines | None = None,
     ) -> None:
-        """
+        """Take the engines.
+
         Args:
             engines: their ids.
-            ask: has that engine work on some items, and gives the result of each. It raises
+            ask: has an engine work on some items, and returns the result of each. It raises
                 KairosErrors.
             room: items of a batch, at most.
+            patience_s: how long an item may wait for a result while engines are unavailable.
             shared: the engines, if other pools use them too.
         """
         self.loads = {engine: EngineLoad() for engine in engines}
@@ -150,12 +152,12 @@ class EnginePool(Generic[Item, Result]):
     async def results(
         self, query: Query, depth: int, items: Sequence[Item], tenant: str = ""
     ) -> list[Result]:
-        """Of each item, in their order.
+        """Return the result of each item, in their order.
 
         Raises:
-            InvalidRequest: an engine found one wrong, and so did another, if there is one.
-            UpstreamFailed: an engine has answers for others, and none for one of these.
-            Unavailable: nothing came for as long as patience lasts.
+            InvalidRequest: an engine rejected an item, and so did another, if there is one.
+            UpstreamFailed: an engine answers other items, but not one of these.
+            Unavailable: no result came for `patience_s`.
         """
         if not items:
             return []
@@ -171,7 +173,7 @@ class EnginePool(Generic[Item, Result]):
 
     @property
     def waits_for(self) -> str:
-        """Return why all engines refuse items that wait; empty where one takes them."""
+        """Return why all engines refuse waiting items; empty if an engine accepts them."""
         if self.is_idle:
             return ""
         if len(self._refused) < len(self.loads):
@@ -183,7 +185,7 @@ class EnginePool(Generic[Item, Result]):
 
     @property
     def is_idle(self) -> bool:
-        """Nobody waits, and no engine has anything of it in hand."""
+        """Return whether nothing waits, and no engine has a batch of it."""
         has_work = any(load.batches for load in self.loads.values())
         return not (self._waits or self._later or has_work)
 
@@ -192,11 +194,11 @@ class EnginePool(Generic[Item, Result]):
         return bool(self._queue or self._suspects)
 
     def leave(self) -> None:
-        """Let the other pools have the engines: it is idle."""
+        """Release the engines to other pools; this one is idle."""
         self._shared.pools.discard(self)
 
     async def close(self) -> None:
-        """Leave what is in hand. Nobody waits for results any more."""
+        """Cancel all batches. Nobody waits for results any more."""
         self.leave()
         if self._wake is not None:
             self._wake.cancel()
@@ -217,22 +219,22 @@ class EnginePool(Generic[Item, Result]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether a batch waits, and an engine is free for it."""
+        """Return whether a batch waits, and an engine is free for it."""
         return self._waits and self._free_engine() is not None
 
     @property
     def had(self) -> int:
-        """Items that the tenant has had whose turn it is; none where a suspect waits."""
+        """Return the items that the next tenant has had so far; -1 if a suspect waits."""
         return -1 if self._suspects else self._shared.turns.had(self._queue.next_tenant)
 
     def start_next(self) -> None:
-        """Start a batch at the engine that is free."""
+        """Start a batch at a free engine."""
         engine = self._free_engine()
         if engine is not None and (parts := self._next_batch()):
             self._start(engine, parts)
 
     def wake_later(self) -> None:
-        """Look again when an engine may be tried that is left alone now."""
+        """Schedule a new attempt for when a skipped engine may be tried again."""
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
@@ -240,13 +242,13 @@ class EnginePool(Generic[Item, Result]):
             return
         loop, now = asyncio.get_running_loop(), _now()
         at = self._circuits.next_try_at(now)
-        if self.is_ready:  # its time came after `go` had looked
+        if self.is_ready:  # its time came after `go` had checked
             self._wake = loop.call_soon(self._shared.go)
         elif at is not None:
             self._wake = loop.call_later(max(0, at - now) / SECOND, self._shared.go)
 
     def _next_batch(self) -> list[_Part[Item, Result]]:
-        """None, if nobody waits for what was suspected any more."""
+        """Return the next batch; empty if its work ended in the meantime."""
         if self._suspects:
             return [part for part in self._suspects.popleft() if not part.work.done.done()]
         return [self._part(share) for share in self._queue.take(self._room)]
@@ -317,7 +319,7 @@ class EnginePool(Generic[Item, Result]):
     async def _answered_wrongly(
         self, engine: str, parts: list[_Part[Item, Result]], error: KairosError
     ) -> None:
-        """Find out whether the engine is at fault, or an item."""
+        """Find out whether the engine or an item is at fault."""
         trusted = self._circuits.state(engine, _now()) == "closed"
         if self._others(engine):
             self._circuits.open(engine, _now())
@@ -330,7 +332,7 @@ class EnginePool(Generic[Item, Result]):
             self._suspect(parts, error)
 
     async def _is_well(self, engine: str) -> bool:
-        """Return whether it still answers what it has answered before."""
+        """Return whether the engine still answers an item that it has answered before."""
         sound = self.loads[engine].sound
         if sound is None:
             return False
@@ -342,7 +344,7 @@ class EnginePool(Generic[Item, Result]):
         return True
 
     def _bisect(self, engine: str, parts: list[_Part[Item, Result]], error: KairosError) -> None:
-        """Ask for each half alone; for a single item another engine, then it fails."""
+        """Send each half alone; send a single item to another engine, then let it fail."""
         others = self._others(engine)
         parts = [part for part in parts if not part.work.done.done()]
         if not parts:
@@ -362,7 +364,7 @@ class EnginePool(Generic[Item, Result]):
             self._start(min(others, key=self._load), [again])
 
     def _suspect(self, parts: list[_Part[Item, Result]], error: KairosError) -> None:
-        """Have each half wait for an engine that is well; a single item not for ever."""
+        """Queue each half for an engine that is well; a single item fails after a few attempts."""
         if _is_many(parts):
             self._suspects += _halves(parts)
             return
@@ -374,9 +376,9 @@ class EnginePool(Generic[Item, Result]):
             self._suspects.append(parts)
 
     def _put_off(self, parts: list[_Part[Item, Result]], error: KairosError) -> None:
-        """Have an engine that takes other items asked later, for each half alone.
+        """Try again later, each half alone: the engine accepts other items.
 
-        A single item is asked for again after 1 s, 2 s, 4 s and so on, 6 times.
+        A single item is sent again after 1 s, 2 s, 4 s and so on, 6 times.
         """
         if _is_many(parts):
             self._suspects += _halves(parts)
@@ -397,13 +399,13 @@ class EnginePool(Generic[Item, Result]):
         self._later[id(part)] = timer, str(error)
 
     def _has_waited(self, work: _Work[Item, Result], error: KairosError) -> bool:
-        """Return whether work has waited for too long; then it has failed."""
+        """Return whether work has waited for too long; if so, let it fail."""
         if time.monotonic() - work.since_s > self._patience_s:
             work.fail(error)
         return work.done.done()
 
     def _others(self, engine: str) -> list[str]:
-        """Return the other engines that are trusted with one more batch."""
+        """Return the other engines that may get another batch."""
         now = _now()
         return [
             each
@@ -414,7 +416,7 @@ class EnginePool(Generic[Item, Result]):
     def _wait_again(
         self, engine: str, parts: list[_Part[Item, Result]], error: KairosError
     ) -> None:
-        """Nothing was asked. Each part waits, but for work that has waited for too long."""
+        """Queue the parts again, as the engine was unavailable; work that waited too long fails."""
         self._circuits.open(engine, _now())
         since_s, _ = self._refused.get(engine, (time.monotonic(), ""))
         self._refused[engine] = since_s, str(error)

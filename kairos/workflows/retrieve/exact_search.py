@@ -1,7 +1,7 @@
-"""Exact search of a row's own collection: the cosine of each passage's vector with what is sought.
+"""Exact search of a row's own collection, by cosines of vectors.
 
 Scores are rounded: the last digits of a sum depend on how many vectors are multiplied at once, and
-so on how the work was cut.
+so on how the work was split.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,18 +13,18 @@ from kairos.core.errors import InvalidRequest
 from kairos.workflows.retrieve.vectors import Matrix, matrix_of
 
 DIGITS = 6  # of a score
-_COSINES = 1 << 20  # that are held at once
+_COSINES = 1 << 20  # computed at once
 
-Scored = dict[str, object]  # a passage: its `text`, and its `score`
+Scored = dict[str, object]  # a passage with its `text` and `score`
 
 
 def search(
     parts: Sequence[Mapping[str, Sequence[str]]], vectors: Sequence[str], top_k: int
 ) -> list[Scored]:
-    """The best of what the parts of a collection hold, for any of some vectors.
+    """Return the best passages in the parts of a collection, for any of some vectors.
 
     Raises:
-        InvalidRequest: vectors are none, or those of the collection are of another length.
+        InvalidRequest: a vector is not valid, or the collection has another vector length.
     """
     texts = [text for part in parts for text in part["texts"]]
     held = matrix_of([vector for part in parts for vector in part["vectors"]])
@@ -36,7 +36,7 @@ def search(
 
 
 def _nearness(held: Matrix, sought: Matrix) -> npt.NDArray[np.float64]:
-    """Of each vector that is held the cosine with the nearest of those that are sought."""
+    """Return for each held vector its highest cosine with a query vector."""
     of, nearest = normalised(held), np.full(len(held), -np.inf)
     at_once = max(1, _COSINES // len(held))
     for begin in range(0, len(sought), at_once):
@@ -46,8 +46,10 @@ def _nearness(held: Matrix, sought: Matrix) -> npt.NDArray[np.float64]:
 
 
 def best_of(found: Iterable[tuple[str, float]], top_k: int) -> list[Scored]:
-    """Of texts with scores those with the highest: equal texts once, of equal scores in the order
-    of the texts, whatever the order in which they were found."""
+    """Return the texts with the highest scores, each text once.
+
+    Equal scores are ordered by text, so that the order of `found` makes no difference.
+    """
     scores: dict[str, float] = {}
     for text, score in found:
         rounded = round(score, DIGITS) + 0.0  # no -0.0
@@ -57,16 +59,16 @@ def best_of(found: Iterable[tuple[str, float]], top_k: int) -> list[Scored]:
 
 
 def check_length(sought: int, held: int) -> None:
-    """Raises InvalidRequest: vectors of one length are sought among those of another."""
+    """Raise InvalidRequest if query vectors have another length than the collection's."""
     if sought != held:
         raise InvalidRequest(
-            f"a vector of {sought} numbers is sought among vectors of {held}: embed the passages "
-            "and what is sought with the same model"
+            f"the query vector has {sought} numbers, the collection's have {held}: embed passages "
+            "and queries with the same model"
         )
 
 
 def normalised(vectors: Matrix) -> npt.NDArray[np.float64]:
-    """Each of length 1; one that is 0 stays so."""
+    """Return vectors scaled to length 1; a vector of zeros stays as it is."""
     wide = vectors.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     result: npt.NDArray[np.float64] = wide / np.where(lengths, lengths, 1.0)

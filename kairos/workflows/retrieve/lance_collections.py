@@ -1,4 +1,4 @@
-"""Collections in files of this host, by LanceDB: a table of each, which several processes may use.
+"""Collections in files of this host, by LanceDB: one table each, usable by several processes.
 
 Search is exact.
 """
@@ -22,33 +22,36 @@ if TYPE_CHECKING:
     from lancedb import AsyncConnection, AsyncTable
 
 _MOST_OPEN = 256
-_TIDY_AFTER = 64  # times that something was put there: each leaves a file, and a version
+_TIDY_AFTER = 64  # writes: each leaves a file, and a version
 
 Answer = TypeVar("Answer")
 
 
 class LanceCollections:
-    """Those of a directory."""
+    """Collections of a directory."""
 
     def __init__(self, directory: Path, database: "AsyncConnection") -> None:
         self._directory, self._database = directory, database
         self._tables: dict[str, AsyncTable] = {}
         self._puts = 0
-        # Of those that write to it now, and those that wait to.
+        # Locks of tables that are written, or wait to be.
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @classmethod
     async def open(cls, directory: Path) -> Self:
-        """Raises SetupError: LanceDB is not installed, or the directory cannot be used."""
+        """Open a directory.
+
+        Raises SetupError: LanceDB is not installed, or the directory is unusable.
+        """
         try:
-            lancedb = await asyncio.to_thread(importlib.import_module, "lancedb")  # for seconds
+            lancedb = await asyncio.to_thread(importlib.import_module, "lancedb")  # takes seconds
         except ImportError as error:
             raise SetupError(
                 f"collections in files need LanceDB: pip install lancedb ({error})"
             ) from error
         try:
             await asyncio.to_thread(directory.mkdir, 0o700, parents=True, exist_ok=True)
-            # What another process has put there is found at once.
+            # Writes of other processes are visible at once.
             seen_after = timedelta(0)
             database = await lancedb.connect_async(directory, read_consistency_interval=seen_after)
         except (OSError, RuntimeError, ValueError) as error:
@@ -71,7 +74,7 @@ class LanceCollections:
         table = await self._opened(key)
         check_length(vectors.shape[1], await _length(table))
         found: list[tuple[str, float]] = []
-        for vector in vectors:  # one after the other: each search has all cores
+        for vector in vectors:  # one by one: each search uses all cores
             search = table.vector_search(vector).distance_type("cosine").limit(top_k)
             rows = await _done(search.select(["text", "_distance"]).to_list())
             found += [(row["text"], 1 - row["_distance"]) for row in rows]
@@ -92,7 +95,7 @@ class LanceCollections:
             handle.close()
 
     async def _opened(self, key: str) -> "AsyncTable":
-        """Raises InvalidRequest: there is none."""
+        """Return the table of a collection. Raises InvalidRequest: there is no such collection."""
         if key not in self._tables:
             if not (self._directory / f"{key}.lance").is_dir():
                 raise no_collection(key)
@@ -106,14 +109,14 @@ class LanceCollections:
         return self._tables[key]
 
     def _keep(self, key: str, table: "AsyncTable") -> None:
-        """Open. The oldest is forgotten, and closed when nobody uses it any more."""
+        """Cache an open table. The oldest is dropped, and closed when nobody uses it any more."""
         if len(self._tables) == _MOST_OPEN:
             self._tables.pop(next(iter(self._tables)))
         self._tables[key] = table
 
 
 def _rows(texts: Sequence[str], vectors: Matrix) -> Any:
-    """As an Arrow table."""
+    """Return passages as an Arrow table."""
     pyarrow: Any = importlib.import_module("pyarrow")
     length = vectors.shape[1]
     numbers = pyarrow.array(np.ascontiguousarray(vectors).ravel())
@@ -127,7 +130,7 @@ def _rows(texts: Sequence[str], vectors: Matrix) -> Any:
 
 
 async def _length(table: "AsyncTable") -> int:
-    """Of the vectors in it."""
+    """Return the length of the table's vectors."""
     schema: Any = await _done(table.schema())
     return int(schema.field("vector").type.list_size)
 

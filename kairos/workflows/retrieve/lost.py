@@ -1,4 +1,4 @@
-"""Values that stayed with a processor, and are gone."""
+"""Error for values that stayed with a processor and are gone."""
 
 from collections.abc import Iterable
 
@@ -6,12 +6,16 @@ from kairos.core.errors import KairosError
 
 
 class ValuesLost(KairosError):
-    """`ids`: of those that a call needs, and that whoever had them has no more: it died, or they
-    were there for too long. They can be made again."""
+    """Values that a call needs are gone: their processor died, or they were evicted.
+
+    `ids`: the lost values. They can be recomputed.
+    """
 
     status = 410
     code = "values_lost"
 
     def __init__(self, ids: Iterable[str]) -> None:
         self.ids = tuple(ids)
-        super().__init__(f"{len(self.ids)} values that are needed are no longer where they stayed")
+        super().__init__(
+            f"{len(self.ids)} values that are needed are no longer held by their processor"
+        )

@@ -1,7 +1,7 @@
-"""Collections in a PostgreSQL with pgvector, which many hosts may share: rows of two tables.
+"""Collections in PostgreSQL with pgvector, which many hosts may share: rows of two tables.
 
-Search is exact. How the server is reached beside its URL, as with a
-password or by TLS, is said by libpq's variables (PGPASSWORD, PGSSLMODE) and ~/.pgpass.
+Search is exact. Other options of the connection, such as a password or TLS, are set by libpq's
+variables (PGPASSWORD, PGSSLMODE) and ~/.pgpass.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _CONNECTIONS = 4
 _CONNECT_S, _STATEMENT_MS = 10, 60_000
 
-# What is a value goes beside a statement, never into its text.
+# Values are passed as parameters, never in a statement's text.
 _TABLES = (
     """
 create table if not exists kairos_collections (
@@ -52,7 +52,7 @@ order by vector <=> %(vector)s::vector, passage limit %(count)s"""
 
 
 class PostgresCollections:
-    """Those of a database."""
+    """Collections of a database."""
 
     def __init__(self, psycopg: Any, url: str) -> None:
         self._psycopg, self._url = psycopg, url
@@ -61,8 +61,12 @@ class PostgresCollections:
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """Raises SetupError: psycopg is not installed, the database cannot be reached, or it has no
-        pgvector."""
+        """Open the database.
+
+        Raises:
+            SetupError: psycopg is not installed, the database cannot be reached, or it has no
+                pgvector.
+        """
         try:
             psycopg = importlib.import_module("psycopg")
         except ImportError as error:
@@ -72,7 +76,7 @@ class PostgresCollections:
         made = cls(psycopg, url)
         try:
             async with made._connection() as connection:
-                # Of two that begin at once each would make them.
+                # Without the lock two processes that start at once would both create them.
                 await connection.execute(_LOCK)
                 await connection.execute("create extension if not exists vector")
                 for table in _TABLES:
@@ -80,7 +84,7 @@ class PostgresCollections:
         except (Unavailable, UpstreamFailed) as error:
             raise SetupError(
                 f"collections cannot be kept in {url}: {error}. The server needs pgvector; where "
-                "the user may not add it, have an administrator say: create extension vector"
+                "the user may not add it, have an administrator run: create extension vector"
             ) from error
         return made
 
@@ -88,7 +92,7 @@ class PostgresCollections:
         if any("\0" in text for text in texts):
             raise InvalidRequest("a passage holds the character NUL, which PostgreSQL cannot keep")
         rows = [
-            # Sorted, so that two that put the same passages there wait for each other, not both.
+            # Sorted, so that concurrent writers of the same passages do not deadlock.
             (key, passage_id(texts[place]), texts[place], _literal(vectors[place].tolist()))
             for place in sorted(distinct(texts), key=lambda place: passage_id(texts[place]))
         ]
@@ -122,7 +126,10 @@ class PostgresCollections:
             await connection.close()
 
     async def _check_length(self, connection: "AsyncConnection", key: str, length: int) -> bool:
-        """Whether there is such a collection. Raises InvalidRequest: its vectors have another."""
+        """Return whether the collection exists.
+
+        Raises InvalidRequest: its vectors differ in length.
+        """
         row = await (await connection.execute(_LENGTH, (key,))).fetchone()
         if row is not None:
             check_length(length, row[0])
@@ -130,7 +137,7 @@ class PostgresCollections:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator["AsyncConnection"]:
-        """One that nobody else has; what the block does is done whole, or not at all."""
+        """Yield a connection for exclusive use; the block is one transaction."""
         psycopg = self._psycopg
         async with self._room:
             connection = None
@@ -163,5 +170,5 @@ def _literal(vector: Sequence[float]) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """Of what the server said: the others may show values."""
+    """Return the first line of the server's message; the others may show values."""
     return str(error).split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""How well passages answer a query, by an engine that serves `/v1/rerank`: vLLM, llama.cpp."""
+"""Score passages for a query at an engine that serves `/v1/rerank`: vLLM, llama.cpp."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ class _Ranking(msgspec.Struct):
 
 
 async def ask_scores(engine: AskedEngine, model: str | None, pairs: Sequence[Pair]) -> list[float]:
-    """The score of each pair. Engines take one query at a time: there is a call for each.
+    """Return the score of each pair. Engines take one query at a time: there is a call for each.
 
     Raises:
-        Unavailable: trying again makes sense.
-        KairosError: it does not.
+        Unavailable: a retry makes sense.
+        KairosError: a retry makes no sense.
     """
     calls = [
         _ask(engine, model, query, [passage for _, passage in of_query])
@@ -50,20 +50,22 @@ async def _ask(
     try:
         return read_scores(answer, len(passages))
     except ValueError as error:
-        raise UpstreamFailed(f"{engine.base_url}/rerank gave no scores: {error}") from None
+        raise UpstreamFailed(
+            f"{engine.base_url}/rerank returned no valid scores: {error}"
+        ) from None
 
 
 def read_scores(answer: object, passages: int) -> list[float]:
-    """Of an engine's answer, in the order of the passages.
+    """Return the scores in an engine's answer, in the order of the passages.
 
     Raises:
-        msgspec.ValidationError: it has another form.
-        ValueError: there is not one for each passage, or one is no number.
+        msgspec.ValidationError: the answer has another form.
+        ValueError: a passage has no score, or not a finite one.
     """
     results = sorted(msgspec.convert(answer, _Ranking).results, key=lambda each: each.index)
     if [each.index for each in results] != list(range(passages)):
-        raise ValueError(f"there are {len(results)} for {passages} passages, or with other indices")
+        raise ValueError(f"{len(results)} scores for {passages} passages, or with wrong indices")
     scores = [each.relevance_score for each in results]
     if not all(map(isfinite, scores)):
-        raise ValueError("one is infinite, or no number")
+        raise ValueError("a score is infinite or NaN")
     return scores

@@ -1,4 +1,4 @@
-"""The processors that flows ask: engines, collections of a row, and collections that stay."""
+"""Processors of flows in this process: engines, and collections of rows and of tenants."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -30,11 +30,11 @@ from kairos.workflows.retrieve.vectors import matrix_of
 from kairos.workflows.retrieve.worked import Note, noted
 
 _CONNECT_S, _ANSWER_S = 10, 300
-_COLLECTIONS = "collections"  # whoever keeps them: there is one
+_COLLECTIONS = "collections"  # name of the processor that keeps collections: there is one
 
 
 class ProcessorService:
-    """What flows share: the engines' batches are of all of them."""
+    """Processors shared by all flows of this process, so that engines' batches mix them."""
 
     def __init__(
         self,
@@ -43,11 +43,15 @@ class ProcessorService:
         collections: BoundedCollections | None,
         note: Note,
     ) -> None:
-        """`note`: is told of what collections did. Whoever asks engines tells of that."""
+        """Take the engines and the store of collections.
+
+        `note`: called for each operation on collections. The engine groups report their own
+        batches.
+        """
         self.note, self.turns = note, CollectionTurns()
         self._embedders, self._rankers, self._collections = embedders, rankers, collections
         groups = {"embed": embedders, "rerank": rankers}
-        # By kind of operator those that its engines offer, where there are engines for it.
+        # By kind of operator, the models of its engines; no entry without engines.
         self.models = {kind: each.models for kind, each in groups.items() if each is not None}
 
     @property
@@ -56,7 +60,7 @@ class ProcessorService:
 
     @property
     def waits_for(self) -> list[str]:
-        """Return why engines do nothing for items that wait."""
+        """Return why engines do nothing for waiting items."""
         groups = (self._embedders, self._rankers)
         return [said for each in groups if each is not None for said in each.waits_for]
 
@@ -67,8 +71,10 @@ class ProcessorService:
         tenant: str = DEFAULT_TENANT,
         run: str | None = None,  # noqa: ARG002 - as `RemoteProcessors` takes it
     ) -> "FlowProcessors":
-        """For the flow of a tenant. Of those that wait, what began earlier goes first. `run` makes
-        no difference: nothing stays here."""
+        """Return processors for a flow of a tenant.
+
+        Waiting work that began earlier is done first. `run` has no effect: no values stay here.
+        """
         return FlowProcessors(self, began_at, tenant)
 
     @property
@@ -88,7 +94,7 @@ class ProcessorService:
 
 
 class FlowProcessors:
-    """For one flow, or one run of it. It has all values itself."""
+    """Processors for one flow, or one run of it; all values are returned to the caller."""
 
     keeps_values = False
 
@@ -108,11 +114,11 @@ class FlowProcessors:
         return self._service.waits_for
 
     async def run(self, command: RunProcessor) -> object:
-        """What it gives (`workflows/compile/retrieval.py`).
+        """Carry out a command and return its value (`workflows/compile/retrieval.py`).
 
         Raises:
-            InvalidRequest: it cannot be done, and no other attempt will do it.
-            KairosError: it was not done; another attempt may do it.
+            InvalidRequest: it cannot be done; a retry makes no sense.
+            KairosError: it was not done; a retry may succeed.
         """
         asked = cast("Mapping[str, Any]", command.arguments)
         match command.kind:
@@ -128,13 +134,13 @@ class FlowProcessors:
                 return await self._rank(command, asked)
 
     def drop(self, command: DropHeld) -> None:
-        """Nothing stays here."""
+        """Do nothing: no values stay here."""
 
     def end(self) -> None:
-        """Nothing stays here."""
+        """Do nothing: no values stay here."""
 
     def check_models(self, plan: Plan) -> None:
-        """Raises SetupError: an operator names a model that no engine serves."""
+        """Raise SetupError if an operator names a model that no engine serves."""
         for operator in every(plan.declaration.operators):
             params = operator.params
             if isinstance(params, Embedding | Rerank) and params.model:
@@ -197,17 +203,17 @@ async def processors(
     note: Note = lambda _: None,
     at_once: int | None = None,
 ) -> AsyncIterator[ProcessorService]:
-    """Yield a service that is ready to be asked.
+    """Yield a service that is ready for use.
 
     Args:
-        settings: which engines there are, and where collections stay.
+        settings: engines, and the place of collections.
         environ: has their keys.
-        note: is told of each batch.
-        at_once: requests to embedders, and to rankers, at most; None: as many as they take.
+        note: called for each batch.
+        at_once: requests to embedders, and to rankers, at most; None: no limit.
 
     Raises:
-        SetupError: no engine of a sort can be reached, a key is missing, or collections cannot be
-            kept where they should.
+        SetupError: no engine of a kind can be reached, a key is missing, or the place of
+            collections cannot be used.
     """
     settings.check_keys(environ)
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S, sock_connect=_CONNECT_S)
@@ -241,7 +247,7 @@ async def processors(
 
 
 def _told(kind: str, ask: Ask[Item, Result], note: Note) -> Ask[Item, Result]:
-    """The same; it is told of."""
+    """Return `ask`, reporting each batch to `note`."""
 
     async def asked(engine: AskedEngine, model: str | None, items: Sequence[Item]) -> list[Result]:
         with noted(note, kind, urlsplit(engine.base_url).netloc, len(items)):

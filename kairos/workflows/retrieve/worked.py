@@ -1,4 +1,4 @@
-"""What processors did, as whoever counts it is told."""
+"""Batches of work of processors, as passed to their counters."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,15 +9,17 @@ import msgspec
 
 from kairos.core.errors import InvalidRequest
 
-Outcome = Literal["finished", "refused", "failed"]  # refused: what was asked is wrong
+Outcome = Literal["finished", "refused", "failed"]  # refused: the request is wrong
 
 
 class Worked(msgspec.Struct, frozen=True):
-    """A batch that a processor was asked for. `items`: texts that were embedded, passages that were
-    ranked or put into a collection, vectors that were searched for."""
+    """Batch of work of a processor.
+
+    `items`: texts embedded, passages ranked or ingested, or vectors searched for.
+    """
 
     kind: str  # of operator
-    processor: str  # HOST:PORT of an engine; what keeps collections
+    processor: str  # HOST:PORT of an engine, or the store of collections
     outcome: Outcome
     items: int
     seconds: float
@@ -28,7 +30,7 @@ Note = Callable[[Worked], None]
 
 @contextmanager
 def noted(note: Note, kind: str, processor: str, items: int) -> Iterator[None]:
-    """Tells of the batch that the block is; not of one that nobody waits for any more."""
+    """Report the batch that the block performs; a cancelled one is not reported."""
     began_s = time.monotonic()
 
     def tell(outcome: Outcome) -> None:

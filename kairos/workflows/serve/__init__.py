@@ -1,1 +1,1 @@
-"""Flows that clients keep here, and invoke for one row at a time."""
+"""Flows stored on the server, which clients invoke for one row at a time."""

@@ -1,4 +1,4 @@
-"""A flow as a model: what a chat says to it, and how its outputs are a chat's answer."""
+"""Chat completions with a flow as the model: read the request, and word the answer."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from kairos.workflows.serve.invocation import FlowResult
 from kairos.workflows.serve.invoke_body import check_values, usage_view
 from kairos.workflows.serve.records import MODEL_PREFIX
 
-MESSAGES, TEXT = "messages", "text"  # columns that a chat has of itself
+MESSAGES, TEXT = "messages", "text"  # columns that every chat fills
 
 _Message = dict[str, Any]
 
@@ -22,8 +22,10 @@ class _StreamOptions(msgspec.Struct):
 
 
 class FlowChatAsked(msgspec.Struct, frozen=True):
-    """What is read of a chat completion's body. `inputs` and `settings` are those of an
-    invocation; the other fields that a chat may have say nothing to a flow."""
+    """Fields read from a chat completion's body.
+
+    `inputs` and `settings` mean the same as in an invocation. Other chat fields have no effect.
+    """
 
     model: str
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
@@ -39,7 +41,7 @@ class FlowChatAsked(msgspec.Struct, frozen=True):
 
     @property
     def tells_usage(self) -> bool:
-        """At the end of a stream."""
+        """Return whether the stream ends with the usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
@@ -49,25 +51,27 @@ def read_flow_chat(body: bytes) -> FlowChatAsked:
     try:
         asked = msgspec.json.decode(body, type=FlowChatAsked)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is no chat with a flow: {error}") from None
+        raise InvalidRequest(f"the body is not a chat with a flow: {error}") from None
     if (asked.n or 1) != 1:
         raise InvalidRequest("a flow gives one answer: leave out n", "n")
     return asked
 
 
 def row_of(asked: FlowChatAsked, table: Columns) -> Mapping[str, object]:
-    """Make the row that a chat is to a flow that needs these columns. `messages` has all of them,
-    the other column, or `text`, what the user said last. `inputs` goes before that.
+    """Make the row of a chat, for a flow that needs these columns.
+
+    `messages` has all messages; the one other column, or `text`, has the user's last message.
+    Values in `inputs` override both.
 
     Raises:
-        InvalidRequest: it needs several, or the user has said nothing.
+        InvalidRequest: the flow needs several other columns, or the user has said nothing.
     """
     needed = table.required
     rest = [each for each in needed if each != MESSAGES and each not in asked.inputs]
     if len(rest) > 1:
         names = ", ".join(f"'{each[:64]}'" for each in rest[:20])
         raise InvalidRequest(
-            f"the flow needs the columns {names}: send them as `inputs` beside the messages",
+            f"the flow needs the columns {names}: send them as `inputs`, next to the messages",
             "inputs",
         )
     row: dict[str, object] = {MESSAGES: asked.messages}
@@ -77,22 +81,25 @@ def row_of(asked: FlowChatAsked, table: Columns) -> Mapping[str, object]:
 
 
 def _last_text(messages: list[_Message]) -> str:
-    """Raises InvalidRequest."""
+    """Return the text of the user's last message. Raises InvalidRequest."""
     said = next((each for each in reversed(messages) if each.get("role") == "user"), None)
     if said is None:
-        raise InvalidRequest("the messages have none of the role user", MESSAGES)
+        raise InvalidRequest("no message has the role user", MESSAGES)
     content = said.get("content")
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
     texts = [part.get("text") for part in parts if isinstance(part, dict)]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise InvalidRequest("what the user said last is no text", MESSAGES)
+        raise InvalidRequest("the user's last message is not a text", MESSAGES)
     return "\n".join(map(str, texts))
 
 
 def answer_text(result: FlowResult) -> str:
-    """The one column as text; several as JSON; nothing, where the row was filtered away."""
+    """Return the answer's text: the one output column as text, or several as JSON.
+
+    It is empty if the row was filtered out.
+    """
     outputs = result.outputs or {}
     if len(outputs) == 1:
         return as_text(next(iter(outputs.values())))
@@ -108,7 +115,7 @@ def completion(invocation_id: str, asked: FlowChatAsked, now_s: int, result: Flo
 
 
 class ChatChunks:
-    """The same as parts of a stream."""
+    """Chunks of a streamed chat completion."""
 
     def __init__(self, invocation_id: str, asked: FlowChatAsked, now_s: int) -> None:
         self._head = _head("chat.completion.chunk", invocation_id, asked, now_s)

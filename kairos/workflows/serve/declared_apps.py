@@ -1,4 +1,4 @@
-"""Says beforehand which calls invocations will make."""
+"""Declare in advance which calls invocations will make."""
 
 import logging
 from collections.abc import Callable
@@ -13,21 +13,26 @@ from kairos.workflows.compile.planned_work import planned_work
 logger = logging.getLogger(__name__)
 
 _APPS = 1_000
-_AGAIN_US = 60 * SECOND  # whoever decides may have been started again meanwhile
+_AGAIN_US = 60 * SECOND  # the process that decides may have been restarted since
 
 
 class DeclaredApps:
-    """Of all tenants, which plans were declared lately: a plan is said once in a while, and not
-    with each invocation."""
+    """Record of the plans declared recently, for all tenants.
+
+    A plan is declared once in a while, not with each invocation.
+    """
 
     def __init__(self, feed: Callable[[PlanDeclared], None]) -> None:
         self._feed = feed
         self._told: SharedLru[tuple[str, str], tuple[str, int]] = SharedLru(_APPS)
 
     def tell(self, tenant: str, app: str, flow: str, plan: Plan, at: int) -> None:
-        """The app's workflows will follow the plan. `flow`: the digest of whose plan it is; that of
-        other settings is told later. `at`: µs since the epoch. What cannot be told is told again in
-        a while: an invocation does without."""
+        """Declare that the app's workflows will follow the plan.
+
+        `flow`: digest of the flow; a plan for other settings of the same flow is declared only
+        after a minute. `at`: µs since the epoch. A failed declaration is retried after a minute;
+        invocations work without it.
+        """
         key = tenant, app
         before = self._told.get(key)
         if before is not None and before[0] == flow and at < before[1] + _AGAIN_US:

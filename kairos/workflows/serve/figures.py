@@ -1,5 +1,7 @@
-"""Invocations in /metrics, and what processors did for them, as the flows' directory has it:
-whichever process served them."""
+"""Metrics of invocations and of the processors' work for them.
+
+They are read from the flows' directory, so they include every process that serves these flows.
+"""
 
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -13,14 +15,14 @@ from kairos.observe.telemetry import Telemetry
 from kairos.settings.flows import FlowSettings
 from kairos.workflows.retrieve.counted import ProcessorCount, batch_metrics
 
-MOST_FLOWS = 200  # that are told apart for operators, those of the most invocations
+MOST_FLOWS = 200  # flows shown separately to operators: the ones with the most invocations
 
-Ended = Literal["finished", "failed", "expired", "cancelled"]  # the client left
+Ended = Literal["finished", "failed", "expired", "cancelled"]  # cancelled: the client left
 ENDED: tuple[Ended, ...] = ("finished", "failed", "expired", "cancelled")
 
 
 class FlowCount(msgspec.Struct, frozen=True):
-    """Of a tenant's flow, invocations that ended so, and seconds that they took together."""
+    """Invocations of a tenant's flow with one outcome, and the seconds they took in total."""
 
     tenant: str
     flow: str
@@ -30,7 +32,7 @@ class FlowCount(msgspec.Struct, frozen=True):
 
 
 class InvocationFigures(Collector):
-    """Those of the last look."""
+    """Metrics of invocations, as of the last read of the database."""
 
     def __init__(
         self,
@@ -38,15 +40,18 @@ class InvocationFigures(Collector):
         by_flow: Callable[[int], Sequence[FlowCount]],
         processed: Callable[[], Sequence[ProcessorCount]],
     ) -> None:
-        """By outcome, count and seconds; by flow, of so many; by processor. All wait for the
-        disk."""
+        """Take functions that read the counts; each waits for the disk.
+
+        `totals`: outcome, count and seconds. `by_flow`: counts of at most N flows. `processed`:
+        counts by processor.
+        """
         self._read_totals, self._read_flows, self._read_processed = totals, by_flow, processed
         self._totals: dict[str, tuple[int, float]] = {}
         self._flows: Sequence[FlowCount] = ()
         self._processed: Sequence[ProcessorCount] = ()
 
     def look(self) -> None:
-        """Raises sqlite3.Error."""
+        """Read the counts again. Raises sqlite3.Error."""
         self._totals = {outcome: (count, s) for outcome, count, s in self._read_totals()}
         self._flows = self._read_flows(MOST_FLOWS)
         self._processed = self._read_processed()
@@ -54,7 +59,7 @@ class InvocationFigures(Collector):
     def collect(self) -> Iterator[Metric]:
         seconds = SummaryMetricFamily(
             "kairos_flow_seconds",
-            "Invocations of flows that ended, and the time that they took",
+            "Invocations of flows that ended, and their duration",
             labels=["outcome"],
         )
         for outcome in ENDED:
@@ -64,7 +69,7 @@ class InvocationFigures(Collector):
         yield from batch_metrics(self._processed)
 
     def of_tenants(self) -> Iterator[Metric]:
-        """For operators alone, as it names tenants and their flows."""
+        """Yield metrics by tenant and flow; only operators may see these names."""
         counted = CounterMetricFamily(
             "kairos_tenant_flow_invocations",
             "Invocations of the tenant's flow that ended",
@@ -79,7 +84,7 @@ class InvocationFigures(Collector):
 def invocation_figures(
     settings: FlowSettings | None, telemetry: Telemetry
 ) -> Iterator[list[Coroutine[None, None, None]]]:
-    """What is to run beside. Telemetry shows the figures, where there are flows.
+    """Show the figures in telemetry if flows are on; yield the coroutines to run concurrently.
 
     Raises:
         SetupError: the directory cannot hold flows.

@@ -1,5 +1,7 @@
-"""The calls of an invocation: each goes through the gateway of this process, as any client's would,
-and counts as one of the invocation's workflow."""
+"""LLM calls of an invocation, sent through this process's own gateway.
+
+The gateway treats each like a client's call; it belongs to the invocation's workflow.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -29,7 +31,7 @@ _BUDGETS = {RAW[BUDGET_CALLS], RAW[BUDGET_TOKENS], RAW[BUDGET_MS]}
 
 
 class FlowLLM:
-    """Answers chat completions, as `RunCalls` asks them."""
+    """Answers the chat completions of `RunCalls`."""
 
     def __init__(
         self,
@@ -40,16 +42,19 @@ class FlowLLM:
         model: str | None,
         heard: Mapping[str, Hear],
     ) -> None:
-        """`name`: of the invocation, by which the gateway knows its caller. `headers`: what its
-        client said of all of its calls. `model`: of those that name none. `heard`: by operator, who
-        is told its answer as it comes."""
+        """Make the calls of one invocation.
+
+        `name`: the invocation, by which the gateway knows its caller. `headers`: sent with each
+        call. `model`: for calls that name none. `heard`: by operator, a function that receives its
+        answer as it streams.
+        """
         self._gateway, self._name, self._workflow_id = gateway, name, workflow_id
         self._model = {} if model is None else {"model": model}
         self._headers, self._heard = headers, heard
         self._failure: KairosError | None = None  # of the last call that failed
 
     async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        """Raises KairosError: as the call was answered, which was not with 200."""
+        """Return a chat completion. Raises KairosError: the status was not 200."""
         hear = self._heard.get(headers.get(AGENT, ""))
         if hear is not None:
             return await self._said_aloud(body, headers, hear)
@@ -62,7 +67,7 @@ class FlowLLM:
     async def complete_streamed(
         self, body: dict[str, Any], headers: Mapping[str, str], listen: Listen
     ) -> dict[str, Any]:
-        """The same; the text is told as it comes. Raises KairosError."""
+        """Like `complete`, with the text passed to `listen` as it arrives. Raises KairosError."""
         asked = {**self._model, **body, "stream": True, "stream_options": {"include_usage": True}}
         pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
         reading = asyncio.create_task(read_stream(_until_end(pieces), listen(), ANSWER_BYTES))
@@ -82,8 +87,12 @@ class FlowLLM:
     async def _said_aloud(
         self, body: dict[str, Any], headers: Mapping[str, str], hear: Hear
     ) -> dict[str, Any]:
-        """Raises KairosError; InvalidRequest, where something was heard, which another attempt
-        would say again."""
+        """Stream an answer to `hear`.
+
+        Raises:
+            InvalidRequest: it failed after some text was passed on, which a retry would repeat.
+            KairosError: it failed before that.
+        """
         has_begun = False
 
         def told(text: str) -> None:
@@ -100,7 +109,7 @@ class FlowLLM:
             raise
 
     def why_failed(self, node: str, error: str) -> KairosError | None:
-        """What the failure of an operator is to its client, where it is that of a call."""
+        """Return the failed call's error for the client; None: the operator failed otherwise."""
         failure = self._failure
         if failure is None or str(failure) != error:
             return None
@@ -112,7 +121,7 @@ class FlowLLM:
         headers: Mapping[str, str],
         on_piece: Callable[[bytes], None] | None,
     ) -> InnerAnswer:
-        """Raises KairosError: it was not answered with 200."""
+        """Send a call through the gateway. Raises KairosError: the status was not 200."""
         answered: asyncio.Future[InnerAnswer] = asyncio.get_running_loop().create_future()
 
         def on_end(_: InnerCall, answer: InnerAnswer) -> None:
@@ -122,7 +131,7 @@ class FlowLLM:
         own = dict(headers)
         request_id, attempt = own.pop(REQUEST_ID), int(own.pop(ATTEMPT, "1"))
         service_class = own.pop(CLASS)
-        if own[AGENT] == TOUCH:  # what nobody asked is no part of the workflow, or of its budget
+        if own[AGENT] == TOUCH:  # a touch is not part of the workflow, or of its budget
             del own[WORKFLOW_ID]
         else:
             own[WORKFLOW_ID] = self._workflow_id
@@ -155,11 +164,11 @@ def _completion(answer: InnerAnswer) -> dict[str, Any]:
     try:
         return msgspec.json.decode(answer.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UpstreamFailed(f"the answer is no JSON object: {error}") from error
+        raise UpstreamFailed(f"the answer is not a JSON object: {error}") from error
 
 
 def _failure(answer: InnerAnswer) -> KairosError:
-    """What the call was answered; a connection that broke is an engine's failure."""
+    """Return the error of a refused call; a broken connection counts as an engine's failure."""
     status = answer.status
     if status is None:
         return UpstreamFailed("the answer broke off")
@@ -169,7 +178,7 @@ def _failure(answer: InnerAnswer) -> KairosError:
 
 
 def _as_answered(told: KairosError, failure: KairosError) -> KairosError:
-    """With another's status, code and time to wait."""
+    """Return `told` with the status, the code and the retry time of `failure`."""
     told.status, told.code = failure.status, failure.code
     told.retry_after_s = failure.retry_after_s
     return told

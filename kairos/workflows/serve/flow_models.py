@@ -1,4 +1,4 @@
-"""Flows as models, `flow/NAME`: any client of OpenAI's API invokes one by a chat completion."""
+"""Flows as models, `flow/NAME`: any client of OpenAI's API can invoke one by chat completion."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,7 +33,7 @@ _DONE = b"data: [DONE]\n\n"
 
 
 class FlowModels:
-    """Those of all tenants; each may call its own. `OwnModels`, for the gateway."""
+    """Flows of all tenants as models; a tenant may call only its own. Implements `OwnModels`."""
 
     def __init__(self, invoking: Invoking, now: Callable[[], int]) -> None:
         """`now`: µs since the Unix epoch."""
@@ -68,7 +68,7 @@ async def model_names(store: FlowStore, tenant: str) -> list[str]:
 
 
 class _Leaving:
-    """A client that leaves ends its chat. `Answering`."""
+    """Cancels the chat when its client disconnects. Implements `Answering`."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
@@ -77,11 +77,11 @@ class _Leaving:
         self._task.cancel()
 
     def client_drained(self) -> None:
-        """What it is sent is there at once."""
+        """Do nothing: answers are written without waiting for the client."""
 
 
 class FlowChat:
-    """One chat completion with a flow."""
+    """Chat completion with a flow."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class FlowChat:
         self._response, self._now = response, now
 
     async def answer(self, content: bytes) -> None:
-        """Raises KairosError: it is refused, or fails."""
+        """Answer the chat. Raises KairosError: it is refused, or fails."""
         if self._asked.path != _CHAT:
             raise InvalidRequest(f"a flow is asked as a chat, by POST {_CHAT}", "model")
         read = partial(read_flow_chat, content)
@@ -131,7 +131,7 @@ class FlowChat:
 
 
 class ChatStream:
-    """An answer as it comes; before that, comments."""
+    """Streamed answer; keep-alive comments until its first text."""
 
     def __init__(self, response: ClientResponse, chunks: ChatChunks) -> None:
         self._response, self._chunks = response, chunks
@@ -139,7 +139,7 @@ class ChatStream:
         self._heard = 0  # characters
 
     def hear(self, text: str) -> None:
-        """More of the answer."""
+        """Write more of the answer."""
         self._begin()
         self._heard += len(text)
         self._write(self._chunks.text(text))
@@ -157,7 +157,7 @@ class ChatStream:
         if not self._response.started:
             self.comments.cancel()
             self._response.start(200, [_STREAM])
-            self._response.streams = True  # so that an error that comes later is an event
+            self._response.streams = True  # so that a later error is sent as an event
             self._write(self._chunks.first())
 
     def _write(self, chunk: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
-"""`/v1/flows`: flows are put, looked at, deleted and invoked. Each client sees its own tenant's
-alone."""
+"""Routes under `/v1/flows`: store, show, delete and invoke flows.
+
+Each client sees only its own tenant's flows.
+"""
 
 import asyncio
 import logging
@@ -68,7 +70,7 @@ class FlowRoutes:
         try:
             source = body.decode()
         except UnicodeDecodeError as error:
-            raise InvalidRequest(f"the flow is no UTF-8: {error}") from None
+            raise InvalidRequest(f"the flow is not UTF-8: {error}") from None
         plan = await self._invoking.plans.checked(tenant, name, source, is_json=is_json)
         now_s = self._now() // SECOND
         return FlowRecord(
@@ -107,7 +109,7 @@ class FlowRoutes:
             return LastingAnswer(await self._invoked(request, name, caller, held), release)
         except ClientDisconnect:
             release()
-            return Response(status_code=400)  # which nobody reads
+            return Response(status_code=400)  # the client has left, so nobody reads this
         except BaseException:
             release()
             raise

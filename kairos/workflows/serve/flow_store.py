@@ -1,4 +1,4 @@
-"""Flows on disk: one SQLite file, which every process that serves them has open."""
+"""Flows on disk: one SQLite file, open in every process that serves them."""
 
 import contextlib
 import sqlite3
@@ -36,7 +36,7 @@ _TOTAL = """
     INSERT INTO totals VALUES (?, 1, ?)
     ON CONFLICT DO UPDATE SET count = count + 1, seconds = seconds + excluded.seconds
 """
-# Of one that was deleted meanwhile nothing is counted any more.
+# A flow deleted in the meantime is not counted.
 _OF_FLOW = """
     INSERT INTO ended SELECT tenant, name, ?3, 1, ?4 FROM flows WHERE tenant = ?1 AND name = ?2
     ON CONFLICT DO UPDATE SET count = count + 1, seconds = seconds + excluded.seconds
@@ -46,17 +46,19 @@ _PROCESSED = """
     ON CONFLICT DO UPDATE SET batches = batches + 1, items = items + excluded.items,
         seconds = seconds + excluded.seconds
 """
-_MOST_BEHIND = 10_000  # changes that are not on the disk yet
+_MOST_BEHIND = 10_000  # changes not yet on disk
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(FlowRecord).decode
 
 
 class InvocationCounts:
-    """Counts invocations that end, and what processors did for them, in groups, in a thread of its
-    own. What a full disk does not take is lost."""
+    """Counts finished invocations and processors' work for them.
+
+    A thread of its own writes them in groups. Counts are lost if the disk is full.
+    """
 
     def __init__(self, settings: FlowSettings) -> None:
-        """Of a directory that holds flows. Raises sqlite3.Error."""
+        """Open the database of a directory that holds flows. Raises sqlite3.Error."""
         connection = connect(path_of(settings))
         self._commit = GroupCommit(connection, lambda _: None, may_lose=True)
 
@@ -66,7 +68,7 @@ class InvocationCounts:
             self._commit.add(_OF_FLOW, tenant, flow, outcome, seconds)
 
     def add_processed(self, did: Worked) -> None:
-        with contextlib.suppress(sqlite3.Error):  # whose work is done, whether it is counted or not
+        with contextlib.suppress(sqlite3.Error):  # the work is done, whether it is counted or not
             if self._commit.backlog < _MOST_BEHIND:
                 self._commit.add(_PROCESSED, *msgspec.structs.astuple(did))
 
@@ -79,7 +81,7 @@ def path_of(settings: FlowSettings) -> Path:
 
 
 class FlowStore:
-    """May be used by any thread. Every method waits for the disk."""
+    """Stored flows. Any thread may use it. Every method waits for the disk."""
 
     def __init__(self, settings: FlowSettings) -> None:
         """Raises SetupError: the directory cannot hold flows."""
@@ -98,7 +100,10 @@ class FlowStore:
             self._connection.close()
 
     def put(self, tenant: str, record: FlowRecord) -> FlowRecord:
-        """In place of one of its name, as which it was created. Raises FlowLimit."""
+        """Store a flow, or replace the one of that name and keep its creation time.
+
+        Raises FlowLimit.
+        """
         with self._turn:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -118,14 +123,14 @@ class FlowStore:
             counted = "SELECT count(*) FROM flows WHERE tenant = ?"
             (count,) = self._connection.execute(counted, (tenant,)).fetchone()
             if count >= self._most:
-                raise FlowLimit(f"{count} flows are kept: that is the most; delete one first")
+                raise FlowLimit(f"{count} flows are stored, which is the limit; delete one first")
         self._connection.execute(
             "INSERT OR REPLACE INTO flows VALUES (?, ?, ?)", (tenant, record.name, _encode(record))
         )
         return record
 
     def find(self, tenant: str, name: str) -> FlowRecord:
-        """Raises NoSuchFlow."""
+        """Return a flow. Raises NoSuchFlow."""
         with self._turn:
             found = self._found(tenant, name)
         if found is None:
@@ -133,7 +138,7 @@ class FlowStore:
         return found
 
     def of(self, tenant: str) -> list[FlowRecord]:
-        """By name."""
+        """Return the tenant's flows, by name."""
         with self._turn:
             rows = self._connection.execute(
                 "SELECT record FROM flows WHERE tenant = ? ORDER BY name", (tenant,)
@@ -148,7 +153,7 @@ class FlowStore:
         return [name for (name,) in rows]
 
     def delete(self, tenant: str, name: str) -> None:
-        """Raises NoSuchFlow."""
+        """Delete a flow and its counts. Raises NoSuchFlow."""
         with self._turn:
             gone = self._connection.execute(
                 "DELETE FROM flows WHERE tenant = ? AND name = ?", (tenant, name)
@@ -160,19 +165,21 @@ class FlowStore:
             raise NoSuchFlow(name)
 
     def totals(self) -> list[tuple[str, int, float]]:
-        """Invocations that ended, since the directory is there: outcome, count, seconds."""
+        """Return all ended invocations since the directory was created: outcome, count, seconds."""
         with self._turn:
             found = self._connection.execute("SELECT outcome, count, seconds FROM totals")
             return found.fetchall()
 
     def processed(self) -> list[tuple[str, str, str, int, int, float]]:
-        """Kind of operator, processor, outcome; batches, their items, seconds."""
+        """Return work of processors: kind of operator, processor, outcome, batches, items, s."""
         with self._turn:
             return self._connection.execute("SELECT * FROM processed").fetchall()
 
     def counts_by_flow(self, most: int) -> list[tuple[str, str, str, int, float]]:
-        """Of so many flows that are kept, those of the most invocations: tenant, name, outcome,
-        count, seconds."""
+        """Return the counts of at most `most` stored flows: the ones with the most invocations.
+
+        A row has tenant, name, outcome, count, seconds.
+        """
         with self._turn:
             return self._connection.execute(
                 "SELECT tenant, name, outcome, count, seconds FROM ended WHERE (tenant, name) IN ("

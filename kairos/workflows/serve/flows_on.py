@@ -1,4 +1,4 @@
-"""Flows where a directory is named: what they need, and their routes."""
+"""Flows in a process with a directory for them: their resources and routes."""
 
 import contextlib
 import os
@@ -21,27 +21,28 @@ from kairos.workflows.serve.flow_routes import FlowRoutes
 from kairos.workflows.serve.flow_store import FlowStore, InvocationCounts
 from kairos.workflows.serve.invoking import Invoking
 
-_THREADS = 4  # more than a tenant has (`invoking.py`)
+_THREADS = 4  # more than one tenant may use (`invoking.py`)
 
 
 class OpenFlows(msgspec.Struct, frozen=True):
-    """What flows need, before there is a gateway."""
+    """Resources of flows, opened before the gateway."""
 
     settings: FlowSettings
     store: FlowStore
     counts: InvocationCounts
     functions: Functions
     processors: AnyProcessors | None
-    threads: Executor  # where flows compute: apart from what waits for disks
+    threads: Executor  # for computing flows; other threads wait for disks
 
 
 @contextlib.asynccontextmanager
 async def opened_flows(settings: Settings, of_flows: FlowSettings) -> AsyncIterator[OpenFlows]:
-    """Open what the settings name.
+    """Open the resources of flows that the settings name.
 
     Raises:
-        SetupError: the directory cannot hold flows, the functions cannot be loaded, or what flows
-            retrieve with cannot be reached.
+        SetupError: the directory cannot hold flows, the functions cannot be loaded, or the
+            embedders,
+        rerankers or collections of flows cannot be reached.
     """
     functions, retrieval = Functions(), settings.retrieval
     if of_flows.functions is not None:
@@ -60,7 +61,7 @@ async def opened_flows(settings: Settings, of_flows: FlowSettings) -> AsyncItera
 
 
 def routes_online(opened: OpenFlows, access: Access, gateway: Gateway) -> FlowRoutes:
-    """The gateway takes them for models from now on."""
+    """Return the routes of flows, and let the gateway accept flows as models."""
     now = WallClock().now
     invoking = Invoking(
         opened.store,

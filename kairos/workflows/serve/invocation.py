@@ -1,7 +1,6 @@
-"""One invocation of a flow: its row goes through the executor, to its outputs.
+"""Invocation of a flow: its row goes through the executor, to its outputs.
 
-The executor works in a thread, so that what a flow computes (templates, of anyone's making) takes
-no turn of the event loop.
+The executor works in a thread: templates come from anyone, and must not block the event loop.
 """
 
 import asyncio
@@ -41,9 +40,9 @@ from kairos.workflows.serve.shared_results import InvocationSharing
 
 _T = TypeVar("_T")
 
-COMPUTE_S = 10.0  # of a processor, for all that is no call
-FUNCTIONS = 4  # that one invocation runs at once
-# The queue orders calls; so many of one invocation wait there at once.
+COMPUTE_S = 10.0  # seconds of processor time for everything but calls
+FUNCTIONS = 4  # run at once by one invocation
+# The queue orders calls; an invocation has at most this many there at once.
 LIMITS = FlowLimits(
     capacity=32,
     functions=FUNCTIONS,
@@ -55,8 +54,11 @@ LIMITS = FlowLimits(
 
 
 class OperatorFinished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call of an operator has its result. `operator`: its name; in a body with its rounds and
-    items (`refine.2.better`). `merged`: an equal call gave it."""
+    """Result of an operator's call.
+
+    `operator`: its name; in a body with its rounds and items (`refine.2.better`). `merged`: it is
+    the result of an equal call.
+    """
 
     operator: str
     at_s: float  # since the invocation began
@@ -67,7 +69,7 @@ class OperatorFinished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class FlowResult(msgspec.Struct, frozen=True):
-    """`outputs`: by column; None: the row was filtered away."""
+    """Result of an invocation. `outputs`: by column; None if the row was filtered out."""
 
     outputs: Mapping[str, object] | None
     figures: FlowFigures
@@ -80,7 +82,7 @@ WhyFailed = Callable[[str, str], KairosError | None]
 
 
 class ComputeTime:
-    """What an invocation has had of threads, one at a time."""
+    """Processor time that an invocation has used in threads, one at a time."""
 
     def __init__(self) -> None:
         self._began_s, self._used_s = 0.0, 0.0  # of the thread's own time
@@ -94,16 +96,16 @@ class ComputeTime:
             self._used_s += time.thread_time() - self._began_s
 
     def is_spent(self) -> bool:
-        """Asked by the work itself."""
+        """Return whether the time is used up, or the invocation ended. The work itself asks."""
         return self._is_over or self._used_s + time.thread_time() - self._began_s > COMPUTE_S
 
     def end(self) -> None:
-        """Nobody waits for the work any more."""
+        """Stop running work: nobody waits for it any more."""
         self._is_over = True
 
 
 class Invocation:
-    """Of one row, once."""
+    """Run of a flow for a single row."""
 
     def __init__(
         self,
@@ -117,13 +119,17 @@ class Invocation:
         share: Callable[[Callable[[FlowFact], None]], InvocationSharing] | None = None,
         limits: FlowLimits = LIMITS,
     ) -> None:
-        """`why_failed`: by node and error, what the client is told, if not that it failed.
-        `threads`: where it computes. `share`: for a plan that fetches results."""
+        """Prepare the run of a row.
+
+        `why_failed`: returns the client's error for a node and its message; None for the usual one.
+        `threads`: where it computes. `share`: makes the sharing of results, for a plan that fetches
+        results.
+        """
         self._plan, self._row, self._threads, self._tenant = plan, row, threads, tenant
         self._limits = limits
         self._make_calls, self._why_failed, self._on_finished = make_calls, why_failed, on_finished
         self._facts: asyncio.Queue[FlowFact] = asyncio.Queue()
-        self._group: GroupRead | None = None  # what its row was gathered to
+        self._group: GroupRead | None = None  # group of its row
         self._outputs: Mapping[str, object] | None = None
         self._is_over = False
         self._finish_reason = "stop"
@@ -131,10 +137,10 @@ class Invocation:
         self._sharing = None if share is None else share(self._facts.put_nowait)
 
     async def run(self) -> FlowResult:
-        """Cancelled, its calls are left.
+        """Run the flow. Its calls are cancelled with it.
 
         Raises:
-            KairosError: an operator has failed, and the row with it.
+            KairosError: an operator failed, and the row with it.
         """
         began_s = time.monotonic()
         executor = await self._beside(
@@ -142,7 +148,7 @@ class Invocation:
         )
         calls = self._make_calls(self._facts.put_nowait)
         try:
-            executor.begin()  # asks for rows: there is one
+            executor.begin()  # it asks for rows: there is one
             self._facts.put_nowait(RowRead(0, self._row))
             self._facts.put_nowait(InputEnded())
             while not self._is_over:
@@ -162,7 +168,7 @@ class Invocation:
         return FlowResult(self._outputs, executor.figures, took_s, self._finish_reason)
 
     async def _handled(self, executor: FlowExecutor) -> list[tuple[FlowFact, list[FlowCommand]]]:
-        """All facts that are here, each with what is to be done about it."""
+        """Return all waiting facts, each with the executor's commands."""
         facts = [await self._facts.get()]
         while not self._facts.empty():
             facts.append(self._facts.get_nowait())
@@ -174,7 +180,7 @@ class Invocation:
     def _perform(
         self, command: FlowCommand, fact: FlowFact, calls: RunCalls, began_s: float
     ) -> None:
-        """Raises KairosError: the row has failed."""
+        """Carry out a command. Raises KairosError: the row has failed."""
         if isinstance(command, CallCommand):
             calls.begin(command)
             return
@@ -200,7 +206,7 @@ class Invocation:
 
 
 def _finished(command: KeepResult, fact: FlowFact, at_s: float) -> OperatorFinished:
-    """`fact`: what led to it."""
+    """Return the event of a result. `fact`: what led to the result."""
     if command.origin != "called" or not isinstance(fact, CallAnswered):
         return OperatorFinished(operator=command.node, at_s=at_s, merged=True)
     return OperatorFinished(

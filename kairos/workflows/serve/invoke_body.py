@@ -1,4 +1,4 @@
-"""What a client asks an invocation, and what it is answered."""
+"""Request and response bodies of an invocation."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -11,9 +11,9 @@ from kairos.workflows.compile.columns import Columns
 from kairos.workflows.execute.limits import FlowFigures
 from kairos.workflows.serve.invocation import FlowResult
 
-THREAD_BYTES = 64 << 10  # of a body that is read beside the event loop
+THREAD_BYTES = 64 << 10  # larger bodies are read in a thread
 SETTINGS_BYTES = 64 << 10
-MOST_VALUES = 250_000  # that are made of a body: takes 20 ms
+MOST_VALUES = 250_000  # read from one body: takes 20 ms
 _LONG_NAME = 1_000  # characters of a column's name
 _MEMBERS = MemberNames(("inputs", "settings", "stream"))
 
@@ -21,15 +21,18 @@ _T = TypeVar("_T")
 
 
 class InvokeAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `POST /v1/flows/{name}/invoke`. `inputs`: by column. `settings`: by
-    `OPERATOR.PARAMETER`. `stream`: what is done is told as it is done."""
+    """Body of `POST /v1/flows/{name}/invoke`.
+
+    `inputs`: by column. `settings`: by `OPERATOR.PARAMETER`. `stream`: send each operator's end as
+    an event.
+    """
 
     inputs: msgspec.Raw = msgspec.Raw(b"{}")
     settings: msgspec.Raw = msgspec.Raw(b"{}")
     stream: bool = False
 
     def settings_of(self) -> dict[str, Any]:
-        """Raises InvalidRequest."""
+        """Return the settings. Raises InvalidRequest."""
         size = len(self.settings)
         if size > SETTINGS_BYTES:
             raise InvalidRequest(
@@ -39,14 +42,14 @@ class InvokeAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_invoke(body: bytes) -> InvokeAsked:
-    """Raises InvalidRequest."""
+    """Read the body of an invocation. Raises InvalidRequest."""
     compiled = reading_of(len(body))
     if compiled is None or len(body) <= THREAD_BYTES:
         return _decoded(body, InvokeAsked)
     places, count = _MEMBERS.look(body, compiled)
     if count > len(places):
         raise InvalidRequest(
-            "the body is no invocation: it has inputs, settings and stream alone, each once"
+            "the body is not an invocation: only inputs, settings and stream are allowed, each once"
         )
     spelt = {name: body[place.start : place.end] for name, place in places.items()}
     large = {name: msgspec.Raw(spelt.pop(name)) for name in ("inputs", "settings") if name in spelt}
@@ -55,10 +58,10 @@ def read_invoke(body: bytes) -> InvokeAsked:
 
 
 def row_of_inputs(inputs: msgspec.Raw, table: Columns) -> Mapping[str, object]:
-    """Return the columns that a flow needs; nothing is made of others.
+    """Return the columns that a flow needs; other columns are not decoded.
 
     Raises:
-        InvalidRequest: one is missing, or they have too many values.
+        InvalidRequest: a column is missing, or the inputs have too many values.
     """
     if table.whole:
         check_values(bytes(inputs), "inputs")
@@ -87,7 +90,7 @@ def _columns(inputs: msgspec.Raw, wanted: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def check_values(json: bytes, name: str) -> None:
-    """Raises InvalidRequest: it has more values than are made of one body."""
+    """Raise InvalidRequest if a JSON text has more values than one body may."""
     if len(json) > MOST_VALUES and (count := count_values(json)) > MOST_VALUES:
         raise InvalidRequest(
             f"{name} has {count} values; at most {MOST_VALUES} are allowed: send long lists as "
@@ -107,11 +110,11 @@ def _decoded(json: bytes | msgspec.Raw, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(json, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is no invocation: {error}") from None
+        raise InvalidRequest(f"the body is not an invocation: {error}") from None
 
 
 def usage_view(figures: FlowFigures) -> dict[str, Any]:
-    """Of all calls of the flow together, as OpenAI counts."""
+    """Return the usage of all calls of the flow together, in OpenAI's terms."""
     return {
         "calls": figures.calls,
         "prompt_tokens": figures.prompt_tokens,

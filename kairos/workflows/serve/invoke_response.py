@@ -1,6 +1,6 @@
-"""The answer to `POST /v1/flows/{name}/invoke`: JSON, or a stream of what is done as it is done.
+"""Answer to `POST /v1/flows/{name}/invoke`: JSON, or a stream of events.
 
-A client that leaves ends the invocation, and with it the calls that it has under way.
+When the client disconnects, the invocation and its calls are cancelled.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from kairos.core.errors import KairosError
 from kairos.request.client_response import error_body
 from kairos.workflows.serve.invocation import FlowResult, OperatorFinished
 
-MOST_EVENTS = 1_000  # of operators, that one stream tells
-KEEP_ALIVE_S = 5.0  # between comments in a stream of which nothing else comes
+MOST_EVENTS = 1_000  # of operators, in one stream
+KEEP_ALIVE_S = 5.0  # between comments in an idle stream
 _STREAM = [(b"content-type", b"text/event-stream; charset=utf-8")]
 _WAITING = b": running\n\n"
 _DONE = b"data: [DONE]\n\n"
@@ -27,7 +27,7 @@ Meant = Callable[[Exception], KairosError]
 
 
 class LastingAnswer(Response):
-    """An answer that holds something until it has ended."""
+    """Response that releases a resource when it ends."""
 
     def __init__(self, answer: Response, release: Callable[[], None]) -> None:
         super().__init__()
@@ -41,14 +41,14 @@ class LastingAnswer(Response):
 
 
 class InvocationAnswer(Response):
-    """The outputs, once they are there."""
+    """Response with the outputs, sent when the invocation has ended."""
 
     def __init__(self, run: Run, view: View) -> None:
         super().__init__()
         self._run, self._view = run, view
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises KairosError: the invocation has failed, and nothing was answered."""
+        """Run the invocation and answer. Raises KairosError: it failed, and nothing was sent."""
         result = await _unless_left(self._run(lambda _: None), receive)
         if result is not None:
             body = msgspec.json.encode(self._view(result))
@@ -56,10 +56,13 @@ class InvocationAnswer(Response):
 
 
 class InvocationStream(Response):
-    """Each operator that finishes, then the outputs, or the error."""
+    """Stream of finished operators, ending with the outputs or an error."""
 
     def __init__(self, run: Run, view: View, meant: Meant) -> None:
-        """`meant`: what an error is to the client, once the stream has begun."""
+        """Prepare a stream.
+
+        `meant`: returns the client's error for an exception during the stream.
+        """
         super().__init__()
         self._run, self._view, self._meant = run, view, meant
         self._events: asyncio.Queue[bytes] = asyncio.Queue()
@@ -74,13 +77,13 @@ class InvocationStream(Response):
             telling.cancel()
 
     async def _ran(self) -> bool:
-        """True, once the stream's end is among the events."""
+        """Run the invocation; return true once the stream's end is queued."""
         try:
             view = self._view(await self._run(self._finished))
             if self._left_out:
                 view["events_left_out"] = self._left_out
             self._put("outputs", view)
-        except Exception as error:  # noqa: BLE001 - told in the stream, and logged if it is our own
+        except Exception as error:  # noqa: BLE001 - reported in the stream; logged if it is our own
             self._put("error", error_body(self._meant(error)))
         self._events.put_nowait(_DONE)
         return True
@@ -110,7 +113,10 @@ class InvocationStream(Response):
 
 
 async def _unless_left(work: Awaitable[Any], receive: Receive) -> Any:
-    """What it comes to; None: the client has left, and so has the work. Raises what it raises."""
+    """Return the result of the work; None if the client disconnects first, which cancels the work.
+
+    Exceptions of the work are raised.
+    """
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_left(receive))
     try:

@@ -1,4 +1,4 @@
-"""Invocations of this process: who may begin one, what its calls say of themselves, and its end."""
+"""Invocations of this process: their admission, the headers of their calls, and their end."""
 
 import asyncio
 import contextlib
@@ -54,13 +54,13 @@ from kairos.workflows.serve.plans import FlowPlans, spoken_by
 from kairos.workflows.serve.records import FlowsBusy
 from kairos.workflows.serve.shared_results import InvocationSharing, SharedResults
 
-# Threads that a tenant has: together fewer than there are, so that another finds one. A flow of
+# Threads that one tenant may use: fewer than there are, so that other tenants find one. A flow of
 # many operators takes seconds to plan.
 _PLANS_AT_ONCE, _COMPUTING_AT_ONCE = 1, 2
 
 _NO_PREFIXES = msgspec.structs.replace(LIMITS, caches_prefixes=False)
 
-# What an invocation says of itself, its calls say, too.
+# Headers that calls take over from their invocation.
 _PASSED_ON = tuple(
     RAW[name]
     for name in (STARTED_AT, BUDGET_CALLS, BUDGET_TOKENS, BUDGET_MS, TRACE_PARENT, BAGGAGE)
@@ -68,19 +68,19 @@ _PASSED_ON = tuple(
 
 
 class InvocationAsked(msgspec.Struct, frozen=True):
-    """Who asks which flow for what. `headers`: of the request."""
+    """Request for an invocation. `headers`: of the HTTP request."""
 
     caller: Caller
     flow: str
     headers: Headers
-    row: Callable[[Columns], Mapping[str, object]]  # for a flow that needs these
+    row: Callable[[Columns], Mapping[str, object]]  # for a flow that needs these columns
     settings: Mapping[str, object]
     streams: bool = False
-    is_large: bool = False  # so that its row is made in a thread
+    is_large: bool = False  # its row is made in a thread
 
 
 class ReadyInvocation(msgspec.Struct, frozen=True):
-    """All of it has been checked."""
+    """Invocation that passed all checks."""
 
     id: str
     caller: Caller
@@ -97,7 +97,7 @@ class ReadyInvocation(msgspec.Struct, frozen=True):
 
 
 class Invoking:
-    """The way to an invocation, for whichever route it was asked by."""
+    """Admits and runs invocations, for every route."""
 
     def __init__(
         self,
@@ -133,12 +133,15 @@ class Invoking:
         self._running: dict[str, int] = {}  # by tenant
 
     async def ready(self, asked: InvocationAsked) -> ReadyInvocation:
-        """Raises NoSuchFlow, FlowRefused, InvalidRequest, FlowsBusy, ClassNotAllowed."""
+        """Check a request.
+
+        Raises NoSuchFlow, FlowRefused, InvalidRequest, FlowsBusy, ClassNotAllowed.
+        """
         caller, headers = asked.caller, asked.headers
         now, classes = self._gateway.sink.now(), self._gateway.classes
         service_class = classes.of(headers, caller)
         named = deadline_of(headers, now, streams=asked.streams)
-        budget_of(headers)  # what is wrong in it is told at once
+        budget_of(headers)  # raises if the budget is invalid
         who = declared(headers)
         self._check_room(caller.tenant)
         record = await asyncio.to_thread(self.store.find, caller.tenant, asked.flow)
@@ -167,17 +170,18 @@ class Invoking:
         on_finished: Callable[[OperatorFinished], None],
         hear: Hear | None = None,
     ) -> FlowResult:
-        """To the outputs. Cancelled, all of it is left. `hear`: is told what an operator says as it
-        comes, where that is all that comes out.
+        """Run an invocation to its outputs. Its calls are cancelled with it.
+
+        `hear`: receives an operator's answer as it streams, if that answer is the only output.
 
         Raises:
-            FlowsBusy: it is not begun.
-            DeadlinePassed: that of its client.
-            KairosError: the flow has failed.
+            FlowsBusy: the tenant has too many; it is not begun.
+            DeadlinePassed: the client's deadline passed.
+            KairosError: the flow failed.
         """
         caller, processors = ready.caller, None
-        # An invocation does not see what others ask of the engines: so what it has computed ahead
-        # takes only what they leave.
+        # An invocation does not see the other load of the engines. So its speculative calls run at
+        # best-effort priority.
         ahead_class = self._gateway.classes.spare(caller)
         if self._processors is not None:
             processors = self._processors.of(
@@ -242,18 +246,18 @@ class Invoking:
             raise DeadlinePassed from None
 
     def _usual_model(self) -> str | None:
-        """Of operators that name none; None: the engine's own."""
+        """Return the model of operators that name none; None: the engine's own."""
         served = self._gateway.served_models()
         return served[0] if self._model is None and len(served) == 1 else self._model
 
     def _check_room(self, tenant: str) -> None:
-        """Raises FlowsBusy."""
+        """Raise FlowsBusy if the tenant runs as many invocations as it may."""
         if (running := self._running.get(tenant, 0)) >= self._most:
             raise FlowsBusy(running)
 
     @contextlib.contextmanager
     def _one_of(self, tenant: str) -> Iterator[None]:
-        """Raises FlowsBusy."""
+        """Count an invocation as running. Raises FlowsBusy."""
         self._check_room(tenant)
         self._running[tenant] = self._running.get(tenant, 0) + 1
         try:
@@ -265,7 +269,7 @@ class Invoking:
 
     @contextlib.contextmanager
     def _counted(self, ready: ReadyInvocation) -> Iterator[None]:
-        """By how it ends."""
+        """Count the invocation by its outcome."""
         began_s, outcome = time.monotonic(), "failed"
         try:
             yield
@@ -282,7 +286,7 @@ class Invoking:
 
     @contextlib.contextmanager
     def _let_in(self, ready: ReadyInvocation) -> Iterator[None]:
-        """Its calls, to the gateway, as a workflow that ends with it."""
+        """Admit its calls to the gateway, as a workflow that ends with the invocation."""
         self._inner.callers.add(ready.id, ready.caller)
         try:
             yield

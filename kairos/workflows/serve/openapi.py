@@ -1,4 +1,4 @@
-"""What the gateway says of flows at `/openapi.json`, where it keeps them."""
+"""Description of the routes of flows, for `/openapi.json`."""
 
 from kairos.gateway.api.openapi import Json, in_path, json_of, route
 from kairos.workflows.compile.operators import NAME
@@ -44,7 +44,7 @@ _INVOKE: Json = {
     "properties": {
         "inputs": {"type": "object", "description": "by column"},
         "settings": _SETTINGS,
-        "stream": {"type": "boolean", "description": "tell each operator as it finishes"},
+        "stream": {"type": "boolean", "description": "send an event for each finished operator"},
     },
     "additionalProperties": False,
 }
@@ -64,20 +64,20 @@ _RESULT: Json = {
 
 
 def with_flows(described: Json) -> Json:
-    """The description of a gateway that keeps flows, too."""
+    """Add the routes of flows to an OpenAPI description."""
     yaml: Json = {"application/yaml": {"schema": _TEXT}, "application/json": {"schema": {}}}
     answers = json_of(_RESULT) | {"text/event-stream": {}}
     paths: Json = {
         "/v1/flows": {"get": route("The tenant's flows, by name", json_of(_LIST))},
         "/v1/flows/{name}": {
             "put": route(
-                "Keep a flow, in place of one of its name", json_of(_FLOW), _NAME, body=yaml
+                "Store a flow, or replace the one of that name", json_of(_FLOW), _NAME, body=yaml
             ),
-            "get": route("One of them, with its text", json_of(_FLOW), _NAME),
-            "delete": route("Delete it", json_of(_DELETED), _NAME),
+            "get": route("A flow, with its text", json_of(_FLOW), _NAME),
+            "delete": route("Delete a flow", json_of(_DELETED), _NAME),
         },
         "/v1/flows/{name}/invoke": {
-            "post": route("Run it for one row", answers, _NAME, body=json_of(_INVOKE))
+            "post": route("Run a flow for one row", answers, _NAME, body=json_of(_INVOKE))
         },
     }
     return {**described, "paths": {**described["paths"], **paths}}

@@ -1,4 +1,4 @@
-"""Plans of flows that came over HTTP: made once for each text and its settings, and kept."""
+"""Plans of flows that came over HTTP, cached by the flow's text and its settings."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,7 +20,7 @@ from kairos.workflows.serve.records import FlowRecord, FlowRefused
 
 
 class FlowPlans:
-    """Each is made once for a flow and the settings that a query names, whatever their values."""
+    """Cache of plans: one for a flow and the names of its settings, for all values of these."""
 
     def __init__(
         self,
@@ -32,10 +32,13 @@ class FlowPlans:
         batches: Mapping[str, int] = {},
         without: Sequence[str] = (),
     ) -> None:
-        """`functions`, `processors`: what flows may use. `threads`: where plans are made.
-        `shares`: invocations fetch results of others. `batches`: efficient ones, as measured.
-        `without`: passes that are off."""
-        # A single row has no batch to come, whose prompts would be ordered or begun.
+        """Prepare the cache.
+
+        `functions`, `processors`: available to flows. `threads`: where plans are made. `shares`:
+        whether invocations fetch results of others. `batches`: batch sizes measured to be
+        efficient. `without`: passes that are off.
+        """
+        # A single row has no later batch whose prompts could be ordered or prefilled.
         off = dict.fromkeys(without, False)
         self._passes = Passes(**{"cached": shares, "touch": False, "order": False, **off})
         self._functions, self._processors, self._threads = functions, processors, threads
@@ -43,12 +46,12 @@ class FlowPlans:
         self._plans = PlanCache()
 
     async def checked(self, tenant: str, name: str, source: str, *, is_json: bool) -> Plan:
-        """Of a flow that is to be kept. Raises FlowRefused: it cannot be run."""
+        """Return the plan of a flow that is to be stored. Raises FlowRefused: it cannot be run."""
         make = partial(self._compiled, name, source, is_json, {})
         return await self._threads.run(tenant, make)
 
     async def plan(self, tenant: str, record: FlowRecord, settings: Mapping[str, object]) -> Plan:
-        """Raises FlowRefused: it cannot be run with these settings."""
+        """Return the plan for these settings. Raises FlowRefused: it cannot be run with them."""
         try:
             held = self._plans.find(record.digest, self._passes, settings)
         except SetupError as error:
@@ -79,8 +82,10 @@ class FlowPlans:
 
 
 def spoken_by(plan: Plan) -> str | None:
-    """The operator whose answer is all that comes out, as it is; None: there is no such. One that
-    has another value where it fails is none."""
+    """Return the operator whose answer, as it is, is the only output.
+
+    None: there is no such operator, or it has another value where it fails.
+    """
     outputs = [each.value for each in plan.declaration.outputs]
     if len(outputs) != 1 or not isinstance(outputs[0], Reference) or outputs[0].path:
         return None
@@ -96,7 +101,7 @@ def digest_of(source: str, *, is_json: bool) -> str:
 
 
 def _declaration(name: str, source: str, *, is_json: bool) -> Declaration:
-    """Raises SetupError."""
+    """Read a flow. Raises SetupError."""
     declaration = (read_json if is_json else read_yaml)(source, name)
     if declaration.name != name:
         raise SetupError(

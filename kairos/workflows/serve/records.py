@@ -1,4 +1,4 @@
-"""Flows as they are kept, and what can be wrong with them and their invocations."""
+"""Stored flows, and the errors of flows and invocations."""
 
 import re
 from typing import Any
@@ -13,13 +13,13 @@ _NAME = re.compile(NAME)
 
 
 class FlowRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow as its client said it, and what was seen of it as it was checked."""
+    """Flow as its client sent it, with the facts found when it was checked."""
 
     name: str
     source: str
     is_json: bool  # else YAML
     digest: str  # of the text
-    inputs: tuple[str, ...]  # columns that it needs
+    inputs: tuple[str, ...]  # columns that the flow needs
     outputs: tuple[str, ...]
     operators: int
     created_s: int  # since the Unix epoch
@@ -27,14 +27,14 @@ class FlowRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowsOff(KairosError):
-    """This Kairos keeps no flows."""
+    """Flows are off in this Kairos."""
 
     status = 404
     code = "flows_off"
 
     def __init__(self) -> None:
         super().__init__(
-            "this Kairos keeps no flows: its operator turns them on with directory of [flows] in "
+            "flows are off in this Kairos: its operator turns them on with directory of [flows] in "
             "the settings"
         )
 
@@ -68,7 +68,7 @@ class FlowLimit(InvalidRequest):
 
 
 class FlowsBusy(KairosError):
-    """The tenant has as many invocations under way as it may have (`max_running` of `[flows]`)."""
+    """The tenant has as many running invocations as it may have (`max_running` of `[flows]`)."""
 
     status = 429
     code = "flows_busy"
@@ -79,15 +79,17 @@ class FlowsBusy(KairosError):
 
 
 class OperatorBroke(KairosError):
-    """An operator of the flow has no value for this row; the message says which, and why. It would
-    fail again."""
+    """Failure of an operator for this row; the message says which, and why.
+
+    A retry would fail again.
+    """
 
     status = 422
     code = "flow_failed"
 
 
 def checked_name(name: str) -> str:
-    """Raises InvalidRequest: no flow can have it."""
+    """Return the name. Raises InvalidRequest: no flow can have it."""
     if _NAME.match(name) is None:
         raise InvalidRequest(
             "a flow's name begins with a letter and has letters, digits and _ alone, 64 at most",
@@ -97,7 +99,7 @@ def checked_name(name: str) -> str:
 
 
 def flow_view(record: FlowRecord, *, whole: bool) -> dict[str, Any]:
-    """As clients see it. `whole`: with its text."""
+    """Return a flow as clients see it. `whole`: with its text."""
     shown: dict[str, Any] = {
         "id": record.name,
         "object": "flow",

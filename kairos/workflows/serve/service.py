@@ -1,4 +1,4 @@
-"""Flows in a process that serves clients, where a directory is named for them."""
+"""Flows in a process that serves clients, if a directory is set for them."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 class FlowService(Protocol):
     def add_to(self, app: "FastAPI") -> None:
-        """Add the routes, before those that pass requests on."""
+        """Add the routes of flows; call it before the routes that pass requests on are added."""
 
 
 class NoFlowService:
-    """No directory is named."""
+    """Routes that refuse every request: flows are off."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -45,7 +45,9 @@ class NoFlowService:
 
 @contextlib.contextmanager
 def flow_names(settings: FlowSettings | None) -> Iterator[NamesOf | None]:
-    """Of a process that invokes none itself: which models they are.
+    """Yield a function that names the flows of a tenant as models; None if flows are off.
+
+    For a process that runs no invocations itself.
 
     Raises:
         SetupError: the directory cannot hold flows.
@@ -62,15 +64,16 @@ def flow_names(settings: FlowSettings | None) -> Iterator[NamesOf | None]:
 
 @contextlib.asynccontextmanager
 async def open_flows(settings: Settings) -> AsyncIterator["OpenFlows | None"]:
-    """None: no directory is named.
+    """Yield the opened resources of flows; None if no directory is set.
 
     Raises:
-        SetupError: the directory cannot hold flows, the functions cannot be loaded, or what flows
-            retrieve with cannot be reached.
+        SetupError: the directory cannot hold flows, the functions cannot be loaded, or the
+            embedders,
+        rerankers or collections of flows cannot be reached.
     """
     if settings.flows is None:
         if settings.retrieval is not None:
-            raise SetupError("[retrieval] is what flows use: name directory of [flows], too")
+            raise SetupError("[retrieval] is for flows: set directory of [flows], too")
         yield None
         return
     from kairos.workflows.serve.flows_on import opened_flows
@@ -80,7 +83,7 @@ async def open_flows(settings: Settings) -> AsyncIterator["OpenFlows | None"]:
 
 
 def flows_online(opened: "OpenFlows | None", access: Access, gateway: Gateway) -> FlowService:
-    """The gateway takes them for models from now on."""
+    """Return the routes of flows; from then on the gateway accepts flows as models."""
     if opened is None:
         return NoFlowService(access)
     from kairos.workflows.serve.flows_on import routes_online

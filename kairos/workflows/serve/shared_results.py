@@ -1,12 +1,12 @@
 """Results that a tenant's invocations share: an equal deterministic call is made once.
 
-What one invocation has under way, the next one waits for; what was made a short time ago, it is
-given. Only within a tenant, and within the bounds in bytes and seconds. Halo and Helium share calls
-of a batch (consolidation, the prompt cache); that invocations which come one by one do so, too, is
-not in the papers.
+An invocation waits for an equal call that another one has in flight, and reuses a recent result.
+Results are shared only within a tenant, and are bounded in bytes and seconds. Halo and Helium share
+calls of a batch (consolidation, the prompt cache); sharing between invocations that arrive one by
+one is not in the papers.
 
 Invariant: a call that an invocation waits for is made by another one. So the other one hands on its
-result, or, where it failed or was left, the call itself.
+result, or, where it failed or was cancelled, the call itself.
 """
 
 import time
@@ -27,8 +27,8 @@ from kairos.workflows.execute.commands import (
 from kairos.workflows.execute.facts import CacheAnswered, CallAnswered, CallBroke, FlowFact
 
 MOST_BYTES = 64 << 20  # of all tenants
-MOST_RESULT_BYTES = 256 << 10  # a larger one is given to those who wait, and not kept
-_ENTRY_BYTES = 500  # of what is kept, beside the result
+MOST_RESULT_BYTES = 256 << 10  # a larger one is passed to waiting invocations, but not cached
+_ENTRY_BYTES = 500  # overhead of a cached result
 
 _encode, _decode = msgspec.json.encode, msgspec.json.decode
 
@@ -47,7 +47,7 @@ class _Waiting(NamedTuple):
 
 
 class SharedResults:
-    """Keep the results of one process, and which calls are under way."""
+    """Cached results of one process, and its calls in flight."""
 
     def __init__(self, keep_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         """Keep each result for `keep_s` seconds."""
@@ -61,7 +61,7 @@ class SharedResults:
         return len(self._made)
 
     def find(self, key: _Key) -> bytes | None:
-        """Return a result that was made a short time ago, as JSON."""
+        """Return a recent result as JSON; None if there is none."""
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -72,21 +72,21 @@ class SharedResults:
         return kept.encoded
 
     def join(self, made: _Made, waiting: _Waiting) -> bool:
-        """Wait for a call that is under way. Return whether there is one."""
+        """Wait for a call in flight. Return whether there is one."""
         others = self._made.get(made)
         if others is not None:
             others.append(waiting)
         return others is not None
 
     def begin(self, made: _Made, waiting: Iterable[_Waiting] = ()) -> bool:
-        """Note that a call is made. Return whether it is the only one."""
+        """Note that a call is made. Return whether no equal call is in flight."""
         is_only = made not in self._made
         if is_only:
             self._made[made] = deque(waiting)
         return is_only
 
     def end(self, made: _Made, value: object) -> None:
-        """Give a call's result to all who wait for it, and keep it."""
+        """Pass a call's result to all that wait for it, and cache it."""
         key, encoded = made[0], _encode(value)
         if len(encoded) <= MOST_RESULT_BYTES:
             kept = _Kept(encoded, self._now_s() + self._keep_s)
@@ -95,19 +95,19 @@ class SharedResults:
             each.invocation.give(each.call, encoded)
 
     def give_up(self, made: _Made) -> None:
-        """Let the first invocation that waits make the call: it failed, or was left."""
+        """Let the first waiting invocation make the call, which failed or was cancelled."""
         waiting = self._made.pop(made)
         if waiting:
             first = waiting.popleft()
             first.invocation.make(first.call, made, waiting)
 
     def leave(self, made: _Made, waiting: _Waiting) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self._made[made].remove(waiting)
 
 
 class InvocationSharing:
-    """Take results of other invocations for one of them, and give its own to others."""
+    """Sharing of one invocation: it takes results of others, and gives them its own."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class InvocationSharing:
     ) -> None:
         """Share for an invocation of a tenant, a usual model and a class of service (`of`).
 
-        It does not wait for a call of another class. `heard`: the operator whose answer goes to the
-        client as it comes, so that it does not wait for another invocation's.
+        It does not wait for a call of another class. `heard`: the operator whose answer streams to
+        the client; it does not wait for another invocation's.
         """
         self._shared, self._tell, self._heard = shared, tell, heard
         self._tenant, self._model, self._class = of
@@ -151,7 +151,7 @@ class InvocationSharing:
     def handled(
         self, fact: FlowFact, commands: Iterable[FlowCommand], is_in_flight: Callable[[int], bool]
     ) -> None:
-        """Hand on what a call came to, unless it is tried again."""
+        """Pass on the results of calls that ended, unless they are retried."""
         if not self._makes:
             return
         ended = [fact.call] if isinstance(fact, CallAnswered | CallBroke) else []
@@ -176,7 +176,7 @@ class InvocationSharing:
                 self._shared.give_up(made)
 
     def leave(self) -> None:
-        """Wait for nothing more, and leave what it makes to others."""
+        """Stop waiting, and leave its own calls to invocations that wait for them."""
         for call, made in self._waits.items():
             self._shared.leave(made, _Waiting(self, call))
         self._waits.clear()

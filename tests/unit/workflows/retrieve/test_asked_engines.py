@@ -102,7 +102,7 @@ async def test_an_engine_that_knows_numbers_alone_gives_the_same_vectors_in_any_
 async def test_what_is_no_answer_to_texts_is_not_believed(upstream, answer):
     upstream.answer = answer
     async with engine(upstream.url) as it:
-        with pytest.raises(UpstreamFailed, match="gave no vectors"):
+        with pytest.raises(UpstreamFailed, match="returned no valid vectors"):
             await embedding.ask_vectors(it, None, ["a", "b"])
 
 
@@ -132,7 +132,7 @@ async def test_passages_are_ranked_with_a_call_for_each_query(upstream):
 async def test_what_is_no_answer_to_passages_is_not_believed(upstream, results):
     upstream.answer = {"results": results}
     async with engine(upstream.url) as it:
-        with pytest.raises(UpstreamFailed, match="gave no scores"):
+        with pytest.raises(UpstreamFailed, match="returned no valid scores"):
             await ranking.ask_scores(it, None, [("q", "a"), ("q", "b")])
 
 

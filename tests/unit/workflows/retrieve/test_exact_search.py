@@ -22,10 +22,10 @@ def test_nothing_is_found_where_nothing_is():
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
-        (["no base64!"], "no base64"),
+        (["no base64!"], "not base64"),
         (["AAA="], "2 bytes"),
-        ([text_of([float("nan")])], "infinite, or none"),
-        ([text_of([float("inf")])], "infinite, or none"),
+        ([text_of([float("nan")])], "an infinite number or NaN"),
+        ([text_of([float("inf")])], "an infinite number or NaN"),
         ([text_of([1]), text_of([1, 2])], "several models"),
     ],
 )
@@ -35,5 +35,5 @@ def test_what_is_no_vector_is_refused(vectors, message):
 
 
 def test_vectors_of_another_length_are_refused():
-    with pytest.raises(InvalidRequest, match=r"of 1 numbers .* among vectors of 2: .* same model"):
+    with pytest.raises(InvalidRequest, match=r"1 numbers, .* have 2: .* same model"):
         search([collection(north=NORTH)], [text_of([1])], 3)

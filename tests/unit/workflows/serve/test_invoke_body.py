@@ -109,6 +109,6 @@ def test_settings_and_the_values_of_a_chat_are_bounded():
 
 def test_other_members_are_refused_in_a_large_body_too():
     for body in ({"inputs": {}, "x": PADDING}, {"x": 1, "inputs": {"a": PADDING}}, {"input": {}}):
-        with pytest.raises(InvalidRequest, match="the body is no invocation"):
+        with pytest.raises(InvalidRequest, match="the body is not an invocation"):
             read_invoke(json.dumps(body).encode())
     assert isinstance(read_invoke(b"{}").inputs, msgspec.Raw)
