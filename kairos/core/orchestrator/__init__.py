@@ -1,1 +1,1 @@
-"""Rebuilds workflows from what is seen of them, and learns from those that ended."""
+"""Rebuild workflows from observed calls, and learn from the workflows that ended."""

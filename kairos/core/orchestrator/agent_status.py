@@ -1,4 +1,4 @@
-"""What is known of an agent, as it is shown."""
+"""Learning status of an agent, as the API shows it."""
 
 import msgspec
 
@@ -6,17 +6,18 @@ from kairos.core.orchestrator.window import Window
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far learning has come with one agent, or with its app's pool."""
+    """Learning progress of one agent, or of the pool of its app."""
 
     app: str
     agent: str
     samples: int
     converged: bool
-    distance: float | None  # Wasserstein, over the mean, at the last check; None: no two yet
+    # Wasserstein distance over the mean, at the last check; None before the second check.
+    distance: float | None
     checks: int  # at 1, 2, 4, ... calls
     reopened: int
     censored: int  # calls that failed or were cancelled, never learnt as short
-    pooled: int = 0  # the pool's: calls of names that are not tracked
+    pooled: int = 0  # only in a pool: calls of agents that are not tracked by name
 
 
 def status_of(app: str, name: str, window: Window, censored: int, pooled: int = 0) -> AgentStatus:

@@ -1,12 +1,12 @@
-"""Who is above whom in a tree of calls."""
+"""Ancestor queries in a tree of calls."""
 
 
 class Ancestry:
-    """A tree that grows at its leaves; asking about two of its calls is O(log n).
+    """A tree that grows at its leaves, with ancestor queries in O(log n).
 
-    Beside its caller each call knows one ancestor further up, chosen so that any ancestor is
-    reached in O(log n) jumps (E. Myers, "An applicative random-access stack", 1983). None, the
-    outside, is above all.
+    In addition to its caller, each call stores one ancestor further up (its jump), chosen so that
+    any ancestor is reached in O(log n) jumps (E. Myers, "An applicative random-access stack",
+    1983). None is the root, above all calls.
     """
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class Ancestry:
         self._jump: dict[str | None, str | None] = {None: None}
 
     def add(self, call: str, caller: str | None) -> None:
-        """`caller` is None or was added before, `call` is new."""
+        """Add a new call below `caller`: a call added before, or None for the root."""
         near = self._jump[caller]
         far = self._jump[near]
         even = self._depth[caller] - self._depth[near] == self._depth[near] - self._depth[far]
@@ -27,12 +27,14 @@ class Ancestry:
         return self._caller[call]
 
     def is_above(self, upper: str | None, call: str | None) -> bool:
-        """Whether `upper` is the call itself or one of its ancestors."""
+        """Return whether `upper` is the call itself or one of its ancestors."""
         return self._climb(call, self._depth[upper]) == upper
 
     def meeting(self, calls: tuple[str, ...]) -> str | None:
-        """Where a call sits that follows all of these: the nearest call above those that no other
-        of them follows. That is the last one, where they are a chain; None where there are none.
+        """Return the caller under which to place a call that follows all of `calls`.
+
+        Only the calls that no other of them follows count; the result is the lowest of their common
+        ancestors or themselves. For a chain this is its last call, and without calls None.
         """
         deepest_first = sorted(calls, key=lambda call: -self._depth[call])
         meeting: str | None = deepest_first[0] if calls else None
@@ -50,7 +52,7 @@ class Ancestry:
         return one
 
     def _climb(self, call: str | None, depth: int) -> str | None:
-        """The ancestor at that depth, or the call itself where it is not that deep."""
+        """Return the ancestor at `depth`, or the call itself if its depth is at most that."""
         while self._depth[call] > depth:
             jump = self._jump[call]
             call = jump if self._depth[jump] >= depth else self._caller[call]

@@ -1,4 +1,4 @@
-"""A workflow's calls as a graph: who led to whom, what ran in parallel: kairos paper, 4.2."""
+"""Call graph of a workflow: parents, callers and parallel stages (kairos paper, 4.2)."""
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -15,46 +15,46 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A call in its workflow."""
 
     span: Span  # of the last attempt
-    attempts: int  # that were seen
-    # Under which call it sits: its parent. A join has several, and sits under the nearest call
-    # above them all, in a later stage than they. None: nothing that is known led to it.
+    attempts: int  # number of attempts seen
+    # The call under which it is placed. For a call with one parent: the parent. For a join: the
+    # nearest common ancestor of its parents, in a later stage than theirs. None: no known parent.
     caller: str | None
     parents: tuple[str, ...]
-    named: str | None  # the parent that the upstream's name led to, where no ids travelled
-    ambiguous: bool  # by its name it could have had other parents, or more
-    missing: tuple[str, ...]  # parents' ids, or the upstream's name, of which no call is known
-    staged_at: int  # when it begins among the calls of its caller; see `joins.Place`
-    branch_finished_at: int  # when the last of the calls that sit under it, or itself, ended
+    named: str | None  # the parent found by the upstream's name, if the call carried no parent ids
+    ambiguous: bool  # found by name, and other or further parents are possible
+    missing: tuple[str, ...]  # declared parents (ids or upstream's name) that match no known call
+    staged_at: int  # start time used to order it among its caller's children; see `joins.Place`
+    branch_finished_at: int  # latest end among itself and all calls under it
 
 
 class CallGraph:
-    """Collects the spans of one workflow, in any order, and recovers its graph when asked.
+    """Collector of one workflow's spans, in any order, that builds the call graph on demand.
 
-    Adding a span is O(1). The first question after that recovers the graph of n calls in
-    O(n log n), without recursion; so asked once per workflow, when it has ended, a span costs
+    Adding a span is O(1). The first query after that rebuilds the graph of n calls in O(n log n),
+    without recursion. So if the graph is queried once per workflow, after its end, a span costs
     O(log n).
     """
 
     __slots__ = ("_attempts", "_known", "_recovered", "_skew_us", "_spans")
 
     def __init__(self, *, skew_us: int = 0, known: KnownJoins | None = None) -> None:
-        """Begin without spans.
+        """Create a graph without spans.
 
         Args:
-            skew_us: by how much the clocks of two hosts that report spans may disagree.
-            known: the joins of the workflow's app; None: none is known.
+            skew_us: maximum clock difference between two hosts that report spans.
+            known: the joins learnt for the workflow's app; None if nothing was learnt.
         """
         self._skew_us = skew_us
         self._known = known
         self._spans: dict[str, Span] = {}
-        self._attempts: dict[str, set[int]] = {}  # of calls that were told more than once
+        self._attempts: dict[str, set[int]] = {}  # of calls that were reported more than once
         self._recovered: _Recovered | None = None
 
     def __len__(self) -> int:
         return len(self._spans)
 
     def add(self, span: Span) -> None:
-        """The last attempt at a call is its span. An attempt that is told again changes nothing."""
+        """Add a span, keeping the latest attempt at each call; a repeated attempt is ignored."""
         known = self._spans.setdefault(span.id, span)
         if known is not span:
             self._attempts.setdefault(span.id, {known.attempt}).add(span.attempt)
@@ -64,27 +64,27 @@ class CallGraph:
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """All calls by id, parents first."""
+        """Return all calls by id, parents first."""
         return self._graph().nodes
 
     def sightings(self) -> list[Sighting]:
-        """Return the sightings of calls that may be joins, for learning."""
+        """Return the observations of possible joins, for learning."""
         return self._graph().sightings
 
     def children(self, call: str | None) -> tuple[str, ...]:
-        """The calls that sit under a call, or, for None, under no call.
+        """Return the calls placed under a call; for None, the calls without a caller.
 
         Raises:
-            KeyError: there is no such call.
+            KeyError: the call does not exist.
         """
         return tuple(self._graph().children[call])
 
     def stages(self, call: str | None) -> list[list[str]]:
-        """The children of a call, in order: those in one stage ran in parallel.
+        """Return the children of a call in stages, in order; calls of one stage ran in parallel.
 
-        A child stands for its branch, all that sits under it included. A stage begins after all
-        branches of the stage before it ended, so A -> B -> F beside A -> C -> G is one stage, even
-        if only F and G overlap.
+        A child stands for its whole branch: itself and all calls under it. A stage begins after all
+        branches of the previous stage ended. So two parallel branches A -> B -> F and A -> C -> G
+        form one stage, even if only F and G overlap.
         """
         nodes = self.nodes
         branches = [
@@ -92,7 +92,7 @@ class CallGraph:
             for child in self.children(call)
         ]
         groups = parallel_groups(branches, self._skew_us)
-        # A join comes behind what it joins, however early its stage begins.
+        # Sort by real start: a join comes after the calls it joins, however early its stage begins.
         return [
             sorted((branch.call for branch in group), key=lambda call: nodes[call].span.started_at)
             for group in groups

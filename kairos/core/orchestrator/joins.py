@@ -1,4 +1,4 @@
-"""Place calls under the calls that led to them; a call that followed several is a join."""
+"""Placement of calls under the calls that led to them; a call with several parents is a join."""
 
 import math
 from collections import Counter
@@ -10,47 +10,47 @@ from kairos.core.orchestrator.ancestry import Ancestry
 from kairos.core.orchestrator.learnt_joins import SURE, SURE_BY_NAMES, UNKNOWN, Verdict
 from kairos.core.orchestrator.parents import ParentLink
 
-# Of a call: groups above it whose branches it may join, the nearest; groups in which its end is
-# noted; agents that begin branches of a group, and others as one; parents that are listed.
+# Bounds per call: nearest groups above it whose branches it may join; groups in which its end is
+# recorded; agents told apart in a group (the others are pooled); parents listed.
 _LEVELS, _NOTED, _AGENTS, _PARENTS = 4, 16, 8, 128
 
 
 class KnownJoins(Protocol):
-    """The joins of an app that are known."""
+    """Learnt joins of an app."""
 
     def verdict(self, agent: str, caller: str | None) -> Verdict:
-        """How sure it is that calls of the agent join branches under calls of the caller."""
+        """Return the odds that calls of the agent join branches under calls of the caller."""
 
 
 class Place(NamedTuple):
-    """Place of a call. `caller` is the call under which it sits, None: under none.
+    """Position of a call in the graph; without a known parent, `caller` is empty.
 
-    A join of some branches of a group is in one stage with the others, even if these ended before
-    it began: `staged_at`.
+    A join of some branches of a group is in the same stage as the other branches, even if these
+    ended before it began. `staged_at` is therefore the start of that stage.
     """
 
     link: ParentLink
     caller: str | None
     parents: tuple[str, ...]
     ambiguous: bool
-    staged_at: int  # when it begins among the calls of its caller
+    staged_at: int  # start time used to order it among its caller's children
 
 
 class Placed(NamedTuple):
-    """Every call's place, parents first, and what was seen of calls that may be joins."""
+    """Places of all calls, parents first, and the observations of possible joins."""
 
     places: list[Place]
     sightings: list[Sighting]
 
 
 def place(links: Sequence[ParentLink], skew_us: int, known: KnownJoins | None) -> Placed:
-    """Find every call's place, in the order of `links`: parents first. O(n log n).
+    """Place every call, in the order of `links` (parents first), in O(n log n).
 
-    A join of told parents sits under the nearest call above them all. A call whose parent was
-    found by name sits under that parent, unless calls like it are known to be joins of branches
-    that have all ended when it arrives: then it sits above them (ours; `learnt_joins.py`). While
-    that is not known, and might be so, the place is marked as ambiguous. Branches are of calls that
-    overlap themselves.
+    A join whose parents were declared is placed under their nearest common ancestor. A call whose
+    parent was found by name is placed under that parent. The exception (not in the paper, see
+    `learnt_joins.py`): if calls like it are known to join branches that have all ended when it
+    arrives, it is placed above those branches. While the evidence is undecided, the place is marked
+    as ambiguous. Branches are begun by calls that overlap each other.
     """
     placing = _Placing(links, skew_us, known)
     places = [placing.place(found) for found in links]
@@ -58,8 +58,11 @@ def place(links: Sequence[ParentLink], skew_us: int, known: KnownJoins | None) -
 
 
 def branch_ends(spans: Iterable[tuple[str, int, tuple[str | None, ...]]]) -> dict[str, int]:
-    """When the last call of each call's branch ended: `spans` are id, end and parents of calls,
-    parents first."""
+    """Return for each call the end of the last call of its branch.
+
+    Args:
+        spans: (id, end, parents) of each call, parents first.
+    """
     in_order = list(spans)
     ends = {call: end for call, end, _ in in_order}
     for call, _, parents in reversed(in_order):
@@ -70,7 +73,7 @@ def branch_ends(spans: Iterable[tuple[str, int, tuple[str | None, ...]]]) -> dic
 
 
 class _Branch(NamedTuple):
-    """A branch as far as it has begun: its end, its first call, and the call that ends last."""
+    """The part of a branch seen so far: latest end, first call, and the call that ends last."""
 
     end: int
     first: str
@@ -78,14 +81,14 @@ class _Branch(NamedTuple):
 
 
 class _Group:
-    """Calls under one caller whose executions overlap, each with a branch."""
+    """Calls under one caller whose executions overlap; each begins a branch."""
 
     __slots__ = ("busy_until", "calls", "latest")
 
     def __init__(self, busy_until: int) -> None:
         self.calls: list[str] = []
         self.busy_until = busy_until
-        # By agent of the first call the two branches that end last.
+        # The two branches that end last, by the agent of the branch's first call.
         self.latest: dict[str, list[_Branch]] = {}
 
     def note(self, agent: str, branch: _Branch) -> None:
@@ -95,7 +98,7 @@ class _Group:
         self.latest[agent] = sorted([branch, *others], reverse=True)[:2]
 
     def beside(self, first: str) -> Iterator[tuple[str, _Branch]]:
-        """Agents of the branches but that of `first`, each with the one that ends last."""
+        """Yield, per agent, the branch that ends last, except the branch begun by `first`."""
         for agent, branches in self.latest.items():
             for branch in branches:
                 if branch.first != first:
@@ -104,11 +107,11 @@ class _Group:
 
 
 class _Join(NamedTuple):
-    """A join that is known: where it sits, and the last calls of what it joins."""
+    """A known join: its caller, and the last calls of the branches it joins."""
 
     caller: str | None
     parents: tuple[str, ...]
-    beside: str | None  # a call of the group, if some of the branches are no part of the join
+    beside: str | None  # a call of the group, if the join leaves out some of the branches
 
 
 class _Placing:
@@ -127,10 +130,9 @@ class _Placing:
         )
         self._groups: dict[str, _Group] = {}  # of each call
         self._latest: dict[str | None, _Group] = {}  # under each caller
-        self._fork: dict[
-            str, str | None
-        ] = {}  # the nearest call above that is not alone in its group
-        self._branches: dict[str, _Branch] = {}  # of calls that are not alone
+        # The nearest call above that shares its group with others.
+        self._fork: dict[str, str | None] = {}
+        self._branches: dict[str, _Branch] = {}  # of calls that share their group
 
     def place(self, found: ParentLink) -> Place:
         call, caller, parents = found.span.id, self._tree.meeting(found.parents), found.parents
@@ -150,9 +152,9 @@ class _Placing:
         return Place(found, caller, parents, ambiguous, staged_at)
 
     def _staged_with(self, found: ParentLink, caller: str | None) -> int:
-        """Return when the stage of a told join begins.
+        """Return the start of the stage of a join whose parents were declared.
 
-        Branches that it does not join are no stage before it, even if they ended before it began.
+        Branches that it does not join belong to the same stage, even if they ended before it began.
         """
         firsts: set[str] = set()
         for parent in found.parents:
@@ -171,7 +173,10 @@ class _Placing:
         return begun
 
     def _joins(self, found: ParentLink, named: str) -> tuple[_Join | None, bool]:
-        """Return the known join, and whether the call may join more. Notes what was seen."""
+        """Return the known join, if any, and whether the call may be a join that is not known yet.
+
+        Records what was observed in `sightings`.
+        """
         span, named_end = found.span, self._ends[named]
         arrived_at = span.started_at - span.queued_us
         agent_of, ended = self._agents, arrived_at + self._skew_us
@@ -200,7 +205,7 @@ class _Placing:
             joined = [each for agent, each in others.items() if agent not in verdict.beside]
             if not joined or any(each.end > ended for each in (self._branches[fork], *joined)):
                 continue
-            odds = verdict.by_times - by_times + verdict.by_names  # against what was found so far
+            odds = verdict.by_times - by_times + verdict.by_names  # against the best join so far
             if odds >= SURE or verdict.by_names >= SURE_BY_NAMES:
                 parents = dict.fromkeys((named, *self._last_calls(forks, verdict.beside)))
                 beside = fork if verdict.beside.intersection(self._groups[fork].latest) else None
@@ -211,14 +216,14 @@ class _Placing:
         return join, doubtful
 
     def _last_calls(self, forks: Iterable[str], beside: Collection[str]) -> Iterator[str]:
-        """Yield the last calls of the other branches, but not of those that `beside` begins."""
+        """Yield the last call of each other branch, except branches that the given agents begin."""
         for fork in forks:
             for first in self._groups[fork].calls[-_PARENTS:]:
                 if first != fork and self._agents[first] not in beside:
                     yield self._branches[first].last
 
     def _forks(self, call: str) -> Iterator[str]:
-        """The nearest calls that are not alone in their groups, the call itself or above it."""
+        """Yield the nearest calls, from `call` upwards, that share their group with other calls."""
         fork = call if len(self._groups[call].calls) > 1 else self._fork[call]
         for _ in range(_LEVELS):
             if fork is None:
@@ -239,7 +244,7 @@ class _Placing:
         self._note_end(span.id, span.finished_at)
 
     def _note_end(self, call: str, end: int) -> None:
-        """Note the end of a call for its own branch, and for the branches above it."""
+        """Record the end of a call in its own branch and in the branches above it."""
         first: str | None = call
         for _ in range(_NOTED):
             if first is None:

@@ -1,6 +1,7 @@
-"""The workflows that the orchestrator remembers, of all tenants within one bound.
+"""Workflows that the orchestrator keeps in memory, with one bound for all tenants.
 
-Where there is no room, the tenant that holds most gives way (`kairos/core/shared_lru.py`).
+When the bound is reached, the tenant that holds most loses its oldest
+(`kairos/core/shared_lru.py`).
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from kairos.core.workflow_tracker import WorkflowKey
 
 
 class KeptWorkflows:
-    """A bounded number of workflows, with a bound on the bytes of their calls together."""
+    """Store of workflows, bounded by their number and by the total bytes of their calls."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -24,15 +25,15 @@ class KeptWorkflows:
         return len(self._workflows)
 
     def all(self) -> list[OpenedWorkflow]:
-        """In no order."""
+        """Return all workflows, in no particular order."""
         return self._workflows.unordered()
 
     def oldest(self) -> OpenedWorkflow:
-        """The one longest untouched. There is one."""
+        """Return the workflow that was untouched for longest. The store must not be empty."""
         return self._workflows.oldest()[1]
 
     def put(self, workflow: OpenedWorkflow) -> int:
-        """In place of one with its key. Returns how many gave way."""
+        """Store a workflow, replacing any with the same key, and return the number evicted."""
         self.remove(workflow.key)
         tenant, _ = workflow.key
         gone = self._workflows.put(tenant, workflow.key, workflow)
@@ -41,7 +42,10 @@ class KeptWorkflows:
         return len(gone) + self.called(workflow, len(workflow.calls), workflow.held_bytes)
 
     def called(self, workflow: OpenedWorkflow, calls: int, size_bytes: int) -> int:
-        """Note that it has more calls. Return how many were evicted; it may be one of them."""
+        """Record that a workflow has more calls, and return the number of workflows evicted.
+
+        The workflow itself may be among them.
+        """
         tenant, gone = workflow.key[0], 0
         self._calls.add(tenant, calls)
         self._bytes.add(tenant, size_bytes)
@@ -57,8 +61,11 @@ class KeptWorkflows:
         self._bytes.add(tenant, -workflow.held_bytes)
 
     def some(self, most_calls: int) -> Iterator[OpenedWorkflow]:
-        """Of those that are known whole each tenant's, or of one that has more than its part of so
-        many calls, each so many of them."""
+        """Yield a sample of workflows with at most `most_calls` calls in total.
+
+        Only workflows seen from their start are used. The calls are divided evenly among tenants; a
+        tenant with more than its part is sampled at regular steps.
+        """
         tenants = sorted(self._calls, key=self._calls.of)
         for number, tenant in enumerate(tenants):
             part, taken = most_calls // (len(tenants) - number), 0
@@ -72,23 +79,23 @@ class KeptWorkflows:
             most_calls -= taken
 
     def remove(self, key: WorkflowKey) -> None:
-        """If it is here."""
+        """Remove a workflow; a no-op if it is not stored."""
         workflow = self._workflows.remove(key[0], key)
         if workflow is not None:
             self._forget(workflow)
 
 
 class LearningQueue:
-    """Workflows that have ended and wait to be learnt from, in this order.
+    """Ended workflows waiting to be learnt from, in order of their end.
 
-    Of too many, or too large ones, the newest are dropped: of the tenant that has most, and where
-    nobody has more, the one that comes.
+    If there are too many, or their calls take too many bytes, the newest of the tenant that holds
+    most are dropped. If no tenant holds more than the newcomer's, the newcomer is dropped.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes, self._held_bytes = most, most_bytes, 0
         self._workflows: dict[int, OpenedWorkflow] = {}
-        self._of: dict[str, list[int]] = {}  # by tenant, alike
+        self._of: dict[str, list[int]] = {}  # keys of `_workflows` by tenant, in the same order
         self._holdings = Holdings()
         self._numbers = count()
 
@@ -96,7 +103,7 @@ class LearningQueue:
         return len(self._workflows)
 
     def add(self, workflow: OpenedWorkflow) -> bool:
-        """Returns whether there was room for it and all others."""
+        """Add a workflow. Return False if it, or another in its place, had to be dropped."""
         tenant = workflow.key[0]
         has_room = self._has_room(workflow)
         while not self._has_room(workflow):
@@ -118,7 +125,7 @@ class LearningQueue:
         return len(self._workflows) < self._most and held_bytes <= self._most_bytes
 
     def take(self) -> list[OpenedWorkflow]:
-        """All; none waits any more."""
+        """Return all waiting workflows, and empty the queue."""
         taken, self._held_bytes = [*self._workflows.values()], 0
         self._workflows, self._of, self._holdings = {}, {}, Holdings()
         return taken

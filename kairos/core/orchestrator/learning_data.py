@@ -1,4 +1,4 @@
-"""What has changed in the profiles, copied, and what is published of it."""
+"""Snapshot of changed profiles, and the computation of what is published from it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ AppKey = tuple[str, str]  # tenant, app
 
 
 class WindowData(msgspec.Struct, frozen=True):
-    """The calls of an agent, or of a pool."""
+    """Recent calls of an agent, or of a pool."""
 
     key: AgentKey
     rows: Floats  # [calls, columns of a window]
@@ -39,22 +39,26 @@ class WindowData(msgspec.Struct, frozen=True):
 
 
 class ModelData(msgspec.Struct, frozen=True):
-    """The calls of an app, or of everything, for its model."""
+    """Recent calls of an app, a tenant or everything, as input of its model."""
 
     app: AppKey
-    rows: Floats  # [calls, columns of a model]; none only where there is a prior
-    # In the rows, of the app's agents; of a tenant, or of everything: of the apps.
+    rows: Floats  # [calls, columns of a model]; may be empty only if there is a prior
+    # Group numbers used in the rows: of the app's agents, or, for a tenant or everything, of apps.
     numbers: dict[AgentKey, int]
     prior: RemainingModel | None  # from before a restart
 
     def model(self, still_open: OpenCalls | None = None) -> RemainingModel:
-        """`still_open`: calls of workflows that have not ended, of any app."""
+        """Fit the model.
+
+        Args:
+            still_open: calls of workflows that have not ended, of any app.
+        """
         names = {n: agent for (_, _, agent), n in self.numbers.items() if agent != POOLED}
         found = None if still_open is None else still_open.of(self._groups(still_open.keys))
         return fit(*self.app, self.rows, names, self.prior, found)
 
     def _groups(self, keys: Sequence[AgentKey]) -> dict[int, int]:
-        """By place, of those that are of the app."""
+        """Return, by index in `keys`, the group number of each key that belongs to this app."""
         number_of = self.numbers.get
         if self.app == (POOLED, POOLED):
             groups = [number_of((key[0], key[1], POOLED), UNTRACKED) for key in keys]
@@ -74,17 +78,20 @@ class ModelData(msgspec.Struct, frozen=True):
 
 
 class Learning(msgspec.Struct, frozen=True):
-    """What has changed, copied, so that it can be worked on beside the event loop."""
+    """A copy of all that changed, so that it can be processed off the event loop."""
 
     windows: list[WindowData]
     models: list[ModelData]
-    forgotten: tuple[AgentKey, ...]  # agents that are not known any more
+    forgotten: tuple[AgentKey, ...]  # agents that were evicted
     still_open: Sequence[OpenWorkflow] = ()
-    known: Mapping[AppKey, RemainingModel] = {}  # the models before
+    known: Mapping[AppKey, RemainingModel] = {}  # the models published before
     joins: tuple[JoinPlace, ...] = ()
 
     def learn(self) -> tuple[list[AgentProfile], list[RemainingModel]]:
-        """Pure, and slow: 0.2 ms for each profile, some ms for each model (`make bench`)."""
+        """Compute profiles and models; pure, but slow.
+
+        Takes 0.2 ms for each profile and some ms for each model (`make bench`).
+        """
         apps = {each.app for each in self.models}
         of_all = any(app == POOLED for _, app in apps)
         rows = rows_of(self.still_open, self.known, None if of_all else apps)

@@ -1,9 +1,9 @@
-"""Which agents join parallel branches, learnt over workflows of one app where only names travel.
+"""Learn which agents join parallel branches, for apps whose calls carry names but no ids.
 
-Not in the paper. One workflow cannot show whether a call that names one branch, and arrives after
-all of them, has waited for all. Many workflows can: after a join the time since the *last* end
-varies least, else the time since the end of the named call. A call that arrives while a branch runs
-has not waited for that branch.
+Not in the paper. A single workflow cannot show whether a call that names one branch, and arrives
+after all branches, waited for all of them. Many workflows can: for a join, the time since the
+*last* end varies least; otherwise, the time since the end of the named call. A call that arrives
+while a branch runs has not waited for that branch.
 """
 
 import math
@@ -20,30 +20,30 @@ from kairos.core.shared_lru import SharedLru
 
 MAX_PLACES = 1_000  # of all apps; 30 kB each at most
 MAX_SIGHTINGS = 64  # of a place: the newest
-# Logarithms of odds: 1,000 to 1; by names alone 150 to 1, since these hardly change by chance. Not
-# in the paper.
+# Thresholds as logarithms of odds: 1,000 to 1; from names alone 150 to 1, since names hardly change
+# by chance. Not in the paper.
 SURE, SURE_BY_NAMES = 7.0, 5.0
-_FLOOR_US = 1_000.0  # deviations below are none
-_FEWEST = 4  # sightings before anything is concluded
-_EACH = 16  # then a verdict is renewed after this many
-# Arrivals during a branch, and their share, above which the branch is no part of the join.
+_FLOOR_US = 1_000.0  # smaller deviations count as this
+_FEWEST = 4  # sightings needed for a first verdict
+_EACH = 16  # sightings after which a verdict is renewed at the latest
+# A branch is left out of the join if more arrivals, and a larger share of them, fall into it.
 _ONCE, _BESIDE = 1, 0.04
 _LATE = 3.0  # what one arrival during a branch weighs against a join
 _LAST = 0.9  # share of calls that name the branch that ended last, above which names are evidence
 
 
 class SeenJoin(msgspec.Struct, frozen=True):
-    """A sighting in a workflow of an app that ended."""
+    """A sighting in an ended workflow of an app."""
 
     app: AppKey
     sighting: Sighting
 
 
 class Verdict(NamedTuple):
-    """Logarithms of the odds that calls at a place are joins.
+    """Log odds that calls at a place are joins.
 
-    One is by when they arrive, the other by the branches that they name. `beside`: agents of the
-    branches that a join there leaves out.
+    `by_times` is the evidence from arrival times, `by_names` from the branches that the calls name.
+    The last field lists the agents whose branches a join there leaves out.
     """
 
     by_times: float = 0.0
@@ -56,7 +56,7 @@ _PlaceKey = tuple[AppKey, str, str | None]
 
 
 class JoinsOfApp:
-    """The verdicts of one app."""
+    """Verdicts for one app."""
 
     def __init__(self, joins: "LearntJoins", app: AppKey) -> None:
         self._joins, self._app = joins, app
@@ -66,15 +66,15 @@ class JoinsOfApp:
 
 
 class LearntJoins:
-    """The places of all apps at which calls may be joins.
+    """Places, in all apps, at which calls may be joins.
 
-    Bounded: the tenant that has most places yields the one unused for longest.
+    Bounded: the tenant with most places loses its least recently used one.
     """
 
     def __init__(self, *, skew_us: int = 0, max_places: int = MAX_PLACES) -> None:
         self._skew_us = skew_us
         self._places: SharedLru[_PlaceKey, _Place] = SharedLru(max_places)
-        self._forgotten: set[_PlaceKey] = set()  # since it was last asked what has changed
+        self._forgotten: set[_PlaceKey] = set()  # since the last `take_changed`
 
     def __len__(self) -> int:
         return len(self._places)
@@ -87,19 +87,20 @@ class LearntJoins:
         return UNKNOWN if place is None else place.verdict
 
     def add(self, seen: SeenJoin) -> None:
-        """Learn one sighting. 1 µs, and some tenths of a millisecond where the verdict is renewed.
+        """Learn one sighting.
 
-        That is after each quarter more of a place's sightings, or each `_EACH`.
+        Takes 1 µs, or some tenths of a millisecond if the verdict is renewed. The verdict is
+        renewed when the place has a quarter more sightings, and at the latest after `_EACH`.
         """
         sighting, app = seen.sighting, seen.app
         key = (app, sighting.agent, sighting.caller)
         self._place(key).add(sighting, self._skew_us)
 
     def take_changed(self, *, whole: bool = False) -> tuple[JoinPlace, ...]:
-        """Return the places to be published, and those that are forgotten.
+        """Return the places to publish, with evicted places as empty ones.
 
-        A place is published when its sightings have doubled, later after each `MAX_SIGHTINGS`;
-        with `whole`, if it has any that were not published.
+        A place is published each time its sightings have doubled, and later after each
+        `MAX_SIGHTINGS`. With `whole`, every place with unpublished sightings is returned.
         """
         changed = [
             _published(key, place)
@@ -111,7 +112,7 @@ class LearntJoins:
         return (*changed, *gone)
 
     def restore(self, places: Iterable[JoinPlace]) -> None:
-        """Go on from what was published before a restart. Nothing has been learnt yet."""
+        """Restore what was published before a restart. Call it before any `add`."""
         for each in places:
             if each.sightings:
                 key = (each.tenant, each.app), each.agent, each.caller
@@ -119,7 +120,7 @@ class LearntJoins:
         self._forgotten.clear()
 
     def _place(self, key: _PlaceKey) -> "_Place":
-        """Return the place, as what was used last."""
+        """Return the place, created if needed, and mark it as most recently used."""
         place, tenant = self._places.get(key), key[0][0]
         if place is None:
             place = _Place()
@@ -145,7 +146,7 @@ class _Place:
             self.verdict = weigh(self.sightings, skew_us)
 
     def is_news(self, *, whole: bool) -> bool:
-        """Return whether it is to be published, which is then taken for done."""
+        """Return whether the place is due to be published; if so, count it as published."""
         new = self.seen - self.published
         if not new or (not whole and new < max(_FEWEST, min(self.published, MAX_SIGHTINGS))):
             return False
@@ -169,13 +170,13 @@ def _published(key: _PlaceKey, place: _Place | None) -> JoinPlace:
 
 
 def weigh(sightings: Sequence[Sighting], skew_us: int) -> Verdict:
-    """Return whether calls seen like this are joins.
+    """Compute the odds that calls with these sightings are joins.
 
     Compares two explanations: the call arrives some time after the end of the call that it names,
-    or the same time after the last end. Deviations count as Laplace's distribution has them, since
-    tools' times have long tails. Where the named branch is nearly always the one that ended last,
-    both say the same. Then it is evidence that the name changes with the branch that ends last, and
-    that of several calls of the named agent just the last one is followed.
+    or the same time after the last end. Deviations follow a Laplace distribution, since tools'
+    times have long tails. If the named branch is nearly always the one that ended last, times
+    cannot decide. Then names are the evidence: the name changes with the branch that ends last, and
+    of several calls of the named agent only the last is followed.
     """
     beside = _beside(sightings, skew_us)
     last_ends = [
@@ -198,7 +199,7 @@ def weigh(sightings: Sequence[Sighting], skew_us: int) -> Verdict:
 
 
 def _beside(sightings: Iterable[Sighting], skew_us: int) -> frozenset[str]:
-    """Agents of branches during which such calls arrive."""
+    """Return the agents during whose branches such calls arrive."""
     seen: Counter[str] = Counter()
     during: Counter[str] = Counter()
     for each in sightings:

@@ -1,14 +1,14 @@
-"""What open workflows teach before they end; ours.
+"""Learn from open workflows, before they end. Not in the paper.
 
-What has ended says too little of what is left: under a load that is no longer than its longest
-workflows the short ones end first, and of those that go on nothing is learnt while it matters. So
-each call that ended of a workflow that is still open is learnt from as well: what remained after it
-was what its workflow was served since, and what is now expected to be left. That follows from the
-model before, so an app's models come to agree with themselves step by step; and it is no less than
-what the workflow was served so far: of what has lasted long, much is left (Lindy's law).
+Ended workflows alone are biased: under a load that lasts no longer than its longest workflows, the
+short ones end first, and the long ones teach nothing while it matters. So each ended call of an
+open workflow is learnt from as well. Its remaining work is estimated as what its workflow was
+served since, plus what the previous model expects to be left; so an app's models become consistent
+step by step. What is expected to be left is at least what the workflow was served so far: what has
+lasted long will last long (Lindy's law).
 
-Parallel calls count into each other here, as they do not in what ended (`remaining.py`): to find
-the critical path of all open workflows each time would take too long.
+Parallel calls count into each other here, unlike in ended workflows (`remaining.py`): finding the
+critical path of all open workflows each time would take too long.
 """
 
 import math
@@ -23,25 +23,27 @@ from kairos.core.call_row import CallRow
 from kairos.core.learnt import Floats, RemainingModel
 from kairos.core.position import FEATURES, Position, features
 
-OPEN_CALLS = 4_096  # looked at, each time that models are learnt; a quarter of what has ended
+OPEN_CALLS = 4_096  # sampled each time models are learnt; a quarter of a model's ended calls
 
-_features = lru_cache(2 * OPEN_CALLS)(features)  # the same calls are looked at again and again
+_features = lru_cache(2 * OPEN_CALLS)(features)  # the same calls are sampled repeatedly
 
-Row = tuple[AgentKey, tuple[float, ...], float]  # features, and what remained, in µs
+Row = tuple[AgentKey, tuple[float, ...], float]  # agent, features, and remaining work in µs
 
 
 class WorkflowCall(msgspec.Struct, gc=False):
-    """One attempt at a call, and where it stood when it arrived."""
+    """An attempt at a call, and the workflow's position when it arrived."""
 
     row: CallRow
     position: Position
 
 
 class OpenWorkflow(msgspec.Struct, frozen=True):
-    """One that has not ended, as it stands. Of its calls, which go on, only what they were as they
-    arrived may be looked at."""
+    """A workflow that has not ended, as it stands.
 
-    served_us: int  # execution latency of the calls that ended
+    Its calls go on changing: read only what was fixed when they arrived.
+    """
+
+    served_us: int  # execution latency of the ended calls
     ended: Sequence[WorkflowCall]
     in_flight: Sequence[WorkflowCall]
 
@@ -50,7 +52,7 @@ class OpenWorkflow(msgspec.Struct, frozen=True):
         models: Mapping[tuple[str, str], RemainingModel],
         apps: Set[tuple[str, str]] | None = None,
     ) -> list[Row]:
-        """Of these apps; None: of all."""
+        """Return a training row for each ended call of these apps; None means all apps."""
         ended = [(agent_key(call.row.request), call.position) for call in self.ended]
         if apps is not None:
             ended = [seen for seen in ended if seen[0][:2] in apps]
@@ -78,16 +80,20 @@ def rows_of(
 
 
 class OpenCalls:
-    """Such rows as numbers, as models take them."""
+    """Training rows as an array, as the models need them."""
 
     def __init__(self, rows: Sequence[Row] = ()) -> None:
         self.keys = [key for key, _, _ in rows]
-        # [calls, FEATURES + 1]: the last is the logarithm of what remained.
+        # [calls, FEATURES + 1]; the last column is the logarithm of the remaining work.
         self._numbers = np.empty((len(rows), FEATURES + 1))
         if rows:
             self._numbers[:, :FEATURES] = [numbers for _, numbers, _ in rows]
             self._numbers[:, FEATURES] = [math.log(max(1, us)) for _, _, us in rows]
 
     def of(self, groups: Mapping[int, int]) -> Floats:
-        """Of some of them, by their place, of which group each is: [calls, FEATURES + 2]."""
+        """Return the rows at these indices with their group as last column: [calls, FEATURES + 2].
+
+        Args:
+            groups: group number by index of the row.
+        """
         return np.column_stack((self._numbers[[*groups]], [*groups.values()]))

@@ -1,10 +1,9 @@
-"""Follows every workflow from its first call to its end, and learns from those that ended.
+"""Follow every workflow from its first call to its end, and learn from ended workflows.
 
-Records in: the same that the log keeps, so the same lines learn in a live service, from a log, and
-in simulation. A workflow ends when its final reply is told (`WorkflowEnded`), or when nothing has
-been heard of it for long enough. Then, off the request path, its calls become a graph (`graph.py`),
-the graph says what remained after each call (`remaining.py`), and that is what is learnt
-(`profiles.py`).
+The input is the records that the log keeps, so the same code learns in a live service, from a log,
+and in simulation. A workflow ends when its end is reported (`WorkflowEnded`), or after a long
+enough silence. Then, off the request path, its calls become a graph (`graph.py`), the graph yields
+the remaining work after each call (`remaining.py`), and that is learnt (`profiles.py`).
 """
 
 from collections.abc import Iterable
@@ -26,22 +25,22 @@ from kairos.core.workflow_tracker import (
     workflow_key,
 )
 
-# What the calls of all tenants' open workflows take: 100,000 to 350,000 calls.
+# Memory for the calls of all tenants' open workflows: 100,000 to 350,000 calls.
 MAX_OPEN_BYTES = 512 << 20
-MAX_TO_LEARN = 10_000  # workflows that have ended and were not learnt from yet
-MAX_TO_LEARN_BYTES = 128 << 20  # of all those together
-MAX_ENDED = 1_000  # workflows kept to look at after they ended
-MAX_ENDED_BYTES = 64 << 20  # of all those together
-# Facts of instances, progress and time say nothing of who called whom, and of when.
+MAX_TO_LEARN = 10_000  # ended workflows waiting to be learnt from
+MAX_TO_LEARN_BYTES = 128 << 20  # of these together
+MAX_ENDED = 1_000  # ended workflows kept for inspection
+MAX_ENDED_BYTES = 64 << 20  # of these together
+# Other facts (instances, progress, time) do not concern the call graph.
 _OF_WORKFLOWS = OF_CALLS | {WorkflowEnded}
 
 
 class Orchestrator:
-    """Owns the open workflows and what was learnt.
+    """Owner of the open workflows and of what was learnt.
 
-    O(log n) amortised per record. Bounded: beyond `max_workflows` the longest idle of the tenant
-    that has most is evicted and not learnt from, since its end is not known; nor is one that began
-    before the first record.
+    O(log n) amortised per record. Bounded: beyond `max_workflows`, the tenant with most open
+    workflows loses the one idle for longest. Evicted workflows are not learnt from, since their end
+    is unknown, nor are workflows that began before the first record.
     """
 
     def __init__(
@@ -53,12 +52,20 @@ class Orchestrator:
         skew_us: int = 0,
         began_at: int | None = None,
     ) -> None:
-        """`skew_us`: by how much the clocks of hosts that report may disagree. `began_at`: when
-        records began to be followed, if that was before the first that will come here."""
+        """Create an orchestrator.
+
+        Args:
+            profiles: what was learnt so far; None: start empty.
+            max_workflows: maximum number of open workflows.
+            idle_us: silence after which a workflow has ended.
+            skew_us: maximum clock difference between hosts that report.
+            began_at: time from which records were followed, if earlier than the first record that
+                arrives here.
+        """
         self.profiles = profiles if profiles is not None else Profiles()
-        self.evicted = 0  # workflows that were open when they had to make room
-        self.expired = 0  # workflows that ended by falling silent
-        self.unlearnt = 0  # workflows that ended while too many waited to be learnt from
+        self.evicted = 0  # workflows evicted while open
+        self.expired = 0  # workflows ended by silence
+        self.unlearnt = 0  # workflows dropped because too many waited to be learnt from
         self.skew_us = skew_us
         self.joins = LearntJoins(skew_us=skew_us)
         self._idle_us = idle_us
@@ -71,11 +78,11 @@ class Orchestrator:
         self._none_idle_before = 0
 
     def __len__(self) -> int:
-        """Open workflows."""
+        """Return the number of open workflows."""
         return len(self._open)
 
     def observe(self, record: Record) -> None:
-        """Take in one record. A fact that is told twice changes nothing the second time."""
+        """Process one record. A repeated fact has no further effect."""
         event, at = record.event, record.at
         if self.began_at is None:
             self.began_at = at
@@ -99,7 +106,7 @@ class Orchestrator:
             self._workflow_ended(key, at, cancelled=event.cancelled)
 
     def expire(self, at: int) -> None:
-        """End the workflows of which nothing has been heard for too long."""
+        """End the workflows that have been silent for too long."""
         if at < self._none_idle_before:
             return
         since = at - self._idle_us
@@ -110,7 +117,7 @@ class Orchestrator:
                 self._none_idle_before = workflow.seen_at + self._idle_us
                 return
             if workflow.in_flight:
-                self._touch(workflow, at)  # a call that takes long is no silence
+                self._touch(workflow, at)  # a long call is not silence
                 continue
             workflow.ended_at, workflow.idle = workflow.seen_at, True
             self.expired += 1
@@ -118,15 +125,15 @@ class Orchestrator:
 
     @property
     def to_learn(self) -> int:
-        """Workflows that have ended and wait to be taken."""
+        """Return the number of ended workflows that wait to be taken."""
         return len(self._to_learn)
 
     def take_ended(self) -> list[OpenedWorkflow]:
-        """The workflows that have ended since it was last asked, to be learnt from."""
+        """Return and clear the ended workflows that wait to be learnt from."""
         return self._to_learn.take()
 
     def learn(self, lessons: Iterable[Lesson]) -> None:
-        """Take in what they teach (`OpenedWorkflow.lessons`). 10 µs a call."""
+        """Learn from lessons (`OpenedWorkflow.lessons`). Takes 10 µs a call."""
         for lesson in lessons:
             if isinstance(lesson, CallSample):
                 self.profiles.add(lesson)
@@ -136,34 +143,39 @@ class Orchestrator:
                 self.profiles.censor(lesson)
 
     def still_open(self) -> list[OpenWorkflow]:
-        """How the open workflows stand, or of too many of a tenant, each so many of them. 1 µs a
-        call."""
+        """Return a sample of the open workflows as they stand. Takes 1 µs a call."""
         return [
             each.standing(self._positions.attained(each.key)[0])
             for each in self._open.some(OPEN_CALLS)
         ]
 
     def workflows(self) -> list[OpenedWorkflow]:
-        """All that are remembered, those that ended lately too. 10 ns each."""
+        """Return all workflows in memory, recently ended ones included. Takes 10 ns each."""
         return self._open.all() + self._ended.all()
 
     def open_workflow(self, key: WorkflowKey) -> OpenedWorkflow | None:
         return self._open.get(key)
 
     def workflow(self, tenant: str, workflow_id: str) -> OpenedWorkflow | None:
-        """An open workflow, or one of those that ended last."""
+        """Return an open or recently ended workflow; None if it is not in memory."""
         key = tenant, workflow_id
         return self._open.get(key) or self._ended.get(key)
 
     def _arrived(self, request: Request, at: int, ended: list[CallRow]) -> None:
-        """`ended`: by the same record."""
+        """Record a new call.
+
+        Args:
+            request: the call.
+            at: time of its arrival.
+            ended: calls ended by the same record, such as a call that was refused at once.
+        """
         row = self._tracker.row(request.id)
         if row is None:  # refused at once
             row = next(each for each in ended if each.request.id == request.id)
         key = workflow_key(request)
         workflow = self._open.get(key)
         if workflow is None and self._is_of_ended(key, request.id):
-            return  # a task that is done once more after its result: its call is known
+            return  # a task repeated after its workflow ended: the call is known
         if workflow is None:
             workflow = OpenedWorkflow(key, at)
             assert self.began_at is not None
@@ -186,7 +198,7 @@ class Orchestrator:
         self._positions.ended(row.request.id, at, row.completion_tokens)
         workflow = self._open.get(workflow_key(row.request))
         if workflow is None or row.request.id not in workflow.in_flight:
-            return  # evicted meanwhile
+            return  # the workflow was evicted
         self._touch(workflow, at)
         workflow.in_flight.discard(row.request.id)
         if workflow.ended_at is not None and not workflow.in_flight:

@@ -1,4 +1,4 @@
-"""Which calls led to a call: as told where request ids travel, else from the agents' names."""
+"""Find the parents of each call, from declared request ids or else from agents' names."""
 
 import heapq
 from collections import defaultdict
@@ -9,27 +9,31 @@ import msgspec
 from kairos.core.model import USER
 from kairos.core.orchestrator.spans import Span
 
-NAMESAKES = 8  # that are looked at: the latest finished
+NAMESAKES = 8  # candidates considered for each name: the latest finished
 
 
 class ParentLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A call and those that led to it. `missing` were told of (a request's id, or an agent's
-    name), but no call is known that they could be."""
+    """A call with its parents.
+
+    `missing` are declared parents (request ids, or the upstream agent's name) that match no known
+    call.
+    """
 
     span: Span
     parents: tuple[str, ...] = ()
-    named: str | None = None  # the parent, where it was found by the upstream's name
-    rivals: tuple[str, ...] = ()  # namesakes of it that could be the parent too, by their times
+    named: str | None = None  # the parent, if it was found by the upstream's name
+    rivals: tuple[str, ...] = ()  # other calls of that name that could be the parent, by time
     missing: tuple[str, ...] = ()
 
 
 def link(spans: Collection[Span], skew_us: int) -> Iterator[ParentLink]:
-    """The calls of a workflow, parents first, else by time, each with what led to it. O(n log n).
+    """Yield each call of a workflow with its parents: parents first, else by time. O(n log n).
 
-    Ids are believed, whatever the clocks say. Without ids (kairos paper, 4.2) the parent is the
-    upstream agent's call that finished latest before this one started, by clocks that may disagree
-    by `skew_us`. One that failed or was cancelled is taken only if there is no other. A rival, of
-    the last `NAMESAKES`, finished before too and led to no call of this agent yet (ours).
+    Declared ids are believed even if the clocks contradict them. Without ids (kairos paper, 4.2)
+    the parent is the upstream agent's call that finished latest before this one started, by clocks
+    that may differ by `skew_us`. A failed or cancelled call is chosen only for lack of another. Not
+    in the paper: a rival is one of the last `NAMESAKES` calls that also finished before and led to
+    no call of this agent yet.
     """
     placed: set[str] = set()
     names = _Names(skew_us)
@@ -51,8 +55,11 @@ def link(spans: Collection[Span], skew_us: int) -> Iterator[ParentLink]:
 
 
 def _parents_first(spans: Collection[Span]) -> Iterator[Span]:
-    """By time, but none before a parent that it tells of. Where the told parents lead in a circle,
-    which only a mistaken client says, the earliest of those left goes before its parents."""
+    """Yield spans in order of time, but never before a declared parent.
+
+    If declared parents form a cycle, which only a faulty client reports, the earliest remaining
+    span is yielded before its parents.
+    """
     by_id = {span.id: span for span in spans}
     waits_for: dict[str, int] = {}
     told_by: defaultdict[str, list[str]] = defaultdict(list)
@@ -79,14 +86,14 @@ def _parents_first(spans: Collection[Span]) -> Iterator[Span]:
 
 
 class _Names:
-    """Finds parents by name. Calls without ids are asked for and added in order of start."""
+    """Index of calls by agent name. Look calls up and add them in order of start."""
 
     def __init__(self, skew_us: int) -> None:
         self._skew_us = skew_us
         self._running: list[tuple[int, int, str]] = []  # heap: finished_at, started_at, id
         self._finished: defaultdict[str, list[str]] = defaultdict(list)  # of each agent, in order
         self._spans: dict[str, Span] = {}
-        self._led_to: set[tuple[str, str]] = set()  # a call, and the agent of one that follows
+        self._led_to: set[tuple[str, str]] = set()  # a call, and the agent of a call it led to
 
     def add(self, found: ParentLink) -> None:
         span = found.span

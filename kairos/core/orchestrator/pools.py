@@ -1,10 +1,10 @@
-"""Of whom calls are kept: agents and apps by name, each tenant, and everything.
+"""Bounded registry of the agents, apps and tenants whose calls are kept.
 
-Bounds: `max_agents` names per app, `max_apps` apps, `max_tracked` agents in all. A new name beyond
-them takes the place of the longest unused one of its tenant, if that was not heard of for so long
-that its app's model has forgotten it too; or else of the longest unused one of the tenant that has
-most, if that has more. Otherwise its calls are pooled only, and counted. So a flood of new names
-pushes out no agent that works of its own tenant's, and none of another's that has fewer.
+Bounds: `max_agents` names per app, `max_apps` apps, `max_tracked` agents in total. Beyond them, a
+new name replaces the least recently used name of its tenant, if that was unused for so long that
+its app's model has forgotten it too. Otherwise it replaces the least recently used name of the
+tenant that has most, if that tenant has more. Otherwise its calls are only pooled and counted. So a
+flood of new names evicts no active agent of its own tenant, and none of a tenant with fewer names.
 """
 
 from collections import OrderedDict
@@ -21,43 +21,44 @@ from kairos.core.shared_lru import Holdings, SharedLru
 MAX_AGENTS = 256
 MAX_APPS = 1_000
 MAX_TRACKED = 5_000  # ranking them takes a second and 200 MB (core/scheduler/ranking.py)
-MAX_TENANTS = 100  # whose calls are kept together; 0.9 MB each
-_UNUSED_APP = 4 * MODEL_CALLS  # calls of its tenant since the last of the app; of all, of a tenant
+MAX_TENANTS = 100  # tenants with a pool; 0.9 MB each
+# An app is unused after this many calls of its tenant; a tenant, after this many calls in total.
+_UNUSED_APP = 4 * MODEL_CALLS
 
 EVERYTHING = (POOLED, POOLED)
 
 
 class TrackedAgent:
-    """The calls of one."""
+    """Recent calls of one agent."""
 
     __slots__ = ("censored", "number", "used", "window")
 
     def __init__(self, number: int, window: Window) -> None:
         self.number = number  # in the app's model
         self.window = window
-        self.used = 0  # when: calls of the app until then
+        self.used = 0  # last use, counted in calls of its app
         self.censored = 0
 
 
 class CallPool:
-    """The calls of an app's agents together, or of a tenant's, or of everything."""
+    """Recent calls of all agents of an app, of a tenant, or of everything."""
 
     def __init__(self, number: int, window: Window) -> None:
         self.number = number  # of the app, in the models of its tenant and of everything
         self.window = window
         self.calls = Calls()
         self.added = 0
-        self.renewed_at = 1  # when its model is to be learnt anew: calls by then
+        self.renewed_at = 1  # number of calls at which its model is next due to be learnt
         self.agents: OrderedDict[str, TrackedAgent] = OrderedDict()  # longest unused first
-        self.named = 0  # agents that ever were
-        self.used = 0  # when: calls of its tenant, or of everything, until then
+        self.named = 0  # agents ever tracked; the next agent's number
+        self.used = 0  # last use, counted in calls of its tenant (of everything, for a tenant)
         self.censored = 0
         self.pooled = 0
         self.prior: RemainingModel | None = None  # from before a restart
 
 
 class Pools:
-    """Who is known. `forget` is told of each that is not any more."""
+    """Registry of pools and tracked agents. It calls `forget` for each one evicted."""
 
     def __init__(
         self,
@@ -66,37 +67,45 @@ class Pools:
         forget: Callable[[AgentKey], None],
         parted: Callable[[str, CallPool], None],
     ) -> None:
-        """`bounds`: `max_agents`, `max_apps`, `max_tracked`. `new_window`: for one agent alone, or
-        for several. `parted` is told of the tenant that was alone, when another comes, and of what
-        is its own."""
+        """Create an empty registry.
+
+        Args:
+            bounds: `max_agents`, `max_apps`, `max_tracked`.
+            new_window: creates a window; its argument is True for a single agent, False for a pool.
+            forget: called with the key of each evicted agent or pool.
+            parted: called when a second tenant appears, with the first tenant and its new pool.
+        """
         self._max_agents, self._max_apps, self._max_tracked = bounds
         self._new_window, self._forget, self._parted = new_window, forget, parted
         self._apps: SharedLru[AppKey, CallPool] = SharedLru(self._max_apps)
         self.everything = CallPool(0, new_window(False))
-        self._named = 0  # apps that ever were
-        self._tracked = Holdings()  # agents
-        self._calls: dict[str, int] = {}  # by tenant that has apps, since it has
+        self._named = 0  # apps ever tracked; the next app's number
+        self._tracked = Holdings()  # number of tracked agents by tenant
+        self._calls: dict[str, int] = {}  # calls by tenant, while it has apps
         self._tenants: dict[str, CallPool] = {}
-        self._alone: str | None = None  # the only tenant that there is: everything is its own
+        self._alone: str | None = None  # the only tenant so far; it uses the pool of everything
 
     def get(self, app: AppKey) -> CallPool | None:
-        """The app's, if it is known."""
+        """Return the pool of an app, or None if the app is unknown."""
         return self._apps.get(app)
 
     def apps(self, tenant: str | None = None) -> Iterator[tuple[AppKey, CallPool]]:
-        """Of a tenant, or of all."""
+        """Yield the apps of a tenant, or of all tenants, with their pools."""
         for app in self._apps if tenant is None else self._apps.of(tenant):
             pool = self._apps.get(app)
             assert pool is not None
             yield app, pool
 
     def count(self, tenant: str) -> None:
-        """It has one call more."""
+        """Count one more call of the tenant."""
         if tenant in self._calls:
             self._calls[tenant] += 1
 
     def tenant(self, tenant: str) -> CallPool | None:
-        """The tenant's, made if there is room for it; None: there is none, or all is its own."""
+        """Return the tenant's pool, created if there is capacity.
+
+        None without capacity, or if the tenant is the only one and uses the pool of everything.
+        """
         pool = self._tenants.get(tenant)
         if pool is None:
             if self._alone is None and not self._tenants:
@@ -113,7 +122,7 @@ class Pools:
         return pool
 
     def app(self, app: AppKey) -> CallPool | None:
-        """The app's, made if there is room for it."""
+        """Return the pool of an app, created if there is capacity, else None."""
         pool = self._apps.get(app)
         tenant = app[0]
         if pool is None:
@@ -129,7 +138,7 @@ class Pools:
         return pool
 
     def restored(self, app: AppKey) -> CallPool | None:
-        """That of which something is known from before a restart."""
+        """Return the pool for what was learnt about `app` before a restart; None: no capacity."""
         tenant, name = app
         if app == EVERYTHING:
             return self.everything
@@ -143,7 +152,7 @@ class Pools:
         return self._tenants.get(tenant) if name == POOLED else self.app(app)
 
     def agent(self, key: AgentKey, pool: CallPool) -> TrackedAgent | None:
-        """Of the app that has the pool, begun if there is room for it."""
+        """Return the agent in its app's pool, added if there is capacity, else None."""
         name = key[2]
         agent = pool.agents.get(name)
         if agent is None:
@@ -176,7 +185,7 @@ class Pools:
         return True
 
     def _has_room_for_agent(self, app: AppKey, pool: CallPool) -> bool:
-        """For one more of the app, if need be in the place of another."""
+        """Return whether the app may track one more agent, evicting another if necessary."""
         if len(pool.agents) >= self._max_agents:
             return self._forget_unused_agent(app, pool)
         if self._tracked.total < self._max_tracked:
@@ -186,7 +195,7 @@ class Pools:
         return self._forget_unused_agent(app, pool) or self._forget_of_largest(app[0])
 
     def _forget_of_largest(self, tenant: str) -> bool:
-        """An agent of the tenant that has most, if that has more."""
+        """Evict an agent of the tenant that has most, if that has more than `tenant` does."""
         giver = self._tracked.gives_way(tenant)
         if giver == tenant:
             return False
@@ -202,7 +211,7 @@ class Pools:
         return True
 
     def _forget_agent(self, app: AppKey, pool: CallPool) -> None:
-        """The longest unused."""
+        """Evict the least recently used agent of the app."""
         name, _ = pool.agents.popitem(last=False)
         self._tracked.add(app[0], -1)
         self._forget((*app, name))

@@ -1,8 +1,8 @@
-"""What the calls of every agent were like, learnt from workflows that ended: kairos paper, 4.3.
+"""Statistics of every agent's calls, learnt from ended workflows (kairos paper, 4.3).
 
-Each sample also feeds the pool of its app, that of its tenant, and that of everything: what is
-expected of agents and apps that are not known yet. Ours: the pools, their bounds (`pools.py`), the
-models beside the distributions.
+Each sample also feeds the pools of its app, of its tenant and of everything, which give the
+expectation for agents and apps that are not known yet. Not in the paper: the pools, their bounds
+(`pools.py`), and the models that complement the distributions.
 """
 
 from collections.abc import Iterable
@@ -27,24 +27,24 @@ from kairos.core.position import FEATURES, Position, features
 
 WINDOW = 1_024
 CONVERGENCE = 0.1
-# An app's model is learnt anew after each fifth more of its calls, and after so many. What it takes
-# for open workflows follows from the model before, so it comes to the point by steps.
+# An app's model is relearnt when its calls have grown by a fifth, at the latest after this many.
+# Its estimates for open workflows use the model before, so it converges step by step.
 _RENEWED_SHARE, _RENEWED = 5, 256
 
 
 class CallSample(msgspec.Struct, frozen=True):
-    """One call of a workflow that ended."""
+    """A call of an ended workflow, as a learning sample."""
 
     key: AgentKey
     position: Position
     call_us: int
-    completion_tokens: int | None  # None: the engine did not tell
+    completion_tokens: int | None  # None: not reported by the engine
     remaining_us: int
     remaining_stages: int
 
 
 class Profiles:
-    """Changed by `add`, `censor` and `restore`; what changed is taken with `take_changed`."""
+    """Profiles of all agents, and what changed in them since it was last published."""
 
     def __init__(
         self,
@@ -55,20 +55,28 @@ class Profiles:
         max_apps: int = MAX_APPS,
         max_tracked: int = MAX_TRACKED,
     ) -> None:
-        """`convergence`: Wasserstein distance between a distribution and the one before, over the
-        mean, under which it counts as known."""
+        """Create empty profiles.
+
+        Args:
+            window: number of recent calls kept per agent.
+            convergence: an agent is converged if the Wasserstein distance between its distribution
+                and the previous one, over the mean, is below this.
+            max_agents: maximum number of tracked agents per app.
+            max_apps: maximum number of apps.
+            max_tracked: maximum number of tracked agents in total.
+        """
         self._window, self._convergence = window, convergence
         bounds = max_agents, max_apps, max_tracked
         self._pools = Pools(bounds, self._new_window, self._forget, self._part)
         self.pooled = 0  # calls of agents and of apps that are not tracked, of all tenants
         self._due_windows: dict[AgentKey, Window] = {}
         self._due_models: dict[AppKey, CallPool] = {}
-        self._not_due_windows: dict[AgentKey, Window] = {}  # that have changed as well
+        self._not_due_windows: dict[AgentKey, Window] = {}  # changed, but not due to be published
         self._not_due_models: dict[AppKey, CallPool] = {}
-        self._forgotten: dict[AgentKey, None] = {}  # a dict for its order
+        self._forgotten: dict[AgentKey, None] = {}  # an ordered set
 
     def add(self, sample: CallSample) -> None:
-        """Learn one call. Amortised 10 µs, with all checks and tests of change (`make bench`)."""
+        """Learn one call. Takes 10 µs amortised, convergence checks and change tests included."""
         tokens = sample.completion_tokens
         row = (
             float(sample.remaining_us),
@@ -102,16 +110,18 @@ class Profiles:
         self._note(sample.key, agent.window)
 
     def censor(self, key: AgentKey) -> None:
-        """A call of the agent failed or was cancelled: how long it would have been is not known.
+        """Count a call that failed or was cancelled, so that its duration is unknown.
 
-        Counted with the agent, or, where that is not tracked, with its pool.
+        It counts for the agent, or, if that is not tracked, for its pool.
         """
         pool = self._pools.get(key[:2]) or self._pools.everything
         (pool.agents.get(key[2]) or pool).censored += 1
 
     def take_changed(self, *, whole: bool = False) -> Learning | None:
-        """What is worth publishing since it was last asked, or, the `whole` of it, all that has
-        changed since it was last published; None: nothing. Copies arrays only."""
+        """Return what is due to be published since the last call; None if nothing is.
+
+        With `whole`, also return what changed but is not due yet. Only copies arrays.
+        """
         if whole:
             self._due_windows = self._not_due_windows | self._due_windows
             self._due_models = self._not_due_models | self._due_models
@@ -130,10 +140,10 @@ class Profiles:
     def restore(
         self, profiles: Iterable[AgentProfile], models: Iterable[RemainingModel] = ()
     ) -> None:
-        """Begin with what was published before a restart, and publish it again; before any `add`.
+        """Restore what was published before a restart, and publish it again.
 
-        Within the same bounds: what does not fit is left out, and so is what has another shape,
-        from another version of Kairos.
+        Call it before any `add`. The same bounds apply: what does not fit is left out, and so is
+        data of another shape, from another version of Kairos.
         """
         for profile in profiles:
             pool = self._pools.restored(profile.key[:2]) if is_restorable(profile) else None
@@ -151,11 +161,11 @@ class Profiles:
                 self._due_models[app] = pool
 
     def tenants(self) -> list[str]:
-        """Of whose agents anything is known."""
+        """Return the tenants with known apps, sorted."""
         return sorted({tenant for (tenant, _), _ in self._pools.apps(None)})
 
     def status(self, tenant: str) -> list[AgentStatus]:
-        """Of the tenant's agents and its apps' pools, by app and name."""
+        """Return the status of the tenant's agents and its apps' pools, sorted by app and name."""
         found = []
         for (_, app), pool in self._pools.apps(tenant):
             found.append(status_of(app, POOLED, pool.window, pool.censored, pool.pooled))
@@ -166,7 +176,7 @@ class Profiles:
         return sorted(found, key=lambda status: (status.app, status.agent))
 
     def _part(self, tenant: str, pool: CallPool) -> None:
-        """What was everything's so far is the tenant's, too: to be told."""
+        """Publish the pool of a tenant that was split off from the pool of everything."""
         if pool.added:
             self._due_windows[tenant, POOLED, POOLED] = pool.window
             self._due_models[tenant, POOLED] = pool

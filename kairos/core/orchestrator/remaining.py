@@ -1,4 +1,4 @@
-"""What remained of a workflow from each of its calls on: kairos paper, 4.3."""
+"""Remaining work of a workflow from each of its calls on (kairos paper, 4.3)."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -10,26 +10,25 @@ from kairos.core.orchestrator.spans import Span
 
 
 class Remaining(msgspec.Struct, frozen=True, kw_only=True):
-    """The critical path from a call on, the call included."""
+    """Critical path from a call on, the call included."""
 
-    work_us: int  # execution latency of its calls
-    stages: int  # its calls
-    gap_us: int  # between its calls, while nothing ran that they had to wait for: tools, users
-    # This call or one that followed failed or was cancelled, in its last attempt: what would have
-    # remained is not known, but that it is no less.
+    work_us: int  # execution latency of the path's calls
+    stages: int  # number of calls on the path
+    gap_us: int  # time between the path's calls spent outside of LLM calls: tools, users
+    # The last attempt at this call, or at one after it, failed or was cancelled. So the values are
+    # only a lower bound.
     censored: bool
 
 
 def remaining(graph: CallGraph) -> dict[str, Remaining]:
-    """What remained from each call on. O(n log n), without recursion.
+    """Return the remaining work from each call on, in O(n log n), without recursion.
 
-    A call precedes those that it led to, and a stage, with all that sits under it, precedes the
-    next stage of the same caller. Calls of one stage do not precede each other: parallel siblings
-    do not count into each other. Of all that follows, what takes most work is the path. A join
-    counts into all of its parents.
-
-    Queueing is neither work nor gap, as far as spans tell it. What passed from the end of what
-    came before to the last attempt at a call is gap, its earlier attempts included.
+    A call precedes the calls it led to, and a stage, with everything under it, precedes the next
+    stage of the same caller. Calls of one stage do not precede each other, so parallel siblings do
+    not count into each other. Among all that follows a call, the path with most work counts. A join
+    counts into all of its parents. Queueing is neither work nor gap, as far as the spans show it.
+    The time from the end of the predecessors to the last attempt at a call is gap, earlier attempts
+    included.
     """
     result: dict[str, Remaining] = {}
     longest: dict[_Begin, _Path] = {}
@@ -52,8 +51,13 @@ def remaining(graph: CallGraph) -> dict[str, Remaining]:
 
 
 def remaining_of_chain(spans: Sequence[Span]) -> dict[str, Remaining] | None:
-    """The same of calls each of which was led to by the one before it, as ids tell, without a
-    graph; None: these are not so. `spans`: one of each call, in order of arrival."""
+    """Return the same as `remaining` for a plain chain of calls, without building a graph.
+
+    None if the calls' parent ids are not those expected in a chain.
+
+    Args:
+        spans: one span of each call, in order of arrival.
+    """
     before: str | None = None
     for span in spans:
         if span.parent_ids != (() if before is None else (before,)):
@@ -73,8 +77,8 @@ def remaining_of_chain(spans: Sequence[Span]) -> dict[str, Remaining] | None:
     return result
 
 
-# What a path begins with: any call of a stage, said as its caller and the stage's index; or any
-# join of a call, said as that call.
+# How a path begins: with any call of a stage, written as the stage's caller and index; or with any
+# join that follows a call, written as that call.
 _Begin = tuple[str | None, int] | str
 
 
@@ -102,12 +106,12 @@ class _Step(NamedTuple):
 class _Child(NamedTuple):
     call: str
     stage: _Begin
-    then: list[_Begin]  # after its branch
-    ready_at: int  # the stage before it had ended
+    then: list[_Begin]  # what follows its branch
+    ready_at: int  # end of the stage before
 
 
 def _in_order(graph: CallGraph) -> Iterator[_Step]:
-    """All calls, none before one that precedes it."""
+    """Yield all calls, each after the calls that precede it."""
     nodes = graph.nodes
     to_do = _children(graph, None, [], 0)
     while to_do:
@@ -129,7 +133,7 @@ def _in_order(graph: CallGraph) -> Iterator[_Step]:
 def _children(
     graph: CallGraph, caller: str | None, then: list[_Begin], ready_at: int
 ) -> list[_Child]:
-    """The children of a call, those of the last stage first."""
+    """Return the children of a call, last stage first."""
     stages = graph.stages(caller)
     found: list[_Child] = []
     for index, stage in enumerate(stages):

@@ -1,10 +1,10 @@
-"""How much of a workflow is left, from where it stands: a linear model of the logarithm; ours.
+"""Linear model of the logarithm of a workflow's remaining work. Not in the paper.
 
-An agent's name alone says little where one agent is called many times. Ridge regression of
-ln(remaining_us) on `kairos.core.position.features`, with an effect for each agent that is shrunk
-to none (its app's average) while there are few calls of it. What the line leaves is told by the
-agent's habits, one feature of `position.STEPS` after the other: the mean rest at each step, shrunk
-alike; so an agent that is called three times and no more is known by its visits. An app is not
+An agent's name alone says little if the agent is called many times. The model is a ridge regression
+of ln(remaining_us) on `kairos.core.position.features`, with an effect per agent that is shrunk to
+zero (the app's average) while the agent has few calls. The residuals are explained by the agent's
+habits, one feature of `position.STEPS` after the other: the mean residual at each step, shrunk in
+the same way. So an agent that is always called three times is known by its visits. An app is not
 shrunk towards other apps: on recorded workflows that made the order worse.
 """
 
@@ -19,18 +19,18 @@ from kairos.core.orchestrator.window import Ring
 from kairos.core.position import FEATURES, STEPS
 
 MODEL_CALLS = 16_384  # recorded coding workflows, of 66 calls each, need as many; 700 kB an app
-UNTRACKED = -1  # group of the calls that belong to none; they have no effect of their own
+UNTRACKED = -1  # group of calls of untracked agents; it has no effect of its own
 
 Ints = npt.NDArray[np.intp]
 
 LOGARITHM, GROUP = FEATURES, FEATURES + 1  # columns, after the features
 _RIDGE = 5.0  # calls; found by trial on recorded workflows
-_COUNTED = 64  # times as many possible values as values are counted rather than sorted
-_HABIT = 10.0  # calls at a step before half of what they have in common is believed
+_COUNTED = 64  # values whose range is less than this many times their number are counted
+_HABIT = 10.0  # number of calls at a step at which half of their mean residual is used
 
 
 class Calls:
-    """The most recent calls of an app, or of everything, as a model needs them."""
+    """The most recent calls of an app, a tenant or everything, as a model's input."""
 
     def __init__(self) -> None:
         self._ring = Ring(MODEL_CALLS, FEATURES + 2)
@@ -39,11 +39,11 @@ class Calls:
         self._ring.append((*numbers, math.log(max(1, remaining_us)), group))
 
     def rows(self) -> Floats:
-        """A copy, oldest first, [calls, FEATURES + 2]."""
+        """Return a copy, oldest first: [calls, FEATURES + 2]."""
         return self._ring.rows()
 
     def keep_newest(self, group: int, count: int) -> None:
-        """Of the group's calls, drop all but so many."""
+        """Drop the calls of the group except the newest `count`."""
         of_group = self._ring.rows()[:, GROUP] == group
         newest = np.cumsum(of_group[::-1])[::-1] <= count  # of the group, from here to the end
         self._ring.keep(~of_group | newest)
@@ -57,15 +57,18 @@ def fit(
     prior: RemainingModel | None = None,
     still_open: Floats | None = None,
 ) -> RemainingModel:
-    """The model of these calls, shrunk towards the prior.
+    """Fit the model to these calls, shrunk towards the prior.
 
     Args:
-        rows: [calls, FEATURES + 2], at least one where there is no prior.
-        names: of the groups that are the app's agents; the effects of other groups are found, so
-            that the weights are free of them, and not told.
-        prior: the same app's, from before a restart. It counts as `QUANTILES` calls, or as those
-            that it is made of, spread evenly over all that it had seen.
-        still_open: [calls, FEATURES + 2], of workflows that have not ended; no `samples`.
+        tenant: tenant of the app.
+        app: app of the calls.
+        rows: [calls, FEATURES + 2]; at least one row without a prior.
+        names: name by group, for the groups that are the app's agents. Other groups get effects
+            too, which keeps the weights free of them, but these are not returned.
+        prior: model of the same app from before a restart. It counts as `QUANTILES` calls, or as
+            its samples if fewer, spread evenly over the ranges it had seen.
+        still_open: [calls, FEATURES + 2] of workflows that have not ended; they do not count as
+            `samples`.
     """
     ended = len(rows)
     rows = rows.astype(np.float64)
@@ -114,11 +117,15 @@ def _habits(
     worth: float,
     found: dict[str, tuple[dict[int, float], ...]],
 ) -> Floats:
-    """Put into `found`, by agent, what is left of `rest` at each step; return the rest of that.
+    """Add to `found`, by agent, the mean of `rest` at each step; return what remains unexplained.
 
     Args:
-        names: of the groups; None has no habits.
-        worth: as so many calls counts what was found before.
+        features: features of each call.
+        names: agent by group; None has no habits.
+        group: group of each call.
+        rest: residual of each call.
+        worth: number of calls that the habits found before count as.
+        found: habits by agent; changed in place.
     """
     for number, (feature, per_unit) in enumerate(STEPS):
         at = np.floor(features[:, feature] * per_unit + ROUNDING).astype(int)
@@ -142,8 +149,10 @@ def _habits(
 
 
 def _numbered(values: Ints) -> tuple[Ints, Ints]:
-    """The different values, ascending, and of each of `values` the number among these. Counted, not
-    sorted: they are close to each other, or there are few of them."""
+    """Return the distinct values in ascending order, and for each value its index among them.
+
+    Counts instead of sorting unless the values are widely spread.
+    """
     lowest, highest = int(values.min(initial=0)), int(values.max(initial=0))
     from_lowest = values - lowest
     if highest - lowest >= _COUNTED * len(values):
@@ -170,8 +179,10 @@ def _blank(lowest: Floats, highest: Floats) -> RemainingModel:
 
 
 def _shrinkage(prior: RemainingModel, worth: int) -> Floats:
-    """What so many calls would weigh in the normal equations, beside the ridge. [columns, columns],
-    the first column being that of the intercept, which no ridge shrinks."""
+    """Return the weight of `worth` prior calls in the normal equations, plus the ridge.
+
+    [columns, columns]; the first column is the intercept, which no ridge shrinks.
+    """
     lowest, highest = np.array(prior.lowest), np.array(prior.highest)
     middle = np.concatenate(([1.0], (lowest + highest) / 2))
     variances = np.concatenate(([0.0], (highest - lowest) ** 2 / 12))
@@ -188,12 +199,13 @@ def _ridge(
     shrinkage: Floats,
     penalties: Floats,
 ) -> tuple[Floats, Floats]:
-    """Least squares of `rest` on the design's columns and one effect per group, all shrunk to 0.
+    """Fit `rest` by least squares on the design's columns and an effect per group, shrunk to 0.
 
-    The effects, of which there may be hundreds, are eliminated first (Schur complement), so what
-    is solved is as small as the design is narrow.
+    The effects (there may be hundreds) are eliminated first (Schur complement), so the system to
+    solve is only as large as the design is wide.
 
-    Returns: coefficients [columns]; effects [groups].
+    Returns:
+        Coefficients [columns]; effects [groups].
     """
     columns = [np.bincount(group, weights=each, minlength=len(penalties)) for each in design.T]
     sums = np.column_stack(columns)  # of the design, by group

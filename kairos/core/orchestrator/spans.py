@@ -1,4 +1,4 @@
-"""Execution spans of a workflow's calls, and which of them ran in parallel: kairos paper, 4.2."""
+"""Execution spans of a workflow's calls, and which of them ran in parallel (kairos paper, 4.2)."""
 
 from collections.abc import Iterable
 from typing import Literal, Protocol, TypeVar
@@ -9,16 +9,16 @@ Outcome = Literal["finished", "failed", "cancelled"]
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at a call: who made it, what led to it, and when an instance worked on it."""
+    """Attempt at a call: its agent, its parents, and when an instance worked on it."""
 
     id: str  # of the request
     agent: str
     upstream: str | None = None  # the agent whose message led to this call
-    parent_ids: tuple[str, ...] = ()  # the requests whose answers led to it; several are a join
+    parent_ids: tuple[str, ...] = ()  # the requests whose answers led to it; a join has several
     attempt: int = 1
-    started_at: int  # dispatched; time in the queue is load, not work
+    started_at: int  # when it was dispatched; time in the queue is load, not work
     finished_at: int
-    queued_us: int = 0  # waited for before `started_at`
+    queued_us: int = 0  # time in the queue before `started_at`
     outcome: Outcome = "finished"
 
     @property
@@ -38,13 +38,14 @@ S = TypeVar("S", bound=Timed)
 
 
 def parallel_groups(spans: Iterable[S], skew_us: int = 0) -> list[list[S]]:
-    """The groups of spans that overlap, directly or through others, in order of time.
+    """Return groups of spans that overlap, directly or through others, in order of time.
 
-    A sweep line, O(n log n). Touching spans are sequential. So are spans that overlap by no more
-    than `skew_us`, by which the clocks of two hosts may disagree: what was sequential stays so,
-    and what overlapped by more than twice the skew stays parallel. To that end (ours) every span
-    loses half the skew at both ends. One shorter than the skew, or of no length, is the instant in
-    its middle: parallel to what goes on around it, sequential to what begins or ends there.
+    A sweep line, O(n log n). Touching spans are sequential. So are spans that overlap by at most
+    `skew_us`, the maximum clock difference between two hosts: sequential spans stay sequential, and
+    spans that overlap by more than twice the skew stay parallel. To that end (not in the paper)
+    every span is shortened by half the skew at both ends. A span shorter than the skew becomes the
+    instant in its middle: parallel to spans that surround it, sequential to spans that begin or end
+    there.
     """
     groups: list[list[S]] = []
     busy_until = 0
@@ -60,7 +61,7 @@ def parallel_groups(spans: Iterable[S], skew_us: int = 0) -> list[list[S]]:
 
 
 def _certain(span: Timed, skew_us: int) -> tuple[int, int]:
-    """When the span was going on by all clocks, doubled, so that halves stay whole numbers."""
+    """Return the interval in which the span ran by all clocks, doubled to keep halves integral."""
     begin, end = 2 * span.started_at + skew_us, 2 * span.finished_at - skew_us
     if begin > end:
         begin = end = span.started_at + span.finished_at

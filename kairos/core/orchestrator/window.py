@@ -1,9 +1,9 @@
-"""The recent calls of one agent: when enough of them are known, and when they have changed.
+"""Recent calls of one agent, with tests of convergence and of change.
 
-Kairos paper, 4.3: sampling doubles, and a distribution is converged when the Wasserstein distance
-to what it was at half as many samples is small. Ours: the window, the relative threshold (the paper
-names neither threshold nor unit), and the test of change; and decisions use a distribution before
-it has converged, since that is better (`experiments/e60_convergence.py`).
+Kairos paper, 4.3: sampling doubles, and a distribution is converged if its Wasserstein distance to
+the distribution at half as many samples is small. Not in the paper: the window, the relative
+threshold (the paper gives neither a threshold nor a unit), and the test of change. Also, decisions
+use a distribution before it has converged, since that is better (`experiments/e60_convergence.py`).
 """
 
 import math
@@ -16,13 +16,13 @@ from kairos.core.learnt import QUANTILES, AgentProfile, Floats, parts
 
 _AT_ONCE = 32  # rows
 REMAINING, CALL, TOKENS, STAGES, FIRST = range(5)  # columns of a window
-CONVERGED_FROM = 16  # calls: fewer agree by chance; ours
-# How many of the newest calls are compared with those before them: few to see a large change soon,
-# more to see a small one at all.
+CONVERGED_FROM = 16  # minimum calls: fewer agree by chance; not in the paper
+# Number of newest calls compared with the calls before them: a small number detects a large change
+# soon, a larger one detects small changes.
 _NEWEST = (32, 128)
-_TESTED_AFTER = math.gcd(*(n // 2 for n in _NEWEST))  # each half of these
-# By Bonferroni: in 100,000 calls an agent is tested 2 x (6,250 + 1,562) times, and with one chance
-# in a hundred all of that together finds a change where there is none.
+_TESTED_AFTER = math.gcd(*(n // 2 for n in _NEWEST))  # a test after each half of these
+# Bonferroni correction: in 100,000 calls an agent is tested 2 x (6,250 + 1,562) times; the
+# probability that any of these tests reports a change that did not happen is 1 %.
 _CHANGE_P = 0.01 / 15_624
 
 
@@ -32,17 +32,17 @@ def is_restorable(profile: AgentProfile) -> bool:
 
 
 def is_milestone(count: int, size: int, step: int) -> bool:
-    """1, 2, 4, ... up to `size`, and each `step` beyond."""
+    """Return whether `count` is 1, 2, 4, ... up to `size`, or a multiple of `step` beyond it."""
     return count & (count - 1) == 0 if count <= size else count % step == 0
 
 
 class Ring:
-    """The most recent rows of numbers. Takes memory as it fills: 4 bytes a number."""
+    """Ring buffer of the most recent rows. Grows as it fills: 4 bytes a number."""
 
     def __init__(self, size: int, columns: int) -> None:
         self._size, self._next, self._filled = size, 0, 0
         self._rows = np.empty((min(size, 16), columns), np.float32)
-        self._new: list[tuple[float, ...]] = []  # not put there yet: many at once cost less
+        self._new: list[tuple[float, ...]] = []  # not stored yet: storing in batches costs less
 
     def __len__(self) -> int:
         return min(self._filled + len(self._new), self._size)
@@ -53,14 +53,14 @@ class Ring:
             self._settle()
 
     def rows(self) -> Floats:
-        """A copy, oldest first, [rows, columns]."""
+        """Return a copy, oldest first: [rows, columns]."""
         self._settle()
         if self._filled < self._size:
             return self._rows[: self._filled].copy()
         return np.concatenate((self._rows[self._next :], self._rows[: self._next]))
 
     def keep(self, which: npt.NDArray[np.bool_]) -> None:
-        """Drop all other rows; `which` goes by the order of `rows`."""
+        """Drop all rows except those selected by `which`, a mask in the order of `rows`."""
         kept = self.rows()[which]
         self._rows[: len(kept)] = kept
         self._filled = len(kept)
@@ -79,41 +79,42 @@ class Ring:
         self._filled = min(self._filled + len(new), self._size)
 
     def _grow(self, filled: int) -> None:
-        """Make room for so many rows."""
+        """Enlarge the array to at least `filled` rows."""
         while len(self._rows) < filled:
             more = np.empty_like(self._rows[: self._size - len(self._rows)])
             self._rows = np.concatenate((self._rows, more))
 
 
 class Window:
-    """The most recent `size` calls of one agent, or of a pool, and what is known of them.
+    """The most recent `size` calls of one agent, or of a pool, and statistics of them.
 
-    `testable`: look for changes. Not for a pool, whose mixture changes with the traffic.
+    `testable` enables tests of change. It is off for a pool, whose mixture changes with the
+    traffic.
     """
 
     def __init__(self, size: int, convergence: float, *, testable: bool) -> None:
         self._size, self._convergence, self._testable = size, convergence, testable
         self._ring = Ring(size, 5)
-        self._count = 0  # calls since it was opened
-        self._firsts = 0  # ever, first calls of their workflow
+        self._count = 0  # calls since the last detected change
+        self._firsts = 0  # calls in total that were the agent's first in their workflow
         self._checked: Floats | None = None  # the distributions at the last check, [2, QUANTILES]
         self.converged = False
-        self.distance: float | None = None  # at the last check, over the mean; None: no two yet
+        self.distance: float | None = None  # at the last check, over the mean; None before two
         self.checks = 0
         self.reopened = 0
-        self.is_due = False  # to be published
+        self.is_due = False  # due to be published
 
     def __len__(self) -> int:
         return len(self._ring)
 
     def rows(self) -> Floats:
-        """A copy, oldest first, [calls, columns]."""
+        """Return a copy, oldest first: [calls, columns]."""
         return self._ring.rows()
 
     def add(self, row: tuple[float, ...]) -> bool:
-        """Take in one call. Returns whether the agent has changed: then only calls since are kept.
+        """Add one call, and return whether a change was detected (older calls are then dropped).
 
-        A few µs amortised; some tenths of a millisecond at a check.
+        Takes a few µs amortised; some tenths of a millisecond at a check.
         """
         self._ring.append(row)
         self._count += 1
@@ -128,8 +129,10 @@ class Window:
         return False
 
     def restore(self, profile: AgentProfile) -> None:
-        """Begin with what was known before a restart, as a few calls like those, so that new ones
-        soon outweigh them. They are no part of a test of change."""
+        """Restore what was known before a restart as a few representative calls.
+
+        They are few, so that new calls soon outweigh them, and are left out of the tests of change.
+        """
         count = min(profile.samples, QUANTILES, self._size)
         tokens = profile.completion_tokens
         columns = (
@@ -158,10 +161,10 @@ class Window:
         self._checked = now
 
     def _forget_before_change(self) -> bool:
-        """Compare the newest calls with those before them, and drop those if they differ.
+        """Compare the newest calls with the calls before them; if they differ, drop the older ones.
 
-        Of each workflow only the first call counts: later ones depend on it, and the test needs
-        independent ones.
+        Only the agent's first call in each workflow counts: later calls depend on it, and the test
+        needs independent samples.
         """
         if self._firsts % _TESTED_AFTER:
             return False
@@ -174,7 +177,7 @@ class Window:
                 has_changed(older[:, column], newer[:, column], self._convergence)
                 for column in (REMAINING, CALL)
             ):
-                # A change is seen when about half of the newest come after it.
+                # A change is detected when about half of the newest calls come after it.
                 self._reopen(rows, firsts[-n // 2])
                 return True
         return False
@@ -189,10 +192,11 @@ class Window:
 
 
 def has_changed(older: Floats, newer: Floats, tolerance: float) -> bool:
-    """Two-sample Kolmogorov-Smirnov test, at `_CHANGE_P`; and the Wasserstein distance, over the
-    mean of the older ones, is more than `tolerance`: a change that matters, not only a certain one.
+    """Return whether two samples differ significantly and by more than the tolerance.
 
-    p <= 2 exp(-2 D² nm / (n + m)), the bound of Dvoretzky, Kiefer, Wolfowitz and Massart.
+    Two-sample Kolmogorov-Smirnov test at `_CHANGE_P`: p <= 2 exp(-2 D² nm / (n + m)), the bound of
+    Dvoretzky, Kiefer, Wolfowitz and Massart. In addition, the Wasserstein distance over the mean of
+    the older sample must exceed `tolerance`, so that the change matters.
     """
     n, m = len(older), len(newer)
     older, newer = np.sort(older), np.sort(newer)
@@ -204,10 +208,10 @@ def has_changed(older: Floats, newer: Floats, tolerance: float) -> bool:
 
 
 def kolmogorov_smirnov(older: Floats, newer: Floats) -> float:
-    """How far the shares of both, ascending, that are no more than a number differ at most.
+    """Return the maximum distance between the empirical distributions of two ascending samples.
 
-    From one of the newer to the next only the share of the older ones grows. So it is most at one
-    of the newer, with it or without it, and these are fewer.
+    Between two neighbouring newer values only the older sample's distribution grows. So the maximum
+    is at a newer value, on its left or right side, and only these (they are fewer) are evaluated.
     """
     sides: tuple[Literal["right", "left"], ...] = ("right", "left")
     return max(

@@ -1,4 +1,4 @@
-"""One user task, as far as it was seen, and what it teaches once it has ended."""
+"""A user task's workflow as observed, and the lessons it teaches once it has ended."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -17,22 +17,22 @@ from kairos.core.orchestrator.remaining import Remaining, remaining, remaining_o
 from kairos.core.orchestrator.spans import Span
 from kairos.core.workflow_tracker import WorkflowKey
 
-# An agent's key: a call of it was not learnt from.
+# A bare agent key: a call of this agent was censored.
 Lesson = CallSample | SeenJoin | AgentKey
 MAX_CALLS = 10_000  # of one workflow
-# What a remembered call takes, as measured: by itself, and for each hash and each name.
+# Measured memory of a stored call: base, per prefix hash and per name.
 _CALL_BYTES, _HASH_BYTES, _NAME_BYTES = 1_500, 44, 60
 
 
 def bytes_of(request: Request) -> int:
-    """Return how much memory a call takes that is remembered."""
+    """Return the memory that a stored call takes, in bytes."""
     parents = request.parent_ids
     names = _NAME_BYTES * len(parents) + sum(map(len, parents)) + len(request.model or "")
     return _CALL_BYTES + _HASH_BYTES * len(request.prefix) + names
 
 
 class OpenedWorkflow:
-    """One user task, as far as it was seen."""
+    """A user task's workflow as observed so far."""
 
     __slots__ = (
         "calls",
@@ -50,17 +50,17 @@ class OpenedWorkflow:
     def __init__(self, key: WorkflowKey, at: int) -> None:
         self.key = key
         self.calls: list[WorkflowCall] = []  # in order of arrival
-        self.held_bytes = 0  # that its calls take
+        self.held_bytes = 0  # memory of its calls
         self.left_out = 0  # calls beyond `MAX_CALLS`
         self.in_flight: set[str] = set()  # ids of its calls
         self.seen_at = at
         self.ended_at: int | None = None
-        self.cancelled = False  # what would have come is not known
-        self.idle = False  # it ended because nothing more was heard of it
+        self.cancelled = False  # if so, its remaining work is unknown
+        self.idle = False  # ended by silence
         self.is_whole = True  # seen from its start
 
     def add(self, call: WorkflowCall) -> int:
-        """Add a call, and return how many bytes it takes."""
+        """Add a call, and return the bytes it takes."""
         self.calls.append(call)
         size_bytes = bytes_of(call.row.request)
         self.held_bytes += size_bytes
@@ -68,15 +68,15 @@ class OpenedWorkflow:
 
     @property
     def app(self) -> AppKey:
-        """The app of its first call."""
+        """Return the app of its first call."""
         request = self.calls[0].row.request
         return agent_key(request)[:2]
 
     def graph(self, skew_us: int = 0, joins: LearntJoins | None = None) -> CallGraph:
-        """The call graph of the calls that have ended; O(n log n), built when it is asked for.
+        """Build the call graph of the ended calls, in O(n log n).
 
-        What arrived again under an id is the next attempt at that call, also where the client did
-        not count: clients that try again by themselves send the same headers.
+        A call that arrives again under the same id is the next attempt at it, even if the client
+        did not count attempts: clients that retry by themselves send the same headers.
         """
         known = joins.of(self.app) if joins is not None and self.calls else None
         graph = CallGraph(skew_us=skew_us, known=known)
@@ -91,11 +91,16 @@ class OpenedWorkflow:
     def _remaining(
         self, ids: Collection[str], skew_us: int, joins: LearntJoins | None
     ) -> tuple[Mapping[str, Remaining], list[SeenJoin]]:
-        """Return the remainders from each call on, and the sightings of calls that may be joins.
+        """Return the remaining work from each call on, and the sightings of possible joins.
 
-        Most workflows need no graph for that. `ids`: of all calls.
+        Most workflows are plain chains and need no graph.
+
+        Args:
+            ids: ids of all calls.
+            skew_us: maximum clock difference between hosts.
+            joins: the joins learnt so far.
         """
-        if len(ids) == len(self.calls):  # each was tried once
+        if len(ids) == len(self.calls):  # no call was retried
             found = remaining_of_chain([span_of(call.row) for call in self.calls])
             if found is not None:
                 return found, []
@@ -105,7 +110,11 @@ class OpenedWorkflow:
         return remaining(graph), [SeenJoin(self.app, each) for each in graph.sightings()]
 
     def standing(self, served_us: int) -> OpenWorkflow:
-        """As it is now, not ended. `served_us`: the execution latency of the calls that ended."""
+        """Return the workflow as it stands now, not ended.
+
+        Args:
+            served_us: execution latency of the ended calls.
+        """
         calls, running = self.calls, len(self.in_flight)
         if not running:
             return OpenWorkflow(served_us, [*calls], [])
@@ -118,15 +127,14 @@ class OpenedWorkflow:
         )
 
     def lessons(self, skew_us: int = 0, joins: LearntJoins | None = None) -> list[Lesson]:
-        """Return the lessons of the workflow, which has ended, with the joins that are known.
+        """Return what an ended workflow teaches, given the joins known so far.
 
-        Pure; O(n log n), 25 µs a call, or 6 where each call followed the one before.
-
-        Of a call that failed or was cancelled, and of those before it whose rest is therefore not
-        known, only whose they were: they are counted, and never learnt as short. So of all calls of
-        a workflow that was cancelled, and of one that ended without having been dispatched: whoever
-        performed it followed an order for an earlier call of its id. Of a workflow that was under
-        way when it was first seen, nothing: where its calls stood is not known.
+        Pure; O(n log n), 25 µs a call, or 6 µs in a plain chain. A call that failed or was
+        cancelled, and the calls before it, whose remaining work is therefore unknown, yield only
+        their agent's key: they are counted, and never learnt as short. The same holds for all calls
+        of a cancelled workflow, and for a call that ended without having been dispatched (it was
+        performed on an order for an earlier call with its id). A workflow that was already under
+        way when first seen yields nothing, since the position of its calls is unknown.
         """
         if not self.is_whole:
             return []
@@ -153,7 +161,7 @@ class OpenedWorkflow:
 
 
 def span_of(row: CallRow) -> Span:
-    """A call that ended, as the graph takes it."""
+    """Return an ended call as a span of the call graph."""
     request = row.request
     assert row.ended_at is not None
     began_at = row.dispatched_at if row.dispatched_at is not None else row.ended_at
