@@ -1,1 +1,1 @@
-"""Which request is served next."""
+"""Order in which requests are served."""

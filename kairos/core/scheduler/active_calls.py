@@ -1,4 +1,4 @@
-"""Calls in flight as estimates keep them, and those of one workflow together."""
+"""Calls in flight with their estimates, and grouped by workflow."""
 
 from kairos.core.model import Request
 from kairos.core.position import Position
@@ -6,12 +6,12 @@ from kairos.core.scheduler.declared_work import DeclaredWork
 
 
 class PendingCall:
-    """A request in flight, waiting or running, and what is expected of it."""
+    """A request in flight, waiting or running, with its estimates."""
 
     call_us: int = 0
     remaining_us: float = 0.0
-    epoch: int = -1  # of the knowledge that these two come from
-    features: tuple[float, ...] | None = None  # of the position; None: not asked for yet
+    epoch: int = -1  # epoch of the estimates that these two were computed in
+    features: tuple[float, ...] | None = None  # of the position; None: not computed yet
 
     def __init__(
         self,
@@ -21,16 +21,16 @@ class PendingCall:
     ) -> None:
         self.request = request
         self.position = position
-        self.plan = plan  # that its workflow follows
+        self.plan = plan  # the plan that its workflow follows
 
 
 class ActiveCalls:
-    """The calls of one workflow that are in flight at the same time."""
+    """Calls of one workflow that are in flight at the same time."""
 
     def __init__(self, plan: DeclaredWork | None) -> None:
-        self.plan = plan  # that was declared when the first of them came
+        self.plan = plan  # the plan declared when the first of them arrived
         self.standings: dict[str, PendingCall] = {}
-        self.calls_us = 0  # of all of them
-        self.longest: PendingCall | None = None  # of which most remains; None: to be found anew
-        self.open_us: float | None = None  # of its plan's calls that are to come; None: likewise
-        self.epoch = -1  # of the knowledge that these come from
+        self.calls_us = 0  # expected latency of all of them
+        self.longest: PendingCall | None = None  # with most remaining work; None: to be recomputed
+        self.open_us: float | None = None  # of the plan's future calls; None: to be recomputed
+        self.epoch = -1  # epoch of the estimates that these were computed in

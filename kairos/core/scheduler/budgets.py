@@ -1,13 +1,13 @@
-"""What a workflow may use at most: calls, tokens, time.
+"""Budget of a workflow: its maximum of calls, tokens and time.
 
-The operator's word is the most that any may; a call can ask for less, which then holds for its
-workflow. A call that would go beyond it is refused when it arrives; of tokens, what engines counted
-of the calls that have ended, and the prompts of those in flight, so answers under way may go beyond
-it, and are not cut off. When its time is up, a workflow's calls end wherever they are, as at a
-deadline: nobody is to wait for what comes after it.
+The operator sets the maximum for all workflows; a call can ask for less, which then applies to its
+workflow. A call that would exceed the budget is refused when it arrives. Tokens used are the tokens
+that engines reported for ended calls, plus the prompts of calls in flight; so answers under way may
+exceed the budget, and are not cut off. When a workflow's time is up, its calls are ended wherever
+they are, as at a deadline, since no result is expected any more.
 
-What was used is kept with the workflow's position, and goes with it: one that has ended, or that is
-forgotten as idle, begins anew.
+Usage is stored with the workflow's position and deleted with it: a workflow that has ended, or was
+forgotten as idle, starts again from zero.
 """
 
 from typing import Any
@@ -18,32 +18,36 @@ from kairos.core.scheduler.heap import LazyHeap
 from kairos.core.workflow_tracker import WorkflowKey, WorkflowTracker, workflow_key
 
 UNLIMITED = Budget()
-EndEntry = tuple[Any, ...]  # when its time is up, and the workflow's key
+EndEntry = tuple[Any, ...]  # when the workflow's time is up, and its key
 
 
 class Budgets:
-    """Of all workflows that are known. Costs next to nothing where there never was one."""
+    """Budgets of all known workflows. Costs next to nothing until one is set."""
 
     def __init__(self, positions: WorkflowTracker, most: Budget = UNLIMITED) -> None:
         self._positions = positions
         self._most = most
-        self._has_any = most != UNLIMITED  # so far: mostly there is nothing to look up
+        self._has_any = most != UNLIMITED  # whether any budget was set so far
         self._ends: LazyHeap[EndEntry] = LazyHeap(self._if_it_holds)
 
     @property
     def next_end_at(self) -> int | None:
-        """When the time of a workflow is up, if it is still known by then."""
+        """Return when the time of the next workflow is up; None if no time is limited."""
         entry = self._ends.top()
         return None if entry is None else entry[0]
 
     def check(self, request: Request, at: int) -> None:
-        """Raises BudgetExceeded: with the request, which arrives, its workflow would use more."""
+        """Check whether an arriving request stays within its workflow's budget.
+
+        Raises:
+            BudgetExceeded: the workflow would use more than its budget.
+        """
         if not self._has_any and request.budget is None:
             return
         workflow = workflow_key(request)
         used = self._positions.used(workflow)
         if used is not None and self._positions.is_idle(workflow, at):
-            used = None  # it begins anew
+            used = None  # an idle workflow starts again from zero
         asked = used.budget if used is not None else None
         budget = least(least(self._most, request.budget), asked)
         if budget == UNLIMITED:
@@ -61,7 +65,7 @@ class Budgets:
                 raise BudgetExceeded("time", f"began {ran_us // SECOND} s ago")
 
     def arrived(self, request: Request) -> None:
-        """The positions know it by now."""
+        """Track the budget of an admitted request, whose workflow has a position by now."""
         self._has_any |= request.budget is not None
         if not self._has_any:
             return
@@ -74,7 +78,7 @@ class Budgets:
             self._ends.push((ends_at, workflow), len(self._positions))
 
     def take_ended(self, at: int) -> list[WorkflowKey]:
-        """The workflows whose time is up since it was last asked."""
+        """Return the workflows whose time has run out since the last call."""
         found = []
         while (entry := self._ends.top()) is not None and entry[0] <= at:
             self._ends.pop()

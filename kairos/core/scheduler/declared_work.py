@@ -1,9 +1,10 @@
-"""What workflows of a declared plan still need: from its graph, not from how others went.
+"""Remaining work of workflows with a declared plan, from its graph instead of from history.
 
-What is left of a workflow is the calls that its plan still has, each as long as calls of that agent
-were. An operator is over once a call has come of what follows it: so a branch that was not taken
-does not count. How often operators of loops, maps and branches are called is as the plan says;
-where it says nothing, as in the workflows of the plan that have ended.
+The remaining work of a workflow is the plan's calls that have not come yet, each as long as the
+agent's calls usually take. An operator counts as finished once a call of an operator that follows
+it has arrived: so a branch that was not taken does not count. The number of calls of operators in
+loops, maps and branches is taken from the plan; where the plan gives none, from ended workflows of
+the same plan.
 """
 
 from collections import Counter
@@ -16,9 +17,9 @@ from kairos.core.learnt import AgentProfile
 from kairos.core.model import EXPECTED_COMPLETION_TOKENS
 from kairos.core.shared_lru import SharedLru
 
-MOST_OPERATORS = 50_000  # of all plans
-_PLAN = 4  # a plan takes as much memory as so many operators, beside its own: some 2 KB
-# Until anything is learnt, work is told from tokens; only its proportions matter then.
+MOST_OPERATORS = 50_000  # of all plans together
+_PLAN = 4  # fixed memory of a plan, in operators: some 2 KB
+# Until anything is learnt, work is estimated from tokens; only its proportions matter then.
 _US_PER_COMPLETION_TOKEN = 20_000
 _US_PER_PROMPT_TOKEN = 200
 
@@ -26,25 +27,29 @@ Visits = Mapping[str | None, int]
 
 
 def untaught_us(prompt_tokens: float, completion_tokens: float) -> float:
-    """Of a call of which nothing is learnt."""
+    """Return the assumed latency of a call whose agent nothing is known about."""
     return completion_tokens * _US_PER_COMPLETION_TOKEN + prompt_tokens * _US_PER_PROMPT_TOKEN
 
 
 class DeclaredWork:
-    """One plan. Latencies in µs. `price` comes before what is asked in an epoch. In it what counts
-    is what was learnt before it began, whoever asks when: decisions must not depend on that."""
+    """Work estimates for one plan, with latencies in µs.
+
+    Call `price` before any query in an epoch. Within an epoch only what was learnt before it began
+    is used, even by later queries, since decisions must not depend on when estimates are read.
+    """
 
     def __init__(self, declared: PlanDeclared) -> None:
         self.declared = declared
         operators = self._operators = declared.plan.operators
         self._place: dict[str | None, int] = {each.agent: n for n, each in enumerate(operators)}
-        self._over = _over(operators)  # by operator: which others are, as bits, once it is called
+        # By operator: a bit mask of the operators that are finished once it is called.
+        self._over = _over(operators)
         self._parts: dict[int, list[int]] = {}
         for place, each in enumerate(operators):
             self._parts.setdefault(each.part, []).append(place)
-        self._made: Counter[str] = Counter()  # calls, in workflows that ended in earlier epochs
-        self._ended: Counter[int] = Counter()  # such workflows, by part
-        # The same of the latest epoch in which some ended.
+        self._made: Counter[str] = Counter()  # calls of workflows that ended in earlier epochs
+        self._ended: Counter[int] = Counter()  # number of these workflows, by part of the plan
+        # The same for the latest epoch in which workflows ended.
         self._lately_made: Counter[str] = Counter()
         self._lately_ended: Counter[int] = Counter()
         self._lately_epoch = -1
@@ -60,7 +65,12 @@ class DeclaredWork:
         return agent in self._place
 
     def price(self, epoch: int, profiles: Mapping[AgentKey, AgentProfile]) -> None:
-        """`profiles`: what was learnt, of all agents."""
+        """Compute the latencies of calls and paths for an epoch; a no-op if done already.
+
+        Args:
+            epoch: the epoch.
+            profiles: profiles of all agents.
+        """
         if epoch == self._epoch:
             return
         self._epoch = epoch
@@ -74,14 +84,19 @@ class DeclaredWork:
         self._after_us = self._paths()
 
     def after_us(self, agent: str | None) -> float:
-        """The longest path of what follows a call of the agent: what its workflow still waits for
-        once it has ended. Calls of one operator count once, and less where it may not be called."""
+        """Return the longest path of operators that follow the agent: the wait after its call ends.
+
+        Each operator counts as one call, and as less if it may not be called at all.
+        """
         place = self._place.get(agent)
         return 0.0 if place is None else self._after_us[place]
 
     def open_us(self, visits: Visits) -> float:
-        """Of the calls that have not come yet. `visits`: those that have, by agent; of a workflow
-        that was forgotten, none. O(operators)."""
+        """Return the expected latency of the calls that have not come yet. O(operators).
+
+        Args:
+            visits: number of calls so far, by agent; empty for a workflow that was forgotten.
+        """
         over, part = 0, 0
         for agent in visits:
             place = self._place.get(agent)
@@ -97,7 +112,7 @@ class DeclaredWork:
         return total
 
     def ended(self, visits: Visits, epoch: int) -> None:
-        """A workflow has, which made these calls."""
+        """Learn the number of calls from a workflow that ended."""
         made = {agent: n for agent, n in visits.items() if agent is not None and agent in self}
         if made:
             self._settle(epoch)
@@ -112,7 +127,7 @@ class DeclaredWork:
             self._lately_made, self._lately_ended = Counter(), Counter()
 
     def _expected(self, operator: PlannedOperator) -> float:
-        """Calls in a workflow."""
+        """Return the expected number of the operator's calls in a workflow."""
         if operator.calls is not None:
             return operator.calls
         ended = self._ended[operator.part]
@@ -128,8 +143,11 @@ class DeclaredWork:
 
 
 class DeclaredPlans:
-    """Those of all tenants' apps. Bounded: of the tenant that has most operators the plan that was
-    used longest ago is forgotten, and its app's workflows are told by what was learnt."""
+    """Declared plans of all tenants' apps.
+
+    Bounded: the tenant with most operators loses its least recently used plan. Workflows of that
+    app are then estimated from what was learnt.
+    """
 
     def __init__(self) -> None:
         self._plans: SharedLru[tuple[str, str], DeclaredWork] = SharedLru(MOST_OPERATORS)
@@ -138,10 +156,10 @@ class DeclaredPlans:
         return len(self._plans)
 
     def declare(self, event: PlanDeclared) -> None:
-        """It holds for workflows that have no call in flight. Said again, it changes nothing.
+        """Set the plan of an app, for workflows without calls in flight; idempotent.
 
         Raises:
-            InvalidRequest: it cannot be; the plan before stays.
+            InvalidRequest: the plan is invalid; the previous plan stays.
         """
         check_plan(event.plan)
         key = event.tenant, event.app
@@ -151,7 +169,7 @@ class DeclaredPlans:
             self._plans.put(event.tenant, key, work, len(work) + _PLAN)
 
     def of(self, tenant: str, app: str | None, agent: str | None) -> DeclaredWork | None:
-        """The plan of the app, if it has one and the agent is of it."""
+        """Return the plan of the app, or None if it has none or the agent is not in it."""
         key = tenant, app or ""
         work = self._plans.get(key)
         if work is None or agent not in work:
@@ -160,15 +178,17 @@ class DeclaredPlans:
         return work
 
     def ended(self, tenant: str, app: str | None, visits: Visits, epoch: int) -> None:
-        """A workflow of the app has, which made these calls."""
+        """Learn the number of calls from an ended workflow of the app."""
         work = self._plans.get((tenant, app or ""))
         if work is not None:
             work.ended(visits, epoch)
 
 
 def _over(operators: Sequence[PlannedOperator]) -> list[int]:
-    """All that an operator follows, directly or not, without those that repeat with it: these are
-    called again."""
+    """Return per operator a bit mask of all its direct and indirect predecessors.
+
+    Predecessors that repeat together with it are left out: they are called again.
+    """
     before: list[int] = []
     together: dict[int, int] = {}
     for place, each in enumerate(operators):
@@ -185,8 +205,11 @@ def _over(operators: Sequence[PlannedOperator]) -> list[int]:
 
 
 def _call_us(operators: Sequence[PlannedOperator], known: Sequence[float | None]) -> list[float]:
-    """As learnt; else as its tokens say, in the proportion that they have to what was learnt of
-    others; else as the others are in the mean."""
+    """Return the latency of a call of each operator.
+
+    The learnt mean if there is one; else the estimate from tokens, scaled by the ratio of learnt to
+    estimated latencies of the other operators; else the mean of the other operators.
+    """
     told = [_told_us(each) for each in operators]
     both = [(us, by) for us, by in zip(known, told, strict=True) if us and by]
     scale = sum((us for us, _ in both), 0.0) / sum((by for _, by in both), 0.0) if both else 1.0

@@ -1,31 +1,36 @@
-"""How quickly a queue drains while anything waits in it: ours.
+"""Rate at which a queue drains while it is not empty. Not in the paper.
 
-Time in which nothing waits says nothing of how quickly more could leave, so it is left out, and so
-is what leaves at the instant at which the first came.
+Time in which the queue is empty says nothing about the possible rate, so it is left out. So are
+departures at the very instant at which the first request arrived.
 """
 
 from collections import deque
 
-_DEPARTURES = 64  # by which it is told
-_ENOUGH = 32
+_DEPARTURES = 64  # latest departures used to estimate the rate
+_ENOUGH = 32  # departures needed to refuse requests on this estimate
 
 
 class DrainRate:
-    """Of one queue. Requests leave it for an instance, or because nobody waits for them."""
+    """Drain rate of one queue. Requests leave it for an instance, or because they are cancelled."""
 
     def __init__(self) -> None:
-        self._since: int | None = None  # something waits; None: nothing does
-        self._before_us = 0  # for which something waited, until `_since`
-        self._left_us: deque[int] = deque(maxlen=_DEPARTURES)  # when, on that clock
+        self._since: int | None = None  # when the queue became non-empty; None: it is empty
+        self._before_us = 0  # total time it was non-empty, before `_since`
+        self._left_us: deque[int] = deque(maxlen=_DEPARTURES)  # departures, on that clock
 
     def waits(self, at: int) -> None:
-        """Something waits, perhaps beside others."""
+        """Record that a request waits, whether or not others do."""
         if self._since is None:
             self._since = at
 
     def left(self, at: int, *, is_empty: bool, counts: bool = True) -> None:
-        """One that waited left; `is_empty`: it was the last. `counts`: not so where it was turned
-        away because another came."""
+        """Record a departure.
+
+        Args:
+            at: time of the departure.
+            is_empty: whether the queue is empty now.
+            counts: whether it counts for the rate; False for a request evicted by a newcomer.
+        """
         assert self._since is not None
         if counts and at > self._since:
             self._left_us.append(self._before_us + at - self._since)
@@ -34,17 +39,19 @@ class DrainRate:
             self._since = None
 
     def forget(self) -> None:
-        """It is not as it was."""
+        """Forget the rate, because conditions have changed."""
         self._left_us.clear()
 
     @property
     def is_known(self) -> bool:
-        """So well that a request may be refused by it."""
+        """Return whether enough departures are known to refuse requests on this estimate."""
         return len(self._left_us) >= _ENOUGH
 
     def each_us(self, at: int) -> float | None:
-        """From one departure to the next, on average of the latest and of the time since the last,
-        which tells of a queue that is stuck; None: too few are known."""
+        """Return the mean time between departures; None if too few are known.
+
+        The time since the last departure counts too, so that a stuck queue shows.
+        """
         if len(self._left_us) < 2:
             return None
         now_us = self._before_us + (at - self._since if self._since is not None else 0)

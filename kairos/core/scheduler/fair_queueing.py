@@ -1,22 +1,22 @@
-"""Which tenant's turn it is: start-time fair queueing with depth, SFQ(D).
+"""Fair sharing among tenants: start-time fair queueing with depth, SFQ(D).
 
-A tenant's start tag is the service that its calls have had, over its weight. Of the tenants that
-wait, the one with the lowest tag goes first, so while several wait each gets service in proportion
-to its weight, however many calls it sends. Where the first tenant has nothing that fits, the next
-one goes, of the first nine: so no room stays empty. The first is overdue after a while, as
-within a tenant (`guard.py`). A tenant may weigh its apps against each other, by the same rule.
+A tenant's start tag is the service that its calls have received, divided by its weight. Among
+waiting tenants the one with the lowest tag is served first. So while several wait, each gets
+service in proportion to its weight, however many calls it sends. If the first tenant has no call
+that fits, the next one is served, up to the ninth, so that no capacity stays idle. The first
+becomes overdue after a while, as within a tenant (`guard.py`). A tenant may weigh its apps against
+each other by the same rule.
 
-A call is charged for what it is expected to cost when it goes, and the tag is put right when it
-ends (`core/dispatcher/service_cost.py`). Who comes back begins at the virtual time: nothing is
-saved up by waiting for nothing. While two tenants wait and any of their calls would fit, their
-tags differ by no more than the cost of a call of each over its weight, and by how wrong the
-charges were for calls that run now.
+A call is charged its expected cost when it is dispatched, and the tag is corrected when it ends
+(`core/dispatcher/service_cost.py`). A tenant that returns starts at the virtual time: idle time
+earns no credit. While two tenants wait and any of their calls would fit, their tags differ by at
+most the cost of one call of each over its weight, plus the error of the charges for running calls.
 
 Goyal, Vin and Cheng, "Start-time fair queueing", SIGCOMM 1996; with several calls in service at
 once: Jin, Chase and Kaur, "Interposed proportional sharing for a storage service utility",
-SIGMETRICS 2004; that what is charged is put right later: Sheng et al., "Fairness in serving large
-language models", OSDI 2024. Ours: the virtual time is the lowest tag among those that wait and the
-one that goes, because the one that goes need not have the lowest tag.
+SIGMETRICS 2004; correction of charges: Sheng et al., "Fairness in serving large language models",
+OSDI 2024. Not in these papers: the virtual time is the lowest tag among the waiting tenants and the
+one served, because the one served need not have the lowest tag.
 """
 
 import heapq
@@ -27,41 +27,41 @@ from typing import ClassVar
 from kairos.core.entitlements import CLASSES, STANDARD, Goes, ServiceClass, TenantWeight
 from kairos.core.model import Request
 
-_REMEMBERED = 1_024  # names that need not wait; beyond, those are forgotten that nothing follows of
+_REMEMBERED = 1_024  # beyond this many names, idle ones whose tags have no effect are dropped
 
-# Level of the class of service, tenant, class; app, where the tenant weighs its apps.
+# Level of the class of service, tenant, class; app, if the tenant weighs its apps.
 Share = tuple[int, str, str, str | None]
 LEVELS: Mapping[Goes, int] = MappingProxyType({"first": -1, "share": 0, "spare": 1})
 _SHARED, SPARE = LEVELS["share"], LEVELS["spare"]
 
 
 class StartTags:
-    """Of tenants, or of one tenant's apps, by name."""
+    """Start tags by name, of tenants, of a tenant's classes or of its apps."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
-        self._tags: dict[str, float] = {}  # µs of an instance, over the weight
-        self._waiting: dict[str, int] = {}  # queues of theirs in which anything waits
+        self._tags: dict[str, float] = {}  # instance time in µs, over the weight
+        self._waiting: dict[str, int] = {}  # number of non-empty queues, by name
         self.virtual_time = 0.0
 
     def tag(self, name: str) -> float:
         return self._tags.get(name, self.virtual_time)
 
     def weighed(self, name: str, cost_us: float) -> float:
-        """By how much such a cost moves its tag."""
+        """Return by how much a cost moves the tag of `name`."""
         return cost_us / self._weights.get(name, 1.0)
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Return the number of names with waiting calls."""
         return len(self._waiting)
 
     def queues(self, name: str) -> int:
-        """In how many something of it waits."""
+        """Return the number of non-empty queues of `name`."""
         return self._waiting.get(name, 0)
 
     def came(self, name: str) -> None:
-        """In another queue something of it waits."""
+        """Record that one more queue of `name` became non-empty."""
         waiting = self._waiting.get(name, 0)
         self._waiting[name] = waiting + 1
         if not waiting:
@@ -72,13 +72,13 @@ class StartTags:
                 self._forget_some()
 
     def left(self, name: str) -> None:
-        """In one queue nothing of it waits any more."""
+        """Record that a queue of `name` became empty."""
         waiting = self._waiting.pop(name) - 1
         if waiting:
             self._waiting[name] = waiting
 
     def charge(self, name: str, cost_us: float) -> None:
-        """One of its calls goes, which waited."""
+        """Charge `name` for a waiting call that is dispatched."""
         tags, waiting = self._tags, self._waiting
         tag = tags[name]
         lowest = tag if len(waiting) == 1 else min(tags[each] for each in waiting)
@@ -87,34 +87,41 @@ class StartTags:
         tags[name] = tag + self.weighed(name, cost_us)
 
     def correct(self, name: str, more_us: float) -> None:
-        """What it was charged was so much too little."""
+        """Correct the tag of `name`, which was charged `more_us` too little."""
         if name in self._tags:
             self._tags[name] += self.weighed(name, more_us)
 
     def go_on_from(self, before: "StartTags") -> None:
-        """What they had until now counts; who was not known begins at the virtual time."""
+        """Take over the tags used before; unknown names start at the virtual time."""
         now = self.virtual_time = before.virtual_time
         self._tags = dict.fromkeys(self._waiting, now) | before._tags
 
     def _forget_some(self) -> None:
-        """Who comes back begins at the virtual time, so nothing is lost of who is below that."""
+        """Forget idle names with tags below the virtual time, at which they would start anyway."""
         waiting, now = self._waiting, self.virtual_time
         self._tags = {n: tag for n, tag in self._tags.items() if tag > now or n in waiting}
 
 
 class FairQueueing:
-    """Of all tenants; whoever is not named has a weight of 1. Each level of classes has tags of its
-    own, so what is spare counts against nobody's share."""
+    """Fair sharing among all tenants; a tenant without a configured weight has weight 1.
+
+    Each level of classes has its own tags, so best-effort calls count against no tenant's share.
+    """
 
     ALL: ClassVar[Share] = _SHARED, "", STANDARD, None
-    """That of all calls, where nothing is shared out."""
+    """The share of all calls if fair sharing is off."""
 
     def __init__(
         self,
         weights: Mapping[str, TenantWeight] | None,
         classes: Mapping[str, ServiceClass] = CLASSES,
     ) -> None:
-        """Weights are above 0. None: all calls are of one share."""
+        """Set up the tags.
+
+        Args:
+            weights: tenants' weights, above 0; None: no fair sharing, all calls have one share.
+            classes: classes of service by name.
+        """
         self._is_fair = weights is not None
         self._weights = weights or {}
         self._weighing_apps = {name for name, each in self._weights.items() if each.apps}
@@ -124,12 +131,16 @@ class FairQueueing:
         tenants = {name: each.weight for name, each in self._weights.items()}
         self.tenants = {level: StartTags(tenants) for level in LEVELS.values()}
         self._first_class: dict[tuple[int, str], str] = {}  # by level and tenant
-        self._classes: dict[tuple[int, str], StartTags] = {}  # of those that have had several
-        self._apps: dict[tuple[int, str, str], StartTags] = {}  # by class as well
+        # Tags of classes, for tenants that have used more than one; by level and tenant.
+        self._classes: dict[tuple[int, str], StartTags] = {}
+        self._apps: dict[tuple[int, str, str], StartTags] = {}  # by level, tenant and class
         self._found: dict[Share, list[tuple[StartTags, str]]] = {}
 
     def follow(self, before: "FairQueueing") -> None:
-        """Other weights and classes held until now. Nothing waits here yet."""
+        """Prepare to replace `before`, which has other weights and classes.
+
+        The queues of this one are still empty.
+        """
         self._first_class = before._first_class.copy()
         self._classes = {key: StartTags(self._class_weights) for key in before._classes}
         self._apps = {
@@ -139,7 +150,10 @@ class FairQueueing:
         }
 
     def go_on_from(self, before: "FairQueueing") -> None:
-        """Where it `follow`ed that, and all that waits has come: what was served counts."""
+        """Take over the service counted by `before`, once all waiting calls are queued again.
+
+        Call `follow` first.
+        """
         for level, tags in self.tenants.items():
             tags.go_on_from(before.tenants[level])
         for key, tags in before._classes.items():
@@ -149,26 +163,26 @@ class FairQueueing:
                 self._apps[name].go_on_from(tags)
 
     def share_of(self, request: Request) -> Share:
-        """What it waits in, and is charged to."""
+        """Return the share in which a request waits and to which it is charged."""
         if not self._is_fair:
             return self.ALL
         tenant, name = request.tenant, request.service_class
         level = self._levels.get(name)
-        if level is None:  # of a log that other settings wrote
+        if level is None:  # from a log written with other settings
             level, name = _SHARED, STANDARD
         app = (request.app or "") if tenant in self._weighing_apps else None
         return level, tenant, name, app
 
     def is_spare(self, service_class: str) -> bool:
-        """Whether calls of this class go once nothing else fits."""
+        """Return whether the class is best-effort: dispatched only if nothing else fits."""
         return self._is_fair and self._levels.get(service_class) == SPARE
 
     def max_wait_us(self, share: Share) -> int | None:
-        """The longest wait of its class; None: as for all."""
+        """Return the maximum wait of its class; None: the default applies."""
         return self._max_waits_us.get(share[2])
 
     def tags(self, share: Share) -> list[tuple[StartTags, str]]:
-        """From the tenant down: of its classes, and then its apps, where there are several."""
+        """Return the tags of a share: tenant's, then class's and app's if there are several."""
         known = self._found.get(share)
         if known is not None:
             return known
@@ -187,7 +201,7 @@ class FairQueueing:
         return found
 
     def _classes_of(self, level: int, tenant: str, name: str) -> StartTags | None:
-        """None, as long as it has had calls of one class alone."""
+        """Return the tags of the tenant's classes; None while it has used only one class."""
         key = level, tenant
         if self._first_class.setdefault(key, name) != name and key not in self._classes:
             classes = self._classes[key] = StartTags(self._class_weights)
@@ -197,18 +211,17 @@ class FairQueueing:
         return self._classes.get(key)
 
     def came(self, share: Share) -> None:
-        """In another queue something of it waits."""
+        """Record that one more queue of the share became non-empty."""
         for tags, name in self.tags(share):
             tags.came(name)
 
     def left(self, share: Share) -> None:
-        """In one queue nothing of it waits any more."""
+        """Record that a queue of the share became empty."""
         for tags, name in self.tags(share):
             tags.left(name)
 
     def order(self, shares: Iterable[Share], at_most: int) -> list[Share]:
-        """Of these, which wait, so many whose turn it is first; of equal ones, who is named
-        first."""
+        """Return the first `at_most` of these waiting shares in service order; ties by position."""
         of_tenants: dict[tuple[int, str], list[Share]] = {}
         for share in shares:
             of_tenants.setdefault((share[0], share[1]), []).append(share)
@@ -224,7 +237,7 @@ class FairQueueing:
         return found[:at_most]
 
     def _turn_within(self, shares: Sequence[Share]) -> Callable[[Share], tuple[float, ...]]:
-        """Their tenant: by class, and then by app."""
+        """Return the sort key of shares of one tenant: by class, then by app."""
         classes = {name: place for place, (_, _, name, _) in reversed([*enumerate(shares)])}
 
         def turn(share: Share) -> tuple[float, ...]:
@@ -238,6 +251,6 @@ class FairQueueing:
             tags.charge(name, cost_us)
 
     def correct(self, request: Request, more_us: float) -> None:
-        """What it was charged was so much too little."""
+        """Correct the tags of the request's share, which was charged `more_us` too little."""
         for tags, name in self.tags(self.share_of(request)):
             tags.correct(name, more_us)

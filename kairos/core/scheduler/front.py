@@ -1,5 +1,8 @@
-"""The first few entries of a heap, kept out of it while they stay the first: those that wait before
-a full pool are looked at after each fact. Ours."""
+"""The first few entries of a heap, stored outside of it while they stay first. Not in the paper.
+
+Requests that wait at the head of the queue of a full pool are checked after each fact, so reading
+them must be cheap.
+"""
 
 from bisect import insort
 from collections.abc import Callable, Mapping
@@ -11,17 +14,23 @@ from kairos.core.scheduler.waiting import KeyEntry, WaitingRequest
 
 
 class Front(Generic[Entry]):
-    """At most `most` entries, in order. Where they are, they are not in the heap."""
+    """Up to `most` first entries, in order. While they are here, they are not in the heap."""
 
     def __init__(
         self, heap: LazyHeap[Entry], renew: Callable[[Entry], Entry | None], most: int
     ) -> None:
-        """`renew`: that of the heap."""
+        """Create an empty front of a heap.
+
+        Args:
+            heap: the heap.
+            renew: the heap's `renew`.
+            most: maximum number of entries stored here.
+        """
         self._heap, self._renew, self._most = heap, renew, most
         self._entries: list[Entry] = []
 
     def entries(self, count: int) -> list[Entry]:
-        """The first of all that are alive: so many, if there are as many."""
+        """Return the first `count` live entries, or fewer if there are not that many."""
         entries, heap = self._entries, self._heap
         if entries:
             entries = self._entries = self._up_to_date()
@@ -35,18 +44,18 @@ class Front(Generic[Entry]):
         return entries[:count]
 
     def clear(self) -> None:
-        """None of the entries is alive, nor any in the heap."""
+        """Drop all entries, in the heap too, because all are dead."""
         self._entries = []
         self._heap.clear()
 
     def put_back(self) -> None:
-        """All of them."""
+        """Return all entries to the heap."""
         for entry in self._entries:
             self._heap.put_back(entry)
         self._entries = []
 
     def _up_to_date(self) -> list[Entry]:
-        """Those that are alive and have not changed; what has goes back to the heap."""
+        """Return the live, unchanged entries; changed ones are returned to the heap."""
         kept = []
         for entry in self._entries:
             renewed = self._renew(entry)
@@ -58,8 +67,11 @@ class Front(Generic[Entry]):
 
 
 class FirstFew:
-    """The requests of the first few entries. While these stay, so do the very lists: what is known
-    of their requests need not be looked for again."""
+    """Requests of the first few entries.
+
+    While the entries stay the same, the identical list objects are returned, so callers can cache
+    what they know about them.
+    """
 
     def __init__(self) -> None:
         self._entries: list[KeyEntry] = []
@@ -74,5 +86,5 @@ class FirstFew:
         return self._requests
 
     def behind(self, count: int) -> list[Request]:
-        """Those behind so many of them."""
+        """Return the requests behind the first `count`."""
         return self._behind_first if count == 1 else self._requests[count:]

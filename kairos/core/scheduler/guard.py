@@ -1,24 +1,24 @@
-"""The starvation guard: a bound on the wait of a workflow, for the work that it has.
+"""Starvation guard: bounds a workflow's waiting time in relation to its work.
 
 Not in the papers.
 
-A workflow waits while any of its calls does. Once it has waited for `PATIENCE` times its own work,
-as estimated by now, and `GRACE_US` on top, its calls that wait are overdue. The workflow ages, not
-the call: a hundred calls at once age no faster than one, and more work has to wait for longer.
+A workflow waits while any of its calls waits. Once it has waited for `PATIENCE` times its own work,
+as currently estimated, plus `GRACE_US`, its waiting calls are overdue. The workflow ages, not the
+call: a hundred calls at once age no faster than one, and more work has to wait longer.
 
-The overdue call that became so first goes before all others, but such calls take no more than
-`SHARE` of the work that the queue sends: after each of them the policy's calls go until they have
-had the rest. Hence a call that is overdue goes after
+The call that became overdue first is dispatched before all others, but overdue calls get at most
+`SHARE` of the work that the queue dispatches: after each of them, calls in policy order are
+dispatched until they have had the rest. Hence an overdue call is dispatched after at most
 
     (work of the calls overdue before it) / `SHARE` + (1 / `SHARE` + 1) times the largest call
 
-at the latest, whatever the policy prefers, whatever arrives, and however wrong the estimates were.
-`tests/property/test_guard.py` holds the guard to that. Under lasting overload, where in the end
-every long workflow is overdue, the policy still orders three quarters of the work.
+under any policy, any arrivals, and any error of the estimates. `tests/property/test_guard.py`
+checks this bound. Under lasting overload, when eventually every long workflow is overdue, the
+policy still orders three quarters of the work.
 
-A call that may be overdue is looked at when it would be, by the estimate of then. If that has
-grown, the next look is after another `_PART` of its wait at the earliest: a call is looked at a
-number of times that is logarithmic in its wait, and is overdue at most that much later.
+Each call is checked when it would become overdue, by the estimate at that time. If the estimate has
+grown, the next check follows after at least another `_PART` of its wait. So the number of checks of
+a call is logarithmic in its wait, and it becomes overdue late by at most that part.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,47 +35,53 @@ PATIENCE = 0.1  # times the workflow's work
 GRACE_US = 10 * SECOND
 SHARE = 0.25  # of the work that a queue sends
 _PART = 0.125
-_LATEST_US = 1 << 60  # after now: never
+_LATEST_US = 1 << 60  # maximum delay of a check: in effect never
 
 
 class Guard(Protocol):
-    """Says which calls of one queue are overdue. Everything is O(log n) amortised."""
+    """Decides which calls of one queue are overdue. Every operation is O(log n) amortised."""
 
     def came(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
-        """Note a call that waits from now on; `patience_us`: the most that the policy lets it."""
+        """Record a call that starts to wait.
+
+        Args:
+            waiting: the call.
+            at: current time.
+            patience_us: maximum wait set by the policy; None: no such limit.
+        """
 
     def came_back(self, waiting: WaitingRequest) -> None:
-        """Note a call that an instance gave back: it goes before all others, by its number."""
+        """Record a call returned by an instance: it precedes all others, in order of its number."""
 
     def note_time(self, at: int) -> None:
         """Mark the calls that are overdue by now."""
 
     def first(self) -> Request | None:
-        """Return the overdue call that goes before all others now."""
+        """Return the overdue call to dispatch before all others now, if any."""
 
     def in_turn(
         self, overdue: Iterable[WaitingRequest], all_by_policy: Iterable[WaitingRequest]
     ) -> Iterator[tuple[WaitingRequest, bool]]:
-        """Merge the overdue calls in their order and all in the policy's as they would leave now.
+        """Merge overdue calls and all calls in policy order, as they would be dispatched now.
 
-        With each: whether it goes because it is overdue.
+        Yields each call with whether it is dispatched because it is overdue.
         """
 
     def sent(self, waiting: WaitingRequest, *, first: bool) -> None:
-        """Note a call that leaves for an instance; `first`: because it was overdue."""
+        """Record a dispatched call. `first`: it was dispatched because it was overdue."""
 
     def clear(self) -> None:
-        """Forget everything: nothing waits."""
+        """Forget everything, because the queue is empty."""
 
 
 MakeGuard = Callable[[WorkEstimates, Mapping[str, WaitingRequest]], Guard]
 
 
 class OverdueCalls:
-    """The overdue calls of one queue, in their order: what every guard keeps."""
+    """Overdue calls of one queue, in order; shared by all guards."""
 
     def __init__(self, waiting: Mapping[str, WaitingRequest]) -> None:
-        """Keep calls of a queue, of which `waiting` has all by id."""
+        """Create an empty set for a queue whose calls are in `waiting`, by id."""
         self._waiting = waiting
         self._by_number: LazyHeap[NumberEntry] = LazyHeap(self._if_here)
 
@@ -83,7 +89,7 @@ class OverdueCalls:
         return len(self._by_number)
 
     def add(self, waiting: WaitingRequest, number: int) -> None:
-        """Make a call overdue; lower numbers go first."""
+        """Make a call overdue; lower numbers are dispatched first."""
         waiting.overdue_at = number
         self._by_number.push((number, waiting.seq, waiting.request.id), len(self._waiting))
 
@@ -95,8 +101,8 @@ class OverdueCalls:
         self._by_number.clear()
 
     def if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
-        """Return the entry of another heap while its call waits and is not overdue."""
-        waiting = self._waiting.get(entry[2])  # it may have left and come back
+        """Return the entry of another heap while its call waits and is not overdue, else None."""
+        waiting = self._waiting.get(entry[2])  # perhaps a later visit of the same call
         is_meant = waiting is not None and waiting.seq == entry[1] and waiting.overdue_at is None
         return entry if is_meant else None
 
@@ -107,7 +113,7 @@ class OverdueCalls:
 
 
 class PatienceGuard:
-    """The guard of this module."""
+    """Default guard, as described in this module."""
 
     def __init__(
         self,
@@ -117,17 +123,24 @@ class PatienceGuard:
         grace_us: int | None = None,
         share: float | None = None,
     ) -> None:
-        """Guard one queue, of which `waiting` has the calls by id.
+        """Guard one queue.
 
-        The rest is as the module has it by default. With infinite `patience` a call is overdue only
-        where the policy says so.
+        The remaining arguments default to the module's constants. With infinite `patience` a call
+        is overdue only if the policy's own limit says so.
+
+        Args:
+            estimates: estimates of work.
+            waiting: the queue's calls by id.
+            patience: see `PATIENCE`.
+            grace_us: see `GRACE_US`.
+            share: see `SHARE`.
         """
         self._estimates, self._waiting = estimates, waiting
         self._patience = PATIENCE if patience is None else patience
         self._grace_us = GRACE_US if grace_us is None else grace_us
         self._share = SHARE if share is None else share
         self._owed_us = 0.0
-        self._overdue = OverdueCalls(waiting)  # by when they became so
+        self._overdue = OverdueCalls(waiting)  # ordered by when they became overdue
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._overdue.if_not_overdue)
 
     def came(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
@@ -136,7 +149,7 @@ class PatienceGuard:
             waiting.impatient_at = at + patience_us
             left_us = min(left_us, patience_us)
         if left_us < inf:
-            # Not before now: those that are overdue already go before it.
+            # Due now at the earliest: calls that are already overdue precede it.
             self._look_at(waiting, at, left_us)
 
     def came_back(self, waiting: WaitingRequest) -> None:
@@ -192,7 +205,7 @@ class PatienceGuard:
         return waiting.is_bounced or owed_us <= 0
 
     def _owed_after(self, waiting: WaitingRequest, owed_us: float, *, first: bool) -> float:
-        """Return the work that the policy's calls get before the next overdue one goes first."""
+        """Return the work that policy-ordered calls are owed before the next overdue call."""
         if waiting.is_bounced:
             return owed_us
         if first:
@@ -204,12 +217,12 @@ class PatienceGuard:
         self._by_due_at.push((due_at, waiting.seq, waiting.request.id), len(self._waiting))
 
     def _left_us(self, request: Request, at: int) -> float:
-        """Return for how much longer its workflow may wait."""
+        """Return how much longer the request's workflow may wait."""
         if self._patience == inf:
             return inf
         may_us = self._patience * self._estimates.whole_us(request) + self._grace_us
         return may_us - self._estimates.positions.waited_us(request.id, at)
 
 
-# A call is overdue only where the policy says so.
+# With this guard a call is overdue only by the policy's own limit.
 NO_GUARD: MakeGuard = partial(PatienceGuard, patience=inf)

@@ -1,9 +1,9 @@
-"""A heap whose entries may die or change their keys, and that never stops to tidy up.
+"""Heap whose entries may die or change keys, without any O(n) clean-up pause. Not in the paper.
 
-A dead entry stays until it comes to the top, or until the heap is moved. Moving is how dead
-entries are shed and keys renewed: entries go over to a second heap, a few at a time, taken from the
-tail of the first (what is left of it is still a heap), and meanwhile the smaller of the two tops is
-the top. So no operation ever takes O(n), and nobody waits for one. Ours.
+A dead entry stays until it reaches the top or the heap is moved. A move drops dead entries and
+renews keys: entries are transferred to a second heap, a few at a time, from the tail of the first,
+whose rest remains a heap. During a move, the top is the smaller of the two tops. So no single
+operation takes O(n).
 """
 
 import heapq
@@ -12,21 +12,25 @@ from typing import Any, Generic, TypeVar
 
 Entry = TypeVar("Entry", bound=tuple[Any, ...])
 
-_MOVED_PER_PUSH = 4  # of entries that may be dead by half: the move ends before the next is due
-_SMALL = 64  # below this, dead entries do no harm
+_MOVED_PER_PUSH = 4  # half may be dead, so a move ends before the next one is due
+_SMALL = 64  # number of dead entries that is always tolerated
 
 
 class LazyHeap(Generic[Entry]):
-    """`renew` says of an entry what it is now: the same, with another key, or None, dead."""
+    """Heap with lazy deletion and lazy key updates.
+
+    `renew` returns the current form of an entry: the same object, one with another key, or None if
+    it is dead.
+    """
 
     def __init__(self, renew: Callable[[Entry], Entry | None]) -> None:
         self._renew = renew
         self._heap: list[Entry] = []
-        self._old: list[Entry] = []  # what has not been moved yet
-        self._again = False  # move once more when this move has ended
+        self._old: list[Entry] = []  # entries not moved yet
+        self._again = False  # whether to start another move after this one
 
     def __len__(self) -> int:
-        """Entries held, the dead included."""
+        """Return the number of entries, dead ones included."""
         return len(self._heap) + len(self._old)
 
     @property
@@ -34,9 +38,11 @@ class LazyHeap(Generic[Entry]):
         return bool(self._old)
 
     def push(self, entry: Entry, alive: int) -> None:
-        """Add an entry; `alive` is how many of all entries are not dead.
+        """Add an entry, in O(log n) like every other operation.
 
-        O(log n), and so is everything else.
+        Args:
+            entry: the entry.
+            alive: number of live entries.
         """
         heapq.heappush(self._heap, entry)
         if self._old:
@@ -45,14 +51,14 @@ class LazyHeap(Generic[Entry]):
             self.start_moving()
 
     def start_moving(self) -> None:
-        """Begin to renew every entry that is here now; if a move is under way, after it."""
+        """Start to renew every present entry; if a move is under way, after it."""
         if self._old:
             self._again = True
         else:
             self._heap, self._old, self._again = [], self._heap, False
 
     def move(self, entries: int) -> None:
-        """Go on with a move by so many entries."""
+        """Continue a move by this many entries."""
         for _ in range(min(entries, len(self._old))):
             entry = self._renew(self._old.pop())
             if entry is not None:
@@ -61,7 +67,7 @@ class LazyHeap(Generic[Entry]):
             self.start_moving()
 
     def top(self) -> Entry | None:
-        """The smallest entry that is alive; None if there is none."""
+        """Return the smallest live entry, if any."""
         heap = self._heap
         if not self._old:
             if not heap:
@@ -73,17 +79,17 @@ class LazyHeap(Generic[Entry]):
         return found[0] if found else None
 
     def some(self, most: int) -> list[Entry]:
-        """About so many entries, evenly from all of it, in no order; there may be dead ones."""
+        """Return a sample of about `most` entries, unordered, evenly spread; some may be dead."""
         step = max(1, len(self) // most)
         return self._heap[::step] + self._old[::step]
 
     def pop(self) -> Entry | None:
-        """Take out the smallest entry that is alive."""
+        """Remove and return the smallest live entry, if any."""
         heap = self._top_heap()
         return heapq.heappop(heap) if heap else None
 
     def clear(self) -> None:
-        """None of the entries is alive."""
+        """Drop all entries, because all are dead."""
         self._heap.clear()
         self._old.clear()
         self._again = False
@@ -103,7 +109,7 @@ class LazyHeap(Generic[Entry]):
         return self._heap
 
     def _shed(self, heap: list[Entry]) -> None:
-        """Drop what is dead at the top, and put in its place what has changed."""
+        """Drop dead entries from the top, and replace changed ones."""
         while heap:
             entry = self._renew(heap[0])
             if entry is heap[0]:

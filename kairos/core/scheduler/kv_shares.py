@@ -1,9 +1,9 @@
-"""Which tenants hold as much of the pool's KV memory as they may: ours.
+"""Limits on the share of the pool's KV memory that a tenant may use. Not in the paper.
 
-A call holds its prompt and the answer that is expected of it, from its dispatch to its end. A
-tenant that holds its share or more gets no turn until some of its calls have ended, so it goes
-beyond by less than one call; one that must run alone is not held up. It is a limit: room that only
-such a tenant could use stays empty.
+A call uses its prompt and expected answer, from its dispatch to its end. A tenant that uses its
+share or more is not served until some of its calls have ended. So it exceeds the share by less than
+one call; a call that must run alone is exempt. This is a limit: memory that only such a tenant
+could use stays free.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,13 +12,18 @@ from kairos.core.model import Instance, Request
 
 
 class KvShares:
-    """Of tenants that are held to one."""
+    """Memory in use by tenants with a limited share."""
 
     def __init__(self, shares: Mapping[str, float], running: Iterable[Request]) -> None:
-        """`shares` of the pool, above 0, by tenant; `running`: the calls that are dispatched."""
+        """Set the limits.
+
+        Args:
+            shares: maximum share of the pool by tenant, above 0.
+            running: calls already dispatched.
+        """
         self._shares = shares
         self._held: dict[str, int] = dict.fromkeys(shares, 0)  # tokens
-        self._calls: dict[str, Request] = {}  # that hold it, by id
+        self._calls: dict[str, Request] = {}  # running calls of these tenants, by id
         for request in running:
             self.dispatched(request)
 
@@ -33,7 +38,7 @@ class KvShares:
             self._held[request.tenant] -= _tokens(request)
 
     def used_up(self, instances: Iterable[Instance]) -> set[str]:
-        """The tenants that hold their share of the memory of these, as far as that is known."""
+        """Return the tenants that have used up their share of these instances' known memory."""
         known = sum(each.kv_tokens for each in instances if each.kv_tokens is not None)
         if not known:
             return set()

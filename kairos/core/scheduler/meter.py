@@ -1,8 +1,8 @@
-"""What has been used of one quota.
+"""Usage of one quota.
 
-What is per minute is a token bucket that holds a minute's worth: so much may come at once, and
-then as much as flows in (Turner, "New directions in communications", IEEE Communications 24 (10),
-1986). A day is one of UTC.
+Limits per minute are token buckets that hold a minute's worth: this much may come at once, later as
+much as flows in (Turner, "New directions in communications", IEEE Communications 24 (10), 1986).
+Days are in UTC.
 """
 
 import math
@@ -16,12 +16,15 @@ from kairos.core.scheduler.workflows_at_once import WorkflowsAtOnce
 from kairos.core.workflow_tracker import WorkflowKey
 
 _DAY_US = 86_400 * SECOND
-_PARTS = 60 * SECOND  # of one call or token, in a bucket
+_PARTS = 60 * SECOND  # parts per call or token, the bucket's unit
 
 
 class TokenBucket:
-    """Holds a minute's worth. Counted in whole parts of one, of which as many flow in per
-    microsecond as there are of it per minute: so it is the same however often it is looked at."""
+    """Token bucket that holds a minute's worth.
+
+    It counts in integer parts of a token: per microsecond, as many parts flow in as the limit is
+    tokens per minute. So the level is exact, however often it is read.
+    """
 
     def __init__(self, per_minute: int) -> None:
         self._most, self._level, self._at = per_minute, per_minute * _PARTS, 0
@@ -31,19 +34,19 @@ class TokenBucket:
         self._at = at
 
     def hold(self, per_minute: int, at: int) -> None:
-        """Another minute's worth from now on. What was used of it is used still."""
+        """Change the limit; what was used stays used."""
         self._fill(at)
         self._level += (per_minute - self._most) * _PARTS
         self._most = per_minute
 
     def wait_us(self, amount: int, at: int) -> int:
-        """Until so much is in it; of more than it holds, until it is full."""
+        """Return the time until `amount` (at most a full bucket) is available."""
         self._fill(at)
         missing = min(amount, self._most) * _PARTS - self._level
         return max(0, -(-missing // self._most))
 
     def take(self, amount: int, at: int) -> None:
-        """It may go below 0; a negative amount is given back."""
+        """Take `amount`, even below 0; a negative amount is a refund."""
         self._fill(at)
         self._level = min(self._most * _PARTS, self._level - amount * _PARTS)
 
@@ -53,10 +56,16 @@ class TokenBucket:
 
 
 class Meter:
-    """Of one quota."""
+    """Usage meter of one quota."""
 
     def __init__(self, quota: Quota, idle_us: int, here: Sequence[WorkflowKey] = ()) -> None:
-        """After `idle_us` of silence a workflow has ended. `here`: see `change`."""
+        """Start metering.
+
+        Args:
+            quota: the limits.
+            idle_us: silence after which a workflow has ended.
+            here: workflows of the calls in flight, one entry per call.
+        """
         self._idle_us = idle_us
         self._calls: TokenBucket | None = None
         self._tokens: TokenBucket | None = None
@@ -65,8 +74,13 @@ class Meter:
         self.change(quota, here, 0)
 
     def change(self, quota: Quota, here: Sequence[WorkflowKey], at: int) -> None:
-        """Other limits of the same. What has been used counts still; what was not limited before
-        is counted from now on. `here`: the workflows of the calls that are, for each once."""
+        """Set other limits. Usage so far still counts; what was not limited is counted from now on.
+
+        Args:
+            quota: the new limits.
+            here: workflows of the calls in flight, one entry per call.
+            at: current time.
+        """
         self.quota = quota
         self._calls = _changed(self._calls, quota.calls_per_minute, at)
         self._tokens = _changed(self._tokens, quota.tokens_per_minute, at)
@@ -79,8 +93,12 @@ class Meter:
                 self._workflows.arrived(workflow)
 
     def check(self, workflow: WorkflowKey, tokens: int, at: int) -> None:
-        """Raises QuotaExceeded: a call with so many tokens would use more than there is; of several
-        limits, for the one that lasts longest."""
+        """Check whether a call with this many tokens stays within the quota.
+
+        Raises:
+            QuotaExceeded: it would exceed a limit; of several, the one that lasts longest is
+                reported.
+        """
         limits = sorted(self._waits(workflow, tokens, at))
         if limits and limits[-1][0] > 0:
             wait_us, what, limit = limits[-1]
@@ -103,7 +121,7 @@ class Meter:
             yield SECOND if is_full else 0, "workflows at once", limit
 
     def left(self, at: int) -> RateLimits:
-        """What could still come now."""
+        """Return what may still be used now."""
         requests = None if self._calls is None else self._calls.left(at)
         tokens = None if self._tokens is None else self._tokens.left(at)
         if (limit := self.quota.tokens_per_day) is not None:
@@ -121,7 +139,14 @@ class Meter:
         self._take(tokens, at)
 
     def end(self, workflow: WorkflowKey, more_tokens: int, at: int, *, has_run: bool) -> None:
-        """The call used so many more than it took; fewer, where that is negative."""
+        """Record the end of a call.
+
+        Args:
+            workflow: the call's workflow.
+            more_tokens: tokens it used beyond what was charged; negative if it used fewer.
+            at: current time.
+            has_run: whether the call ran at all.
+        """
         self._at_once -= 1
         if self._workflows is not None:
             self._workflows.call_ended(workflow, at, has_run=has_run)

@@ -1,13 +1,14 @@
-"""Who gives way when the queue is full: calls of workflows that have not begun.
+"""Eviction when the queue is full: calls of workflows that have not begun. Not in the paper.
 
-A workflow has begun once one of its calls went to an instance. From then on, to refuse a call of it
-throws away what it was served, and the user has nothing; to refuse one that has not begun costs a
-wait. So where the queue is full, a call of a workflow under way takes the place of the newest of
-these, which has waited least, and no call of a workflow under way is refused while one that has not
-begun waits. What says nothing of its workflow is one of its own, and has not begun.
+A workflow has begun once one of its calls was dispatched. After that, refusing one of its calls
+wastes all the service it got, and its user gets nothing; refusing a workflow that has not begun
+only costs a wait. So when the queue is full, a call of a begun workflow replaces the newest call of
+a workflow that has not begun, which has waited least. No call of a begun workflow is refused while
+such a call waits. A call that does not name its workflow is a workflow of its own that has not
+begun.
 
-There is no share of the queue's room that is kept: it would be taken off the room of those who have
-nothing but new workflows, and what overload needs, the above gives it whole. Ours.
+No part of the queue is reserved for begun workflows: that would take capacity from clients with
+only new workflows, and the rule above already gives begun ones the whole queue under overload.
 """
 
 from collections.abc import Iterable
@@ -16,11 +17,11 @@ from kairos.core.model import Request
 
 
 class Newcomers:
-    """The waiting requests of workflows that have not begun. O(1) per request."""
+    """Waiting requests of workflows that have not begun. O(1) per request."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Request] = {}  # in order of arrival
-        self._of: dict[str, dict[str, Request]] = {}  # by tenant, alike
+        self._of: dict[str, dict[str, Request]] = {}  # by tenant, in the same order
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -33,7 +34,7 @@ class Newcomers:
         self._of.setdefault(request.tenant, {})[request.id] = request
 
     def remove(self, request_id: str) -> None:
-        """It waits no more, or has begun; one that is not here is ignored."""
+        """Remove a request that left the queue or whose workflow has begun, if it is here."""
         request = self._waiting.pop(request_id, None)
         if request is not None:
             of = self._of[request.tenant]
@@ -42,11 +43,11 @@ class Newcomers:
                 del self._of[request.tenant]
 
     def begin(self, requests: Iterable[Request]) -> None:
-        """Their workflow has begun."""
+        """Remove requests whose workflow has begun."""
         for request in requests:
             self.remove(request.id)
 
     def newest(self, tenant: str | None = None) -> Request | None:
-        """The one that came last: of all, or of a tenant."""
+        """Return the latest arrival, of all tenants or of one, if any."""
         waiting = self._waiting if tenant is None else self._of.get(tenant, {})
         return next(reversed(waiting.values()), None)

@@ -1,4 +1,4 @@
-"""What wait queues are made with: the policy, and what bounds it; another policy makes others."""
+"""Factory of wait queues, with the current policy and its limits."""
 
 from collections.abc import Callable
 from itertools import count
@@ -10,7 +10,7 @@ from kairos.core.scheduler.work_estimates import WorkEstimates
 
 
 class Ordering:
-    """Calls in all its queues are numbered together as they arrive, whatever the policy."""
+    """Factory of queues that share one numbering of arrivals."""
 
     def __init__(
         self,
@@ -20,12 +20,20 @@ class Ordering:
         backfill: int,
         passed_over: float,
     ) -> None:
-        """The last three: see the queue."""
+        """Set the policy and the limits of future queues.
+
+        Args:
+            policy: creates the policy.
+            estimates: estimates of work.
+            guard: creates a queue's guard against starvation.
+            backfill: see `WaitQueue`.
+            passed_over: see `WaitQueue`.
+        """
         self._policy, self._estimates, self._arrivals = policy(estimates), estimates, count()
         self._limits = guard, backfill, passed_over
 
     def choose(self, policy: Callable[[WorkEstimates], Policy]) -> None:
-        """Of the queues that are made from now on."""
+        """Set the policy of queues created from now on."""
         self._policy = policy(self._estimates)
 
     def new_queue(self, longest_us: int) -> WaitQueue:

@@ -1,6 +1,8 @@
-"""How long answers have been lately, by agent: known from the first few calls on, where profiles
-wait for workflows to end. A balancer that has seen none yet, because it is new, begins with what
-the profile says. Ours."""
+"""Recent lengths of answers, by agent. Not in the paper.
+
+Available after the first few calls, whereas profiles need ended workflows. A new balancer that has
+seen no answer yet starts from the profile.
+"""
 
 from collections import deque
 from collections.abc import Iterable
@@ -13,17 +15,17 @@ from kairos.core.model import EXPECTED_COMPLETION_TOKENS, Request
 from kairos.core.shared_lru import SharedLru
 
 _WINDOW = 256  # answers
-_FEWEST = 4  # of which something is said
+_FEWEST = 4  # answers needed for a distribution
 _MAX_AGENTS = 5_000
-# Short answers end first, and the longest of a few is seldom the longest there is: beside what is
-# seen stand some of what is expected of unknown calls, whose weight fades.
+# Short answers end first, and the longest of a few is seldom the longest possible. So a few values
+# expected of unknown calls are added to the sample; their weight fades.
 _GUESSED = [round(each) for each in exponential(EXPECTED_COMPLETION_TOKENS, 4).quantiles]
 
 
 class _Sample:
     def __init__(self, tokens: Iterable[float] = ()) -> None:
         self.tokens = deque(tokens, maxlen=_WINDOW)
-        self.new = len(self.tokens)  # since the distribution was made
+        self.new = len(self.tokens)  # answers since the distribution was computed
         self.distribution: Distribution | None = None
         self._look()
 
@@ -33,13 +35,16 @@ class _Sample:
         self._look()
 
     def _look(self) -> None:
-        # Anew with each eighth more: often enough at first, seldom in the long run.
+        # Recompute after each eighth more: often at first, seldom in the long run.
         if len(self.tokens) >= _FEWEST and self.new * 8 >= len(self.tokens):
             self.distribution, self.new = distribution(np.array([*self.tokens, *_GUESSED])), 0
 
 
 class OutputLengths:
-    """By agent. No agent stands for another: those of one app differ by a hundred times."""
+    """Distributions by agent.
+
+    Agents are not pooled: agents of one app differ by a factor of 100.
+    """
 
     def __init__(self) -> None:
         self._samples: SharedLru[AgentKey, _Sample] = SharedLru(_MAX_AGENTS)
@@ -55,7 +60,7 @@ class OutputLengths:
         sample.see(tokens)
 
     def told(self, profile: AgentProfile) -> None:
-        """What was seen elsewhere, or before a restart. Of whom enough is known here, this is."""
+        """Start from a profile of another process or run, unless enough answers were seen here."""
         known, sample = profile.completion_tokens, self._samples.get(profile.key)
         if known is None or profile.samples < _FEWEST:
             return
@@ -65,6 +70,6 @@ class OutputLengths:
             self._samples.put(profile.tenant, profile.key, told)
 
     def distribution(self, request: Request) -> Distribution | None:
-        """In tokens; None: too few were seen."""
+        """Return the distribution in tokens; None if too few answers were seen."""
         sample = self._samples.get(agent_key(request))
         return sample.distribution if sample is not None else None

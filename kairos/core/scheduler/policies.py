@@ -1,7 +1,8 @@
 """Policies: the order in which waiting requests are served.
 
-A policy is a sort key, not a queue, so that a new one is about ten lines and one heap serves all.
-None of them can starve a request: the guard bounds what goes before it (`core/scheduler/guard.py`).
+A policy is a sort key, not a queue, so a new one takes about ten lines and one heap implementation
+serves all. No policy can starve a request: the guard limits what is dispatched before it
+(`core/scheduler/guard.py`).
 """
 
 import math
@@ -17,22 +18,26 @@ Key = tuple[float, ...]
 
 
 class Policy(Protocol):
-    """Orders waiting requests, smallest key first."""
+    """Order of waiting requests, smallest key first."""
 
     def state(self, request: Request) -> Hashable:
-        """What the keys of the workflow's requests rest on beside the requests themselves. When a
-        fact about one of them changes it, those that wait get new keys."""
+        """Return the workflow state that the keys of its requests depend on.
+
+        When a fact about one of its requests changes the state, its waiting requests get new keys.
+        """
 
     def key(self, request: Request, state: Any, /) -> Key:
-        """In that state, which is the policy's own for the request now. Pure, and constant while it
-        and `WorkEstimates.epoch` are."""
+        """Return the request's key, given the current `state` of its workflow.
+
+        Pure, and constant while the state and `WorkEstimates.epoch` are.
+        """
 
     def patience_us(self, request: Request) -> int | None:
-        """How long the request may wait before it goes first; None: as long as any other."""
+        """Return how long the request may wait until it precedes all others; None: no limit."""
 
 
 class _Plain:
-    """A policy whose keys only change with what was learnt."""
+    """A policy whose keys change only with what was learnt."""
 
     def __init__(self, estimates: WorkEstimates) -> None:
         self._estimates = estimates
@@ -45,22 +50,24 @@ class _Plain:
 
 
 class Fcfs(_Plain):
-    """First come, first served, call by call: what vLLM does, and Parrot in the Kairos paper."""
+    """First come, first served, call by call, as in vLLM, and in Parrot in the Kairos paper."""
 
     def key(self, request: Request, _state: Hashable, /) -> Key:
         return (request.arrived_at,)
 
 
 class FcfsApp(_Plain):
-    """The oldest workflow first, whatever it still needs. Needs each workflow's start time."""
+    """The oldest workflow first, regardless of its remaining work. Needs workflows' start times."""
 
     def key(self, request: Request, _state: Hashable, /) -> Key:
         return request.workflow_started_at, request.arrived_at
 
 
 class WassersteinMds(_Plain):
-    """The Kairos paper (5): agents by their distance from having nothing left to do, then the older
-    workflow first. Needs agents' ranks (`core/scheduler/ranking.py`)."""
+    """Policy of the Kairos paper (5): agents with least remaining work first, then older workflows.
+
+    Remaining work is measured by the agents' ranks (`core/scheduler/ranking.py`).
+    """
 
     def key(self, request: Request, _state: Hashable, /) -> Key:
         rank = self._estimates.rank(request) or 0.0
@@ -68,7 +75,11 @@ class WassersteinMds(_Plain):
 
 
 def gittins_index(values: Sequence[float]) -> float:
-    """min over t of E[min(X, t)] / P(X <= t), for X one of these ascending values at random."""
+    """Return the minimum over t of E[min(X, t)] / P(X <= t).
+
+    Args:
+        values: equally likely values of X, ascending.
+    """
     n = len(values)
     return min(
         (below + value * (n - i)) / i
@@ -77,19 +88,19 @@ def gittins_index(values: Sequence[float]) -> float:
 
 
 class LeastWorkLeft(_Plain):
-    """Least work left of the workflow first, as told from where it stands; ours.
+    """Least remaining work of the workflow first, estimated from its position. Not in the paper.
 
-    What remains from a call on is told from its agent, the calls and visits before it, the work
+    The work from a call on is estimated from its agent, the calls and visits before it, the work
     done so far and the prompt (`position.features`). Calls of one workflow that are in flight
-    together join in the end, so all of them count: what is left is what remains from the longest
-    on, and the other calls themselves. So the last straggler of a fan-out goes before a fan-out
-    that has just begun. Within a workflow a call with slack yields to the one that the join will
-    wait for. Applications are compared by the Gittins index: where estimates are often far off, the
-    chance of an early end counts (Gittins, 1979: the best ratio, over all times to stop, of
-    expected service to the chance of an end).
+    together are joined eventually, so all count: the remaining work is that of the longest one,
+    plus the other calls themselves. So the last straggler of a fan-out precedes a fan-out that has
+    just begun. Within a workflow, a call with slack yields to the call that the join will wait for.
+    Applications are compared by the Gittins index: if estimates are often far off, the chance of an
+    early end counts (Gittins, 1979: the best ratio, over all times to stop, of expected service to
+    the chance of an end).
 
-    What differs by less than `LEVEL` is taken for equal: the older workflow goes first (kairos
-    paper, 5.2), and a wide fan-out gets new keys now and then, not with each call that ends.
+    Differences below `LEVEL` are treated as ties: the older workflow is served first (kairos paper,
+    5.2), and a wide fan-out gets new keys now and then, not after each call that ends.
     """
 
     LEVEL: ClassVar = 1.01
@@ -106,15 +117,17 @@ class LeastWorkLeft(_Plain):
         return level, request.workflow_started_at, -remaining_us, request.arrived_at
 
     def state(self, request: Request) -> int:
-        """Of the workflow alone: its calls may name different applications."""
+        """Return the level of the workflow's work only: its calls may name different apps."""
         return self._level(self._estimates.left_us(request))
 
     def _level(self, size: float) -> int:
         return int(math.log(size) / self._log_level)
 
     def _index(self, request: Request) -> float:
-        """Of what remains over what was expected: one number for each app. A declared plan is not
-        often far off."""
+        """Return the Gittins index of the app's ratios of actual to expected remaining work.
+
+        1 for workflows with a declared plan, whose estimates are seldom far off.
+        """
         model = self._estimates.model(request)
         if model is None or self._estimates.follows_plan(request):
             return 1.0
@@ -136,5 +149,9 @@ POLICIES: dict[str, Callable[[WorkEstimates], Policy]] = {
 
 
 def policy_named(name: str) -> Callable[[WorkEstimates], Policy]:
-    """Raises SetupError: there is none of that name, and none can be imported by it."""
+    """Return the policy of this name.
+
+    Raises:
+        SetupError: the name is unknown, and nothing can be imported by it.
+    """
     return named("policy", name, POLICIES)

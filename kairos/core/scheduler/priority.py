@@ -1,4 +1,4 @@
-"""A call's place inside an engine that orders by priority (vLLM: lower goes first)."""
+"""Priority of a call inside an engine that orders by priority (vLLM: lower first)."""
 
 import math
 
@@ -10,9 +10,12 @@ _PER_DOUBLING = 40
 
 
 def priority_of(remaining_us: float, reason: Reason) -> int:
-    """0 to `LOWEST`: by the logarithm of the work that its workflow has left, a step for each 1.7 %
-    from a tenth of a second on; what is overdue or was returned comes first. Calls keep it
-    while they run, so it is the same scale for all instances and all times. Ours."""
+    """Return a priority from 0 to `LOWEST`. Not in the paper.
+
+    It is logarithmic in the workflow's remaining work, one step for each 1.7 % above a tenth of a
+    second; overdue and returned calls get 0. Calls retain it while they run, so the scale is the
+    same for all instances and times.
+    """
     if reason in ("overdue", "returned"):
         return 0
     steps = _PER_DOUBLING * math.log2(max(1.0, 10 * remaining_us / SECOND))

@@ -1,16 +1,16 @@
-"""The wait queue: requests of one model, in the order of the policy, and nobody starved by it.
+"""Wait queue: requests of one model in policy order, without starvation.
 
-Starvation is bounded, whatever the policy: the guard (`core/scheduler/guard.py`) says which
-requests are overdue, and when one of them goes before all others. Room is kept for it where it
-does not fit.
+The guard (`core/scheduler/guard.py`) bounds starvation under any policy: it decides which requests
+are overdue, and when one of them precedes all others. If an overdue request does not fit, capacity
+is reserved for it.
 
-What memory is kept for, where its context is cached, goes before the others: nobody else could use
-that memory (`core/dispatcher/kv_retention.py`).
+A request whose cached context is retained (`core/dispatcher/kv_retention.py`) comes next, since no
+other request could use that memory.
 
-Head of line: where the first by policy does not fit, those behind it may go that fit, of which no
-more than `BACKFILL` are passed over, too. Once that has lasted `PASSED_OVER` times as long as its
-own call is expected to take, it gets a reservation, and only those go that fit beside that (EASY
-backfilling: Lifka, 1995, where it has one at once).
+Head-of-line blocking: if the first request in policy order does not fit, fitting requests behind it
+may be dispatched, passing over at most `BACKFILL` of them. When that has lasted `PASSED_OVER` times
+the expected duration of its own call, the first gets a reservation, and only requests that do not
+delay it are dispatched (EASY backfilling: Lifka, 1995, which reserves at once).
 """
 
 from collections import OrderedDict
@@ -31,14 +31,15 @@ from kairos.core.scheduler.work_estimates import WorkEstimates
 PASSED_OVER = 4.0  # times its own predicted work
 BACKFILL = 8
 MAX_WAIT_US = 600 * SECOND
-_BOUNCED = 1 << 62  # µs; taken off an arrival it comes before the number of any
-_LOOKED_AT = 64  # entries, to tell how many go before a request
+_BOUNCED = 1 << 62  # µs; an arrival time minus this sorts before the number of any other request
+_LOOKED_AT = 64  # entries sampled to estimate how many precede a request
 
 
 class WaitQueue:
-    """A heap by policy key, and the guard's; equal keys leave in order of arrival. Everything is
-    O(log n) amortised and never O(n) at once, but passing over k requests that do not fit, which
-    adds O(k log n) to a pop.
+    """Heap by policy key, plus the guard's; equal keys leave in order of arrival.
+
+    Every operation is O(log n) amortised and never O(n) at once, except that passing over k
+    requests that do not fit adds O(k log n) to a pop.
     """
 
     def __init__(
@@ -51,20 +52,28 @@ class WaitQueue:
         backfill: int = BACKFILL,
         passed_over: float = PASSED_OVER,
     ) -> None:
-        """`arrivals` numbers the requests; queues that share it agree on who came first.
-        `max_wait_us` is for admission, which refuses what has waited for so long. `backfill` 0:
-        nobody goes before the first; `passed_over` 0: only what does not delay it.
+        """Create an empty queue.
+
+        Args:
+            policy: order of requests.
+            estimates: estimates of work.
+            arrivals: numbers the requests; queues that share it agree on the order of arrival.
+            max_wait_us: maximum wait, enforced by admission.
+            guard: creates the guard against starvation.
+            backfill: maximum number passed over behind the first; 0: nothing overtakes it.
+            passed_over: see `PASSED_OVER`; 0: only requests that do not delay the first overtake
+                it.
         """
         self._policy, self._estimates, self._arrivals = policy, estimates, arrivals
         self.max_wait_us, self.drain = max_wait_us, DrainRate()
         self._backfill, self._passed_over = backfill, passed_over
         self._waiting: OrderedDict[str, WaitingRequest] = OrderedDict()  # in order of arrival
-        self.waiting_us = 0  # predicted work of all that wait
+        self.waiting_us = 0  # predicted work of all waiting calls
         self.by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
         self._front = Front(self.by_key, self._renew_key, backfill + 1)
         self._few = FirstFew()
         self.guard = guard(estimates, self._waiting)
-        self._bounced: dict[str, WaitingRequest] = {}  # by an instance
+        self._bounced: dict[str, WaitingRequest] = {}  # requests that an instance returned
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -73,20 +82,20 @@ class WaitQueue:
         return request_id in self._waiting
 
     def requests(self) -> list[Request]:
-        """All waiting requests, in order of arrival; of those that were bounced, of return."""
+        """Return all waiting requests in order of arrival, or, if bounced, of their return."""
         return [waiting.request for waiting in self._waiting.values()]
 
     def standings(self) -> Collection[WaitingRequest]:
-        """How all stand that wait, in the order of `requests`. Not for the caller to change."""
+        """Return the state of all waiting requests, in the order of `requests`. Read-only."""
         return self._waiting.values()
 
     def oldest(self) -> Request:
-        """The request that came first. Queue not empty."""
+        """Return the request that arrived first. The queue must not be empty."""
         first = next(iter(self._waiting.values()))
         return min((first, *self._bounced.values()), key=lambda w: w.request.arrived_at).request
 
     def arrived_by(self, at: int) -> list[Request]:
-        """Those that came so early."""
+        """Return the requests that arrived at or before `at`."""
         early = [each.request for each in self._bounced.values() if each.request.arrived_at <= at]
         fresh = filterfalse(self._bounced.__contains__, self._waiting)
         waiting = map(self._waiting.__getitem__, fresh)
@@ -94,7 +103,7 @@ class WaitQueue:
         return early + [each.request for each in in_time]
 
     def push(self, request: Request, at: int) -> None:
-        """Add a request that the knowledge has been told of."""
+        """Add a request that `estimates` already knows."""
         assert request.id not in self._waiting
         seq, work_us = next(self._arrivals), self._estimates.call_us(request)
         state = self._policy.state(request)
@@ -107,8 +116,12 @@ class WaitQueue:
         self.guard.came(waiting, at, self._policy.patience_us(request))
 
     def push_back(self, request: Request, *, aside: bool = False) -> None:
-        """Add a request that was taken, and was bounced: it goes before all that were not, and of
-        those that were, by arrival. `aside`: it has no turn until it is brought back."""
+        """Add a bounced request again: before all others, and among bounced ones by arrival.
+
+        Args:
+            request: a request that was taken and bounced.
+            aside: quarantine it: it is not dispatched until it is brought back.
+        """
         assert request.id not in self._waiting
         seq = request.arrived_at - _BOUNCED
         state = self._policy.state(request)
@@ -126,25 +139,28 @@ class WaitQueue:
         waiting = self._waiting.pop(request_id)
         self._bounced.pop(request_id, None)
         self.waiting_us -= waiting.work_us
-        if not self._waiting:  # at once, so that the next that comes need not find all of it dead
+        if not self._waiting:  # clear at once, so the next arrival need not drop the dead entries
             self._front.clear()
             self.guard.clear()
         return waiting.request
 
     def overdue(self) -> Request | None:
-        """Return the overdue call that goes before all others now."""
+        """Return the overdue call to dispatch before all others now, if any."""
         return self.guard.first()
 
     def head_key(self, at: int) -> tuple[Key, int]:
-        """Where the first request stands against those of other queues. Queue not empty."""
+        """Return the sort key of the first request among queues. The queue must not be empty."""
         self.note_time(at)
         if (overdue := self.guard.first()) is not None:
             return (float("-inf"),), self._waiting[overdue.id].seq
         first = self._front.entries(1)
-        return first[0][:2] if first else ((float("inf"),), 0)  # all are aside
+        return first[0][:2] if first else ((float("inf"),), 0)  # all are quarantined
 
     def rekey(self, request: Request) -> bool:
-        """A fact about its workflow may have changed its key. Returns whether it did."""
+        """Update a request's key after a fact about its workflow.
+
+        Return whether the state changed.
+        """
         waiting = self._waiting[request.id]
         state = self._policy.state(request)
         if state == waiting.state:
@@ -153,12 +169,12 @@ class WaitQueue:
         key = self._policy.key(request, state)
         waiting.epoch = self._estimates.epoch
         if key != waiting.key and not waiting.aside:
-            waiting.key = key  # the entry that stands for the old one is dead now
+            waiting.key = key  # the entry with the old key is dead now
             self.by_key.push((key, waiting.seq, request.id), len(self._waiting))
         return True
 
     def ahead_of(self, request_id: str) -> float:
-        """About how many would go before a request that waits, by the order as it is now."""
+        """Estimate how many requests would be dispatched before this one in the current order."""
         me = self._waiting[request_id]
         self._front.put_back()
         seen = ahead = 0
@@ -170,15 +186,19 @@ class WaitQueue:
         return max(0.0, ahead / max(1, seen) * (len(self) - 1) - self._backfill - 1)
 
     def start_renewing(self) -> None:
-        """What was learnt has changed: all keys are found anew, by and by, as `by_key` is moved; a
-        request at its top always is up to date."""
+        """Start to recompute all keys after learning, gradually, as `by_key` is moved.
+
+        The key of a request at the top is always current.
+        """
         self._front.put_back()
         self.by_key.start_moving()
 
     def first(self, room: InstanceRoom, at: int) -> Turn | None:
-        """Whose turn it is; None: nothing fits that may go. That is the first overdue request if it
-        fits; else one that memory is kept for; else the first by policy for which there is room
-        beside what is kept for the overdue one."""
+        """Return the next request to dispatch; None if none may be dispatched.
+
+        That is the first overdue request if it fits; else a request with retained memory; else the
+        first in policy order that fits beyond what is reserved for the overdue one.
+        """
         self.note_time(at)
         overdue = self.overdue()
         if overdue is not None:
@@ -192,7 +212,7 @@ class WaitQueue:
         return self._by_policy(room, at)
 
     def take(self, request_id: str, reason: Reason) -> Request:
-        """Take out a request that goes to an instance now."""
+        """Remove a request that is dispatched now."""
         self.guard.sent(self._waiting[request_id], first=reason == "overdue")
         return self.remove(request_id)
 
@@ -222,13 +242,13 @@ class WaitQueue:
         return None
 
     def _has_been_passed_over(self, waiting: WaitingRequest, at: int) -> bool:
-        """As long as is allowed. It is the first, and does not fit."""
+        """Return whether the first request, which does not fit, was passed over for long enough."""
         since = waiting.passed_over_at
         waiting.passed_over_at = since = at if since is None else since
         return at - since >= self._passed_over * waiting.work_us
 
     def note_time(self, at: int) -> None:
-        """Mark the calls whose workflows have waited for as long as they may."""
+        """Mark the calls whose workflows have waited too long as overdue."""
         self.guard.note_time(at)
 
     def _renew_key(self, entry: KeyEntry) -> KeyEntry | None:

@@ -1,4 +1,4 @@
-"""All wait queues, one for each share of the pool and each model, and how quickly each drains."""
+"""All wait queues, one per share of the pool and model, with the drain rate of each."""
 
 import math
 from collections.abc import Iterable
@@ -11,25 +11,31 @@ from kairos.core.scheduler.policies import policy_named
 from kairos.core.scheduler.queue import WaitQueue
 
 _LONGEST_RETRY_S = 60
-_RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: under 2 ms (`make bench`)
-_KEPT = 256  # queues; beyond, those in which nothing waits are forgotten
+_RENEWED_AT_ONCE = 256  # keys renewed per fact after learning: under 2 ms (`make bench`)
+_KEPT = 256  # number of queues beyond which empty ones are dropped
 
-Place = tuple[Share, str | None]  # what waits together: calls of one share, for one model
+Place = tuple[Share, str | None]  # key of a queue: share and model
 
 
 class WaitQueues:
-    """`len` is of all that waits."""
+    """All wait queues. `len` is the number of waiting requests."""
 
     def __init__(self, ordering: Ordering, fairness: FairQueueing, max_wait_us: int) -> None:
-        """`max_wait_us`: the longest wait where the class of service has none of its own."""
+        """Create the queues as they are needed.
+
+        Args:
+            ordering: creates queues.
+            fairness: sharing among tenants.
+            max_wait_us: maximum wait for classes of service without one of their own.
+        """
         self._ordering, self._max_wait_us = ordering, max_wait_us
         self.fairness = fairness
         self._queues: dict[Place, WaitQueue] = {}
-        self._open: dict[Place, WaitQueue] = {}  # of these, those in which anything waits
-        self.renewing: dict[Place, WaitQueue] = {}  # some of their keys are to be found anew
+        self._open: dict[Place, WaitQueue] = {}  # the non-empty ones
+        self.renewing: dict[Place, WaitQueue] = {}  # queues with keys to be recomputed
         self._waiting = 0
-        self._of_tenant: dict[str, int] = {}  # where anything of theirs waits
-        self._asked: Request | None = None  # what was asked for last is asked for several times
+        self._of_tenant: dict[str, int] = {}  # number of waiting requests by tenant
+        self._asked: Request | None = None  # the request last looked up; often asked for again
         self._its_place: Place = self.fairness.ALL, None
 
     def __len__(self) -> int:
@@ -39,14 +45,14 @@ class WaitQueues:
         return self._of_tenant.get(tenant, 0)
 
     def waiting_us(self) -> dict[str | None, int]:
-        """Predicted work of the calls that wait, by model; nothing of those of which none does."""
+        """Return the predicted work of waiting calls by model, for models with waiting calls."""
         by_model: dict[str | None, int] = {}
         for (_, model), queue in self._open.items():
             by_model[model] = by_model.get(model, 0) + queue.waiting_us
         return by_model
 
     def of(self, request: Request) -> WaitQueue:
-        """The queue in which it waits."""
+        """Return the queue in which the request waits."""
         return self._queues[self._place(request)]
 
     def _place(self, request: Request) -> Place:
@@ -56,31 +62,33 @@ class WaitQueues:
         return self._its_place
 
     def open(self) -> dict[Place, WaitQueue]:
-        """Those in which anything waits, in the order in which they began to. The caller's to
-        change."""
+        """Return a copy of the non-empty queues, in the order in which they became non-empty."""
         return self._open.copy()
 
     def next_due_at(self) -> int | None:
-        """When the next of those that wait will have done so for as long as it may."""
+        """Return when the next waiting request reaches its maximum wait; None without requests."""
         due = [queue.oldest().arrived_at + queue.max_wait_us for queue in self._open.values()]
         return min(due, default=None)
 
     def push(self, request: Request, at: int) -> None:
-        """One that arrives."""
+        """Add an arriving request."""
         place = self._place(request)
         queue = self._queue_of(place)
         queue.push(request, at)
         self._came(place, queue, request.tenant, at)
 
     def push_back(self, request: Request, at: int, *, aside: bool = False) -> None:
-        """One that was taken, and waits once more. `aside`: it has no turn for now."""
+        """Add a bounced request again.
+
+        With `aside`, quarantine it: it is not dispatched for now.
+        """
         place = self._place(request)
         queue = self._queue_of(place)
         queue.push_back(request, aside=aside)
         self._came(place, queue, request.tenant, at)
 
     def bring_back(self, request_id: str) -> None:
-        """One that was aside has its turn, as any that was bounced."""
+        """Release a quarantined request, which is then queued like any bounced one."""
         place = next(place for place, queue in self._open.items() if request_id in queue)
         queue = self._open[place]
         queue.push_back(queue.remove(request_id))
@@ -104,7 +112,7 @@ class WaitQueues:
         queue.drain.waits(at)
 
     def take(self, request: Request, at: int, cost_us: float, reason: Reason) -> None:
-        """Take out a call that goes to an instance for this reason, at the expected cost."""
+        """Remove a call that is dispatched for this reason, and charge its expected cost."""
         share, _ = place = self._place(request)
         queue = self._queues[place]
         queue.take(request.id, reason)
@@ -112,7 +120,7 @@ class WaitQueues:
         self._left(place, queue, request.tenant, at, counts=True)
 
     def remove(self, request: Request, at: int, *, counts: bool) -> None:
-        """One that waits. `counts`: that it leaves says how quickly its queue drains."""
+        """Remove a waiting request. `counts`: its departure counts for the queue's drain rate."""
         place = self._place(request)
         queue = self._queues[place]
         queue.remove(request.id)
@@ -130,8 +138,10 @@ class WaitQueues:
         queue.drain.left(at, is_empty=is_empty, counts=counts)
 
     def rekey(self, requests: Iterable[Request]) -> None:
-        """Something happened to the workflow of these, which wait, and may say more of them. They
-        rest on the same state: where that of one is as it was, so is that of the others."""
+        """Update the keys of waiting requests of one workflow, after a fact about it.
+
+        Their keys depend on the same state, so if one is unchanged, the others are too.
+        """
         for request in requests:
             place = self._place(request)
             queue = self._queues[place]
@@ -140,12 +150,12 @@ class WaitQueues:
             self._note_renewing(place, queue)
 
     def _note_renewing(self, place: Place, queue: WaitQueue) -> None:
-        """What was pushed may have begun it."""
+        """Track a queue in which a push has started a renewal of keys."""
         if queue.by_key.moving:
             self.renewing[place] = queue
 
     def start_renewing(self) -> None:
-        """What was learnt has changed: all keys are to be found anew, by and by."""
+        """Start to recompute all keys gradually, after learning."""
         for queue in self._open.values():
             queue.start_renewing()
         self.renewing = self._open.copy()
@@ -156,9 +166,12 @@ class WaitQueues:
         self.renewing = {p: queue for p, queue in self.renewing.items() if queue.by_key.moving}
 
     def share_out(self, fairness: FairQueueing, at: int) -> None:
-        """By other weights and classes from now on. Where a call then waits in another place, or
-        for longer, all are put into queues anew: their order is as it was; the share of the
-        overdue begins anew. O(n) of those that wait, or O(n log n)."""
+        """Apply other weights and classes.
+
+        If a call then belongs in another queue, or has another maximum wait, all calls are queued
+        again in their present order, and the guard's share of overdue calls starts from zero. O(n)
+        of the waiting calls, or O(n log n) if they are queued again.
+        """
         before, self.fairness, self._asked = self.fairness, fairness, None
         fairness.follow(before)
         if any(self._is_misplaced(place, queue) for place, queue in self._open.items()):
@@ -171,8 +184,13 @@ class WaitQueues:
         fairness.go_on_from(before)
 
     def choose(self, policy: str, at: int) -> None:
-        """Another policy from now on; raises SetupError. The share of the overdue begins anew.
-        O(n log n) of those that wait."""
+        """Apply another policy, queueing all calls again in O(n log n).
+
+        The guard's share of overdue calls starts from zero.
+
+        Raises:
+            SetupError: the policy is unknown.
+        """
         self._ordering.choose(policy_named(policy))
         for share, _ in self._open:
             self.fairness.left(share)
@@ -187,7 +205,7 @@ class WaitQueues:
         return self.fairness.max_wait_us(place[0]) or self._max_wait_us
 
     def _put_anew(self, at: int) -> None:
-        """Those that were bounced last, as in each queue."""
+        """Queue all waiting calls again, bounced ones last, as in each queue."""
         waiting = [each for queue in self._open.values() for each in queue.standings()]
         before = self._open
         self._queues, self._open, self.renewing = {}, {}, {}
@@ -206,13 +224,15 @@ class WaitQueues:
                 queue.drain = before[place].drain
 
     def forget_pace(self) -> None:
-        """There is more to serve them, so they drain as never before."""
+        """Forget all drain rates, because the pool's capacity has grown."""
         for queue in self._queues.values():
             queue.drain.forget()
 
     def wait_us(self, request: Request, at: int, *, worth_us: float) -> float:
-        """For how long one that waits would go on waiting, by the order as it is and the pace of
-        late; 0 where that is not known, or where even the last would wait less than `worth_us`."""
+        """Estimate how long a waiting request would still wait, from the order and drain rate.
+
+        0 if that is unknown, or if even the last request would wait less than `worth_us`.
+        """
         place = self._place(request)
         queue = self._queues[place]
         each_us = queue.drain.each_us(at) if queue.drain.is_known else None
@@ -221,7 +241,7 @@ class WaitQueues:
         return each_us * queue.ahead_of(request.id)
 
     def retry_after_s(self, at: int) -> int:
-        """When a tenth of all that waits will have gone, at the pace of late."""
+        """Return the seconds until a tenth of the waiting requests has left, at the recent rate."""
         paces = [queue.drain.each_us(at) for queue in self._open.values()]
         per_us = sum((1 / each_us for each_us in paces if each_us), 0.0)
         if not per_us:

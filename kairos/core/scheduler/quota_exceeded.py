@@ -1,12 +1,14 @@
-"""What somebody is told who has used all that a quota allows."""
+"""Error for calls beyond a quota."""
 
 from kairos.core.entitlements import Quota
 from kairos.core.errors import KairosError
 
 
 class QuotaExceeded(KairosError):
-    """The tenant, or its app or key, has used what its quota allows. `Retry-After` says when there
-    is more of it."""
+    """The quota of the tenant, its app or its key is used up.
+
+    `Retry-After` gives the seconds until more is available.
+    """
 
     status = 429
     code = "quota_exceeded"

@@ -1,10 +1,10 @@
-"""What tenants, and their apps and keys, may use at most: calls and tokens per minute, tokens per
-day, calls and workflows at once.
+"""Quotas of tenants and of their apps and keys.
 
-A call takes its prompt's tokens and those that its answer is expected to have when it arrives; at
-its end what it took is put right. So answers under way can go beyond a limit by what was expected
-wrongly, and the next calls wait until that has flowed in. All this is counted where a pool's
-decisions are made, so it holds for all its processes together.
+Limits are calls and tokens per minute, tokens per day, and calls and workflows at once. On arrival
+a call is charged its prompt's tokens and its answer's expected tokens; at its end the charge is
+corrected. So answers under way can exceed a limit by the prediction error, and the next calls wait
+until that has flowed in again. Quotas are counted where a pool's decisions are made, so they cover
+all its processes together.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ Subject = tuple[str, str | None, str | None]  # tenant, app, key
 
 
 class _Meters:
-    """Of one tenant."""
+    """Meters of one tenant."""
 
     __slots__ = ("all", "of_apps", "of_keys", "whole")
 
@@ -45,17 +45,29 @@ class _Meters:
 
 
 class Quotas:
-    """All that there are."""
+    """Quotas of all tenants."""
 
     def __init__(self, idle_us: int = IDLE_US) -> None:
-        """After `idle_us` of silence a workflow has ended. There are none yet."""
+        """Start without quotas.
+
+        Args:
+            idle_us: silence after which a workflow has ended.
+        """
         self._idle_us = idle_us
         self._of_tenant: dict[str, _Meters] = {}
-        self._taken: dict[str, tuple[tuple[Meter, int], ...]] = {}  # tokens, by id of the call
+        self._taken: dict[str, tuple[tuple[Meter, int], ...]] = {}  # tokens charged, by call id
 
     def change(self, quotas: Sequence[Quota], here: Sequence[Request], at: int) -> None:
-        """Those that there are from now on, where these requests are. What was used of one counts
-        against another of the same tenant, app or key; calls at once are all that are here."""
+        """Replace the quotas.
+
+        Usage so far counts against the new quota of the same tenant, app or key. Calls at once are
+        all requests that are here.
+
+        Args:
+            quotas: the new quotas.
+            here: requests in flight.
+            at: current time.
+        """
         known = {
             _subject(meter.quota): meter for each in self._of_tenant.values() for meter in each.all
         }
@@ -93,7 +105,11 @@ class Quotas:
         return () if meters is None else tuple(meters.that_hold(request))
 
     def check(self, request: Request, at: int) -> None:
-        """Raises QuotaExceeded: with the request, which arrives, more would be used."""
+        """Check whether an arriving request stays within the quotas.
+
+        Raises:
+            QuotaExceeded: it would exceed one.
+        """
         try:
             for meter in self._of(request):
                 meter.check(workflow_key(request), _tokens(request), at)
@@ -102,7 +118,7 @@ class Quotas:
             raise
 
     def left(self, request: Request, at: int) -> RateLimits | None:
-        """To whoever made the request; None: nothing of what it may use is limited so."""
+        """Return what the caller may still use; None if its rates are not limited."""
         left = RateLimits()
         for meter in self._of(request):
             more = meter.left(at)
@@ -112,7 +128,7 @@ class Quotas:
         return left if left != RateLimits() else None
 
     def arrived(self, request: Request, at: int) -> None:
-        """It was let in."""
+        """Charge a request that was admitted."""
         if found := self._of(request):
             tokens, workflow = _tokens(request), workflow_key(request)
             self._taken[request.id] = tuple((meter, tokens) for meter in found)
@@ -120,7 +136,13 @@ class Quotas:
                 meter.begin(workflow, tokens, at)
 
     def ended(self, request: Request, used_tokens: int, at: int) -> None:
-        """`used_tokens`: of its prompt and answer, as far as it ran; 0: it never did."""
+        """Correct the charge of a call at its end.
+
+        Args:
+            request: the call.
+            used_tokens: tokens of its prompt and answer as far as it ran; 0 if it never ran.
+            at: current time.
+        """
         workflow, has_run = workflow_key(request), used_tokens > 0
         for meter, tokens in self._taken.pop(request.id, ()):
             meter.end(workflow, used_tokens - tokens, at, has_run=has_run)
@@ -140,6 +162,6 @@ def _subject(quota: Quota) -> Subject:
 
 
 def _subjects(request: Request) -> set[Subject]:
-    """Of all quotas that may hold for it."""
+    """Return the subjects of all quotas that may apply to the request."""
     tenant = request.tenant
     return {(tenant, None, None), (tenant, request.app, None), (tenant, None, request.key)}

@@ -1,14 +1,14 @@
-"""Agents of all apps on one line, by how far each is from having nothing left: kairos paper, 5.1.
+"""Ranks of the agents of all apps, by their distance from having no work left (kairos paper, 5.1).
 
 Pairwise Wasserstein-1 distances between the distributions of remaining work, with a "zero latency"
-distribution among them, embedded in one dimension by multidimensional scaling; an agent's rank is
-how far it lies from that anchor.
+distribution among them, are embedded in one dimension by multidimensional scaling; an agent's rank
+is its distance from that anchor.
 
-Deviations: classical scaling, whose answer is unique, where the paper names no kind (the iterative
-one starts at random, and misorders agents that could be embedded exactly). Coordinates grow away
-from the anchor, towards the mean of all, so an agent that comes to lie beyond it goes first. An
-agent that changes is placed against the others as they were embedded last (Gower, 1968), and all
-are embedded anew when `embed` is called.
+Deviations: classical scaling, whose answer is unique; the paper names no kind (the iterative one
+starts at random, and misorders agents that could be embedded exactly). Coordinates grow away from
+the anchor, towards the mean of all, so an agent that lies on its other side ranks first. An agent
+that changes is placed relative to the last embedding (Gower, 1968), and `embed` embeds all of them
+again.
 """
 
 import math
@@ -24,14 +24,14 @@ from kairos.core.learnt import AgentProfile, AgentRank, Distribution
 
 Floats = npt.NDArray[np.float64]
 
-_DIGITS = 9  # of the largest mean: what rounding leaves of equal agents' equality
+_DIGITS = 9  # relative to the largest mean; rounding to it keeps equal agents equal
 
 
 class _Embedding:
-    """Where some distributions lie on a line, and where any other would."""
+    """Embedding of distributions on a line, in which further ones can be placed."""
 
     def __init__(self, quantiles: Floats) -> None:
-        """Takes [n, q] ascending quantiles; needs (n + 1)² numbers of memory while it works."""
+        """Embed [n, q] ascending quantiles. Temporarily needs memory for (n + 1)² numbers."""
         self._scale = float(quantiles.mean(axis=1).max()) or 1.0
         self._points = np.vstack((np.zeros((1, quantiles.shape[1])), quantiles)) / self._scale
         squares = _distances(self._points, self._points)
@@ -41,28 +41,30 @@ class _Embedding:
         coordinates = self._coordinates(squares)
         self._anchor = float(coordinates[0])
         self._sign = 1.0 if coordinates.mean() >= self._anchor else -1.0
-        self.ranks = self._from_anchor(coordinates[1:])  # of the embedded, [n]
+        self.ranks = self._from_anchor(coordinates[1:])  # of the embedded distributions, [n]
 
     def place(self, quantiles: Floats) -> Floats:
-        """The ranks of other distributions, against those that are embedded: [m, q] -> [m]."""
+        """Return the ranks of further distributions relative to the embedding: [m, q] -> [m]."""
         squares = _distances(quantiles / self._scale, self._points)
         squares *= squares
         return self._from_anchor(self._coordinates(squares))
 
     def _coordinates(self, squares: Floats) -> Floats:
-        """Of points whose squared distances from those on the line are [m, n + 1]: Gower's formula
-        for a point that is added. Those that are embedded find their own place by it."""
+        """Return the coordinates of points with squared distances [m, n + 1] to the embedded ones.
+
+        This is Gower's formula for added points; it also reproduces the embedded points.
+        """
         coordinates: Floats = (self._mean_squares @ self._axis - squares @ self._axis) / 2
         return coordinates
 
     def _from_anchor(self, coordinates: Floats) -> Floats:
-        """In the unit of the quantiles, and rounded, so that equal agents are equal."""
+        """Return ranks in the unit of the quantiles, rounded so that equal agents rank equal."""
         ranks: Floats = np.round(self._sign * (coordinates - self._anchor), _DIGITS) * self._scale
         return ranks
 
 
 def _distances(a: Floats, b: Floats) -> Floats:
-    """Wasserstein-1 between distributions told by their quantiles: [n, q], [m, q] -> [n, m]."""
+    """Return Wasserstein-1 distances, by quantiles: [n, q], [m, q] -> [n, m]."""
     from scipy.spatial.distance import cdist
 
     distances: Floats = cdist(a, b, "cityblock")
@@ -71,10 +73,11 @@ def _distances(a: Floats, b: Floats) -> Floats:
 
 
 def _first_axis(squares: Floats, start: Floats) -> Floats:
-    """The first axis of classical scaling, from squared distances [n, n]: v / sqrt(λ), for the
-    largest eigenvalue λ of the double-centred matrix and its vector v. Zeros if all is one point.
+    """Return the first axis of classical scaling, from squared distances [n, n].
 
-    The matrix is centred as it is multiplied, not copied; the means are a start near the answer.
+    That is v / sqrt(λ) for the largest eigenvalue λ of the double-centred matrix and its
+    eigenvector v; zeros if all points coincide. The matrix is centred during multiplication, not
+    copied; the means are a start vector near the solution.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -94,7 +97,7 @@ def _first_axis(squares: Floats, start: Floats) -> Floats:
 
 
 class Ranking:
-    """Ranks of all agents that it was told of. In which order it was told does not matter."""
+    """Ranks of all known agents. They do not depend on the order of updates."""
 
     def __init__(self) -> None:
         self._remaining: dict[AgentKey, Distribution] = {}
@@ -105,35 +108,39 @@ class Ranking:
         return len(self._remaining)
 
     def update(self, profiles: Iterable[AgentProfile]) -> None:
-        """Take in what changed: for each agent one row of distances, and its place against those
-        that are embedded."""
+        """Add or update agents.
+
+        Takes one row of distances for each, to place it in the present embedding.
+        """
         changed = {profile.key: profile.remaining_us for profile in profiles}
         self._remaining.update(changed)
         if self._embedding is not None and changed:
             self._set(changed, self._embedding.place(_matrix(changed.values())))
 
     def remove(self, key: AgentKey) -> None:
-        """Forget an agent. The others keep their places."""
+        """Remove an agent. The ranks of the others do not change."""
         self._remaining.pop(key, None)
         self._ranks.pop(key, None)
 
     def embed(self) -> None:
-        """Place all agents anew. O(n²): a second and 200 MB for 5,000 of them (`make bench`)."""
+        """Embed all agents again, in O(n²): 5,000 take a second and 200 MB (`make bench`)."""
         ordered = dict(sorted(self._remaining.items()))
         if ordered:
             self._embedding = _Embedding(_matrix(ordered.values()))
             self._set(ordered, self._embedding.ranks)
 
     def ranks(self) -> list[AgentRank]:
-        """All, smallest rank first, equal ones by key. Embeds if that was never done."""
+        """Return all ranks, smallest first, ties by key. Embeds if that was never done."""
         if self._embedding is None:
             self.embed()
         ordered = sorted((rank, key) for key, rank in self._ranks.items())
         return [AgentRank(*key, rank) for rank, key in ordered]
 
     def kendall_tau(self) -> float | None:
-        """How far the order of ranks agrees with the order of mean remaining work: 1 throughout,
-        0 no more than chance. Equal ones are no disagreement (tau-b). None: nothing to order."""
+        """Return Kendall's tau-b between the ranks and the mean remaining work.
+
+        1: same order; 0: no correlation. None if there is nothing to order.
+        """
         ranked = self.ranks()
         means = [self._remaining[rank.key].mean for rank in ranked]
         if len(set(means)) < 2 or len({each.rank for each in ranked}) < 2:
@@ -149,10 +156,9 @@ def _matrix(distributions: Iterable[Distribution]) -> Floats:
 
 
 def kendall_tau_b(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """How far two orders of the same things agree: Kendall (1945). Neither is of equal ones alone.
+    """Return Kendall's tau-b (1945) of two sequences, neither of them constant.
 
-    Counted here, to the digit of `scipy.stats`: to import that takes half a second. 10 ms for
-    5,000 of them.
+    Same result as `scipy.stats`, whose import takes half a second. 10 ms for 5,000 values.
     """
     pairs = sorted(zip(xs, ys, strict=True))
     before: list[float] = []  # ascending

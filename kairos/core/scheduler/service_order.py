@@ -1,11 +1,11 @@
-"""The order in which calls that wait would go, as things stand: for people to look at.
+"""Predicted order in which waiting calls would be dispatched, for display. Not in the paper.
 
-The queues are drained by what fits where and when (`dispatching.py`), which nobody knows ahead.
-Here each call goes as soon as its turn comes, nothing more arrives and nothing ends; what is
-charged to a tenant for a call is what the call is expected to take. Within a queue: by the policy's
-key, and of the overdue as many between them as the guard lets through. Who will be overdue by then
-is not foreseen, and a key that what was learnt since has changed is the old one until it is renewed
-(`queue.py`). Nothing here changes anything. Ours.
+The real order depends on what fits where and when (`dispatching.py`), which cannot be foreseen.
+Here each call is dispatched as soon as its turn comes, nothing arrives and nothing ends; a tenant
+is charged a call's expected latency. Within a queue, calls are in policy order, with as many
+overdue calls among them as the guard admits. Calls that will become overdue later are not foreseen,
+and a key that learning has outdated is used until it is renewed (`queue.py`). Nothing here changes
+any state.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,9 +21,9 @@ from kairos.core.scheduler.queue import WaitQueue
 from kairos.core.scheduler.queues import WaitQueues
 from kairos.core.scheduler.waiting import WaitingRequest
 
-# Why a call is where it is. returned: an instance failed it, so it goes before all that none did;
-# overdue: its workflow has waited for as long as it may; policy: by the policy's key;
-# aside: one like it may have killed an instance, so it has no turn until it can run alone.
+# Why a call is at its place. returned: an instance failed it, so it precedes other calls;
+# overdue: its workflow has waited too long; policy: by the policy's key;
+# aside: quarantined until it can run alone, since a call like it may have killed an instance.
 Standing = Literal["returned", "overdue", "policy", "aside"]
 
 _level_and_tenant = itemgetter(0, 1)
@@ -33,11 +33,11 @@ class QueuedCall:
     def __init__(self, request: Request, standing: Standing, work_us: int) -> None:
         self.request: Final = request
         self.standing: Final = standing
-        self.work_us: Final = work_us  # that the call alone is expected to take
+        self.work_us: Final = work_us  # expected latency of the call alone
 
 
 def service_order(queues: WaitQueues, most: int) -> list[QueuedCall]:
-    """The first so many. O(n + most log n) in all that waits."""
+    """Return the first `most` calls. O(n + most log n) for n waiting calls."""
     by_share: dict[Share, list[WaitQueue]] = {}
     for (share, _), queue in queues.open().items():
         by_share.setdefault(share, []).append(queue)
@@ -46,14 +46,14 @@ def service_order(queues: WaitQueues, most: int) -> list[QueuedCall]:
 
 
 def _merged(queues: Iterable[WaitQueue], most: int) -> Iterator[QueuedCall]:
-    """Of one share: the queue goes whose head is before those of the others."""
+    """Merge the queues of one share by their heads."""
     heads = [_turns(queue, most) for queue in queues]
     for *_, waiting in merge(*heads):
         yield QueuedCall(waiting.request, _standing(waiting), waiting.work_us)
 
 
 def _turns(queue: WaitQueue, most: int) -> Iterator[tuple[int, Key, int, str, WaitingRequest]]:
-    """Yield each waiting call with what it stands by, in the order of the queue."""
+    """Yield each waiting call with its sort key, in the order of the queue."""
     here = queue.standings()
     late = [each for each in here if each.overdue_at is not None and not each.aside]
     overdue = nsmallest(most, late, key=lambda each: (each.overdue_at, each.seq))
@@ -75,8 +75,10 @@ def _standing(waiting: WaitingRequest) -> Standing:
 def _shared_out(
     calls: Mapping[Share, Iterator[QueuedCall]], fairness: FairQueueing
 ) -> Iterator[QueuedCall]:
-    """By level, then tenant, then class and app: each time that which has had least for its weight.
-    Copies of the tags move with each call."""
+    """Merge the shares by level, then tenant, then class and app, always the lowest tag first.
+
+    Copies of the tags advance with each call.
+    """
     tags = {share: fairness.tags(share) for share in calls}
     now = {(id(each), name): each.tag(name) for own in tags.values() for each, name in own}
 

@@ -1,4 +1,4 @@
-"""Whose turn it is, and what a queue asks of instances to say so."""
+"""The queue's next request, and the queries on instances needed to choose it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
@@ -8,28 +8,32 @@ from kairos.core.model import Request
 
 
 class InstanceRoom(Protocol):
-    """What is free of the instances that could serve the queue."""
+    """Free capacity of the instances that could serve the queue."""
 
     def fits(self, request: Request) -> bool:
-        """Whether the request can be placed now."""
+        """Return whether the request can be placed now."""
 
     def refused(self, requests: Sequence[Request]) -> int:
-        """How many of these, from the first on, are known not to fit. It is quicker to ask for all
-        of them than for each; those that follow may not fit either."""
+        """Return how many of these, counted from the first, are known not to fit.
+
+        One query is quicker than one per request. The requests after those may not fit either.
+        """
 
     def expected_back(self) -> Iterator[str]:
-        """Ids of requests that memory is kept for, the first first."""
+        """Yield ids of requests that memory is retained for, first in order first."""
 
     def reserve(self, request: Request) -> None:
-        """What fits from now on does not delay the request, which does not fit now."""
+        """Reserve for a request that does not fit now: later placements must not delay it."""
 
     def keep_for(self, request: Request) -> bool:
-        """Leave alone, from now on, the instances that could serve the request once they are free;
-        return whether any other is left."""
+        """Exclude the instances that could serve the request once they are free.
+
+        Returns whether any other instance is left.
+        """
 
 
 class Turn:
-    """Whose turn it is, and why."""
+    """The request to dispatch next, and the reason."""
 
     def __init__(self, request: Request, reason: Reason) -> None:
         self.request: Final = request

@@ -1,4 +1,4 @@
-"""A request that waits, and how it stands in the heaps of its queue."""
+"""A waiting request, and its entries in the heaps of its queue."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from kairos.core.model import Request
 from kairos.core.scheduler.policies import Key
 
-# As any tuple: of one with a known length compiled code makes a new one each time, and the heaps
-# tell by identity whether an entry has changed.
+# Typed as any tuple: compiled code copies tuples of known length, and the heaps detect changed
+# entries by identity.
 KeyEntry = tuple[Any, ...]  # key, number of arrival, request id
 NumberEntry = tuple[Any, ...]  # number, number of arrival, request id
 
 
 class WaitingRequest:
-    overdue_at: int | None = None  # overdue calls go in this order; None: it is not
-    aside: bool = False  # it has no turn for now
-    impatient_at: int | None = None  # when the policy lets it wait no more
-    passed_over_at: int | None = None  # when it was the first, and did not fit, for the first time
+    overdue_at: int | None = None  # order among overdue calls; None: not overdue
+    aside: bool = False  # quarantined: not dispatched for now
+    impatient_at: int | None = None  # end of the maximum wait set by the policy
+    passed_over_at: int | None = None  # when it was first in the queue and did not fit
 
     def __init__(
         self,
@@ -30,12 +30,14 @@ class WaitingRequest:
         self.request = request
         self.seq = seq
         self.key = key
-        self.epoch = epoch  # of the knowledge that the key comes from
-        self.state = state  # the policy's
-        self.work_us = work_us  # predicted, of the call alone, when it arrived
+        self.epoch = epoch  # epoch of the estimates that the key was computed from
+        self.state = state  # the policy's state of the workflow
+        self.work_us = work_us  # predicted latency of the call alone, at its arrival
 
     @property
     def is_bounced(self) -> bool:
-        """By an instance; or it was found on arrival that it must run alone. Such have numbers
-        below all others'."""
+        """Return whether it was returned by an instance, or found on arrival to have to run alone.
+
+        Such requests have lower numbers than all others.
+        """
         return self.seq < 0

@@ -1,4 +1,4 @@
-"""What policies may know: what was learnt of agents, and how far each open workflow has come."""
+"""Estimates for policies: what was learnt of agents, and the position of each open workflow."""
 
 from collections.abc import Hashable, Iterator
 from operator import attrgetter
@@ -15,21 +15,21 @@ from kairos.core.shared_lru import SharedLru
 from kairos.core.workflow_tracker import IDLE_US, WorkflowKey, WorkflowTracker, workflow_key
 
 _REMAINING_US = attrgetter("remaining_us")
-_MAX_APPS = 1_000  # of which no workflow has ended yet
+_MAX_APPS = 1_000  # apps without any ended workflow
 
 
 class WorkEstimates:
-    """Changed by facts only, through the balancer. `epoch` rises when what was learnt changes."""
+    """Estimates of work, changed only by facts. `epoch` is incremented after each learning step."""
 
     def __init__(self, *, idle_us: int = IDLE_US) -> None:
         self.epoch = 0
-        self.kendall_tau: float | None = None  # of the ranks, against the order of the means
+        self.kendall_tau: float | None = None  # between ranks and mean remaining work
         self.positions = WorkflowTracker(idle_us=idle_us)
         self._answers = OutputLengths()
         self._profiles: dict[AgentKey, AgentProfile] = {}
         self._models: dict[tuple[str, str], RemainingModel] = {}
         self._ranks: dict[AgentKey, float] = {}
-        # Of an app without a model, the most that a workflow was served.
+        # By app without a model: the most service that any of its workflows got.
         self._attained_us: SharedLru[tuple[str, str], int] = SharedLru(_MAX_APPS)
         self._plans = DeclaredPlans()
         self._standings: dict[str, PendingCall] = {}
@@ -53,7 +53,11 @@ class WorkEstimates:
         self.epoch += 1
 
     def declare(self, event: PlanDeclared) -> None:
-        """Of calls in flight nothing changes, so that their keys stay. Raises InvalidRequest."""
+        """Declare a plan for future calls; the keys of calls in flight do not change.
+
+        Raises:
+            InvalidRequest: the plan is invalid.
+        """
         self._plans.declare(event)
 
     def arrived(self, request: Request, at: int) -> None:
@@ -73,7 +77,7 @@ class WorkEstimates:
                 together.longest = standing
 
     def resize(self, request: Request) -> None:
-        """Take a call that waits for one with a shorter prompt."""
+        """Replace a waiting call by one with a shorter prompt."""
         self._standings[request.id].request = request
 
     def dispatched(self, request_id: str, at: int) -> None:
@@ -89,9 +93,13 @@ class WorkEstimates:
         completion_tokens: int | None = None,
         used_tokens: int = 0,
     ) -> None:
-        """Note that a call finished, failed, was cancelled or refused; one not here is ignored.
+        """Record that a call finished, failed, was cancelled or refused; unknown ids are ignored.
 
-        `used_tokens`: of prompt and answer, as far as it ran.
+        Args:
+            request_id: id of the call.
+            at: current time.
+            completion_tokens: tokens of its answer; None: not known.
+            used_tokens: tokens of prompt and answer, as far as it ran.
         """
         self.positions.ended(request_id, at, completion_tokens, used_tokens)
         standing = self._standings.pop(request_id, None)
@@ -115,35 +123,37 @@ class WorkEstimates:
         self.positions.workflow_ended(key)
 
     def requests(self) -> Iterator[Request]:
-        """All calls that wait or run, in order of arrival."""
+        """Yield all waiting or running calls, in order of arrival."""
         for standing in self._standings.values():
             yield standing.request
 
     def workflows(self) -> Iterator[WorkflowKey]:
-        """Those that have calls that wait or run."""
+        """Return the workflows with waiting or running calls."""
         return iter(self._together)
 
     def request(self, request_id: str) -> Request | None:
-        """A call that waits or runs."""
+        """Return a waiting or running call; None if the id is unknown."""
         standing = self._standings.get(request_id)
         return standing.request if standing is not None else None
 
     def is_alone(self, workflow: WorkflowKey) -> bool:
-        """Whether the workflow has one call in flight and no other."""
+        """Return whether the workflow has exactly one call in flight."""
         together = self._together.get(workflow)
         return together is not None and len(together.standings) == 1
 
     def in_flight(self, workflow: WorkflowKey) -> Iterator[Request]:
-        """The calls of the workflow that wait or run, in order of arrival."""
+        """Yield the waiting or running calls of the workflow, in order of arrival."""
         together = self._together.get(workflow)
         if together is not None:
             for standing in together.standings.values():
                 yield standing.request
 
     def left_us(self, request: Request) -> float:
-        """Expected execution latency of all that is left of the request's workflow: what remains
-        from the longest of its calls in flight on, and the other calls in flight themselves. Where
-        a plan was declared: these calls, and all that are to come."""
+        """Return the expected latency of all remaining work of the request's workflow.
+
+        That is what remains from the longest of its calls in flight on, plus the other calls in
+        flight. With a declared plan: the calls in flight plus the plan's future calls.
+        """
         together = self._together[workflow_key(request)]
         if together.longest is None or together.epoch != self.epoch:
             standings = [self._fresh(each) for each in together.standings.values()]
@@ -158,17 +168,19 @@ class WorkEstimates:
         return longest.remaining_us + together.calls_us - longest.call_us
 
     def whole_us(self, request: Request) -> float:
-        """Return the expected execution latency of its workflow, what has ended included."""
+        """Return the expected latency of the whole workflow, ended calls included."""
         served_us, _ = self.positions.attained(workflow_key(request))
         return served_us + self.left_us(request)
 
     def follows_plan(self, request: Request) -> bool:
-        """Whether what remains of the request, which is in flight, follows from a declared plan."""
+        """Return whether the estimate for a request in flight comes from a declared plan."""
         return self._standings[request.id].plan is not None
 
     def to_come_us(self, key: WorkflowKey) -> float | None:
-        """Expected execution latency of the calls of its declared plan that have not come yet, of
-        a workflow with calls in flight; None: it follows no such plan."""
+        """Return the expected latency of the future calls of the workflow's declared plan.
+
+        None if it follows no plan. The workflow must have calls in flight.
+        """
         plan = self._together[key].plan
         return None if plan is None else self._open_us(key, plan)
 
@@ -177,12 +189,11 @@ class WorkEstimates:
         return plan.open_us(self.positions.visits(key)[1])
 
     def published(self, key: AgentKey) -> tuple[AgentProfile | None, float | None]:
-        """What was learnt of just this agent, and its rank."""
+        """Return what was learnt of exactly this agent, and its rank."""
         return self._profiles.get(key), self._ranks.get(key)
 
     def profile(self, request: Request) -> AgentProfile | None:
-        """What is known of the agent; else of its app; else of its tenant; else of all; None while
-        nothing is."""
+        """Return the profile of the agent, else of its app, tenant, or all; None: none known."""
         tenant, app = request.tenant, request.app or ""
         profiles = self._profiles
         return (
@@ -193,8 +204,7 @@ class WorkEstimates:
         )
 
     def rank(self, request: Request) -> float | None:
-        """The agent's rank; else that of its app; else of its tenant; else of all; None while
-        nothing is ranked."""
+        """Return the rank of the agent, else of its app, its tenant, or all; None: none known."""
         ranks = self._ranks
         if not ranks:
             return None
@@ -205,8 +215,7 @@ class WorkEstimates:
         return next((ranks[each] for each in wider if each in ranks), None)
 
     def model(self, request: Request) -> RemainingModel | None:
-        """The model of the request's app; else of its tenant; else of all; None while there is
-        none."""
+        """Return the model of the app, else of its tenant, or all; None: none known."""
         models, tenant = self._models, request.tenant
         return (
             models.get((tenant, request.app or ""))
@@ -215,35 +224,38 @@ class WorkEstimates:
         )
 
     def kind(self, request: Request) -> Hashable:
-        """Of calls of one kind the same is known."""
+        """Return the key of calls that share the same estimates."""
         return agent_key(request)
 
     def completion_tokens(self, request: Request) -> Distribution | None:
-        """Of the answers to calls like this one; None while nothing is known."""
+        """Return the distribution of answers to calls like this; None while unknown."""
         return self._answers.distribution(request)
 
     def latency_us(self, request: Request) -> Distribution | None:
-        """Of the execution of calls like this one; None while nothing is known."""
+        """Return the distribution of execution latency of calls like this; None while unknown."""
         profile = self.profile(request)
         return profile.call_us if profile is not None else None
 
     def call_us(self, request: Request) -> int:
-        """Expected execution latency of the call alone, at least 1."""
+        """Return the expected execution latency of the call alone, at least 1."""
         standing = self._standings.get(request.id)
         if standing is not None and standing.epoch == self.epoch and standing.request is request:
             return standing.call_us
         return _call_us(request, self.profile(request))
 
     def remaining_us(self, request: Request) -> float:
-        """Expected execution latency of the request's workflow from this call on, this included.
+        """Return the expected latency of the workflow from this call on, itself included.
 
-        The request is in flight: where it stands counts, not only whose it is.
+        The request must be in flight, since its position counts.
         """
         return self._fresh(self._standings[request.id]).remaining_us
 
     def looked_at_us(self, request: Request) -> float:
-        """The same, for whoever only looks. Nothing is kept of it: what was found of some app may
-        change between two facts, and decisions must not depend on who looked when."""
+        """Return the same as `remaining_us`, for display only, without storing it.
+
+        What was learnt of an app may change between two facts, and decisions must not depend on
+        when estimates are displayed.
+        """
         standing = self._standings[request.id]
         if standing.epoch == self.epoch:
             return standing.remaining_us
@@ -276,8 +288,12 @@ class WorkEstimates:
         return max(1.0, estimate, attained_us)
 
     def _note_attained(self, request: Request, workflow: WorkflowKey) -> None:
-        """While no workflow of an app has ended, what is known of others says too little of it:
-        short ones end first. It is expected to need as much again as any of its own had so far."""
+        """Track the most service that a workflow of an app without a model got.
+
+        While no workflow of an app has ended, general estimates are too low: short workflows end
+        first. So a workflow is expected to need as much again as any workflow of its app got so
+        far.
+        """
         app = request.tenant, request.app or ""
         if app in self._models:
             return

@@ -1,7 +1,7 @@
-"""Which workflows of one quota are open.
+"""Open workflows of one quota.
 
-A workflow is, from the arrival of its first call until it has ended and none of its calls is in
-flight, or until nothing was heard of it for long. One of which no call ever ran is none: it was
+A workflow is open from the arrival of its first call until it has ended and has no calls in flight,
+or until it was silent for long. A workflow without any call that ran does not count: it was
 refused.
 """
 
@@ -17,16 +17,16 @@ class _Open:
 
 
 class WorkflowsAtOnce:
-    """O(1) per fact, amortised."""
+    """Set of open workflows. O(1) per fact, amortised."""
 
     def __init__(self, idle_us: int) -> None:
-        """After so much silence one has ended."""
+        """Start without workflows; each ends after `idle_us` of silence."""
         self._idle_us = idle_us
         self._open: dict[WorkflowKey, _Open] = {}
         self._silent_since: OrderedDict[WorkflowKey, int] = OrderedDict()  # longest first
 
     def open(self, at: int) -> int:
-        """How many are."""
+        """Return the number of open workflows."""
         silent = self._silent_since
         while silent and (longest := next(iter(silent.items())))[1] <= at - self._idle_us:
             self._forget(longest[0])
@@ -36,7 +36,7 @@ class WorkflowsAtOnce:
         return workflow in self._open
 
     def arrived(self, workflow: WorkflowKey) -> None:
-        """A call of it, which was let in."""
+        """Record an admitted call of a workflow."""
         self._silent_since.pop(workflow, None)
         one = self._open.setdefault(workflow, _Open())
         one.calls += 1
