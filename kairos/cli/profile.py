@@ -57,6 +57,10 @@ def profile(
     4 ... items of these rows. Plans and runs use the efficient batch of each, where a flow
     declares none: the smallest one with 95 % of the best throughput.
 
+    Factors of a placement's cost (`kairos plan --host`) are measured, too. One is how much of
+    contexts engines find again, where they report it. The other is how much quicker several engines
+    are than one: up to 32 of the calls are made again for it, at each engine and three times.
+
     Examples:
 
     kairos profile reports.yaml --inputs docs.parquet --engine http://gpu1:8000

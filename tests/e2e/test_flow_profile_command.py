@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from aiohttp import web
 
 from kairos.simulate.standin.server import StandInSettings, serve
 from tests.e2e.flow_runs import answering, kairos_command, write_rows
@@ -33,6 +34,40 @@ async def test_it_learns_from_real_calls_and_keeps_nothing_else(tmp_path, engine
         assert each["prompt_tokens"]["mean"] == 10
         assert each["completion_tokens"]["mean"] == 2
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "flow.profile.json"])
+
+
+CONTEXTS = """
+flow: contexts
+defaults: {max_tokens: 4, on_cut: keep}
+operators:
+  row: {kind: input}
+  first: {kind: llm, prompt: "{{ row.text }} What is it?"}
+  second: {kind: llm, prompt: "{{ row.text }} And after {{ first }}?"}
+outputs: {second: second}
+"""
+
+
+async def test_factors_of_a_placement_are_measured_where_engines_report_and_are_several(
+    tmp_path, engines
+):
+    (tmp_path / "flow.yaml").write_text(CONTEXTS)
+    write_rows(tmp_path / "rows.jsonl", [{"text": f"text {n} " * 200} for n in range(20)])
+    usage = {"prompt_tokens": 1_000, "completion_tokens": 4}
+    usage["prompt_tokens_details"] = {"cached_tokens": 480}
+    message = {"role": "assistant", "content": "so"}
+    said = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
+    pool = []
+    for _ in range(2):
+        engine = answering(await engines(), lambda _: web.json_response(said))
+        pool += ["--engine", engine.url]
+    words = ("profile", "flow.yaml", "--inputs", "rows.jsonl", "--rows", "9")
+    status, shown = await kairos_command(tmp_path, *words, *pool, fresh=True)
+    assert status == 0, shown
+    found = json.loads((tmp_path / "flow.profile.json").read_text())
+    # Of the second prompt 500 tokens of 511 are taken to be the text; of 1,000 there were 480.
+    assert found["cost"]["reuse"] == pytest.approx(480 / (1_000 * 500 / 511), abs=0.01)
+    assert 0 <= found["cost"]["sharing"] <= 1
+    assert "factors of a placement's cost: reuse 0.49, sharing" in shown
 
 
 async def test_who_performs_the_calls_must_be_said_once(tmp_path):

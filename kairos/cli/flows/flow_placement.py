@@ -5,7 +5,7 @@ from pathlib import Path
 from kairos.core.errors import SetupError
 from kairos.simulate.engine.profiles import profile
 from kairos.workflows.compile.device_work import OperatorWork
-from kairos.workflows.compile.flow_profile import FlowProfile, holding
+from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, FlowProfile, holding
 from kairos.workflows.compile.flow_work import flow_work
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.placement_text import ExplainedPlacement, explain_placement
@@ -44,9 +44,12 @@ def hosted_work(
 ) -> list[OperatorWork]:
     """Return what operators take on a host's devices, for plans and for runs.
 
+    Factors of the host's file take precedence over the profile's.
+
     Raises:
         SetupError: a model of the flow is not in the host's file.
     """
     profiles = {name: profile(each.profile) for name, each in host.models.items()}
     learnt = None if known is None else holding(known, plan)
-    return flow_work(plan, prediction, profiles, devices, host.cost, learnt)
+    factors = host.cost.over(UNKNOWN_FACTORS if known is None else known.cost)
+    return flow_work(plan, prediction, profiles, devices, factors, learnt)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from kairos.cli.flows.flow_batches import AskedItems, measured_batches
+from kairos.cli.flows.flow_factors import AskedCalls, measured_factors
 from kairos.cli.flows.flow_run import FlowTask, check_task, new_record, run_task
 from kairos.cli.flows.spread.run import RayRun
 from kairos.core.errors import InvalidFile, SetupError
@@ -89,7 +90,7 @@ async def measured_profile(
         SetupError: nobody performs the calls, or no row came to an end.
     """
     runs: list[FlowRun | RayRun] = []
-    asked = AskedItems()
+    asked = AskedCalls()
     with TemporaryDirectory() as scratch:
         store = RunStore(Path(scratch))
         out = str(Path(scratch) / "out.jsonl")
@@ -103,7 +104,9 @@ async def measured_profile(
         )
     assert isinstance(runs[0], FlowRun), "it is of this process"
     found = _learnt(plan, rows, runs[0].observation)
-    return msgspec.structs.replace(found, batches=await _batches(record, asked, loaded.functions))
+    batches = await _batches(record, asked, loaded.functions)
+    factors = await measured_factors(plan, record, asked)
+    return msgspec.structs.replace(found, batches=batches, cost=factors)
 
 
 async def _batches(
@@ -210,6 +213,13 @@ def shown(profile: FlowProfile) -> list[str]:
         if alone_us is not None and batch.efficient > 1:
             said.append(f"one alone {alone_us / SECOND:.3g} s")
         lines.append("; ".join(said))
+    measured = [
+        f"{name} {factor:.2f}"
+        for name, factor in msgspec.structs.asdict(profile.cost).items()
+        if factor is not None
+    ]
+    if measured:
+        lines.append(f"  factors of a placement's cost: {', '.join(measured)}")
     return lines
 
 

@@ -31,12 +31,35 @@ class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
     text_tokens: float | None = None  # of such prompts, as a plan reckons by their texts alone
 
 
+class CostFactors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Halo's factors of a placement's cost, from 0 to 1; an unknown one is reckoned as 1.
+
+    `reuse`: of what prompts of a row begin with together, the part that is found again on a device
+    (1 less lambda). `sharing`: k devices that share an operator are as quick as k to this power
+    (beta), beside what smaller batches cost.
+    """
+
+    reuse: float | None = None
+    sharing: float | None = None
+
+    def over(self, other: "CostFactors") -> "CostFactors":
+        """Return the same, with what is unknown taken from the other."""
+        return CostFactors(
+            reuse=other.reuse if self.reuse is None else self.reuse,
+            sharing=other.sharing if self.sharing is None else self.sharing,
+        )
+
+
+UNKNOWN_FACTORS = CostFactors()
+
+
 class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     flow: str
     rows: int  # that it was learnt from
     operators: dict[str, OperatorProfile]
     batches: dict[str, BatchProfile] = {}  # by `batch_key`
+    cost: CostFactors = UNKNOWN_FACTORS
 
     @property
     def efficient_batches(self) -> dict[str, int]:

@@ -13,25 +13,24 @@ from kairos.workflows.compile.call_shapes import call_shapes, llm_needs
 from kairos.workflows.compile.check import every
 from kairos.workflows.compile.costs.fluid import makespan_us
 from kairos.workflows.compile.device_work import OperatorWork
-from kairos.workflows.compile.flow_profile import OperatorProfile
+from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, CostFactors, OperatorProfile
 from kairos.workflows.compile.operators import Generation, Operator
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls
 
 
-class CostFactors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Halo's factors of a placement's cost.
+class ContextCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a row that was answered, as `measured_reuse` takes it.
 
-    `reuse`: of what prompts of a row begin with together, the part that is found again on a device
-    (1 less lambda). `sharing`: k devices that share an operator are as quick as k to this power
-    (beta), beside what smaller batches cost.
+    `row`: with the stage before it; times in µs from any zero; tokens of its prompt.
     """
 
-    reuse: float = 1.0
-    sharing: float = 1.0
-
-
-AS_PLANNED = CostFactors()
+    row: tuple[int, int]
+    operator: str
+    begun_us: int
+    ended_us: int
+    prompt_tokens: int
+    cached_tokens: int
 
 
 def flow_work(
@@ -39,7 +38,7 @@ def flow_work(
     prediction: FlowPrediction,
     profiles: Mapping[str, EngineProfile],
     devices: int,
-    factors: CostFactors = AS_PLANNED,
+    factors: CostFactors = UNKNOWN_FACTORS,
     known: Mapping[str, OperatorProfile] | None = None,
 ) -> list[OperatorWork]:
     """Return operators that call models, each after those whose answers it needs.
@@ -64,6 +63,8 @@ def flow_work(
         for name, calls in prediction.by_operator.items()
     }
     waits, made = llm_needs(operators), []
+    reuse = 1.0 if factors.reuse is None else factors.reuse
+    sharing = 1.0 if factors.sharing is None else factors.sharing
     reused = shared_contexts(operators)
     for operator in every(operators):
         calls = counted.get(operator.name)
@@ -71,15 +72,14 @@ def flow_work(
             model = _model(operator.params.model, profiles)
             after = tuple(dict.fromkeys(_asked(waits, operator.name, counted)))
             work = _work(operator.name, model, after, calls, profiles, devices)
-            quicker = factors.sharing - 1
-            run_us = (us / parts**quicker for parts, us in enumerate(work.run_us, 1))
+            run_us = (us / parts ** (sharing - 1) for parts, us in enumerate(work.run_us, 1))
             work = replace(work, run_us=tuple(run_us))
             context, share = reused.get(operator.name, (None, 0.0))
             tokens = share * calls.prompt_tokens
             if context is not None and tokens <= profiles[model].kv_tokens:
                 saved_us = tokens * profiles[model].step.prefill_token_us
                 saved_us = min(saved_us, work.run_us[0] - work.last_us if work.last_us else 0.0)
-                work = replace(work, context=context, reused_us=factors.reuse * max(0.0, saved_us))
+                work = replace(work, context=context, reused_us=reuse * max(0.0, saved_us))
             made.append(work)
     return made
 
@@ -120,6 +120,45 @@ def shared_contexts(operators: Sequence[Operator]) -> dict[str, tuple[str, float
             tokens = sum(each.tokens for each in shared)
             found[name] = (shared[0].name, tokens / sum(each.tokens for each in path))
     return found
+
+
+def measured_reuse(operators: Sequence[Operator], calls: Sequence[ContextCall]) -> float | None:
+    """Return what engines found again, as a part of what `shared_contexts` expects of them.
+
+    A call counts where another operator's call of its row and context had been answered before it
+    began. What all rows have is taken to be found first, so it is left out. Never above 1.
+
+    Args:
+        operators: of a plan.
+        calls: of some rows, in any order.
+
+    Returns:
+        None: no call counts, or none at all says that anything was found, as of engines that do
+        not report it.
+    """
+    contexts, shapes = shared_contexts(operators), call_shapes(operators)
+    same = {
+        name: sum(each.tokens for each in call.prompt[: shapes.varies[name]])
+        for name, call in shapes.calls.items()
+    }
+    first_ended: dict[tuple[tuple[int, int], str], dict[str, int]] = {}
+    for call in calls:
+        if call.operator in contexts:
+            ends = first_ended.setdefault((call.row, contexts[call.operator][0]), {})
+            ends[call.operator] = min(call.ended_us, ends.get(call.operator, call.ended_us))
+    found = expected = 0.0
+    for call in calls:
+        if call.operator not in contexts:
+            continue
+        context, share = contexts[call.operator]
+        ends = first_ended[call.row, context]
+        others = (at for name, at in ends.items() if name != call.operator)
+        if min(others, default=math.inf) <= call.begun_us:
+            found += max(0, call.cached_tokens - same[call.operator])
+            expected += share * call.prompt_tokens
+    if not expected or not any(call.cached_tokens for call in calls):
+        return None
+    return min(1.0, found / expected)
 
 
 def _asked(

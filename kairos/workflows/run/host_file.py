@@ -8,7 +8,7 @@ options = ["--context", "4096"]    # of `python -m kairos.engines.llama`
 profile = "cpu-tiny"               # for plans: how quick it is, as of kairos simulate
 load_s = 4.0                       # until it serves; measured by a run
 
-[cost]                             # factors of plans; each may be left out
+[cost]                             # factors of plans; without: as measured (kairos profile), or 1
 reuse = 1.0                        # of contexts that prompts of a row share, the part that is found
 sharing = 1.0                      # devices that share an operator: as quick as k to this power
 """
@@ -21,7 +21,7 @@ import msgspec
 from kairos.core.errors import InvalidFile
 from kairos.host.toml_file import read_toml
 from kairos.workflows.compile.device_work import MOST_DEVICES, LoadTime
-from kairos.workflows.compile.flow_work import AS_PLANNED, CostFactors
+from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, CostFactors
 
 MOST_MODELS = 64
 _MOST_LOAD_S, _MOST_OPTIONS = 86_400.0, 100
@@ -46,7 +46,7 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     devices: int
     models: dict[str, HostedModel]
-    cost: CostFactors = AS_PLANNED
+    cost: CostFactors = UNKNOWN_FACTORS
 
     @property
     def loads(self) -> dict[str, LoadTime]:
@@ -61,7 +61,7 @@ def read_host(path: Path) -> HostFile:
     if not 1 <= len(found.models) <= MOST_MODELS:
         raise InvalidFile(path, f"{len(found.models)} models: give 1 to {MOST_MODELS}")
     for factor, given in msgspec.structs.asdict(found.cost).items():
-        if not 0 <= given <= 1:
+        if given is not None and not 0 <= given <= 1:
             raise InvalidFile(path, f"{factor} of [cost] is {given}: give 0 to 1")
     for name, each in found.models.items():
         if not 0 < each.load_s <= _MOST_LOAD_S:

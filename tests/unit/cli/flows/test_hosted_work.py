@@ -7,8 +7,7 @@ import pytest
 from experiments.e56_kept_order import drawn_flow
 from kairos.cli.flows.flow_placement import hosted_work
 from kairos.cli.flows.hosted_pool import host_plan
-from kairos.workflows.compile.flow_profile import learnt
-from kairos.workflows.compile.flow_work import CostFactors
+from kairos.workflows.compile.flow_profile import CostFactors, learnt
 from kairos.workflows.compile.operators import Generation
 from kairos.workflows.compile.placement import place
 from kairos.workflows.compile.prediction import predict

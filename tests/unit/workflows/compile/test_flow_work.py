@@ -8,8 +8,8 @@ from kairos.core.errors import SetupError
 from kairos.simulate.engine.profiles import profile
 from kairos.workflows.compile.call_shapes import COLUMN_TOKENS
 from kairos.workflows.compile.costs.fluid import makespan_us
-from kairos.workflows.compile.flow_profile import learnt
-from kairos.workflows.compile.flow_work import CostFactors, flow_work, shared_contexts
+from kairos.workflows.compile.flow_profile import CostFactors, learnt
+from kairos.workflows.compile.flow_work import flow_work, shared_contexts
 from kairos.workflows.compile.prediction import predict
 
 PROFILES = {"small": profile("a40-llama3-8b"), "large": profile("a40-llama2-13b")}

@@ -3,7 +3,7 @@
 import pytest
 
 from kairos.core.errors import InvalidFile
-from kairos.workflows.compile.flow_work import AS_PLANNED, CostFactors
+from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, CostFactors
 from kairos.workflows.run.host_file import read_host
 
 HOST = 'devices = 2\n[models.small]\nengine = "llama"\n'
@@ -16,7 +16,7 @@ def host(tmp_path, more=""):
 
 
 def test_factors_of_the_cost_are_read_and_need_not_be_there(tmp_path):
-    assert host(tmp_path).cost == AS_PLANNED
+    assert host(tmp_path).cost == UNKNOWN_FACTORS
     assert host(tmp_path, "[cost]\nreuse = 0.5\n").cost == CostFactors(reuse=0.5)
     assert host(tmp_path, "[cost]\nsharing = 0.9\n").cost == CostFactors(sharing=0.9)
 
