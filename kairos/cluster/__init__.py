@@ -1,1 +1,1 @@
-"""Who decides: this process, the workers of a host, or a pool of processes over Kafka."""
+"""Deployment modes: one process, several workers on a host, or a pool of processes over Kafka."""

@@ -1,8 +1,8 @@
 """A processor as a service of its own: `kairos process`.
 
-Plain HTTP, since values are fetched where they are, and a message on a bus would pass through it.
-Whoever shows a key may ask for anything: such keys are for those that run flows, and for the other
-processors.
+It speaks plain HTTP: values are fetched from the process that holds them, and need not pass
+through a bus. Any key grants access to everything, so keys are for processes that run flows, and
+for other processors.
 """
 
 import asyncio
@@ -50,9 +50,9 @@ from kairos.workflows.remote.wire import (
 from kairos.workflows.retrieve.lost import ValuesLost
 from kairos.workflows.retrieve.service import ProcessorService, processors
 
-_MOST_TASKS = 1_024  # at once; whoever asks waits, and asks again
-_MOST_BODIES = 512 << 20  # bytes of bodies that are here at once
-_OLD_S = 30.0  # between two looks for values that nobody uses
+_MOST_TASKS = 1_024  # concurrent ones; clients retry beyond that
+_MOST_BODIES = 512 << 20  # bytes of all bodies being read
+_OLD_S = 30.0  # between removals of unused values
 _PEER_CONNECT_S, _PEER_S = 5.0, 120.0
 
 _RunName = Annotated[str, InPath(pattern="^[A-Za-z0-9_-]{1,64}$")]
@@ -61,7 +61,7 @@ _read_task = msgspec.json.Decoder(ProcessorTask).decode
 
 
 class ProcessorRoutes:
-    """Bounds what is here at once."""
+    """Routes of the processor. They bound the number of tasks and the bytes of their bodies."""
 
     def __init__(
         self, work: ProcessorWork, about: AboutProcessor, access: Access, figures: ProcessorFigures
@@ -104,7 +104,11 @@ class ProcessorRoutes:
         return Response(status_code=204)
 
     async def _task(self, request: HttpRequest, sizes: list[int]) -> ProcessorTask:
-        """Raises KairosError: it is too large, or none."""
+        """Read a task from the request's body.
+
+        Raises:
+            KairosError: The body is too large, or is not a task.
+        """
         body = bytearray()
         async for part in request.stream():
             sizes.append(len(part))
@@ -117,13 +121,17 @@ class ProcessorRoutes:
         try:
             return await asyncio.to_thread(_read_task, body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidRequest(f"this is no task of a processor: {error}") from None
+            raise InvalidRequest(f"not a valid task for a processor: {error}") from None
 
     @contextlib.contextmanager
     def _one_more(self) -> Iterator[list[int]]:
-        """Gives where the sizes go of what is read. Raises Unavailable: there are too many."""
+        """Count one more task in the block; yield a list for the sizes of its body's parts.
+
+        Raises:
+            Unavailable: Too many tasks are in progress.
+        """
         if self._tasks >= _MOST_TASKS:
-            raise Unavailable(f"{_MOST_TASKS} tasks are under way, which is the limit; try later")
+            raise Unavailable(f"{_MOST_TASKS} tasks are in progress, which is the limit; try later")
         sizes: list[int] = []
         self._tasks += 1
         try:
@@ -142,11 +150,11 @@ class ProcessorHost:
 
 @contextlib.asynccontextmanager
 async def processing_host(settings: Settings) -> AsyncIterator[ProcessorHost]:
-    """Do what is asked, until the block ends; what runs then may finish.
+    """Perform tasks until the block ends; running ones may finish.
 
     Raises:
-        SetupError: anybody could reach it and ask, the port is taken, or what `[retrieval]` names
-            cannot be used.
+        SetupError: Anyone could reach the port without a key, the port is taken, or a model or
+            collection in `[retrieval]` cannot be used.
     """
     check_guarded(settings)
     retrieval = settings.retrieval or RetrievalSettings()
@@ -171,7 +179,11 @@ async def processing_host(settings: Settings) -> AsyncIterator[ProcessorHost]:
 
 
 def check_guarded(settings: Settings) -> None:
-    """Raises SetupError: anybody could reach it and ask."""
+    """Check that not everyone can use the processor.
+
+    Raises:
+        SetupError: The port is reachable from other hosts, without keys or client certificates.
+    """
     guarded = settings.asks_for_keys or settings.tls_client_ca is not None
     if not is_loopback(settings.host) and not guarded:
         raise SetupError(
@@ -199,7 +211,7 @@ def _about(found: ProcessorService, retrieval: RetrievalSettings) -> AboutProces
 
 
 def _identity(collections: str | None) -> str | None:
-    """Equal of processors that keep the same collections: a database, or a host's directory."""
+    """Return an id that processors with the same collections (database, directory) share."""
     if collections is None:
         return None
     if not is_postgres(collections):

@@ -210,7 +210,7 @@ async def test_an_error_in_learning_is_told_and_serving_goes_on(kairos, standin,
 
     learner.study = broken
     await served.chat()
-    while "because of an error in Kairos" not in caplog.text:
+    while "are not learnt from: an error in Kairos" not in caplog.text:
         await asyncio.sleep(0.05)
     caplog.clear()  # no other error
     await served.chat()

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.kafka
 
 GROUP = "kairos.orchestrator"
 TIMEOUT_S = 60
-FOLLOWS = "the events are followed here"
+FOLLOWS = "this process follows the events"
 
 
 class World:

@@ -37,7 +37,7 @@ class Followed:
     @property
     def orchestrator(self):
         if self.is_standby:
-            raise Unavailable("this orchestrator stands by")
+            raise Unavailable("this orchestrator is on standby")
         return self.known
 
     def now(self):

@@ -67,7 +67,7 @@ class Pool:
 
     async def balancer(self, session_s=SESSION_S):
         process = await self.process("balance", "--port", "0", session_s=session_s)
-        await process.until_it_says("decisions are made here")
+        await process.until_it_says("this process decides")
         return process
 
 
@@ -462,7 +462,7 @@ async def test_a_balancer_reads_its_engines_again_and_lets_nobody_change_them(
         "--config", file, fresh=True,
     )  # fmt: skip
     with process:
-        await process.until_it_says("decisions are made here")
+        await process.until_it_says("this process decides")
         both = "".join(f'[[engine]]\nurl = "{each.url}"\n' for each in (engine, extra))
         file.write_text(f'{both}[[key]]\nsha256 = "{"0" * 64}"\ntenant = "acme"\n')
         os.kill(process.pid, signal.SIGHUP)

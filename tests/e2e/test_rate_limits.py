@@ -192,7 +192,7 @@ async def test_whoever_decides_next_does_by_its_own_settings(kafka, standin, tmp
     pool, file = Pool(kafka, standin, tmp_path, stack), tmp_path / "kairos.toml"
     file.write_text(FILE)
     balancer = await pool.process("balance", "--port", "0", "--config", str(file))
-    await balancer.until_it_says("decisions are made here")
+    await balancer.until_it_says("this process decides")
     gateway = await pool.gateway(key=(ACME,), quota=(QUOTA,))
     gateway.reload(lambda: replace(gateway.reload._in_force, quota=(MORE,)))
     assert (await create(gateway.url))[0]["limit-requests"] == "2"

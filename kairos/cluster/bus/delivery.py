@@ -1,5 +1,6 @@
-"""A message on its way to a consumer group: attempts, and its end as a dead letter. The same on
-every bus.
+"""Delivery of a message to a consumer group: retries, then the dead-letter topic.
+
+Both buses (in memory and on Kafka) use it.
 """
 
 import asyncio
@@ -19,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 class Undeliverable(Exception):
-    """A message's attempts are used up; the text says why."""
+    """All delivery attempts of a message failed; the text gives the last error."""
 
 
 class Delivery:
-    """A message, and which attempt at it comes next."""
+    """A message and the number of its next delivery attempt."""
 
     __slots__ = ("attempt", "message")
 
@@ -32,10 +33,10 @@ class Delivery:
         self.attempt = 1
 
     async def perform(self, handler: Handler) -> Sequence[Outgoing]:
-        """Call the handler until it returns.
+        """Call the handler until it returns, at most three times.
 
         Raises:
-            Undeliverable: it has raised each time.
+            Undeliverable: Every attempt raised.
         """
         while True:
             headers = {**self.message.headers, ATTEMPT: str(self.attempt)}
@@ -46,10 +47,10 @@ class Delivery:
                 if _is_being_cancelled():
                     raise
                 reason = _reason(error)
-            # Whatever the handler raised. `sys.exit` in it would end the process in order, and so
-            # would whoever gets the message next, for ever.
+            # `SystemExit`, too: `sys.exit` in a handler would end this process, and every process
+            # that the message is redelivered to.
             except (Exception, SystemExit) as error:
-                if _is_being_cancelled():  # and the handler makes something else of it
+                if _is_being_cancelled():  # the handler turned the cancellation into another error
                     raise asyncio.CancelledError from error
                 reason = _reason(error)
             if self.attempt == _ATTEMPTS:
@@ -58,7 +59,7 @@ class Delivery:
 
 
 def dead_letter(topic: str, group: str, message: Message, reason: str) -> Message:
-    """The message as it is buried: with where it came from, and why."""
+    """Return the message as a dead letter, with its source and the reason in its headers."""
     log.warning("%s: a message of %.100r is dead: %s", group, message.key, reason)
     count_buried(topic)
     why = {DEAD_TOPIC: topic, DEAD_GROUP: group, DEAD_REASON: reason[:_REASON_LIMIT]}

@@ -1,8 +1,8 @@
-"""What travels with each message of a workflow: headers that say whose it is, for whom and from
-whom, and a JSON object as the value. All of it is read as untrusted input, and bounded.
+"""Envelope of a workflow's message: headers (workflow, sender, receiver), and a JSON object.
 
-`schemas/message.schema.json` says the same for programs in other languages. A later minor version
-may add headers and fields, so those that are not known here are kept and go along.
+Both are read as untrusted input, and bounded. `schemas/message.schema.json` is the same definition
+for programs in other languages. A later minor version may add headers and fields, so unknown ones
+are kept and forwarded.
 """
 
 import re
@@ -38,7 +38,7 @@ Value = dict[str, Any]  # a JSON object
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=OF_FIELDS):
-    """What a message's headers say: whose it is, for whom and from whom."""
+    """Headers of a message: its workflow, receiver, sender, parent request, deadline and trace."""
 
     version: Annotated[str, msgspec.Meta(pattern=VERSION)] = "1"
     workflow_id: Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
@@ -63,7 +63,7 @@ _OURS = {
 def write_message(
     envelope: Envelope, value: Value, others: Mapping[str, str] = MappingProxyType({})
 ) -> Message:
-    """A message of the envelope's workflow; headers of others go along."""
+    """Return a message of the envelope's workflow. `others` are foreign headers to forward."""
     fields = msgspec.to_builtins(envelope).items()
     known = {name: str(field) for name, field in fields if field is not None}
     return Message(
@@ -74,9 +74,9 @@ def write_message(
 def forward(
     message: Message, envelope: Envelope, *, agent: str, value: Value, parent: str | None
 ) -> Message:
-    """What the receiver of `message` sends on to `agent`, in the same trace.
+    """Return the message that the receiver of `message` sends on to `agent`, in the same trace.
 
-    `parent` is the request that led to it.
+    `parent` is the request whose answer led to the new message.
     """
     version, trace, _, flags = envelope.traceparent.split("-")
     onward = msgspec.structs.replace(
@@ -90,7 +90,11 @@ def forward(
 
 
 def read_envelope(message: Message) -> Envelope:
-    """Raises InvalidRequest: the headers do not say what an envelope must."""
+    """Return the envelope in a message's headers.
+
+    Raises:
+        InvalidRequest: A header is missing, malformed or too long, or the key is not the workflow.
+    """
     headers = dict(message.headers)
     _check_bounds(headers)
     if not re.match(VERSION, version := headers.get(OF_FIELDS["version"], "1")):
@@ -101,7 +105,7 @@ def read_envelope(message: Message) -> Envelope:
     try:
         envelope = msgspec.convert(headers, Envelope, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the message's headers are no envelope: {error}") from error
+        raise InvalidRequest(f"the message's headers are not a valid envelope: {error}") from error
     if envelope.workflow_id != message.key:
         raise InvalidRequest("the message's key is not its kairos-msg-id")
     return envelope
@@ -109,22 +113,28 @@ def read_envelope(message: Message) -> Envelope:
 
 def _check_bounds(headers: Mapping[str, str]) -> None:
     if len(headers.keys() - _OURS) > OTHERS_LIMIT:
-        raise InvalidRequest(f"a message has at most {OTHERS_LIMIT} headers beside Kairos's own")
+        raise InvalidRequest(
+            f"a message has at most {OTHERS_LIMIT} headers in addition to Kairos's own"
+        )
     for name, text in headers.items():
         if len(name) > HEADER_NAME_LENGTH:
             raise InvalidRequest(f"a header's name has at most {HEADER_NAME_LENGTH} characters")
         if len(text) > HEADER_LENGTH:
-            raise InvalidRequest(f"the header {name} is over {HEADER_LENGTH} characters")
+            raise InvalidRequest(f"the header {name} exceeds {HEADER_LENGTH} characters")
 
 
 def read_value(message: Message) -> Value:
-    """Raises InvalidRequest: the value is no JSON object, too large or too deep."""
+    """Return a message's value, a JSON object.
+
+    Raises:
+        InvalidRequest: The value is not a JSON object, is too large, or is nested too deeply.
+    """
     if len(message.value) > _VALUE_BYTES:
-        raise InvalidRequest(f"the message's value is over {_VALUE_BYTES} bytes")
+        raise InvalidRequest(f"the message's value exceeds {_VALUE_BYTES} bytes")
     try:
         value = msgspec.json.decode(message.value, type=Value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the message's value is no JSON object: {error}") from error
+        raise InvalidRequest(f"the message's value is not a JSON object: {error}") from error
     if _is_deep(value):
         raise InvalidRequest(f"the message's value is nested more than {_NESTING} levels deep")
     return value

@@ -1,8 +1,8 @@
 """The bus in memory: for one process, for tests, and for a demo without Kafka.
 
 A topic holds each message until every consumer group has handled it, and after that the last few,
-so that a group which comes late still begins near the start, as with a log. Within a group a key
-is in the hands of one handler at a time; that alone keeps the order of a key.
+so that a group that joins late still starts near the beginning, as with a log. Within a group at
+most one handler works on a key at a time, which keeps the order of a key's messages.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class MemoryBus:
-    """The port `Bus`, in memory. Nothing outlives the process: not a message that kills it either.
+    """The port `Bus`, in memory. Nothing outlives the process.
 
-    A key's next message waits while one before it is being redelivered. A message whose handler
-    was cancelled goes to the next consumer of its group, with the attempt it had.
+    While a message is being redelivered, later messages of its key wait. A message whose handler
+    was cancelled is delivered to the next consumer of its group, with the same attempt number.
     """
 
     def __init__(self, *, topic_messages: int = 10_000, message_bytes: int = 1 << 20) -> None:
@@ -76,7 +76,7 @@ class MemoryBus:
     async def _bury(self, topic: str, group: str, message: Message, reason: str) -> None:
         letter = dead_letter(topic, group, message, reason)
         grave = self._topic(DEAD_LETTERS)
-        # The living never wait for room among the dead, nor are the dead buried twice.
+        # Publishing a dead letter never blocks, and dead letters are not dead-lettered again.
         if topic == DEAD_LETTERS or grave.room.locked():
             log.error("%s: the dead letter of %.100r is lost", group, message.key)
             return
@@ -95,7 +95,7 @@ def _size(message: Message) -> int:
 
 
 class _Entry:
-    """A message in its topic, and how many of the topic's groups have yet to handle it."""
+    """A message in its topic, and the number of consumer groups that have not handled it yet."""
 
     __slots__ = ("message", "missing")
 
@@ -105,7 +105,7 @@ class _Entry:
 
 
 class _Delivery(Delivery):
-    """An entry on its way to one group."""
+    """Delivery of a topic's entry to one consumer group."""
 
     __slots__ = ("entry",)
 
@@ -115,10 +115,10 @@ class _Delivery(Delivery):
 
 
 class _Group:
-    """What one consumer group has yet to handle, by key, in the order of publication.
+    """Messages that one consumer group has not handled yet, by key, in the order of publication.
 
-    A key is in `queues` while it has an unhandled message, and in `ready` while besides no handler
-    is at work on it.
+    A key is in `queues` while it has an unhandled message, and also in `ready` while no handler
+    works on it.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class _Group:
 
 
 class _Topic:
-    """A bounded number of unhandled messages, and the last handled ones."""
+    """A topic: a bounded number of unhandled messages, and the last handled ones."""
 
     def __init__(self, limit: int) -> None:
         self.room = asyncio.Semaphore(limit)
@@ -152,24 +152,27 @@ class _Topic:
         self._groups: dict[str, _Group] = {}
 
     def append(self, message: Message) -> None:
-        """Add a message, for which `room` has been acquired."""
+        """Append a message. The caller must have acquired `room` for it."""
         entry = _Entry(message, missing=len(self._groups))
         self._unhandled[entry] = None
         for group in self._groups.values():
             group.add(entry)
 
     def group(self, name: str) -> _Group:
-        """The group of that name. A new one starts at the oldest message still held."""
+        """Return the consumer group with that name.
+
+        A new one starts at the oldest retained message.
+        """
         if name not in self._groups:
             self._groups[name] = group = _Group()
-            # Of one key all handled messages are older than all unhandled ones.
+            # For each key, all handled messages are older than all unhandled ones.
             for entry in (*self._handled, *self._unhandled):
                 entry.missing += 1
                 group.add(entry)
         return self._groups[name]
 
     def done(self, entry: _Entry) -> None:
-        """One group has handled the entry."""
+        """Note that one more group has handled the entry; free its place once all have."""
         entry.missing -= 1
         if entry.missing == 0 and entry in self._unhandled:
             del self._unhandled[entry]

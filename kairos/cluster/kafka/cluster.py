@@ -1,4 +1,4 @@
-"""Where a Kafka cluster is, and what a client must say to be let in."""
+"""Address of a Kafka cluster, and the options (TLS, SASL) with which clients connect to it."""
 
 import re
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ MESSAGE_BYTES = 1 << 20  # of key, value and headers together
 _OVERHEAD_BYTES = 1 << 16  # that Kafka adds to a message, and the bus to a dead letter
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
 _OPTION = re.compile(r"[a-z][a-z0-9]*(\.[a-z0-9]+)*")
-_AS_THEY_ARE = ("error_cb", "log_level")  # names that have an underscore at home
+_AS_THEY_ARE = ("error_cb", "log_level")  # librdkafka names that contain an underscore
 
-# What a client of ours must have as it has it; a setting would lose messages, order or news.
+# Options that users cannot set: other values would lose messages, their order, or callbacks.
 OWNED = frozenset(
     {
         "acks",
@@ -55,7 +55,7 @@ OWNED = frozenset(
 
 
 class KafkaCluster(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster, and how to reach it. `options` are librdkafka's, secrets among them."""
+    """A cluster's address and client options. `options` are librdkafka's, including secrets."""
 
     servers: str  # host:port, with commas
     options: Mapping[str, str] = {}
@@ -63,11 +63,11 @@ class KafkaCluster(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch_bytes(self) -> int:
-        """What a topic must take at once."""
+        """Largest batch that a topic must accept, in bytes (`max.message.bytes`)."""
         return self.message_bytes + _OVERHEAD_BYTES
 
     def client(self, **settings: object) -> dict[str, object]:
-        """The configuration of a client; in names of settings an underscore stands for a dot."""
+        """Return a client's configuration. Underscores in names of `settings` become dots."""
         return {
             "bootstrap.servers": self.servers,
             "client.id": "kairos",
@@ -85,10 +85,10 @@ class KafkaCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cluster_of(settings: Settings, environ: Mapping[str, str]) -> KafkaCluster | None:
-    """The cluster of the settings; None: the bus is in memory.
+    """Return the Kafka cluster that the settings name; None if the bus is in memory.
 
     Raises:
-        SetupError: the address or an option is wrong, or a secret is missing.
+        SetupError: The address or an option is invalid, or a secret is missing.
     """
     reached = parse_bus(settings.bus)
     if reached is None:
@@ -98,17 +98,17 @@ def cluster_of(settings: Settings, environ: Mapping[str, str]) -> KafkaCluster |
         option = name.removesuffix("_env")
         _check_name(option)
         if option in options:
-            raise SetupError(f"[kafka] says '{option}' twice, with and without _env")
+            raise SetupError(f"[kafka] sets '{option}' twice, with and without _env")
         options[option] = value if option == name else _secret(name, value, environ)
     _check(options)
     return msgspec.structs.replace(reached, options=options)
 
 
 def parse_bus(url: str) -> KafkaCluster | None:
-    """Read `memory` (None) or `kafka://HOST:PORT[,HOST:PORT]`.
+    """Parse `memory` (returns None) or `kafka://HOST:PORT[,HOST:PORT]`.
 
     Raises:
-        SetupError: it is neither.
+        SetupError: The URL is neither.
     """
     if url == "memory":
         return None
@@ -128,7 +128,7 @@ def _check_name(option: str) -> None:
         how = "that is what --bus is for" if option == "bootstrap.servers" else "Kairos sets it"
         raise SetupError(f"[kafka] cannot have '{option}': {how}")
     if not _OPTION.fullmatch(option):
-        raise SetupError(f"[kafka] '{option}' is no option of the Kafka client (librdkafka)")
+        raise SetupError(f"[kafka] '{option}' is not an option of the Kafka client (librdkafka)")
 
 
 def _secret(name: str, variable: str, environ: Mapping[str, str]) -> str:
@@ -148,7 +148,7 @@ def _check(options: Mapping[str, str]) -> None:
     import confluent_kafka as kafka
 
     try:
-        # It refuses what is no use. Without an address it connects to nothing.
+        # The constructor rejects invalid options. Without an address it does not connect.
         kafka.Producer({**options, "log_level": 0})
     except kafka.KafkaException as error:
         problem = error.args[0].str().removeprefix("Failed to create producer: ")

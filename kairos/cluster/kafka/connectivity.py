@@ -1,6 +1,6 @@
-"""Says once when a cluster can no longer be reached, and once when it can again.
+"""Log once when a cluster becomes unreachable, and once when it is reachable again.
 
-librdkafka tells it on stderr at every attempt of every client; that goes to the log, at DEBUG.
+librdkafka reports every failed attempt of every client; those reports are logged at DEBUG.
 """
 
 import logging
@@ -21,7 +21,7 @@ _LOST = {
 
 
 class Connectivity:
-    """What the clients of one cluster, each in a thread of its own, know of it together."""
+    """Reachability of one cluster, shared by its clients, which run in threads of their own."""
 
     def __init__(self, servers: str) -> None:
         self._servers = servers
@@ -40,7 +40,7 @@ class Connectivity:
             logger.warning("the bus at %s is reached again", self._servers)
 
     def forget(self, client: object) -> bool:
-        """Whether this was the last that could not reach it."""
+        """Forget a client. Return whether it was the last one that could not reach the cluster."""
         with self._lock:
             was_last = self._cut_off == {client}
             self._cut_off.discard(client)
@@ -48,7 +48,10 @@ class Connectivity:
 
 
 class Contact:
-    """One client's part in this. All but `settings` is for the thread that polls the client."""
+    """Reachability of the cluster for one client.
+
+    All methods but `settings` are called only by the thread that polls the client.
+    """
 
     def __init__(self, reach: Connectivity) -> None:
         self._reach = reach
@@ -56,18 +59,20 @@ class Contact:
         self._probes_at = 0.0
 
     def settings(self) -> dict[str, object]:
-        """What the client's configuration must say."""
+        """Return the settings that the client's configuration needs."""
         return {"error_cb": self._failed, "logger": _Diagnostics()}
 
     def made(self) -> None:
-        """Something came from the cluster."""
+        """Note that the client received something from the cluster."""
         if self._doubt is not None:
             self._doubt = None
             self._reach.regain(self)
 
     def probe(self, client: Any) -> None:
-        """In doubt, ask the cluster something now and then: the news may be old, and silence says
-        nothing."""
+        """While the cluster's state is uncertain, query it from time to time.
+
+        An error may be outdated, and a client that receives nothing may be connected or not.
+        """
         if self._doubt is not None and time.monotonic() >= self._probes_at:
             try:
                 client.list_topics(timeout=_PROBE_S)
@@ -88,7 +93,7 @@ class Contact:
 
 
 class _Diagnostics:
-    """A `logging.Logger`, as far as librdkafka knows one."""
+    """A `logging.Logger` with the one method that librdkafka calls."""
 
     def log(self, _level: int, text: str, *parts: object) -> None:
         logger.debug(text, *parts)

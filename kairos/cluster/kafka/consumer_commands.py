@@ -1,4 +1,4 @@
-"""What others want of a consumer; the thread that polls it sees to that between two polls."""
+"""Commands for a consumer from other threads. The thread that polls it runs them between polls."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _NOT_TAKEN = "the bus did not take a commit"
 
 
 class ConsumerQuestions:
-    """Things to ask the consumer."""
+    """Functions to call with the consumer, each with a future for its result."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Future[Any], Callable[[Any], Any]]] = deque()
@@ -42,7 +42,7 @@ class ConsumerQuestions:
                 answer.set_exception(error)
 
     def refuse(self) -> None:
-        """Nobody will answer from now on."""
+        """Fail all waiting questions, and later ones: the consumer is closing."""
         self._is_over = True
         while self._waiting:
             answer, _ = self._waiting.popleft()
@@ -51,9 +51,9 @@ class ConsumerQuestions:
 
 
 class Commits:
-    """Offsets to commit, one after the other.
+    """Offsets to commit, one commit after the other.
 
-    The cluster's answer comes while polling: that goes on however long the cluster is away.
+    The cluster's reply arrives while polling, which continues while the cluster is unreachable.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Commits:
         self._is_over = False
 
     def add(self, offsets: Offsets, terms: Terms) -> Future[None]:
-        """To be committed if the partitions are held in these terms still."""
+        """Queue a commit. It fails if a partition's assignment has changed since `terms`."""
         taken: Future[None] = Future()
         self._waiting.append((taken, offsets, terms))
         if self._is_over:
@@ -74,7 +74,7 @@ class Commits:
             taken, offsets, terms = self._waiting.popleft()
             if not taken.set_running_or_notify_cancel():
                 continue
-            # A partition that went and came back has been in other hands: what is known is old.
+            # A partition that was revoked and assigned again had another owner in between.
             if any(where not in terms or terms[where] != terms_now.get(where) for where in offsets):
                 taken.set_exception(Unavailable(f"{_NOT_TAKEN}: the partition was revoked"))
                 continue
@@ -87,7 +87,7 @@ class Commits:
                 self._under_way = taken
 
     def answered(self, error: Any, partitions: Any) -> None:
-        """The callback `on_commit`."""
+        """Handle the consumer's `on_commit` callback."""
         if self._under_way is None:
             return
         taken, self._under_way = self._under_way, None
@@ -99,7 +99,7 @@ class Commits:
             taken.set_exception(Unavailable(f"{_NOT_TAKEN}: {failure.str()}"))
 
     def refuse(self) -> None:
-        """Nobody will commit from now on."""
+        """Fail all waiting commits, and later ones: the consumer is closing."""
         self._is_over = True
         gone = Unavailable("the bus is not read any more")
         if self._under_way is not None:

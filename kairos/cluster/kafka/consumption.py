@@ -1,4 +1,4 @@
-"""A member of a consumer group at work: up to so many handlers at once, one for a key at a time."""
+"""A consumer-group member that runs handlers: a bounded number at once, one at a time per key."""
 
 import asyncio
 import logging
@@ -24,7 +24,10 @@ _LEAVE_S = 5.0  # for handlers to end, and for what had been finished to be sent
 
 
 class Consumption:
-    """`run` until cancelled; then handlers are cancelled, and what was finished still goes out."""
+    """Consumption of a topic.
+
+    `run` until cancelled: handlers are cancelled, finished work is sent.
+    """
 
     def __init__(
         self,
@@ -35,7 +38,7 @@ class Consumption:
         concurrency: int,
         trials: Trials,
     ) -> None:
-        """`trials`: those of the process."""
+        """Create the consumption. `trials` are shared by all consumptions of the process."""
         self._subscription = subscription
         self._group = group
         self._handler = handler
@@ -106,7 +109,7 @@ class Consumption:
                 self._shares[where].add(item)
 
     async def _open(self, share: Share) -> None:
-        """Find out whether its last holder died, and say whose it is now."""
+        """Find out whether the partition's last holder died, then claim the partition."""
         self._trials.ask()
         try:
             if share.custody.holder:
@@ -119,19 +122,22 @@ class Consumption:
         self._proceed()
 
     async def _blame(self, share: Share) -> None:
-        """If the last holder died. What cannot be known is no death: nothing is blamed for it."""
+        """Record a death in the share's custody if its last holder has left the group.
+
+        If that cannot be found out, no death is recorded.
+        """
         where = (share.topic, share.partition)
         try:
             if await self._subscription.is_alive(share.custody.holder):
                 return
             share.custody.holder_died(await self._subscription.members.end(where))
         except Unavailable as error:
-            logger.warning("if a member of %s has died, it does not count: %s", self._group, error)
+            logger.warning("cannot tell whether a member of %s died: %s", self._group, error)
             return
         custody = share.custody
         told = (*where, custody.deaths, len(custody.suspects))
         level = logging.WARNING if custody.suspects else logging.INFO
-        logger.log(level, "who had %s/%d died (%d in a row): %d messages are suspects", *told)
+        logger.log(level, "the holder of %s/%d died (%d in a row): %d messages are suspects", *told)
 
     def _opened(self, opening: asyncio.Task[None]) -> None:
         self._opening.discard(opening)
@@ -146,7 +152,7 @@ class Consumption:
             self._trials.review()
 
     def _proceed(self) -> None:
-        """Start what may be started, and see to what is read."""
+        """Start the handlers that may start now, and pause or resume reading."""
         if self._is_ending:
             return
         for share in self._shares.values():
@@ -174,7 +180,7 @@ class Consumption:
         if not custody.deaths:
             return True
         if offset in custody.suspects and custody.convicted in custody.suspects - {offset}:
-            return False  # it is buried first: a death over this one would be noted in its place
+            return False  # the convicted one is buried first, so as not to confuse the two
         has_room = len(custody.begun) < BEGUN_LIMIT or offset in custody.suspects
         return has_room or not custody.may_be_to_blame(offset)
 
@@ -218,7 +224,7 @@ class Consumption:
 
     def _finish(self, finished: HandledMessage) -> None:
         share, received = finished.share, finished.received
-        if not self._is_ending:  # else it was cancelled, and made something else of it
+        if not self._is_ending:  # else it was cancelled, and the handler swallowed that
             self._outbox.add(finished)
             if (follower := share.next_of(received.key)) is not None:
                 self._ready.append((share, follower))
@@ -226,7 +232,7 @@ class Consumption:
     def _buried(self, share: Share, received: ReceivedMessage, reason: str) -> HandledMessage:
         message = Message(key=received.key, value=received.value or b"", headers=received.headers)
         letter = dead_letter(received.topic, self._group, message, reason)
-        if received.topic == DEAD_LETTERS:  # the dead are not buried twice
+        if received.topic == DEAD_LETTERS:  # dead letters are not dead-lettered again
             logger.error("%s: the dead letter of %.100r is lost", self._group, received.key)
             return HandledMessage(share, received, ())
         return HandledMessage(share, received, [(DEAD_LETTERS, letter)], is_dead=True)
@@ -241,7 +247,7 @@ class Consumption:
         self._proceed()
 
     def _break_by(self, task: asyncio.Task[None]) -> bool:
-        """End all of it by the error of one of its tasks. Return whether it had any."""
+        """End the consumption if the task failed, with its error. Return whether it failed."""
         if task.cancelled() or (error := task.exception()) is None:
             return False
         if not self._broken.done():

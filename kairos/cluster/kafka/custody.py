@@ -1,16 +1,18 @@
-"""Who holds a partition, and which of its messages may be what kills those who hold it.
+"""Custody of a partition: its current holder, and which messages may have killed earlier holders.
 
-It is committed beside the watermark. A holder says who it is before it handles anything, and takes
-that back when it ends in order. Whoever finds the name of one that is no more has seen a death.
+The custody is committed together with the watermark. A holder (a member of the consumer group)
+writes its mark before it handles anything, and removes it on a clean shutdown. A new holder that
+finds the mark of a member that has left the group has detected a death.
 
-- After the first death nothing is known, and nothing is held up: any message up to the end of the
-  partition, as it was then, may be to blame. Each of these is noted before it begins.
-- After the second the suspects are those that had begun, to the message. Each gets a trial: it
-  begins once nothing else is in hand in the process, and that is noted, too (`trials.py`).
-- Who dies over a trial, which is the third death or a later one, has convicted the message.
+- After the first death, any message up to the end of the partition at that time may be to blame.
+  Nothing is delayed, but each of these messages is noted before its handler begins.
+- After the second death, the suspects are the messages noted as begun. Each gets a trial: it runs
+  while nothing else runs in the process, and that is noted, too (`trials.py`).
+- A death during a trial, which is the third or a later one, convicts the message.
 
-A suspect that is done is none any more. When the last is, all is as it was before the first death.
-So one death, or two, of which no message is to blame cost a little time and nothing else.
+A message that is handled is not a suspect any more. Once the last suspect is handled, the state is
+reset to that before the first death. So one or two deaths that no message caused cost some time
+and nothing else.
 """
 
 import hashlib
@@ -18,7 +20,7 @@ import hashlib
 from kairos.cluster.kafka.offset_list import read_offsets, write_offsets
 from kairos.core.errors import InvalidRequest
 
-BEGUN_LIMIT = 64  # of those that are noted before they begin; in distances of four bytes
+BEGUN_LIMIT = 64  # of the messages noted before they begin; as deltas of four bytes
 _DIGITS = 19  # of an offset
 
 _HELD, _DEATHS, _UNTIL = "held", "deaths", "until"
@@ -26,24 +28,24 @@ _SUSPECTS, _BEGUN, _ALONE, _CONVICTED = "suspects", "begun", "alone", "convicted
 
 
 def holder_mark(member_id: str) -> str:
-    """What the text calls a member of a group. Not its name: that may be of any length."""
+    """Return a member's mark: a short hash of its id, which may be of any length."""
     return hashlib.sha256(member_id.encode()).hexdigest()[:16]
 
 
 class Custody:
-    """Of one partition. Offsets are those of its messages."""
+    """Custody of one partition. Offsets refer to its messages."""
 
     def __init__(self) -> None:
-        self.holder = ""  # the mark of the member that has it; empty: it was left in order
-        self.deaths = 0  # in a row, with messages in hand that are not done yet
+        self.holder = ""  # the mark of the member that has it; empty: released cleanly
+        self.deaths = 0  # consecutive deaths with unhandled messages in progress
         self.convicted: int | None = None
         self.suspects: set[int] = set()  # after two deaths
-        self.begun: set[int] = set()  # of those that are noted
-        self.alone: int | None = None  # nothing else is in hand in its process
-        self._until = 0  # after one death: each before it may be to blame
+        self.begun: set[int] = set()  # messages noted as begun
+        self.alone: int | None = None  # the message that runs alone in its process
+        self._until = 0  # after one death: each message before this offset may be to blame
 
     def may_be_to_blame(self, offset: int) -> bool:
-        """Then it is noted before it begins."""
+        """Return whether the message may have killed a holder, and is noted before it begins."""
         return offset in self.suspects or (self.deaths == 1 and offset < self._until)
 
     def begin(self, offset: int, *, alone: bool = False) -> None:
@@ -52,12 +54,12 @@ class Custody:
             self.alone = offset
 
     def go_on_beside(self, offset: int) -> None:
-        """It is not alone any more, or it is over and what came of it is not safe yet."""
+        """Note that a message no longer runs alone, or has ended but is not committed yet."""
         if self.alone == offset:
             self.alone = None
 
     def done(self, offset: int) -> None:
-        """Or not there any more."""
+        """Note that a message is handled, or no longer exists."""
         self.begun.discard(offset)
         self.go_on_beside(offset)
         if self.convicted == offset:
@@ -68,25 +70,29 @@ class Custody:
                 self._acquit()
 
     def done_below(self, offset: int) -> None:
-        """All before it is done."""
+        """Note that all messages before the offset are handled."""
         if self.deaths == 1 and offset >= self._until:
             self._acquit()
 
     def holder_died(self, end: int) -> None:
-        """`end`: of the partition, when that had become known."""
+        """Record a death of the holder.
+
+        Args:
+            end: The end of the partition when the death was detected.
+        """
         if self.deaths < 2 and not self.begun:
             self.deaths, self._until = 1, end
         elif self.deaths == 1:
             self.deaths, self._until = 2, 0
             self.suspects = set(self.begun)
-        elif self.begun:  # else it has died of something else
+        elif self.begun:  # else no suspect was running when the holder died
             self.deaths += 1
             if self.alone is not None:
                 self.convicted = self.alone
         self.passed_on()
 
     def passed_on(self) -> None:
-        """The last holder has nothing of it in hand any more."""
+        """Clear the holder, and what it had begun."""
         self.holder = ""
         self.begun.clear()
         self.alone = None
@@ -97,7 +103,11 @@ class Custody:
         self.alone = None
 
     def text(self, position: int) -> str:
-        """`position`: the offset that is committed with it, before which all is done."""
+        """Return the custody as text for the commit's metadata.
+
+        Args:
+            position: The offset that is committed with it; all messages before it are handled.
+        """
         fields: dict[str, str] = {}
         if self.holder:
             fields[_HELD] = self.holder
@@ -115,7 +125,11 @@ class Custody:
 
 
 def read_custody(position: int, text: str) -> Custody:
-    """Raises InvalidRequest: `Custody.text` cannot have written it."""
+    """Parse what `Custody.text` wrote.
+
+    Raises:
+        InvalidRequest: The text is malformed.
+    """
     custody = Custody()
     for field in text.split(" ") if text else ():
         name, _, value = field.partition(":")
@@ -142,5 +156,5 @@ def read_custody(position: int, text: str) -> Custody:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
-        raise InvalidRequest("the metadata of a committed offset is damaged: no number")
+        raise InvalidRequest("the metadata of a committed offset is damaged: not a number")
     return int(text)

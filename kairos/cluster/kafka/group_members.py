@@ -1,6 +1,6 @@
-"""Whether the member of a group that had a partition is there still, and where the partition ends.
+"""Queries about a consumer group: is a member still in it, and where does a partition end.
 
-Asked of the cluster by a client of its own: the consumer's connections are busy waiting for news.
+They use a client of their own: the consumer's connections are busy with long polls.
 """
 
 import asyncio
@@ -21,8 +21,10 @@ _ANSWER_S = 5.0
 
 
 class GroupMembers:
-    """What is known of a consumer group. Its client is made when it is needed, which is after a
-    death or a rebalance."""
+    """Queries about one consumer group.
+
+    The client is created on first use, which is after a death or a rebalance.
+    """
 
     def __init__(self, cluster: KafkaCluster, group: str) -> None:
         self._cluster = cluster
@@ -30,10 +32,10 @@ class GroupMembers:
         self._client: Any = None
 
     async def has(self, holder: str) -> bool:
-        """Whether the member of that mark (`custody.py`) is in the group.
+        """Return whether the member with that mark (`custody.py`) is in the group.
 
         Raises:
-            Unavailable: it could not be asked.
+            Unavailable: The cluster did not answer.
         """
         asked = self._asking().describe_consumer_groups([self._group], request_timeout=_ANSWER_S)
         try:
@@ -43,10 +45,10 @@ class GroupMembers:
         return holder in {holder_mark(each.member_id) for each in described.members}
 
     async def end(self, where: Where) -> int:
-        """The offset that the next message of a partition gets.
+        """Return the offset that the next message of a partition gets.
 
         Raises:
-            Unavailable: it could not be asked.
+            Unavailable: The cluster did not answer.
         """
         partition = kafka.TopicPartition(*where)
         latest = {partition: OffsetSpec.latest()}  # type: ignore[no-untyped-call]
@@ -54,7 +56,7 @@ class GroupMembers:
         try:
             return int((await asyncio.wrap_future(asked[partition])).offset)
         except kafka.KafkaException as error:
-            raise Unavailable(f"it is not known where {where} ends: {error}") from None
+            raise Unavailable(f"cannot find the end of {where}: {error}") from None
 
     def _asking(self) -> Any:
         if self._client is None:

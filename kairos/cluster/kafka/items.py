@@ -1,4 +1,4 @@
-"""What a subscription tells."""
+"""Items that a subscription yields: messages, and changes of a partition's state."""
 
 import logging
 import operator
@@ -11,15 +11,16 @@ from kairos.observe.left_out import count_left_out
 
 logger = logging.getLogger(__name__)
 
-# Where a header's name is no text, confluent-kafka 2.16 returns a broken list with an exception
+# Where a header's name is not UTF-8, confluent-kafka 2.16 returns a broken list with an exception
 # pending. This call always notices; the interpreter's own, once it is optimised, crashes.
 _headers_of = operator.methodcaller("headers")
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
-    """A message, as it came. `at`: when Kafka or its sender stamped it, µs since the epoch.
+    """A received message.
 
-    What is not UTF-8 in a key or a header is there as replacement characters.
+    `at` is the timestamp by Kafka or its sender, in µs since the epoch. Bytes of a key or a header
+    that are not UTF-8 become replacement characters.
     """
 
     topic: str
@@ -32,8 +33,11 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
 
 
 class Assigned(msgspec.Struct, frozen=True):
-    """A partition is this member's from now on. It is read from `offset`, the committed one; -1001
-    where the group has committed none and reads from the beginning."""
+    """A partition was assigned to this member.
+
+    It is read from `offset`, the committed one; -1001 where the group has committed none and reads
+    from the beginning.
+    """
 
     topic: str
     partition: int
@@ -42,21 +46,21 @@ class Assigned(msgspec.Struct, frozen=True):
 
 
 class Revoked(msgspec.Struct, frozen=True):
-    """A partition is another member's from now on."""
+    """A partition was revoked from this member."""
 
     topic: str
     partition: int
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
-    """All there was in a partition, at some moment, has been read."""
+    """All messages that a partition held when reading began have been read."""
 
     topic: str
     partition: int
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """Whatever comes of a partition comes at `offset` or later: it ends there at the moment."""
+    """The end of a partition was reached: its next message has `offset` or a higher one."""
 
     topic: str
     partition: int
@@ -67,13 +71,13 @@ Item = ReceivedMessage | Assigned | Revoked | CaughtUp | Passed
 
 
 def received(record: Any) -> ReceivedMessage | None:
-    """librdkafka's message as ours; None: it cannot be read."""
+    """Convert librdkafka's message; return None if it cannot be read."""
     try:
         headers = {
             name: (value or b"").decode(errors="replace")
             for name, value in _headers_of(record) or ()
         }
-    except (UnicodeDecodeError, SystemError) as error:  # the name of a header is no text
+    except (UnicodeDecodeError, SystemError) as error:  # a header's name is not UTF-8
         where = (record.topic(), record.partition(), record.offset())
         logger.warning("left out the message %s/%s at %s: %s", *where, error)
         count_left_out(record.topic())

@@ -1,4 +1,4 @@
-"""The bus on Kafka: across processes and machines, and what is on it survives them."""
+"""The bus on Kafka: across processes and machines, with messages that survive restarts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ _AGAIN_S = 0.05
 
 
 class KafkaBus:
-    """The port `Bus`, on Kafka. An async context manager; consumers must have ended before it.
+    """The port `Bus`, on Kafka. An async context manager; end all consumers before you leave it.
 
-    Topics must be there (`topic_setup.py`), the dead letters' among them. While the cluster cannot
-    be reached, everything waits. Handlers run at least once; what they return goes out once,
-    together with "this message is done". After a crash in the middle of that, readers of what was
-    going out wait until the cluster gives the transaction up, some ten to twenty seconds.
+    Topics must exist (`topic_setup.py`), including that of dead letters. While the cluster cannot
+    be reached, everything waits. Handlers run at least once; what they return is published exactly
+    once, in one transaction with the commit of the handled message. After a crash within a
+    transaction, readers of its topics wait until the cluster aborts it, some 10 to 20 s.
 
-    A message that kills the process that handles it is a dead letter after three deaths
+    A message that kills the process that handles it is dead-lettered after three deaths
     (`custody.py`). Attempts count from one again after a crash.
     """
 
@@ -44,7 +44,7 @@ class KafkaBus:
         await self._producer.__aexit__(*raised)
 
     async def publish(self, topic: str, message: Message) -> None:
-        """Raises TopicMissing, beside what the port says."""
+        """Publish a message. Raises TopicMissing in addition to the errors of the port."""
         while True:
             try:
                 sent = self._producer.send(topic, message.key, message.value, message.headers)
@@ -57,10 +57,11 @@ class KafkaBus:
     async def consume(
         self, topic: str, group: str, handler: Handler, *, concurrency: int = 1
     ) -> None:
-        """Raises, beside being cancelled:
+        """Consume a topic until cancelled.
 
-        TopicMissing: the topic, or that of dead letters, does not exist.
-        Unavailable: it cannot be read, or dead letters not be written, and that will not pass.
+        Raises:
+            TopicMissing: The topic, or that of dead letters, does not exist.
+            Unavailable: The topic cannot be read, or dead letters cannot be written, permanently.
         """
         for each in (topic, DEAD_LETTERS):
             await self._producer.require(each)
@@ -82,7 +83,7 @@ class KafkaBus:
             await consumption.run()
 
     async def _check(self, outgoing: Sequence[Outgoing]) -> None:
-        """A transaction is refused as a whole: what can be known before is said to the handler."""
+        """Raise to the handler what can be checked before a transaction, which fails as a whole."""
         limit = self._cluster.message_bytes
         for topic, message in outgoing:
             size = message_bytes(message.key, message.value, message.headers)

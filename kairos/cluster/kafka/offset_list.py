@@ -1,6 +1,4 @@
-"""Ascending offsets as a short text: the distances from one to the next, as numbers of seven bits a
-byte (LEB128), in base64.
-"""
+"""Encoding of ascending offsets as short text: deltas in LEB128 (7 bits a byte), then base64."""
 
 import base64
 import binascii
@@ -12,7 +10,7 @@ _LIMIT = 1 << 62  # of a distance
 
 
 def write_offsets(base: int, offsets: Iterable[int]) -> str:
-    """`offsets` ascend, from beyond `base`."""
+    """Encode offsets that ascend from above `base`."""
     data = bytearray()
     for offset in offsets:
         rest, base = offset - base, offset
@@ -24,10 +22,10 @@ def write_offsets(base: int, offsets: Iterable[int]) -> str:
 
 
 def read_offsets(base: int, text: str, limit: int) -> list[int]:
-    """At least one, at most `limit`.
+    """Decode what `write_offsets` wrote: at least one offset, at most `limit`.
 
     Raises:
-        InvalidRequest: `write_offsets` cannot have written it.
+        InvalidRequest: The text is malformed.
     """
     try:
         data = base64.b64decode(text, validate=True)
@@ -47,6 +45,4 @@ def read_offsets(base: int, text: str, limit: int) -> list[int]:
     else:
         if shift == 0 and offsets:
             return offsets
-    raise InvalidRequest(
-        "the metadata of a committed offset is damaged: it cannot have been written"
-    )
+    raise InvalidRequest("the metadata of a committed offset is damaged: malformed list of offsets")

@@ -1,6 +1,6 @@
-"""Group commit: while one transaction runs, what handlers finish gathers for the next.
+"""Group commit: results of handlers that finish during a transaction gather for the next one.
 
-A transaction holds what they want published, and how far each partition has got with that.
+A transaction holds the messages that handlers returned, and the offsets of each partition.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _AGAIN_S = 0.1
 
 
 class HandledMessage:
-    """A message that was handled, and what is to be published together with that."""
+    """A handled message, and the messages to publish in the same transaction."""
 
     __slots__ = ("bytes", "is_dead", "outgoing", "received", "share")
 
@@ -50,7 +50,7 @@ class HandledMessage:
 
 
 class Outbox:
-    """`run` sends what was added, and ends after `close`, when all is sent or cannot be."""
+    """Sender of handlers' results. `run` ends after `close`, once all is sent or cannot be sent."""
 
     def __init__(
         self,
@@ -60,17 +60,20 @@ class Outbox:
         bury: Callable[[Share, ReceivedMessage, str], HandledMessage],
         on_room: Callable[[], None],
     ) -> None:
-        """`shares`: those that this member has at the moment, kept up to date by the caller.
-        `bury`: what becomes of a message whose consequences the cluster refuses. `on_room`: some
-        of what was finished has been taken, so that more may be begun."""
+        """Create the outbox.
+
+        `shares` are this member's current shares, kept up to date by the caller. `bury` turns a
+        message into a dead letter if the cluster rejects what its handler returned. `on_room` is
+        called when finished work has been taken, so that more handlers may start.
+        """
         self._subscription = subscription
         self._transactions = transactions
         self._shares = shares
         self._bury = bury
         self._on_room = on_room
         self._waiting: deque[HandledMessage] = deque()
-        self._unsafe: deque[asyncio.Future[None]] = deque()  # of `secure`
-        self._securing = 0  # the first of them, that what is being committed makes safe
+        self._unsafe: deque[asyncio.Future[None]] = deque()  # futures of `secure`
+        self._securing = 0  # how many of the first of them the current commit resolves
         self._again_at = 0.0
         self._is_closing = False
         self._woken = asyncio.Event()
@@ -86,7 +89,7 @@ class Outbox:
         self._woken.set()
 
     async def secure(self) -> None:
-        """Return once the state that each share has now is committed, or the share is lost."""
+        """Return once each share's present state is committed, or the share is lost."""
         safe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsafe.append(safe)
         self._woken.set()
@@ -97,11 +100,15 @@ class Outbox:
         self._woken.set()
 
     async def run(self) -> None:
-        """Raises Unavailable: what must not be lost is refused for good."""
+        """Send until closed.
+
+        Raises:
+            Unavailable: The cluster permanently rejects a dead letter, which must not be lost.
+        """
         try:
             await self._run()
         finally:
-            self._secured(len(self._unsafe))  # nobody waits for ever
+            self._secured(len(self._unsafe))  # so that no caller of `secure` hangs
 
     async def _run(self) -> None:
         while await self._is_due():
@@ -111,12 +118,15 @@ class Outbox:
             else:
                 is_settled = await self._commit()
             if self._is_closing and not is_settled:
-                # No more commits: the state of the shares speaks of what has not been sent.
-                logger.warning("what was finished last is done again by the next member")
+                # No more commits: the shares' state includes messages that were not sent.
+                logger.warning("the next member will handle the last finished messages again")
                 return
 
     async def _is_due(self) -> bool:
-        """Wait until there is something to send or to commit. False: no more, and that's all."""
+        """Wait until there is something to send or commit.
+
+        Return False when closed and all is done.
+        """
         while True:
             self._woken.clear()
             if self._waiting:
@@ -172,10 +182,10 @@ class Outbox:
         self._securing = 0
 
     async def _commit(self) -> bool:
-        """Commit offsets alone. Return whether that is done with; else it is due again."""
+        """Commit offsets only. Return whether that succeeded; else it is retried."""
         states = self._changed()
         try:
-            if states and self._unsafe:  # the consumer's thread may be waiting for room
+            if states and self._unsafe:  # the consumer's thread may be blocked on a full buffer
                 metadata = self._subscription.group_metadata()
                 await self._transactions.perform((), states, metadata)
             elif states:
@@ -189,8 +199,9 @@ class Outbox:
         return True
 
     async def _send(self, batch: list[HandledMessage]) -> bool:
-        """Return whether all of it is sent, or is another member's to send."""
-        # What follows the news of a rebalance must know of them: nothing is awaited in between.
+        """Return whether the whole batch is sent, or is left to other members."""
+        # No await between the check for lost shares and the group's metadata: a rebalance in
+        # between would go unnoticed.
         while batch := [finished for finished in batch if not finished.share.is_lost]:
             states = self._changed()
             outgoing = [each for finished in batch for each in finished.outgoing]
@@ -213,7 +224,7 @@ class Outbox:
     def _without_refused(
         self, batch: list[HandledMessage], refused: Mapping[int, str]
     ) -> list[HandledMessage]:
-        """Whose outgoing messages are refused for good is buried instead."""
+        """Return the batch, with messages whose output was rejected turned into dead letters."""
         kept: list[HandledMessage] = []
         number = 0
         for finished in batch:
@@ -229,13 +240,15 @@ class Outbox:
         return kept
 
     async def _sent(self, batch: list[HandledMessage]) -> set[HandledMessage] | None:
-        """What the group knows as done: it took place, and the answer was lost. None: there is no
-        time left to find out."""
+        """Return the messages of the batch that are committed although the reply was lost.
+
+        None: the outbox is closing, with no time left to find out.
+        """
         while not self._is_closing:
             try:
                 known = await self._subscription.committed({finished.where for finished in batch})
             except Unavailable as error:
-                logger.debug("what was committed is asked again: %s", error)
+                logger.debug("committed offsets are queried again: %s", error)
                 await asyncio.sleep(_AGAIN_S)
             else:
                 marks = {where: restored(*state)[0] for where, state in known.items()}

@@ -1,5 +1,6 @@
-"""The thread that polls a consumer. All that is done with the consumer is done here: a commit from
-elsewhere waits for ever while this thread polls (confluent-kafka 2.16).
+"""The thread that polls a consumer, and makes every call to it.
+
+A commit from another thread would block for as long as this one polls (confluent-kafka 2.16).
 """
 
 import logging
@@ -27,7 +28,7 @@ _VISIBLE_S = 5.0  # until a new topic is known to every broker
 _PATIENCE_S = 1.0  # before partitions are paused: what has been fetched of them is fetched again
 _NAP_S = 0.001
 _AGAIN_S = 0.2
-_SILENT_S = 60.0  # between warnings that it is asked in vain
+_SILENT_S = 60.0  # between warnings that the cluster does not answer
 
 
 class Membership(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class PollThread:
-    """Finds items until it is stopped; then it leaves the group, and `ended` is done."""
+    """A thread that reads items until it is stopped, then leaves the group and resolves `ended`."""
 
     def __init__(
         self,
@@ -52,7 +53,12 @@ class PollThread:
         put: Callable[[Item | Membership | Exception], None],
         is_full: Callable[[], bool],
     ) -> None:
-        """`first`: the offset to read from, or an instant in ms; None: as the group has it."""
+        """Create the thread.
+
+        `first` is the offset to read from, or an instant in ms; None: the group's committed
+        offset. With `tells_ends`, a `Passed` is put whenever the end of a partition is reached.
+        `put` receives each item; `is_full` says whether it takes nothing more at the moment.
+        """
         self._settings = settings
         self._topics = list(topics)
         self._contact = contact
@@ -93,11 +99,11 @@ class PollThread:
             self._end()
 
     def _end(self) -> None:
-        # Asked of itself while it closes, a consumer may hang, and with it all that needs the GIL.
+        # A query to a consumer that is closing may hang, and block all threads (it has the GIL).
         self._stopping.set()
         try:
             self._consumer.close()
-        except Exception as error:  # noqa: BLE001 - whoever waits for the end must not wait for ever
+        except Exception as error:  # noqa: BLE001 - `ended` must be resolved in any case
             logger.warning("leaving the bus: %s", error)
         finally:
             self._contact.close()
@@ -115,7 +121,11 @@ class PollThread:
         self._contact.probe(self._consumer)
 
     def _wait_for_room(self) -> None:
-        """A moment as it is; then with partitions paused, so that the group's news still comes."""
+        """Wait until the receiver has room.
+
+        After a second the partitions are paused and polling goes on, so that rebalances are
+        handled.
+        """
         waits_until = time.monotonic() + _PATIENCE_S
         while self._is_full() and time.monotonic() < waits_until and not self._stopping.is_set():
             time.sleep(_NAP_S)
@@ -169,7 +179,7 @@ class PollThread:
         return self._consumer.list_topics(topic, answer_s)
 
     def _insist(self, ask: Callable[[Any, float], Any], what: Any) -> Any:
-        """The cluster's answer, however long that takes; nothing where the thread is stopped."""
+        """Repeat a query until the cluster answers; return nothing if the thread is stopped."""
         warns_at = time.monotonic() + _SILENT_S
         while not self._stopping.is_set():
             try:
@@ -194,7 +204,10 @@ class PollThread:
         logger.warning("reading %s waits: %s%s", topics, error.str(), what_to_do)
 
     def _careful(self, callback: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        """What a callback raises does not always get through librdkafka."""
+        """Wrap a rebalance callback so that its exception is raised after the poll.
+
+        librdkafka does not propagate every exception from a callback.
+        """
 
         def call(consumer: Any, partitions: Any) -> None:
             try:
@@ -205,14 +218,14 @@ class PollThread:
         return call
 
     def _assigned(self, consumer: Any, partitions: Any) -> None:
-        # Where an open transaction of the member before still commits, this waits for its end.
+        # While a transaction of the previous owner is open, this waits for its end.
         known = self._insist(self._committed, partitions) if partitions else []
         for each in known:
             self._assignments += 1
             self.terms[each.topic, each.partition] = self._assignments
         if not self._stopping.is_set():
             self._id = consumer.memberid() or ""
-        self._tell_membership(consumer)  # first: who hears of a partition may commit at once
+        self._tell_membership(consumer)  # first: a reader may commit once it has a partition
         for each in known:
             self._reading.add((each.topic, each.partition))
             self._put(Assigned(each.topic, each.partition, each.offset, each.metadata or ""))
@@ -238,7 +251,7 @@ class PollThread:
             self.terms.pop((each.topic, each.partition), None)
             self._put(Revoked(each.topic, each.partition))
         consumer.incremental_unassign(partitions)
-        self._tell_membership(consumer)  # last: what is sent with it speaks of what is left
+        self._tell_membership(consumer)  # last: it must not cover the revoked partitions
 
     def _see_to_wishes(self) -> None:
         self.questions.see_to(self._consumer)

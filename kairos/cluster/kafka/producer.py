@@ -1,7 +1,7 @@
-"""Sends messages to Kafka, and tells when they are safe.
+"""Kafka producer for asyncio: send a message, await its acknowledgement.
 
-librdkafka's synchronous producer with a thread that polls it: an acknowledgement costs one wake-up
-of the loop, and many that come together cost one.
+librdkafka's synchronous producer with a thread that polls it: an acknowledgement wakes the event
+loop once, and so do many that arrive together.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ _CLOSE_S = 10.0  # for what has not been acknowledged yet
 _ANSWER_S = 2.0
 _VISIBLE_S = 5.0  # until a new topic is known to every broker
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-# As Java's clients do; whoever else sends under our keys must do the same.
+# As Java's clients do; every other producer with the same keys must use the same one.
 PARTITIONER = "murmur2_random"
 
 
 class Producer:
-    """An async context manager; leaving it waits for what is on its way, for ten seconds.
+    """An async context manager; on exit it waits up to 10 s for unacknowledged messages.
 
-    A message is sent again until the cluster has it, however long that takes, in the order of
-    `send` within a partition. Messages that wait are bounded by librdkafka (100,000, 1 GiB).
+    A message is retried until the cluster has it, in the order of `send` within a partition.
+    Waiting messages are bounded by librdkafka (100,000, 1 GiB).
     """
 
     def __init__(self, cluster: KafkaCluster, *, reach: Connectivity | None = None) -> None:
@@ -64,13 +64,19 @@ class Producer:
     def send(
         self, topic: str, key: str, value: bytes | None, headers: Mapping[str, str] = _NOTHING
     ) -> asyncio.Future[int]:
-        """Send a message; the future is its offset, once the cluster has it. None: a tombstone.
+        """Send a message; the future resolves to its offset once the cluster has it.
 
-        The future fails with TopicMissing, or Unavailable where the cluster does not want it.
+        The future fails with TopicMissing, or with Unavailable if the cluster rejects the message.
+
+        Args:
+            topic: The topic.
+            key: The message's key, which chooses the partition.
+            value: The message's value; None sends a tombstone.
+            headers: The message's headers.
 
         Raises:
-            MessageTooLarge: it is over the cluster's limit.
-            Unavailable: so much waits to be sent that no more is taken.
+            MessageTooLarge: The message exceeds the cluster's limit.
+            Unavailable: The send buffer is full.
         """
         size = message_bytes(key, value, headers)
         if size > self._limit:
@@ -88,24 +94,27 @@ class Producer:
                 topic, value, key, on_delivery=acknowledge, headers=list(headers.items())
             )
         except BufferError:
-            raise Unavailable("the bus takes nothing, and too much waits for it already") from None
-        except kafka.KafkaException as error:  # it is known already that there is no such topic
+            raise Unavailable("the bus accepts nothing, and its send buffer is full") from None
+        except kafka.KafkaException as error:  # the client already knows: no such topic
             if error.args[0].fatal():
                 raise
             future.set_exception(refusal(topic, error.args[0]))
         return future
 
     async def require(self, topic: str) -> None:
-        """Return once the topic is known to exist. Remembered; else as `partitions`."""
+        """Return once the topic is known to exist.
+
+        The answer is cached; errors as in `partitions`.
+        """
         if topic not in self._known:
             await self.partitions(topic)
             self._known.add(topic)
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions the topic has; asked until the cluster answers.
+        """Return the number of the topic's partitions; retry until the cluster answers.
 
         Raises:
-            TopicMissing: there is no such topic.
+            TopicMissing: The topic does not exist.
         """
         gives_up_at = self._loop.time() + _VISIBLE_S
         while True:
@@ -147,7 +156,7 @@ class Producer:
 
 
 def refusal(topic: str, error: Any) -> KairosError:
-    """What it means that Kafka did not take a message for this topic."""
+    """Return the error for a message that Kafka rejected."""
     if error.code() in _MISSING:
         return TopicMissing(topic, error.str())
     return Unavailable(f"the bus did not take a message for {topic}: {error.str()}")
@@ -161,6 +170,6 @@ _MISSING = (
 
 
 def message_bytes(key: str, value: bytes | None, headers: Mapping[str, str]) -> int:
-    """The size of a message, as limits count it."""
+    """Return the size of a message in bytes, as limits count it."""
     named = sum(len(name) + len(text.encode()) for name, text in headers.items())
     return len(key.encode()) + len(value or b"") + named

@@ -1,9 +1,8 @@
-"""What was learnt, on the compacted topic `kairos.profiles`: the newest of each part is kept.
+"""Learnt profiles on the compacted topic `kairos.profiles`: the newest record of each part.
 
 A part is an agent's profile, an app's model, an agent's rank, where its calls join branches, or
-Kendall's tau; its key says which.
-The value is a `ProfilesLearnt` with just that part; what is forgotten is a tombstone. Values are
-untrusted: what has no use is left out.
+Kendall's tau; its key says which. The value is a `ProfilesLearnt` with just that part; a forgotten
+part is a tombstone. Values are untrusted: records that cannot be read are skipped.
 """
 
 import asyncio
@@ -37,7 +36,10 @@ _TAU: Key = ("kendall_tau",)
 
 
 async def publish(producer: Producer, learnt: ProfilesLearnt) -> None:
-    """Return once all of it is safe. A model too large for a message is left out, and said."""
+    """Publish all parts, and return once the cluster has them.
+
+    Too large ones are skipped, and logged.
+    """
     sent: list[asyncio.Future[int]] = []
     for key, part in _parts(learnt):
         value = None if part is None else _encode(part)
@@ -54,12 +56,14 @@ async def publish(producer: Producer, learnt: ProfilesLearnt) -> None:
 async def follow(
     cluster: KafkaCluster, *, limit_bytes: int = LIMIT_BYTES
 ) -> AsyncGenerator[ProfilesLearnt, None]:
-    """All there is as one fact, which may be empty; then what is new, for ever.
+    """Yield everything on the topic as one fact, which may be empty; then yield updates, for ever.
 
-    Of what comes at once at most `limit_bytes` are kept; what was published longest ago goes first.
+    Args:
+        cluster: The Kafka cluster.
+        limit_bytes: Bound of what is merged into one fact; the oldest records are dropped first.
 
     Raises:
-        Unavailable: the topic cannot be read, and trying again would not help.
+        Unavailable: The topic cannot be read, and retrying would not help.
     """
     async with Subscription(cluster, [PROFILES]) as topic:
         news, is_caught_up = _News(limit_bytes), False
@@ -76,14 +80,15 @@ async def follow(
 
 
 def read_part(name: str, value: bytes | None) -> ProfilesLearnt:
-    """Read a record of the topic, by its key and its value.
+    """Parse a record of the topic from its key and its value.
 
     Raises:
-        ValueError, msgspec.MsgspecError, InvalidRequest: It has no part that this code knows.
+        ValueError, msgspec.MsgspecError, InvalidRequest: The record is not a part that this
+            version knows.
     """
     key = _key.decode(name)
     if value is None:
-        # What goes with the profile is forgotten with it: the tombstones of these say no more.
+        # To forget a profile also forgets its rank and model: their tombstones add nothing.
         return ProfilesLearnt(forgotten=((key[1], key[2], key[3]),) if _is_profile(key) else ())
     part = _part.decode(value)
     if [each for each, _ in _parts(part)] != [key]:
@@ -96,7 +101,7 @@ def read_part(name: str, value: bytes | None) -> ProfilesLearnt:
 
 
 class _News:
-    """The newest record of each part that has not been handed over yet."""
+    """Newest record of each part that has not been yielded yet."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -159,7 +164,7 @@ def _is_profile(key: Key) -> bool:
 
 
 def _merged(parts: Sequence[ProfilesLearnt]) -> ProfilesLearnt:
-    """As one fact. No two parts are of the same key."""
+    """Merge parts, no two of the same key, into one fact."""
     joins = tuple(each for part in parts for each in part.joins or ())
     return ProfilesLearnt(
         joins=joins or msgspec.UNSET,

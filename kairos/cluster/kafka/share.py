@@ -1,4 +1,4 @@
-"""A partition in the hands of a member: which of its messages may be handled now."""
+"""A partition owned by this member, and which of its messages may be handled now."""
 
 import logging
 from collections import deque
@@ -16,18 +16,18 @@ _TEXT_LIMIT = 4_090  # characters; brokers keep 4,096
 
 
 class Share:
-    """Hands out the first message of each key, and the next once that was handled.
+    """A partition's messages, of each key the first, then the next once it is done.
 
-    What is more than the watermark can tell apart waits; `is_full` until then.
+    Messages beyond what the watermark can represent wait; `is_full` is true as long.
     """
 
     def __init__(self, assigned: Assigned) -> None:
         self.topic, self.partition = assigned.topic, assigned.partition
         self.watermark, self.custody = restored(assigned.offset, assigned.metadata)
         self.committed = max(assigned.offset, 0), assigned.metadata
-        self.is_open = False  # nothing may be handled before it is known who does it
+        self.is_open = False  # nothing may be handled before the holder is committed
         self._is_claimed = False
-        self._suspects: list[int] = []  # that have not come; the first is last
+        self._suspects: list[int] = []  # not received yet, in descending order
         self.is_lost = False  # another member's by now
         self.held_bytes = 0
         self._later: deque[ReceivedMessage | Passed] = deque()
@@ -38,19 +38,22 @@ class Share:
         return self.is_open and bool(self._later)
 
     def claim(self, holder: str) -> None:
-        """Whoever finds this in the state later, and nobody of that mark, knows of a death."""
+        """Claim the partition for a holder.
+
+        If the mark is found after that member left, it has died.
+        """
         self.custody.passed_on()
         self.custody.holder = holder
         self._is_claimed = True
         self._suspects = sorted(self.custody.suspects, reverse=True)
 
     def leave(self) -> None:
-        """It is left in order."""
+        """Release the partition on a clean shutdown."""
         if self._is_claimed:
             self.custody.passed_on()
 
     def state(self) -> tuple[int, str]:
-        """What to commit."""
+        """Return the offset and the metadata to commit."""
         position, undone = self.watermark.state()
         self.custody.done_below(position)
         text = f"{undone} {self.custody.text(position)}".strip()
@@ -58,13 +61,13 @@ class Share:
         return position, text
 
     def add(self, item: ReceivedMessage | Passed) -> None:
-        """Take what comes of the partition."""
+        """Add an item of the partition."""
         self._later.append(item)
         if isinstance(item, ReceivedMessage):
             self.held_bytes += _weight(item)
 
     def begin(self) -> Iterator[ReceivedMessage]:
-        """What may be handled now and could not before. To be run through to its end."""
+        """Yield the messages that may be handled from now on. Exhaust the iterator."""
         while self.is_open and self._later and not self.watermark.is_full:
             item = self._later.popleft()
             self._miss_suspects(item.offset)
@@ -83,7 +86,7 @@ class Share:
                 self.custody.done(item.offset)
 
     def next_of(self, key: str) -> ReceivedMessage | None:
-        """The message of the key that was in hand has been handled: the one after it."""
+        """Return the message that follows the handled one of the same key, or None."""
         queue = self._queues[key]
         queue.popleft()
         if queue:
@@ -92,20 +95,20 @@ class Share:
         return None
 
     def finish(self, received: ReceivedMessage) -> None:
-        """Its consequences go out with the next commit of the watermark's state."""
+        """Mark a message as handled; what its handler returned is sent with the next commit."""
         self.watermark.finish(received.offset)
         if self.custody.deaths:
             self.custody.done(received.offset)
         self.held_bytes -= _weight(received)
 
     def _miss_suspects(self, offset: int) -> None:
-        """What comes is at this offset or later: those before it are not there any more."""
+        """Mark suspects before this offset as done: they no longer exist in the partition."""
         while self._suspects and self._suspects[-1] < offset:
             self.custody.done(self._suspects.pop())
 
 
 def restored(offset: int, metadata: str) -> tuple[Watermark, Custody]:
-    """What was committed. Metadata that is not ours is left out, with a warning."""
+    """Restore what was committed. Metadata that Kairos cannot read is ignored, with a warning."""
     offset = max(offset, 0)
     undone, _, rest = metadata.partition(" ")
     if not undone.startswith(MARK):
@@ -113,7 +116,7 @@ def restored(offset: int, metadata: str) -> tuple[Watermark, Custody]:
     try:
         return Watermark(offset, undone), read_custody(offset, rest)
     except InvalidRequest as error:
-        logger.warning("%s; what is done beyond offset %d is done again", error, offset)
+        logger.warning("%s; messages from offset %d on are handled again", error, offset)
         return Watermark(offset), Custody()
 
 

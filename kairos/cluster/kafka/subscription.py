@@ -1,7 +1,7 @@
-"""Reads topics of Kafka: what a consumer's poll thread finds, as one ordered stream.
+"""Subscription to Kafka topics: one ordered stream of what a consumer's poll thread reads.
 
-What is read ahead of the loop is bounded; beyond that the partitions are paused, and the thread
-goes on polling, so the group never takes a slow reader for a dead member.
+Read-ahead is bounded. Beyond the bound the partitions are paused while the thread keeps polling,
+so the group never takes a slow reader for a dead member.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ Start = Literal["beginning", "end"] | int  # an instant, µs: from the first mes
 
 
 class Subscription:
-    """An async context manager. With a group: its share of the topics, from where it committed.
-    Without: all of each topic, from `start`, and nothing is committed.
+    """Async context manager that reads topics.
 
-    Commits are the reader's to make (`commit`); of transactions it sees what was committed. While
-    the cluster cannot be reached, nothing comes.
+    With a group: this member's partitions, from the committed offsets. Without: all of each topic,
+    from `start`, and nothing is committed. The reader commits (`commit`) and sees only committed
+    transactions. While the cluster cannot be reached, nothing arrives.
     """
 
     def __init__(
@@ -50,7 +50,17 @@ class Subscription:
         tells_ends: bool = False,
         reach: Connectivity | None = None,
     ) -> None:
-        """`tells_ends`: there is a `Passed` whenever a partition has been read to its end."""
+        """Create the subscription.
+
+        Args:
+            cluster: The Kafka cluster.
+            topics: Topics to read.
+            group: The consumer group; None reads all partitions, and commits nothing.
+            start: Where to begin without a group.
+            session_s: The group's session timeout.
+            tells_ends: Whether to yield a `Passed` whenever a partition has been read to its end.
+            reach: Reachability of the cluster, shared with other clients.
+        """
         contact = Contact(reach or Connectivity(cluster.servers))
         name = group or "kairos.readers"  # unused: without a group nothing is committed
         self.members = GroupMembers(cluster, name)
@@ -84,7 +94,7 @@ class Subscription:
         self._is_woken = False
         self._ready = asyncio.Event()
         self._member = Membership(None, {}, "")
-        self._marks: set[str] = set()  # of all that this has been in its group
+        self._marks: set[str] = set()  # all marks that this member has had in its group
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -93,15 +103,15 @@ class Subscription:
 
     async def __aexit__(self, *_raised: object) -> None:
         self._poll.stop()
-        # With the cluster away it may wait for an answer to its last commit for a minute and more.
+        # If the cluster is unreachable, the last commit may block for more than a minute.
         await asyncio.wait({asyncio.wrap_future(self._poll.ended)}, timeout=_LEAVE_S)
 
     async def batch(self) -> list[Item]:
-        """What has come since the last time, in order; at least one item.
+        """Return items received since the last call, in order; at least one.
 
         Raises:
-            TopicMissing: one of the topics does not exist.
-            Unavailable: this cannot be read, and trying again would not help.
+            TopicMissing: One of the topics does not exist.
+            Unavailable: The topics cannot be read, and retrying would not help.
         """
         items: list[Item] = []
         while not items:
@@ -125,22 +135,24 @@ class Subscription:
         return items
 
     def hold(self, is_held: bool) -> None:
-        """Read no more for now than what has been read ahead; or go on."""
+        """Pause reading beyond what has been read ahead, or resume it."""
         self._is_held = is_held
 
     async def commit(self, offsets: Offsets) -> None:
-        """Commit, for partitions by topic and number, the offset to go on from, and metadata.
+        """Commit, for each partition, the offset to go on from, and metadata.
 
         Raises:
-            Unavailable: it was not taken; the partition may have been revoked meanwhile.
+            Unavailable: The commit failed; the partition may have been revoked in the meantime.
         """
         await asyncio.wrap_future(self._poll.commits.add(offsets, self._member.terms))
 
     async def committed(self, partitions: Iterable[Where]) -> dict[Where, tuple[int, str]]:
-        """What the group has committed, once no transaction on it is open; nothing: left out.
+        """Return what the group has committed, once no transaction on it is open.
+
+        Partitions without a committed offset are left out.
 
         Raises:
-            Unavailable: it could not be asked.
+            Unavailable: The cluster did not answer.
         """
         asked = [kafka.TopicPartition(*where) for where in partitions]
 
@@ -154,24 +166,27 @@ class Subscription:
         try:
             return await asyncio.wrap_future(self._poll.questions.add(committed))
         except kafka.KafkaException as error:
-            raise Unavailable(f"the bus does not say what was committed: {error}") from None
+            raise Unavailable(f"cannot query committed offsets: {error}") from None
 
     @property
     def holder(self) -> str:
-        """The mark of this member (`custody.py`); empty: it is none at the moment."""
+        """Mark of this member (`custody.py`); empty while it is not in the group."""
         return holder_mark(self._member.id) if self._member.id else ""
 
     async def is_alive(self, holder: str) -> bool:
-        """Whether the member of that mark is in the group still.
+        """Return whether the member with that mark is still in the group.
 
         Raises:
-            Unavailable: it could not be asked.
+            Unavailable: The cluster did not answer.
         """
         return holder in self._marks or await self.members.has(holder)
 
     def group_metadata(self) -> Any:
-        """Of this member, for a transaction that commits its offsets: as of the last rebalance
-        whose news `batch` has returned. What is sent with it is refused after the next."""
+        """Return this member's metadata for a transaction that commits its offsets.
+
+        It is that of the last rebalance which `batch` has returned; the cluster rejects
+        transactions with it after the next rebalance.
+        """
         return self._member.metadata
 
     def _is_full(self) -> bool:
@@ -179,7 +194,7 @@ class Subscription:
         return self._is_held or len(self._ahead) >= _AHEAD or ahead_bytes >= _AHEAD_BYTES
 
     def _put(self, item: Item | Membership | Exception) -> None:
-        """In the thread."""
+        """Add an item. Called in the poll thread."""
         if isinstance(item, ReceivedMessage):
             self._bytes_put += len(item.value or b"")
         self._ahead.append(item)
@@ -193,7 +208,7 @@ class Subscription:
 
 
 def _first(start: Start) -> int:
-    """What to read from: an offset that librdkafka knows by name, or an instant in ms."""
+    """Return where to start: an offset that librdkafka defines by name, or an instant in ms."""
     if isinstance(start, int):
         return start // 1000
     return int(kafka.OFFSET_BEGINNING if start == "beginning" else kafka.OFFSET_END)

@@ -1,4 +1,4 @@
-"""What comes on a topic from now on, and what is at one place of it."""
+"""Readers without a consumer group: messages from now on, or those at given offsets."""
 
 import asyncio
 import time
@@ -20,8 +20,10 @@ _POLL_S = 0.2
 
 
 class Tail:
-    """An async context manager: once it is entered, whatever is sent to the topic is read here,
-    beside what anybody else reads."""
+    """Async context manager that reads all messages sent to a topic once it is entered.
+
+    Other readers of the topic are not affected.
+    """
 
     def __init__(self, cluster: KafkaCluster, topic: str) -> None:
         self._cluster = cluster
@@ -46,10 +48,10 @@ class Tail:
         await self._subscription.__aexit__(*raised)
 
     async def batch(self) -> list[Message]:
-        """What has come since the last time, in order within a partition; at least one message.
+        """Return messages received since the last call, in order within a partition; at least one.
 
         Raises:
-            Unavailable: this cannot be read, and trying again would not help.
+            Unavailable: The topic cannot be read, and retrying would not help.
         """
         messages, self._early = self._early, []
         while not messages:
@@ -66,14 +68,14 @@ def _messages(items: Iterable[Item]) -> list[Message]:
 
 
 class NotKept(Exception):
-    """The topic does not go back so far any more."""
+    """The topic has already deleted the messages at this offset."""
 
 
 async def read_at(cluster: KafkaCluster, topic: str, offset: int) -> ReceivedMessage | None:
-    """Return the message at an offset of a topic's first partition; None: nothing is there.
+    """Return the message at an offset of a topic's first partition; None if the offset is unused.
 
     Raises:
-        NotKept: There may have been one, which the topic has not kept.
+        NotKept: The offset is older than what the topic retains.
         Unavailable: The cluster did not answer within ten seconds.
     """
     try:
@@ -94,13 +96,13 @@ def _read_at(cluster: KafkaCluster, topic: str, offset: int) -> ReceivedMessage 
 
 
 class PlaceReader:
-    """Reads parts of partitions as they are now, and commits nothing. It blocks."""
+    """Blocking reader of ranges of partitions, which commits nothing."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the numbers of a topic's partitions; none, where it does not exist."""
+        """Return the numbers of a topic's partitions; none if it does not exist."""
         found = self._consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic]
         if found.error is None:
             return sorted(found.partitions)
@@ -109,16 +111,16 @@ class PlaceReader:
         raise kafka.KafkaException(found.error)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return the offset of the first message that is kept, and of the next to come."""
+        """Return the offset of the first retained message, and the offset of the next to come."""
         place = kafka.TopicPartition(topic, partition)
         first, end = self._consumer.get_watermark_offsets(place, timeout=_ANSWER_S)
         return first, end
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Any]:
-        """Yield librdkafka's messages from one offset on, and before another.
+        """Yield librdkafka's messages with offsets from `start` up to, not including, `end`.
 
         Raises:
-            Unavailable: The cluster has said nothing for ten seconds.
+            Unavailable: The cluster has not answered for ten seconds.
             kafka.KafkaException: The partition cannot be read.
         """
         self._consumer.assign([kafka.TopicPartition(topic, partition, start)])
@@ -142,7 +144,7 @@ class PlaceReader:
 
 @contextmanager
 def place_reader(cluster: KafkaCluster) -> Iterator[PlaceReader]:
-    """Yield a reader, and close it."""
+    """Yield a reader, and close it at the end of the block."""
     settings = cluster.client(
         group_id="kairos.readers",  # unused: nothing is committed
         enable_auto_commit=False,

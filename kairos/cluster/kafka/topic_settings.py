@@ -1,5 +1,6 @@
-"""How Kafka must keep each topic. `python -m kairos.cluster.kafka.topic_settings` prints it for
-people: that is `deploy/topics.md`.
+"""Required settings of each Kafka topic.
+
+`python -m kairos.cluster.kafka.topic_settings` prints them as Markdown: `deploy/topics.md`.
 """
 
 from collections.abc import Mapping
@@ -14,10 +15,10 @@ DAY_MS = 24 * HOUR_MS
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic is for, and how it must be kept. All replicas are the cluster's default.
+    """Purpose and required settings of a topic. Replicas are the cluster's default.
 
-    A name that ends in a dot is that of a family. Other numbers of partitions than the one it is
-    created with are somebody's choice, unless `is_single`: then it orders all that it holds.
+    A name that ends in a dot is a prefix of several topics. The number of partitions may be
+    changed by an operator, unless `is_single`: then one partition orders all that the topic holds.
     """
 
     name: str
@@ -134,11 +135,11 @@ Replicas are the cluster's defaults. What a broker acknowledges survives the los
 
 
 def describe(name: str) -> Topic:
-    """How the topic of that name is kept."""
+    """Return the settings of the topic with that name."""
     for topic in TABLE:
         if name == topic.name or (topic.name.endswith(".") and name.startswith(topic.name)):
             return topic
-    raise AssertionError(f"{name} is none of Kairos's topics")
+    raise AssertionError(f"{name} is not one of Kairos's topics")
 
 
 def _kept(topic: Topic) -> str:
@@ -149,7 +150,7 @@ def _kept(topic: Topic) -> str:
 
 
 def markdown() -> str:
-    """The table for people."""
+    """Return the table as Markdown."""
     rows = [
         "| topic | what it carries | key | partitions | kept | settings | why |",
         "|---|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Makes sure, before anything is sent, that Kafka keeps each topic as `table.py` says."""
+"""Create and check the Kafka topics before anything is sent (`topic_settings.py`)."""
 
 import asyncio
 import logging
@@ -31,14 +31,14 @@ _REFUSALS = {
 
 
 async def ensure(cluster: KafkaCluster, names: Iterable[str]) -> None:
-    """Create the topics that are missing, and check those that are there.
+    """Create missing topics, and check the settings of existing ones.
 
-    Processes that start at once may all do this. A cluster that cannot be reached is tried again
-    for `PATIENCE_S`.
+    Several processes may do this concurrently. An unreachable cluster is retried for
+    `PATIENCE_S`.
 
     Raises:
-        SetupError: the cluster cannot be used, or a topic is not as it must be; the message says
-            what must be changed and how.
+        SetupError: The cluster cannot be used, or a topic has wrong settings; the message says
+            what to change and how.
     """
     wanted = sorted(set(names))
     said: list[str] = []  # by the client, of its connections
@@ -70,7 +70,7 @@ async def ensure(cluster: KafkaCluster, names: Iterable[str]) -> None:
 
 
 async def _ensure(client: Any, cluster: KafkaCluster, names: list[str]) -> list[str]:
-    """What stands in the way and will not pass. What may pass is raised."""
+    """Return the problems that only an operator can solve. Transient ones are raised."""
     there = await _listed(client)
     refused = await _create(client, cluster, [name for name in names if name not in there])
     if refused:
@@ -181,7 +181,7 @@ def _reason(error: Exception) -> str:
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """Where producers put a key: `murmur2_random`, as Java's clients do.
+    """Return the partition that producers choose for a key (`murmur2_random`, as in Java).
 
     murmur2 as in Kafka's `org.apache.kafka.common.utils.Utils`, on bytes read little-endian.
     """

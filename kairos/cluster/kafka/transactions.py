@@ -1,7 +1,6 @@
-"""Kafka transactions from asyncio: what handlers want published and how far their group has got,
-both or neither (KIP-447).
+"""Kafka transactions for asyncio: publish handlers' output and commit offsets atomically (KIP-447).
 
-librdkafka's calls wait for the cluster, so they run in a thread of their own, in short steps.
+librdkafka's calls block, so they run in a thread of their own, in short steps.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from kairos.core.ports import Outgoing
 
 logger = logging.getLogger(__name__)
 
-# Readers wait that long, and up to ten seconds more, for what a crashed member left open.
+# Readers wait this long, and up to 10 s more, for a transaction that a crashed member left open.
 _OPEN_MS = 10_000
 _STEP_S = 1.0
 _AGAIN_S = 0.1
@@ -33,9 +32,9 @@ _STUCK_S = 15.0  # librdkafka's own limit, of 10 s for a request, included
 
 
 class NotSent(Exception):
-    """Whether the transaction took place must be looked up: it may have.
+    """A transaction failed, or its result is unknown: look up whether it took place.
 
-    `refused`: why messages were refused for good, by their place among the outgoing ones.
+    `refused` has the reasons of permanently rejected messages, by their index in the batch.
     """
 
     def __init__(self, reason: str, refused: Mapping[int, str]) -> None:
@@ -44,9 +43,9 @@ class NotSent(Exception):
 
 
 class Transactions:
-    """An async context manager. One transaction at a time, as the caller must see to.
+    """Async context manager for transactions. The caller runs one at a time.
 
-    Leaving it does not wait for a transaction that is under way: that one is given up.
+    On exit, a transaction in progress is abandoned.
     """
 
     def __init__(self, cluster: KafkaCluster) -> None:
@@ -61,7 +60,7 @@ class Transactions:
             # After a crash of all brokers, a client that starts over from the bootstrap servers
             # forgets whom it waits for: `send_offsets_to_transaction` hangs (librdkafka 2.16.0).
             metadata_recovery_strategy="none",
-            log_level=0,  # whoever reads says that the cluster is lost
+            log_level=0,  # the consumer logs that the cluster is unreachable
         )
         self._worker = _Worker(self._settings)
 
@@ -78,13 +77,13 @@ class Transactions:
         offsets: Mapping[Where, tuple[int, str]],
         group_metadata: Any,
     ) -> None:
-        """Return once all of it has taken place, however long the cluster takes.
+        """Run one transaction, and return once it is committed, however long the cluster takes.
 
         Raises:
-            NotSent: it has not, as far as is known. It may be tried again.
+            NotSent: The transaction is not known to be committed. It may be retried.
         """
         if group_metadata is None:
-            raise NotSent("this is no member of the group at the moment", {})
+            raise NotSent("this process is not in the group at the moment", {})
         partitions = [
             kafka.TopicPartition(*where, offset, metadata)
             for where, (offset, metadata) in offsets.items()
@@ -107,10 +106,10 @@ class Transactions:
 
 
 class _Worker:
-    """A producer in a daemon thread of its own: librdkafka's calls wait for the cluster.
+    """A producer in a daemon thread of its own, since librdkafka's calls block.
 
-    A call that hangs nevertheless is left alone, with its worker; the next one, under the same
-    transactional id, ends what that has left open.
+    A worker whose call hangs nevertheless is abandoned; the next one, with the same transactional
+    id, ends the transaction that it left open.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -166,12 +165,12 @@ class _Worker:
             raise NotSent(str(error), refused) from error
 
     def take_over(self) -> None:
-        """After another worker that hangs: whatever it does later, it is refused."""
+        """Fence off a worker that hangs: the cluster rejects all that it sends later."""
         self._end_what_is_open()
         raise NotSent("the client hung", {})
 
     def _ready_producer(self) -> Any:
-        """The producer, or a new one, which ends what the last has left open."""
+        """Return the producer, creating one if needed, which ends any transaction left open."""
         if self._producer is None:
             producer = kafka.Producer(self._settings)
             self._persist(producer.init_transactions)
@@ -179,8 +178,10 @@ class _Worker:
         return self._producer
 
     def _recover(self, error: Any) -> None:
-        """End what was begun, so that it can be looked up whether it took place: abort it; where
-        that cannot be, a new producer ends it."""
+        """Abort the transaction, so that its result can be looked up.
+
+        If it cannot be aborted, a new producer ends it.
+        """
         if self._producer is not None and not error.fatal():
             try:
                 self._persist(self._producer.abort_transaction)
@@ -200,8 +201,10 @@ class _Worker:
                 self._stopping.wait(_AGAIN_S)
 
     def _persist(self, call: Callable[..., object], *arguments: object) -> None:
-        """A call goes on where it was when it is made again. After a while it is given up: a new
-        client may find the cluster elsewhere."""
+        """Repeat a call until it succeeds; librdkafka resumes it where it was.
+
+        After a minute the error is raised: a new client may find another address of the cluster.
+        """
         until = time.monotonic() + _GIVE_UP_S
         while True:
             self._called_at = time.monotonic()

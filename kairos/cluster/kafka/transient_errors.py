@@ -1,4 +1,4 @@
-"""Which errors of a cluster pass by themselves: it is asked again."""
+"""Errors of a cluster that are transient, and therefore retried."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import confluent_kafka as kafka
 
 _ERROR = kafka.KafkaError
 
-# Those that Kafka's protocol calls retriable, but librdkafka does not tell so of most of them: a
-# broker that has just started answers with any of these while it takes over what it leads.
+# Errors that Kafka's protocol calls retriable; librdkafka does not mark most of them so. A broker
+# that has just started returns any of these until it leads its partitions.
 _RETRIABLE = (
     _ERROR.UNKNOWN_TOPIC_OR_PART,
     _ERROR.LEADER_NOT_AVAILABLE,
@@ -42,5 +42,5 @@ _TRANSIENT = frozenset(_RETRIABLE + _LOCAL)
 
 
 def is_transient(error: Any) -> bool:
-    """Of a `KafkaError`: whether it is over once the cluster is well."""
+    """Return whether a `KafkaError` is transient: it disappears once the cluster has recovered."""
     return bool(error.retriable()) or error.code() in _TRANSIENT

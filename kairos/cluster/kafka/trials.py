@@ -1,10 +1,10 @@
-"""One suspect at a time, and nothing else beside it, in all of a process: what kills the process
-then is known (`custody.py`).
+"""Trials of suspects: one runs at a time, alone in the process, so that its crash convicts it.
 
-A suspect's trial begins when whatever was in hand has ended, and until the last trial is over
-nothing else begins. That takes `_LIMIT_S` at most, twice as long after each further death: then
-suspects go on side by side, with all others. So what is innocent and slow holds up the others no
-longer than deaths do, and what kills its process later than that is found one or two deaths later.
+See `custody.py`. A trial begins once all running handlers have ended, and nothing else begins
+before the last trial has ended. That takes at most `_LIMIT_S`, doubled after each further death;
+then the remaining suspects run concurrently with all other messages. So slow but innocent messages
+delay the others no longer than deaths do, and a message that kills its process later than that is
+convicted one or two deaths later.
 """
 
 import asyncio
@@ -19,12 +19,15 @@ logger = logging.getLogger(__name__)
 _LIMIT_S = 20.0
 _DOUBLINGS = 8
 
-Secure = Callable[[], Awaitable[None]]  # until it is committed what shares say of themselves
+Secure = Callable[[], Awaitable[None]]  # returns once the shares' state is committed
 
 
 class Trials:
-    """Of all consumptions of a process. They tell it of shares and handlers, and ask it before they
-    begin one; `listeners` are called when more may begin."""
+    """Trials of all consumptions of a process.
+
+    Consumptions report shares and handlers, and ask before they begin a message. `listeners` are
+    called when more may begin.
+    """
 
     def __init__(self) -> None:
         self.listeners: set[Callable[[], None]] = set()
@@ -41,7 +44,7 @@ class Trials:
         return not self._asking
 
     def ask(self) -> None:
-        """The partition's last holder may have died: nothing begins until that is known."""
+        """Block new handlers until it is known whether the partition's last holder died."""
         self._asking += 1
 
     def answer(self, share: Share) -> None:
@@ -62,10 +65,10 @@ class Trials:
         self.review()
 
     def review(self) -> None:
-        """A suspect may be done, or a share be lost, or a handler have ended."""
+        """Check again after a suspect is done, a share is lost or a handler has ended."""
         if not self._holding:
             return
-        # What is done, and not safe yet, would be blamed for what the next one does.
+        # A trial whose result is not committed yet would be blamed for the next one's crash.
         tried = None if self._tried is None else self._tried[0]
         for share in list(self._holding):
             if share is not tried and (share.is_lost or not share.custody.suspects):
@@ -83,8 +86,10 @@ class Trials:
 
     @asynccontextmanager
     async def trial(self, share: Share, offset: int, secure: Secure) -> AsyncIterator[None]:
-        """In a suspect's handler: it begins when it is its turn, and has been noted. The trial ends
-        when what came of it is safe."""
+        """Run a suspect's handler in the block: alone, and noted as such, unless trials timed out.
+
+        The trial ends when its result is committed.
+        """
         self._in_hand -= 1  # until then
         try:
             while self._holding and self._in_hand > 0:
@@ -111,7 +116,7 @@ class Trials:
 
     async def _end_after(self, limit_s: float) -> None:
         await asyncio.sleep(limit_s)
-        logger.warning("suspects were tried for %g s: the rest goes on beside all others", limit_s)
+        logger.warning("suspects were tried for %g s: the rest now runs concurrently", limit_s)
         if self._tried is not None:
             share, offset, secure = self._tried
             share.custody.go_on_beside(offset)

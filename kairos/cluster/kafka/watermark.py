@@ -1,12 +1,12 @@
-"""Which messages of a partition are done, though they end in any order.
+"""Watermark of a partition: which messages are done, though they end in any order.
 
-What is committed is the offset below which all is done and, as text beside it, what is done beyond.
-So what one member has done, no other does again: neither after a crash nor after a rebalance.
+The offset below which all are done is committed and, as its metadata, what is done beyond it. So
+what one member has done no other does again, neither after a crash nor after a rebalance.
 
-The text names what is *not* done, from the committed offset up to the last that is, then the end
-(`offset_list.py`). It grows with what is in hand, not with how far others have got beyond a message
-that takes its time. Offsets that hold no message (marks of transactions, aborted messages) never
-come, and count as done.
+The metadata lists the offsets that are *not* done, from the committed offset up to the last that
+is, then the end (`offset_list.py`). Its size grows with the messages in progress, not with how far
+others got beyond a slow message. Offsets that hold no message (transaction markers, aborted
+messages) never arrive, and count as done.
 """
 
 from kairos.cluster.kafka.offset_list import read_offsets, write_offsets
@@ -20,10 +20,10 @@ MARK = "undone:"  # begins the text
 
 
 class Watermark:
-    """Starts from what was committed; wants the messages in the order of their offsets.
+    """Watermark of one partition, restored from a commit. Add messages in order of their offsets.
 
     Raises:
-        InvalidRequest: the metadata is not ours; without it, nothing beyond the offset is done.
+        InvalidRequest: The metadata is malformed; without it, nothing beyond the offset is done.
     """
 
     def __init__(self, offset: int, metadata: str = "") -> None:
@@ -36,14 +36,14 @@ class Watermark:
 
     @property
     def is_full(self) -> bool:
-        """Nothing more may come until something is done."""
+        """Whether no message may be added until one is done."""
         if self._next < self._known_until:
-            return False  # what comes is known already
+            return False  # the state of the next messages was restored from the commit
         first = next(iter(self._undone), self._next)
         return len(self._undone) >= UNDONE_LIMIT or self._next - first >= SPAN_LIMIT
 
     def come(self, offset: int) -> bool:
-        """A message has come. Return whether it is still to be done."""
+        """Add a message. Return whether it is still to be handled."""
         assert offset >= self._next, f"{offset} came after {self._next - 1}"
         self.skip_to(offset)
         self._next = offset + 1
@@ -56,22 +56,22 @@ class Watermark:
         return False
 
     def skip_to(self, offset: int) -> None:
-        """Nothing that comes from now on is before this offset."""
+        """Note that no message with a smaller offset will arrive."""
         while self._expected and self._expected[-1] < offset:
             del self._undone[self._expected.pop()]  # not there any more
         self._next = max(self._next, offset)
 
     def finish(self, offset: int) -> None:
-        """A message that came is done."""
+        """Mark a message as done."""
         del self._undone[offset]
         self._end = max(self._end, offset + 1)
 
     def is_done(self, offset: int) -> bool:
-        """Whether the message is known to be done, or not to be."""
+        """Return whether a message is done, as far as is known."""
         return offset < max(self._end, self._next) and offset not in self._undone
 
     def state(self) -> tuple[int, str]:
-        """What to commit: the offset below which all is done, and the text for what is beyond."""
+        """Return the offset to commit, below which all are done, and the text for those beyond."""
         after_all = max(self._end, self._next)
         position = next(iter(self._undone), after_all)
         if position >= self._end:
@@ -83,7 +83,7 @@ class Watermark:
 
 
 def _decode(offset: int, text: str) -> tuple[list[int], int]:
-    """The offsets that are not done, and the end of what may be."""
+    """Return the offsets that are not done, and the end of the range that may hold done ones."""
     if not text:
         return [], offset
     if not text.startswith(MARK) or len(text) > TEXT_LIMIT:

@@ -1,4 +1,4 @@
-"""The brain, as the settings ask for it."""
+"""Creation of the balancer from the settings."""
 
 from kairos.core.balancer import Balancer
 from kairos.core.dispatcher.placements import placement_named
@@ -24,9 +24,9 @@ def new_balancer(settings: Settings) -> Balancer:
     )
 
 
-ENTITLING = ("tenant", "service_class", "quota")  # settings that it comes of
+ENTITLING = ("tenant", "service_class", "quota")  # settings that determine entitlements
 
 
 def entitlements_of(settings: Settings) -> Entitlements:
-    """Of those that keys stand for."""
+    """Return the entitlements of the tenants, service classes and quotas in the settings."""
     return entitlements(settings.tenant, settings.service_class, settings.quota)

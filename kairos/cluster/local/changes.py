@@ -1,4 +1,4 @@
-"""What changes in a running process when its settings are read again, by the setting."""
+"""Changes of a running process when its settings are reloaded, by the name of the setting."""
 
 import logging
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What a process does not read that only decides; the file may be shared with those that do.
+# Settings that a process which only decides ignores; it may share its file with gateways.
 _OF_GATEWAYS = (
     "admin_host",
     "admin_port",
@@ -33,10 +33,10 @@ _OF_GATEWAYS = (
 
 
 class Entitled(Protocol):
-    """What decides, here or in another process."""
+    """A balancer that takes new entitlements, in this process or in another one."""
 
     def entitle(self, entitlements: Entitlements) -> None:
-        """From now on callers may use so much."""
+        """Apply these entitlements from now on."""
 
 
 def of_a_gateway(
@@ -56,26 +56,26 @@ def of_a_gateway(
     changes: dict[str, Change] = {
         "engine": _engines(fleet),
         "key": change_keys,
-        "keys_path": change_keys,  # perhaps whether one is needed, where the keys are the same
+        "keys_path": change_keys,  # it may change whether a key is needed
         "max_body_bytes": limit_each,
     }
-    # On a bus the calls that come over it are bounded by the same, for good.
+    # With Kafka the same limit also bounds calls over the bus; that one cannot change at runtime.
     return changes | ({"max_held_bytes": limit_all} if begun_with.bus == "memory" else {})
 
 
 def of_a_balancer(fleet: Fleet, access: Access) -> dict[str, Change]:
-    """Of a process that decides and serves no clients."""
+    """Return the changes for a process that decides and serves no clients."""
     changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, _nothing)
     return changes | {"engine": _engines(fleet), "key": _keys(access)}
 
 
 def of_keys(access: Access) -> dict[str, Change]:
-    """Of a process that asks for keys, and reads nothing else again."""
+    """Return the changes for a process that checks API keys and reloads no other setting."""
     return dict.fromkeys(("key", "keys_path"), _keys(access))
 
 
 def entitling(brain: Entitled, access: Access, gateway: Gateway | None = None) -> dict[str, Change]:
-    """Weights, classes of service and quotas."""
+    """Return the changes of weights, classes of service and quotas."""
 
     def change(settings: Settings) -> None:
         known = classes(settings.service_class)
@@ -88,7 +88,7 @@ def entitling(brain: Entitled, access: Access, gateway: Gateway | None = None) -
 
 
 def ordering(brain: "LocalControl", gains: Gains) -> dict[str, Change]:
-    """The policy."""
+    """Return the change of the scheduling policy."""
 
     def change(settings: Settings) -> None:
         brain.order_by(settings.policy)

@@ -1,4 +1,4 @@
-"""Learning in a live service: now and then, off the request path."""
+"""Learning in a live service: periodically, off the request path."""
 
 import asyncio
 import logging
@@ -14,12 +14,12 @@ from kairos.observe.store import LearntStore
 logger = logging.getLogger(__name__)
 
 LEARN_S = 1.0
-IDLE_TIMES = 9  # as long as learning took, nothing is learnt: it may use a tenth of a core
-LESSONS_AT_ONCE = 200  # calls, between which requests have their turn: 2 ms
+IDLE_TIMES = 9  # pause for 9 times as long as learning took: it uses at most a tenth of a core
+LESSONS_AT_ONCE = 200  # calls (2 ms), then requests are served
 
 
 def recall(runtime: Runtime, learner: Learner, store: LearntStore) -> None:
-    """Begin with what was learnt before a restart, if anything was."""
+    """Restore what was learnt before a restart, if anything was."""
     known = store.read()
     if known is not None:
         learner.restore(known)
@@ -29,12 +29,15 @@ def recall(runtime: Runtime, learner: Learner, store: LearntStore) -> None:
 def replay(
     decided: Sequence[Record], balancer: Balancer, learner: Learner, store: LearntStore | None
 ) -> None:
-    """Go on from what another process decided until a moment ago. It learnt from the workflows that
-    ended then, but for those of the last seconds, which nobody learns from."""
+    """Restore a balancer from the records of a process that this one replaces.
+
+    That process learnt from the workflows that had ended, except in its last seconds; the ones
+    that ended then are skipped.
+    """
     known = None if store is None else store.read()
     if store is not None and known is not None:
         learner.restore(known)
-        # At the first instant there is: a fact of now would make all that follows one of now.
+        # At time 0: the balancer's clock never runs back, and the records are older than now.
         first = Record(0, known)
         balancer.replay(first)
         store(first)
@@ -45,13 +48,14 @@ def replay(
 
 
 async def learn(runtime: Runtime, learner: Learner) -> None:
-    """Publish what is new, until cancelled: worked out in a thread, told like any other fact.
+    """Learn and publish the changes, until cancelled; the computation runs in a thread.
 
-    Serving never ends because learning fails: what could not be learnt is dropped, and said. Where
-    learning takes long, because many calls end, it is done less often, and of more at a time.
+    An error in learning never stops the service: it is logged, and the ended workflows are skipped.
+    Where learning takes long, because many calls end, it runs less often, with more calls at a
+    time.
     """
     clock = asyncio.get_running_loop().time
-    took_s = before_s = 0.0  # the last time, and before that: one alone may have met with something
+    took_s = before_s = 0.0  # the last two durations: a single one may be an outlier
     while True:
         await asyncio.sleep(max(LEARN_S, IDLE_TIMES * min(took_s, before_s)))
         began_at, before_s = clock(), took_s
@@ -59,7 +63,7 @@ async def learn(runtime: Runtime, learner: Learner) -> None:
         try:
             learnt = await learn_once(learner)
         except Exception:
-            logger.exception("what ended lately is not learnt from, because of an error in Kairos")
+            logger.exception("recently ended workflows are not learnt from: an error in Kairos")
         else:
             if learnt is not None:
                 runtime.feed(learnt)
@@ -67,7 +71,7 @@ async def learn(runtime: Runtime, learner: Learner) -> None:
 
 
 async def learn_once(learner: Learner, *, whole: bool = False) -> ProfilesLearnt | None:
-    """Learn from what has ended, in parts; `whole`: see `Profiles.take_changed`."""
+    """Learn from the workflows that have ended, in parts; `whole` as in `Profiles.take_changed`."""
     orchestrator = learner.orchestrator
     lessons = iter(await asyncio.to_thread(learner.study, orchestrator.take_ended()))
     while some := list(islice(lessons, LESSONS_AT_ONCE)):

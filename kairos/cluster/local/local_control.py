@@ -1,4 +1,4 @@
-"""Decisions and learning in the one process that also serves."""
+"""Decisions and learning for a single process, which also serves clients."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -25,7 +25,7 @@ TICK_S = 1.0
 
 
 class LocalControl:
-    """A runtime, and a learner beside it that begins with what was learnt before a restart."""
+    """A runtime, and a learner that starts from what was learnt before a restart."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class LocalControl:
         observers: tuple[Observer, ...],
         decided: Sequence[Record] = (),
     ) -> None:
-        """`decided`: what a process before this one did, whose place this one takes.
+        """Create the runtime. `decided` are the records of a process that this one replaces.
 
         Raises:
-            SetupError: the file for what is learnt cannot be used.
+            SetupError: The file of learnt profiles cannot be used.
         """
         path = settings.learnt_file
         self._store = LearntStore(path) if path is not None else None
@@ -69,12 +69,12 @@ class LocalControl:
         self.runtime.feed(event)
 
     def entitle(self, entitlements: Entitlements) -> None:
-        """To these from now on, unless they are in force already."""
+        """Apply these entitlements from now on, unless they are in force already."""
         if entitlements != self.balancer.entitlements:
             self.feed(EntitlementsChanged(entitlements))
 
     def order_by(self, policy: str) -> None:
-        """Of that name, from now on, unless it is in force already."""
+        """Order waiting calls by the policy with that name, unless it is in force already."""
         if policy != self._policy:
             self._policy = policy
             self.feed(PolicyChosen(policy))
@@ -105,7 +105,7 @@ class LocalControl:
         self.feed(event)
 
     async def _give_up(self) -> None:
-        """Say that time has passed when some request has waited as long as it may."""
+        """Feed a `Tick` when the next waiting request has reached its maximum waiting time."""
         while True:
             await asyncio.sleep(TICK_S)
             tick_at = self.balancer.tick_at

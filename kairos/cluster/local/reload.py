@@ -1,5 +1,7 @@
-"""Settings that are read again while the service runs: in force at once as far as that can be, and
-all of them or none."""
+"""Reload of settings while the service runs: all of them take effect, or none.
+
+A setting that cannot change at runtime is reported as needing a restart.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -15,30 +17,36 @@ logger = logging.getLogger(__name__)
 
 Change = Callable[[Settings], None]
 
-# What an operator changed meanwhile is put right, and files of the same names are read again.
+# Applied even if unchanged: operators' changes to engines are undone, certificates are read again.
 _IN_ANY_CASE = ("engine", "tls_certificate")
 
 
 class Reload:
-    """What is in force, and how other settings take effect."""
+    """Settings in force, and the functions that apply changed ones."""
 
     def __init__(
         self, settings: Settings, changes: Mapping[str, Change], audit: AuditLog | None = None
     ) -> None:
-        """`changes`, by the name of a setting, put another value of it into force, and cannot fail:
-        whatever can be wrong with settings was found when they were read. What has no change needs
-        a restart. `audit`: is told of each reading."""
+        """Create the reload.
+
+        Args:
+            settings: The settings in force.
+            changes: By the name of a setting, the function that applies a new value. It cannot
+                fail: settings are validated when they are loaded. A setting without one needs a
+                restart.
+            audit: Records each reload.
+        """
         self.load: Callable[[], Settings] | None = (
-            None  # how they are read; None: there are no files
+            None  # loads the settings; None: there are no files
         )
         self._in_force = settings
         self._changes, self._audit = changes, audit
 
     def again(self) -> Reread:
-        """From the files that they were read from.
+        """Reload the settings from their files.
 
         Raises:
-            InvalidRequest: there are none.
+            InvalidRequest: The process was started without files of settings.
         """
         if self.load is None:
             raise InvalidRequest(
@@ -47,14 +55,14 @@ class Reload:
         return self(self.load)
 
     def on_hangup(self) -> None:
-        """The same; where there are none, the log says so."""
+        """Reload on SIGHUP; log a warning if the process was started without files."""
         try:
             self.again()
         except InvalidRequest as error:
             logger.warning("%s", error)
 
     def __call__(self, load: Callable[[], Settings]) -> Reread:
-        """Read, check, apply, and say, in the log too, what came of it."""
+        """Load, check and apply settings. Return and log the result."""
         try:
             told = load()
         except SetupError as error:

@@ -1,1 +1,1 @@
-"""`kairos orchestrate`: follows workflows over Kafka, learns from those that end, publishes it."""
+"""The `kairos orchestrate` process: it follows workflows over Kafka and learns from them."""

@@ -1,4 +1,4 @@
-"""How far an orchestrator has come, as it commits it: whoever goes on from there needs it."""
+"""Progress of an orchestrator, as committed to Kafka for its successor."""
 
 import logging
 
@@ -10,10 +10,10 @@ METADATA_BYTES = 4_000  # Kafka takes 4,096
 
 
 class CommittedProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The offset beside it is that of the first event of the oldest workflow that is open."""
+    """Progress, committed with the offset of the oldest open workflow's first event."""
 
-    learnt: int  # what ended before this offset has been learnt from
-    silent_until: int  # and what had been silent for so long at this instant, too
+    learnt: int  # workflows that ended before this offset have been learnt from
+    silent_until: int  # and those that had been idle for too long at this instant
     began_at: int | None  # when records began to be followed
     epochs: dict[str, int] = {}  # in force at the offset: see `records.py`
 
@@ -25,11 +25,11 @@ class CommittedProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_progress(metadata: str) -> CommittedProgress | None:
-    """None: there is none, or it is no use, which is said."""
+    """Parse committed progress. None: nothing is committed, or it is unreadable (logged)."""
     if not metadata:
         return None
     try:
         return msgspec.json.decode(metadata, type=CommittedProgress)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        logger.warning("how far learning had come is not known: %s", error)
+        logger.warning("cannot read the committed progress of learning: %s", error)
         return None

@@ -1,5 +1,7 @@
-"""Tells the pool's balancer that workflows have ended: those whose result is on `kairos.results`,
-and those of which a client says so."""
+"""Notification of a pool's balancer that workflows have ended.
+
+A workflow ends when its result is on `kairos.results`, or when a client says so.
+"""
 
 import logging
 import secrets
@@ -30,11 +32,14 @@ class Ends:
         self._id = f"orchestrator-{secrets.token_hex(8)}"
 
     async def run(self) -> None:
-        """Read the results until cancelled. A result is done once its workflow's end is told."""
+        """Read results until cancelled.
+
+        A result is handled once the workflow's end is published.
+        """
         await self._bus.consume(RESULTS, GROUP, self._ended, concurrency=_AT_ONCE)
 
     async def tell(self, event: WorkflowEnded) -> None:
-        """Return once it is on the bus."""
+        """Publish a workflow's end; return once it is on the bus."""
         await self._bus.publish(*self._telling(event))
 
     async def _ended(self, message: Message) -> Sequence[Outgoing]:

@@ -1,5 +1,7 @@
-"""One process of those that can follow the events: it stands by until Kafka gives it their
-partition, and then reads again from where workflows are open."""
+"""An orchestrator process: on standby until Kafka assigns it the partition of the events.
+
+It then rebuilds its state by reading from the first event of the oldest open workflow.
+"""
 
 import asyncio
 import logging
@@ -32,11 +34,11 @@ _TO_LEARN = 5_000  # workflows that have ended, beyond which learning goes befor
 
 
 class Follower:
-    """`run` until cancelled. Also the `Source` of what the routes show.
+    """An orchestrator: `run` it until cancelled. It is also the `Source` of what the routes show.
 
     Every `SAVE_S` all that was learnt is published, then the offset is committed from which open
-    workflows can be rebuilt. So a crash loses nothing, and what ended in the last `SAVE_S` may be
-    learnt twice, where it had been published.
+    workflows can be rebuilt. So a crash loses nothing; workflows that ended in the last `SAVE_S`
+    may be learnt from twice, if their profiles had been published.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Follower:
 
     @property
     def behind_us(self) -> int:
-        """How old the newest message is that was read, while there are more."""
+        """Age of the newest event read, while more events are waiting; else 0."""
         if self.following is None or self._has_read_all or not self._newest_at:
             return 0
         return max(0, self.now() - self._newest_at)
@@ -78,7 +80,7 @@ class Follower:
 
     def _active(self) -> Following:
         if self.following is None:
-            raise Unavailable("this orchestrator stands by: another one follows the workflows")
+            raise Unavailable("this orchestrator is on standby: another one follows the workflows")
         return self.following
 
     async def run(self) -> None:
@@ -112,7 +114,7 @@ class Follower:
                 await self._rebuild(item)
             case Revoked():
                 self.following = None
-                logger.info("the events are not followed here any more")
+                logger.info("this process has stopped following the events")
             case ReceivedMessage() if self.following is not None:
                 self._newest_at = item.at
                 self._has_read_all = self._is_silent = False
@@ -122,7 +124,7 @@ class Follower:
             case CaughtUp() if self.following is not None:
                 self.following.caught_up()
                 self.is_rebuilding = False
-                logger.info("the events are followed here")
+                logger.info("this process follows the events")
 
     async def _rebuild(self, assigned: Assigned) -> None:
         self.is_rebuilding, self.following = True, None
@@ -134,8 +136,10 @@ class Follower:
         self._committed_at = None
 
     async def _finish(self, learning: Coroutine[None, None, None]) -> None:
-        """Cancelled, it still comes to its end; or, where that takes too long, nothing is committed
-        any more: what was half learnt will be learnt again."""
+        """Await learning, and let it finish even when cancelled.
+
+        If that takes too long, nothing is committed any more, so its part will be learnt again.
+        """
         task = asyncio.create_task(learning)
         try:
             await asyncio.shield(task)
@@ -147,8 +151,10 @@ class Follower:
             raise
 
     async def _learn(self, events: Subscription, *, whole: bool) -> None:
-        """`whole`: publish all that is new, and commit. Learning never ends because it fails: what
-        could not be learnt is dropped, and said."""
+        """Learn from ended workflows; with `whole`, publish all changes and commit the progress.
+
+        An error in learning is logged, and the ended workflows are skipped.
+        """
         following = self.following
         if following is None:
             return
@@ -156,7 +162,7 @@ class Follower:
         try:
             learnt = await learn_once(following.learner, whole=whole)
         except Exception:
-            logger.exception("what ended lately is not learnt from, because of an error in Kairos")
+            logger.exception("recently ended workflows are not learnt from: an error in Kairos")
         else:
             if learnt is not None:
                 await publish(self._producer, learnt)
@@ -175,7 +181,7 @@ class Follower:
             return
         now = asyncio.get_running_loop().time()
         if self._is_silent and self._has_read_all and self._committed_at is not None:
-            # Only time in which Kafka answered: what comes late after an outage is no silence.
+            # Only time while Kafka answers: an outage does not mean that workflows are idle.
             following.silent(int(min(now - self._committed_at, 2 * SAVE_S) * SECOND))
         self._committed_at, self._is_silent = now, True
 

@@ -1,5 +1,4 @@
-"""What an orchestrator knows while the events are its own to read: workflows, what they taught, and
-from where another would have to read to know the same."""
+"""State of the active orchestrator: workflows, learnt profiles, and the offset for a successor."""
 
 import logging
 from collections import OrderedDict
@@ -19,7 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class Following:
-    """Messages in, by `take`. Time is what records say, and how long it has been silent since."""
+    """State built from the events, which arrive by `take`.
+
+    Its time is that of the newest record, plus the duration of silence since.
+    """
 
     def __init__(
         self,
@@ -29,8 +31,11 @@ class Following:
         *,
         idle_us: int,
     ) -> None:
-        """`known`: what has been published. `committed`: the first offset that will come; negative:
-        it is not known. `since`: what was committed with it."""
+        """Create the state of an orchestrator that begins to follow the events.
+
+        `known` is what has been published. `committed` is the first offset to be read; negative:
+        unknown. `since` was committed with it.
+        """
         began_at = since.began_at if since is not None else None
         self.orchestrator = Orchestrator(idle_us=idle_us, began_at=began_at)
         self.learner = Learner(self.orchestrator)
@@ -67,27 +72,32 @@ class Following:
                 self.orchestrator.take_ended()
 
     def _observe(self, record: Record, message: ReceivedMessage) -> bool:
-        """Return whether the record was understood: one that is not ends no process."""
+        """Observe a record.
+
+        Return whether that worked: a faulty record must not end the process.
+        """
         try:
             self.orchestrator.observe(record)
-        except Exception as error:  # noqa: BLE001 - a fault of ours
+        except Exception as error:  # noqa: BLE001 - a bug in Kairos
             leave_out(message, error)
             return False
         return True
 
     def caught_up(self) -> None:
-        """All that Kafka has was read."""
+        """Note that all events on Kafka have been read."""
         if self._since is not None:
             self._forget_what_was_learnt(self._since)
 
     def silent(self, for_us: int) -> None:
-        """For so long nothing came since all was read: workflows fall silent."""
+        """Advance time by a silent interval, and expire idle workflows."""
         self._silent_us += for_us
         self.orchestrator.expire(self._at + self._silent_us)
 
     def progress(self) -> tuple[int, CommittedProgress] | None:
-        """The offset to commit and what goes with it, once all that has ended until now is learnt
-        and published. None: there is nothing new to say."""
+        """Return the offset and the progress to commit once all that was learnt is published.
+
+        None: there is nothing new to commit.
+        """
         if self._since is not None or self._next < 0:
             return None
         oldest = self._oldest()
@@ -100,10 +110,10 @@ class Following:
         )
 
     def _begin_elsewhere(self, offset: int) -> None:
-        """Kafka has not kept what was committed: of workflows that began in it we know a part."""
+        """Note that Kafka has deleted the committed offset, and with it part of open workflows."""
         logger.warning("the events from %d to %d are lost to learning", self._next, offset)
         self.orchestrator.began_at = None  # set by the next record
-        if offset < self._next:  # the topic has been made anew
+        if offset < self._next:  # the topic has been recreated
             self._since = None
 
     def _forget_what_was_learnt(self, since: CommittedProgress) -> None:
@@ -112,7 +122,7 @@ class Following:
         self._since = None
 
     def _note(self, key: WorkflowKey, offset: int) -> None:
-        """The workflow has begun, if it was not open before."""
+        """Note the offset at which a workflow began, if it was not open before."""
         workflow = self.orchestrator.open_workflow(key)
         known = self._began.get(key)
         if workflow is not None and (known is None or known[0] is not workflow):
@@ -120,7 +130,7 @@ class Following:
             self._began[key] = workflow, offset
 
     def _oldest(self) -> int | None:
-        """The first offset of any open workflow."""
+        """Return the first offset of the oldest open workflow, or None."""
         while self._began:
             key, (workflow, offset) = next(iter(self._began.items()))
             if self.orchestrator.open_workflow(key) is workflow:

@@ -1,4 +1,4 @@
-"""Prometheus figures of an orchestrator."""
+"""Prometheus metrics of an orchestrator."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from kairos.observe.telemetry import learning
 
 
 class OrchestratorMetrics(Collector):
-    """What /metrics answers."""
+    """Collector of an orchestrator's /metrics."""
 
     def __init__(self, follower: Follower, ends: Ends) -> None:
         self._follower = follower
@@ -24,24 +24,24 @@ class OrchestratorMetrics(Collector):
         yield from bus_figures()
         yield GaugeMetricFamily(
             "kairos_orchestrator_active",
-            "1 where workflows are followed, 0 on standby",
+            "1 if this process follows workflows, 0 on standby",
             value=int(following is not None),
         )
         yield GaugeMetricFamily(
             "kairos_orchestrator_behind_seconds",
-            "Age of the newest event that was read, while there are more",
+            "Age of the newest event read, while more are waiting",
             value=follower.behind_us / SECOND,
         )
         yield CounterMetricFamily(
-            "kairos_orchestrator_published", "Facts on what was learnt", value=follower.published
+            "kairos_orchestrator_published", "Published profile updates", value=follower.published
         )
         yield CounterMetricFamily(
-            "kairos_orchestrator_ends", "Ends of workflows that were told on", value=self._ends.told
+            "kairos_orchestrator_ends", "Published ends of workflows", value=self._ends.told
         )
         if following is None:
             return
         yield CounterMetricFamily(
-            "kairos_orchestrator_records", "Events that were taken in", value=following.records
+            "kairos_orchestrator_records", "Events read and observed", value=following.records
         )
         yield from learning(following.orchestrator)
         tau = following.estimates.kendall_tau

@@ -1,4 +1,4 @@
-"""Which messages of `kairos.events` are records that count."""
+"""Records of `kairos.events`, except for records of superseded balancers."""
 
 import logging
 
@@ -17,19 +17,24 @@ _AHEAD_US = 3_600 * SECOND  # by which clocks may disagree
 
 
 class Records:
-    """Told the messages in their order, it leaves out what a balancer said after another had taken
-    over its pool. The offset of a takeover's announcement is the epoch of all that it says."""
+    """Reader of the events in their order, which skips records of superseded balancers.
+
+    The epoch of a balancer's records is the offset at which it announced its takeover.
+    """
 
     def __init__(self, epochs: dict[str, int]) -> None:
-        """`epochs`: of each pool, in force at the first message that will be told."""
+        """Create the reader. `epochs`: in force at the first message, by pool."""
         self._known = epochs
         self._first: int | None = None
         self._epochs: dict[str, Epochs] = {}
-        self._proven: set[str] = set()  # pools of which records came
+        self._proven: set[str] = set()  # pools with at least one record
         self._announced = {pool: [epoch] for pool, epoch in epochs.items()}  # ascending
 
     def read(self, message: ReceivedMessage) -> Record | None:
-        """Untrusted: what makes no sense is left out, with a warning."""
+        """Return the message's record, or None.
+
+        Untrusted: malformed messages are skipped and logged.
+        """
         if self._first is None:
             self._first = message.offset
         pool = message.headers.get(POOL, "")
@@ -51,7 +56,7 @@ class Records:
             return None
         record = decided.record
         if record.at > message.at + _AHEAD_US:
-            leave_out(message, "it is of the future")
+            leave_out(message, "its time is in the future")
             return None
         if epochs.is_forged(decided.epoch):
             leave_out(message, f"no balancer announced itself at {decided.epoch}")
@@ -64,7 +69,7 @@ class Records:
         return record
 
     def _has_room(self) -> bool:
-        """Return whether one more pool can be known; one of which no record came makes room."""
+        """Return whether one more pool fits; a pool without any record is evicted to make room."""
         if len(self._epochs) >= _MAX_POOLS:
             unproven = next((each for each in self._epochs if each not in self._proven), None)
             if unproven is None:
@@ -74,7 +79,7 @@ class Records:
         return True
 
     def epochs(self, offset: int) -> dict[str, int]:
-        """Those in force there. No earlier offset will be asked for."""
+        """Return the epochs in force at an offset. No earlier offset may be asked for later."""
         in_force: dict[str, int] = {}
         for pool, announced in self._announced.items():
             before = [epoch for epoch in announced if epoch < offset]

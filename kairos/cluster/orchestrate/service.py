@@ -1,4 +1,4 @@
-"""Puts an orchestrator together and runs it inside the caller's event loop."""
+"""Assembly of an orchestrator, which runs in the caller's event loop."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
     """Follow workflows, or stand by, until the block ends.
 
     Raises:
-        SetupError: the port is taken, or the bus is of no use.
+        SetupError: The port is taken, or the bus cannot be used.
     """
     cluster = cluster_of(settings, os.environ)
     if cluster is None:

@@ -1,9 +1,10 @@
-"""The active balancer of a pool: facts come from `kairos.requests`, each decision is made safe in
-`kairos.events` before anybody acts on it.
+"""The active balancer: facts arrive on `kairos.requests`, decisions go to `kairos.events`.
 
-What is guaranteed: the offset of a message is done when its call's end is safe, so whoever takes
-over finds every call that had not ended. A record names the message that told its fact, so no fact
-counts twice. An older balancer that does not know yet is fenced off by the epoch of its records.
+A decision is acted on only once it is committed there.
+
+Guarantees: a message's offset counts as done once the end of its call is committed, so a successor
+finds every call that had not ended. A record names the message of its fact, so no fact counts
+twice. A superseded balancer that does not know it yet is fenced off by the epoch of its records.
 """
 
 import asyncio
@@ -59,19 +60,19 @@ from kairos.core.runtime import Observer
 logger = logging.getLogger(__name__)
 
 _WATCH_S = 0.5
-_KIND = 40  # characters of an unknown one that are said
-# How far a successor reads back beyond the oldest call in flight: where the workflows stand that
-# have none in flight at that moment. More of it would cost only time.
+_KIND = 40  # characters of an unknown type that an error quotes
+# How far a successor reads back beyond the oldest call in flight, to learn the state of workflows
+# that have no call in flight. A longer time would be correct, too, but slower.
 _RECALL_US = 60 * SECOND
 
 _alive = msgspec.json.Decoder(Alive)
 
 
 class ActiveBalancer:
-    """Decides for the pool while its partition is this process's.
+    """The balancer that decides for the pool while this process owns its partition.
 
-    First `expect` the instances and `recall` what was decided before, then `begin` with the
-    messages since the last commit, then `take` each that comes; `watch` runs beside.
+    First `expect` the instances and `recall` earlier decisions, then `begin` with the messages
+    since the last commit, then `take` each new message; run `watch` concurrently.
     """
 
     def __init__(
@@ -85,7 +86,10 @@ class ActiveBalancer:
         clock: Clock,
         observers: tuple[Observer, ...],
     ) -> None:
-        """`ourselves`: the performer of this process, which performs the bus's `calls` too."""
+        """Create the balancer.
+
+        `ourselves` is this process's performer, which also runs the bus's calls.
+        """
         self.balancer = balancer
         self._pool = pool
         self._ourselves = ourselves
@@ -103,8 +107,10 @@ class ActiveBalancer:
 
     @property
     def done(self) -> tuple[int, int] | None:
-        """The offset of `kairos.requests` from which a successor must read, and the instant from
-        which it must read `kairos.events`. None: nothing was read yet."""
+        """Where a successor must begin: an offset of `kairos.requests`, a time of `kairos.events`.
+
+        None: no message has been read yet.
+        """
         offset, now = self._publisher.offsets.next, self._clock.now()
         if offset is None:
             return None
@@ -112,21 +118,23 @@ class ActiveBalancer:
 
     @property
     def is_broken(self) -> bool:
-        """A decision could not be recorded: whoever takes over must do without those after it."""
+        """Whether a decision could not be published; all later ones are void."""
         return self._publisher.is_broken
 
     @property
     def recalled_to(self) -> int:
-        """The last message of which a recalled record speaks; -1: none."""
+        """Highest offset of a message whose fact a recalled record holds; -1 without any."""
         return max(self._recorded, default=-1)
 
     def expect(self, joined: InstanceJoined) -> None:
-        """An instance that is there, before anything is recalled. It is told of by `begin`: a fact
-        of now would make all that is recalled one of now."""
+        """Add an instance before anything is recalled.
+
+        `begin` announces it: a fact with the present time would date all that is recalled to now.
+        """
         self.balancer.replay(Record(0, joined))
 
     def recall(self, decided: RecalledRecord) -> None:
-        """Take in what a balancer before this one decided."""
+        """Replay a decision of an earlier balancer."""
         record = decided.record
         record = msgspec.structs.replace(record, at=min(record.at, self._clock.now()))
         if decided.cause is not None:
@@ -137,7 +145,7 @@ class ActiveBalancer:
     def begin(
         self, backlog: Iterable[ReceivedMessage], instances: Mapping[str, InstanceJoined]
     ) -> None:
-        """Go on from what was recalled, with the instances that are there by now."""
+        """Continue from the recalled state, with the instances that are known now."""
         performers = {each.performer for each in self._pool_calls.all()}
         self._liveness = Liveness(self._ourselves, performers, self._clock.now())
         opened = {each.offset: each for each in self._pool_calls.all()}
@@ -153,7 +161,7 @@ class ActiveBalancer:
         for each in self._pool_calls.all():
             if each.to_redo or each.refused is not None:
                 self._pool_calls.remove(each.request.id)  # its message is done
-            elif each.instance_id is not None:  # said again: the order may have been lost
+            elif each.instance_id is not None:  # repeated: the order may have been lost
                 again = Dispatch(each.request.id, each.instance_id)
                 self._publisher.order(each.performer, [(again, each.turn)])
         self._compare(instances)
@@ -163,7 +171,7 @@ class ActiveBalancer:
         self.feed(Tick())
 
     def _adopt(self, opened: Open, message: ReceivedMessage) -> None:
-        """Go on with a call. One whose message has no call in it is given up."""
+        """Continue a call. If its message is not a valid call, cancel it."""
         try:
             self._bus_calls.adopt(opened, message)
         except InvalidRequest as error:
@@ -171,14 +179,14 @@ class ActiveBalancer:
             self._publisher.bury(message, error)
 
     def _compare(self, instances: Mapping[str, InstanceJoined]) -> None:
-        """Tell of the instances; news of them may have come while this was read back."""
+        """Feed the differences between recalled and current instances."""
         for gone in self.balancer.ledger.instances.keys() - instances.keys():
             self.feed(InstanceLeft(gone))
         for joined in instances.values():
             self.feed(joined)
 
     def take(self, message: ReceivedMessage) -> None:
-        """Act on a message. What makes no sense becomes a dead letter."""
+        """Handle a message. A malformed one becomes a dead letter."""
         self._publisher.offsets.add(message.offset)
         if message.key != self._pool:
             self._publisher.offsets.done(message.offset)
@@ -187,15 +195,15 @@ class ActiveBalancer:
             self._read(message)
         except (KairosError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self._publisher.bury(message, error)
-        except Exception as error:  # a fault of ours: the message ends no process, and is named
+        except Exception as error:  # a bug in Kairos: the message must not end the process
             logger.exception("a message is not understood")
             self._publisher.bury(message, error)
 
     def _read(self, message: ReceivedMessage) -> None:
-        """Act on a message.
+        """Handle a message.
 
         Raises:
-            Exception: The message makes no sense, in any way.
+            Exception: The message is malformed, in any way.
         """
         kind = message.headers.get(TYPE)
         if kind == ALIVE:
@@ -210,15 +218,15 @@ class ActiveBalancer:
             raise InvalidRequest(f"the {TYPE} '{str(kind)[:_KIND]}' is not known")
 
     def leave(self) -> None:
-        """Another process decides from now on."""
+        """Stop deciding: another process takes over."""
         self._bus_calls.leave()
 
     def feed(self, event: Event) -> None:
-        """A fact of this process's own: of instances, of what was learnt, of time."""
+        """Decide on a fact of this process: about instances, learnt profiles or time."""
         self._decisions.feed(event)
 
     async def watch(self) -> None:
-        """Give up on what waits too long, and on the calls of performers that are no more."""
+        """Feed a `Tick` when calls have waited too long, and cancel calls of dead performers."""
         while True:
             await asyncio.sleep(_WATCH_S)
             now = self._clock.now()
@@ -227,7 +235,7 @@ class ActiveBalancer:
                 self.feed(Tick())
             lost = self._liveness.take_lost(now)
             for performer in lost:
-                logger.warning("%s has not been heard of for %g s", performer, LOST_S)
+                logger.warning("%s has sent nothing for %g s", performer, LOST_S)
             for each in self._pool_calls.performed_by(lost):
                 self._give_up(each)
 
@@ -247,7 +255,7 @@ class ActiveBalancer:
             case PlanDeclared():
                 self._decisions.feed(event, FactContext(cause=offset))
             case _:
-                raise InvalidRequest(f"{type(event).__name__} is not a performer's to tell")
+                raise InvalidRequest(f"a performer cannot report {type(event).__name__}")
 
     def _hear_of_call(
         self,
@@ -266,16 +274,16 @@ class ActiveBalancer:
             context = FactContext(workflow_id=workflow_id, cause=offset, turn=turn)
             self._decisions.feed(event, context)
             return
-        if opened is None and isinstance(event, Bounced):  # what gave it up knew of an earlier turn
-            gone = Unavailable("the call was given up while the instance that had it failed")
+        if opened is None and isinstance(event, Bounced):  # it was cancelled during an earlier turn
+            gone = Unavailable("the call was cancelled while its instance was failing")
             self._publisher.refuse(teller, Declined.of(event.request_id, gone), told.turn, offset)
             return
         if isinstance(event, Cancelled):
             self._calls.leave(event.request_id, teller)
-        self._publisher.offsets.done(offset)  # it was given up meanwhile, or is not the teller's
+        self._publisher.offsets.done(offset)  # already cancelled, or another performer's call
 
     def _hear_of_progress(self, counts: Mapping[str, int], teller: str, offset: int) -> None:
-        """Of the calls that the teller performs; it may have lost others meanwhile."""
+        """Decide on the progress of calls. Calls that the sender no longer performs are ignored."""
         theirs = {each: n for each, n in counts.items() if self._runs_at(each, teller)}
         if not theirs:
             self._publisher.offsets.done(offset)
@@ -290,20 +298,22 @@ class ActiveBalancer:
         return opened.performer == performer
 
     def _is_old(self, opened: Open, event: Event) -> bool:
-        """Whether this process told how the call ended when it last performed it: a call over the
-        bus is performed for as long as its end has not been told."""
+        """Return whether the event is about an earlier attempt of a call that this process repeats.
+
+        A call over the bus is in progress until its end has been published.
+        """
         is_ours = opened.call is not None and opened.performer == self._ourselves
         is_performed = self._calls.performs(opened.request.id)
         return is_ours and is_performed and not isinstance(event, FirstToken | PrefillFailed)
 
     def _give_up(self, opened: Open) -> None:
-        """Whoever performed the call is no more."""
+        """Cancel a call whose performer is dead; repeat it if it came over the bus."""
         request = opened.request
         context = FactContext(workflow_id=request.workflow_id, redo=opened.call is not None)
         self._decisions.feed(Cancelled(request.id), context)
         if opened.call is not None:
             self._bus_calls.redo(opened)
-        else:  # in case it was only cut off for a while
-            gone = Unavailable("nothing was heard of this process for too long")
+        else:  # in case the performer was only disconnected for a while
+            gone = Unavailable("this process sent no sign of life for too long")
             declined = Declined.of(request.id, gone)
             self._publisher.order(opened.performer, [(declined, opened.turn)])

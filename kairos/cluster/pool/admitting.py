@@ -1,4 +1,4 @@
-"""Lets calls in, whose facts performers tell or that came over the bus."""
+"""Admission of calls that performers report, or that arrive over the bus."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ from kairos.core.ports import Clock
 
 
 class Admitting:
-    """Hands what arrives to the balancer, and remembers who performs it."""
+    """Admission: hand arriving calls to the balancer, and remember who performs them."""
 
     def __init__(
         self,
@@ -45,7 +45,11 @@ class Admitting:
         call: BusCall | None = None,
         turn: int = 0,
     ) -> None:
-        """Raises KairosError: the balancer refuses the request."""
+        """Admit a call.
+
+        Raises:
+            KairosError: The balancer refuses the request.
+        """
         request = arrived.request
         other = self._pool_calls.get(request.id)
         if other is not None:

@@ -1,4 +1,4 @@
-"""The client of a call that came over the bus: its answer is one message, told what is decided."""
+"""The client side of a call over the bus: its answer is sent as one message."""
 
 from collections.abc import Callable, Iterable
 
@@ -11,12 +11,15 @@ from kairos.core.events import Arrived, Cancelled, Event, FirstToken, PrefillFai
 from kairos.gateway.server.openai_errors import INTERNAL
 from kairos.request.client_response import Answering
 
-ANSWER_BYTES = 8 << 20  # of an engine; what the bus takes is less
+ANSWER_BYTES = 8 << 20  # of an engine's answer; the bus's own limit is lower
 
 
 class BusFactSink:
-    """Where a call's facts go: its arrival to the balancer beside it, the rest by way of the bus;
-    how it ended only once the answer is safe, or a crash between would lose the answer."""
+    """Sink of a call's facts: its arrival goes to the local balancer, the rest over the bus.
+
+    The call's end is published only once its answer is committed, so that a crash in between does
+    not lose the answer.
+    """
 
     def __init__(
         self, performer: Performer, call: BusCall, arrive: Callable[[Event], None]
@@ -39,15 +42,17 @@ class BusFactSink:
                 self._ended.append(event)
 
     def tell(self) -> None:
-        """Nothing, if the balancer does not know the call. One that it knew from before may have
-        ended before it was asked for again."""
+        """Publish the call's end; do nothing if the balancer does not know the call.
+
+        A call that it knew from before may have ended before it was requested again.
+        """
         if self._call.admitted:
             for event in self._ended or [Cancelled(self._call.request.id)]:
                 self._performer.feed(event)
 
 
 class BusAnswer:
-    """What a call sends to its client, kept."""
+    """A buffer for the answer that a call sends to its client."""
 
     def __init__(self) -> None:
         self.answering: Answering | None = None
@@ -63,18 +68,22 @@ class BusAnswer:
         self._retry_after = retry_after.decode("latin-1") if retry_after else None
 
     def write(self, data: bytes, *, more: bool) -> bool:  # noqa: ARG002
-        """Raises UpstreamFailed: there is no end to it."""
+        """Append a part of the answer.
+
+        Raises:
+            UpstreamFailed: The answer is too large.
+        """
         self._bytes += len(data)
         if self._bytes > ANSWER_BYTES:
-            raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
+            raise UpstreamFailed(f"the answer exceeds {ANSWER_BYTES} bytes")
         self._parts.append(data)
         return True
 
     def cut_off(self) -> None:
-        """Half an answer is none: whoever asked is told of the error instead."""
+        """Do nothing: an incomplete answer is not sent, its error is."""
 
     def leave(self) -> None:
-        """Nobody wants it any more."""
+        """Disconnect the client: nobody waits for the answer any more."""
         self.has_left = True
         answering, self.answering = self.answering, None
         if answering is not None:

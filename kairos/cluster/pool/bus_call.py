@@ -1,4 +1,4 @@
-"""A call that came over the bus, read."""
+"""Parsing of calls that arrive over the bus."""
 
 import asyncio
 import re
@@ -13,11 +13,11 @@ from kairos.core.header_names import ON_BUS, TRACE_PARENT
 from kairos.core.model import TRACEPARENT, Request, Source, Sources
 from kairos.request.body import Body, read_body
 
-TENANT = "default"  # of whoever calls over the bus
+TENANT = "default"  # of all callers over the bus
 
 
 class BusCall(msgspec.Struct):
-    """A call as it came, and the topics on which its answer is awaited."""
+    """A call that arrived over the bus, and the topics that await its answer."""
 
     headers: CallHeaders
     traceparent: str | None
@@ -26,13 +26,17 @@ class BusCall(msgspec.Struct):
     reply_to: set[str]
     left: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     admitted: bool = False  # the balancer knows it
-    abandoned: bool = False  # another process has taken over: nothing more is told of it
+    abandoned: bool = False  # another process has taken over: this one reports nothing more of it
     task: asyncio.Task[None] | None = None
     answer: bytes | None = None
 
 
 def read_call(message: ReceivedMessage, now: int) -> BusCall:
-    """Raises InvalidRequest: the message is no LLM call."""
+    """Parse a call.
+
+    Raises:
+        InvalidRequest: The message is not a valid LLM call.
+    """
     headers = read_call_headers(dict(message.headers))
     body = read_body(message.value or b"", chat=True, streams_usage=False)
     if body.stream:

@@ -1,5 +1,4 @@
-"""LLM calls that came over the bus: performed where the balancer is active, answered on the topic
-that the caller named."""
+"""LLM calls over the bus: the active balancer's process performs and answers them."""
 
 import asyncio
 import logging
@@ -43,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BusCalls:
-    """The calls of this process that came over the bus, and the last answers."""
+    """Calls over the bus that this process performs, and its last answers."""
 
     def __init__(
         self,
@@ -70,8 +69,11 @@ class BusCalls:
         self._answered_bytes = 0
 
     def start(self, call: BusCall, arrive: Callable[[Event], None]) -> asyncio.Task[None]:
-        """Perform a call. `arrive` is told of its arrival, and may refuse it by a KairosError. The
-        task ends once the answer is safe. One of the same name that was left here ends first."""
+        """Start a call, and return its task, which ends once the answer is committed.
+
+        `arrive` receives its arrival, and may refuse it by a KairosError. An abandoned call with
+        the same id ends first.
+        """
         earlier = self._calls.get(call.request.id)
         self._calls[call.request.id] = call
         call.task = task = asyncio.create_task(self._perform(call, arrive, earlier))
@@ -80,24 +82,29 @@ class BusCalls:
         return task
 
     def performing(self, request_id: str) -> asyncio.Task[None] | None:
-        """The task of a call that will be answered from here."""
+        """Return the task of a call that this process will answer, or None."""
         call = self._calls.get(request_id)
         return None if call is None or call.abandoned else call.task
 
     def performs(self, request_id: str) -> bool:
-        """Whether the call itself is performed here, not only answered: one that was asked for
-        again, and has yet to hear whether it may, is not."""
+        """Return whether this process performs the call itself.
+
+        A repeated request that awaits its admission is not performed yet.
+        """
         call = self._calls.get(request_id)
         return call is not None and call.admitted and not call.abandoned
 
     def ask_again(self, call: BusCall) -> bool:
-        """The same call, from whoever may have missed the answer; False: it is not known here."""
+        """Answer a repeated call, whose first answer may be lost.
+
+        Return False if it is unknown here.
+        """
         request_id = call.request.id
         answer = self._answered.get(request_id)
         if self.performing(request_id) is not None:
             earlier = self._calls[request_id]
             if earlier.answer is None and earlier.left.is_set():
-                return False  # it ends without one
+                return False  # it ends without an answer
             if earlier.answer is None:
                 earlier.reply_to |= call.reply_to
                 return True
@@ -108,12 +115,12 @@ class BusCalls:
             for topic in call.reply_to:
                 sent = self._send(call, topic, answer)
                 sent.add_done_callback(partial(_is_known, call))
-        except Unavailable as error:  # then it asks once more
+        except Unavailable as error:  # then the caller asks once more
             logger.warning("the answer to %s is lost: %s", request_id, error)
         return True
 
     def leave(self, request_id: str, reply_to: str) -> None:
-        """Who awaits the answer on that topic does so no more."""
+        """Remove a reply topic whose reader has left; the last one ends the call."""
         call = self._calls.get(request_id)
         if call is not None:
             call.reply_to.discard(reply_to)
@@ -121,19 +128,22 @@ class BusCalls:
                 call.left.set()
 
     def abandon(self, keep: Callable[[str], bool]) -> None:
-        """Another process decides now. Calls that run on an engine (`keep`) are ended and answered
-        here, the others there."""
+        """Abandon calls, since another process decides now.
+
+        Calls that run on an engine (those for which `keep` is true) are finished and answered here,
+        the others there.
+        """
         for request_id, call in list(self._calls.items()):
             if not keep(request_id):
                 call.abandoned = True
                 call.left.set()
 
     async def finish(self, limit_s: float) -> None:
-        """Wait for what is under way; after that it is left to the next active balancer."""
+        """Wait for running calls up to a limit; then leave them to the next active balancer."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limit_s)
         self.abandon(lambda _: False)
-        if self._tasks:  # some may wait for a bus that is away
+        if self._tasks:  # some may wait for an unreachable bus
             _, still = await asyncio.wait(self._tasks, timeout=_STOP_S)
             for each in still:
                 each.cancel()
@@ -156,7 +166,7 @@ class BusCalls:
         except KairosError as error:
             self._on_error(error)
             answer = _failed(call, error)
-        except Exception:  # the last resort, as in the gateway
+        except Exception:  # a catch-all, as in the gateway
             logger.exception("call %s met an error of Kairos's own", response.request_id)
             answer = _failed(call, INTERNAL)
         finally:
@@ -207,7 +217,7 @@ class BusCalls:
             answer.leave()  # nothing, where the call has ended
 
     async def _reply(self, call: BusCall, answer: "BusAnswer") -> None:
-        """Return once the answer is safe, on each topic that exists."""
+        """Send the answer to each reply topic, and return once the cluster has it."""
         call.answer = payload = answer.payload()
         if answer.status == 200:
             self._keep(call.request.id, payload)
@@ -240,7 +250,7 @@ class BusCalls:
 
 
 def _failed(call: BusCall, error: KairosError) -> "BusAnswer":
-    """The answer that there is none; what had come of one is of no use without the rest."""
+    """Return an error as the answer; parts that were already received are discarded."""
     answer = BusAnswer()
     ClientResponse(call.request.id, answer).fail(error)
     return answer
@@ -257,7 +267,7 @@ async def _watch(call: BusCall, answer: "BusAnswer") -> None:
 
 
 class _Owner:
-    """Waits until its call has ended."""
+    """Owner of one call, with a future for its end."""
 
     wants_answer = False
 
@@ -269,10 +279,10 @@ class _Owner:
         self._prompts.learn(self._prompt, prompt_tokens)
 
     def answered(self, answer: bytes | bytearray, *, streamed: bool) -> None:
-        """It did not ask for it."""
+        """Ignore the answer: `wants_answer` is false."""
 
     def ended(self, error: Exception | None) -> None:
-        if self.end.done():  # whoever waited has been cancelled
+        if self.end.done():  # the waiting task has been cancelled
             return
         if error is None:
             self.end.set_result(None)

@@ -1,4 +1,4 @@
-"""Calls that came over the bus, where this process performs them while it decides."""
+"""Calls over the bus that this process performs while it is the active balancer."""
 
 import asyncio
 
@@ -15,15 +15,15 @@ from kairos.core.errors import UpstreamFailed
 from kairos.core.events import Arrived, Event, Record
 from kairos.core.ports import Clock
 
-_ALONE_AFTER = 2  # processes that were lost while they performed a call
+_ALONE_AFTER = 2  # processes that died while they performed a call
 _REFUSED_AFTER = 3
 
 
 class BusCallsHere:
-    """Begins the bus's calls here, adopts those of a predecessor, and begins anew what was lost.
+    """Start calls over the bus, adopt a predecessor's calls, and repeat lost ones.
 
-    A call may be what its process dies of. The log counts the processes that it was lost with: of
-    those that were lost with two, one is performed at a time; with a third it is refused.
+    A call may be what kills its process. The log counts the processes that died while performing
+    it: after two deaths it is performed alone, one such call at a time; after three it is refused.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class BusCallsHere:
         pool_calls: PoolCalls,
         clock: Clock,
     ) -> None:
-        """`ourselves`: the performer of this process."""
+        """Create it. `ourselves` is the performer of this process."""
         self._ourselves = ourselves
         self._calls = calls
         self._admitting = admitting
@@ -46,7 +46,7 @@ class BusCallsHere:
         self._is_over = False
 
     def leave(self) -> None:
-        """Another process decides from now on."""
+        """Stop starting calls: another process decides from now on."""
         self._is_over = True
 
     def take(self, call: BusCall, offset: int) -> None:
@@ -61,11 +61,11 @@ class BusCallsHere:
         )
         performing = self._calls.performing(call.request.id)
         if self._calls.ask_again(call) or goes_on:
-            if opened is None and performing is not None:  # from when this process decided before
+            if opened is None and performing is not None:  # from this process's earlier term
                 performing.add_done_callback(lambda _: self._publisher.offsets.done(offset))
             else:
                 self._publisher.offsets.done(offset)
-        else:  # of one that was answered here just now, it waits for the end, says `Admitting`
+        else:  # `Admitting` refuses a call that was just answered here until it has ended
             self._start(call, offset)
 
     def _start(self, call: BusCall, offset: int) -> asyncio.Task[None]:
@@ -86,9 +86,9 @@ class BusCallsHere:
         return task
 
     def adopt(self, opened: Open, message: ReceivedMessage) -> None:
-        """A message with which a call arrived that has not ended."""
+        """Adopt a call that had not ended, from the message of its arrival."""
         if message.headers.get(TYPE) != CALL:
-            if opened.refused is not None:  # said again: the order may have been lost
+            if opened.refused is not None:  # repeated: the order may have been lost
                 self._pool_calls.remove(opened.request.id)
                 self._publisher.refuse(
                     opened.performer, opened.refused, opened.turn, message.offset
@@ -101,7 +101,7 @@ class BusCallsHere:
             self._perform_here(opened, opened.call, message.offset)
 
     def _perform_here(self, opened: Open, call: BusCall, offset: int) -> None:
-        """A call that waits. Its arrival is recorded again, with who performs it from here on."""
+        """Perform a waiting call here. Its arrival is recorded again, with the new performer."""
         opened.performer, opened.turn = self._ourselves, 0
         request = opened.request
         context = FactContext(
@@ -113,7 +113,7 @@ class BusCallsHere:
             self._calls.start(call, lambda _: None)
 
     def redo(self, opened: Open) -> None:
-        """Begin a call that came over the bus anew, here."""
+        """Repeat a call that came over the bus, in this process."""
         call, offset = opened.call, opened.offset
         assert call is not None
         assert offset is not None
@@ -139,5 +139,5 @@ class BusCallsHere:
 
 
 def _lost_with(call: BusCall) -> int:
-    """How many processes were lost while they performed it."""
+    """Return how many processes have died while they performed the call."""
     return call.request.attempt - call.headers.attempt

@@ -1,5 +1,7 @@
-"""A process that performs calls for a pool, and can decide for it: what a gateway on a bus and a
-balancer on its own are made of."""
+"""Control of a process that performs calls for a pool, and can decide for it.
+
+Gateways on Kafka and standalone balancers are built on it.
+"""
 
 import asyncio
 import contextlib
@@ -39,7 +41,7 @@ TOPICS = (REQUESTS, DISPATCHES, EVENTS, PROFILES, DEAD_LETTERS)
 
 
 class AskTheOrchestrator(InvalidRequest):
-    """A gateway on a bus sees the calls that pass through it, not workflows."""
+    """Workflows are not known here: a gateway on a bus sees only its own calls."""
 
     status = 404
     code = "not_here"
@@ -51,7 +53,10 @@ class AskTheOrchestrator(InvalidRequest):
 
 
 class ClusterControl:
-    """What `LocalControl` is for one process. Workflows are followed by `kairos orchestrate`."""
+    """Counterpart of `LocalControl` for a pool of processes.
+
+    Workflows are followed by `kairos orchestrate`.
+    """
 
     def __init__(self, calls: CallsInFlight, performer: Performer, member: PoolMember) -> None:
         self._calls = calls
@@ -76,14 +81,14 @@ class ClusterControl:
             self.performer.feed(event)
 
     def entitle(self, entitlements: Entitlements) -> None:
-        """To these, wherever this process decides from now on."""
+        """Apply these entitlements from now on, also when this process takes over later."""
         self.member.entitle(entitlements)
 
     def background(self) -> list[Coroutine[None, None, None]]:
         return [self.member.run(), tell_progress(self._calls, self.performer.feed)]
 
     def add_insight(self, app: FastAPI, access: Access) -> None:
-        """Workflows are elsewhere; but that one has ended can be said here."""
+        """Add the routes that end a workflow; all others refer to the orchestrator."""
 
         async def told_of_end(
             request: HttpRequest, workflow_id: str, *, cancelled: bool
@@ -109,7 +114,7 @@ class ClusterControl:
             raise AskTheOrchestrator
 
     def add_tenants(self, app: FastAPI) -> None:
-        """Workflows are elsewhere, for operators, too."""
+        """Add routes that refer operators to the orchestrator."""
 
         @app.get("/admin/tenants/{rest:path}")
         async def elsewhere() -> None:
@@ -127,10 +132,10 @@ async def pooled(
     new_balancer: Callable[[], Balancer],
     observers: tuple[Observer, ...],
 ) -> AsyncIterator[ClusterControl]:
-    """Ready to perform calls; at the end, those that came over the bus may finish.
+    """Yield a control that performs calls; at the end, calls over the bus may finish.
 
     Raises:
-        SetupError: the bus cannot be reached, or a topic has wrong settings.
+        SetupError: The bus cannot be reached, or a topic has wrong settings.
     """
     await ensure(cluster, TOPICS)
     clock, pool = WallClock(), settings.pool

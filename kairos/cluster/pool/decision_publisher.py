@@ -1,5 +1,4 @@
-"""What the active balancer says: records, orders, dead letters, in the order in which they must be
-safe."""
+"""Output of the active balancer: records, orders and dead letters, in a safe order."""
 
 import asyncio
 import logging
@@ -41,7 +40,7 @@ from kairos.observe.left_out import count_buried
 
 logger = logging.getLogger(__name__)
 
-# Of interest for a second at most: whoever takes over is told anew. What was decided on them stays.
+# Facts that matter for a second at most: a successor gets fresh ones. Their decisions are recorded.
 _PASSING = Tick | InstanceStatus | Progressed
 
 _encode = msgspec.json.Encoder().encode
@@ -51,17 +50,17 @@ Sent = asyncio.Future[int]
 
 
 class FactContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes with the record of a fact."""
+    """Metadata of a fact's record."""
 
     workflow_id: str | None = None
-    performer: str | None = None  # of the call that has arrived, or waits here from then on
-    cause: int | None = None  # the offset of the message that told of it
+    performer: str | None = None  # of the call that has arrived, or waits at a new performer
+    cause: int | None = None  # the offset of the message that reported the fact
     turn: int | None = None  # that the call waits for from then on: see `Told`
-    redo: bool = False  # the call that is cancelled begins anew
+    redo: bool = False  # the cancelled call is repeated
 
 
 class DecisionPublisher:
-    """A decision is acted on once its record is safe, not before."""
+    """Publisher of decisions. A decision is acted on once its record is committed, not before."""
 
     def __init__(
         self, pool: str, epoch: int, producer: Producer, performer: Performer, pool_calls: PoolCalls
@@ -91,7 +90,7 @@ class DecisionPublisher:
             self._say(Record(record.at, Tick(), more), rest)
 
     def fence(self) -> None:
-        """From here on performers do not listen to balancers before this one."""
+        """Send an empty order, so that performers ignore balancers before this one."""
         self.order("", ())
 
     def _say(self, record: Record, context: FactContext) -> None:
@@ -100,7 +99,7 @@ class DecisionPublisher:
         orders: dict[str, list[Order]] = {}
         for command in record.commands:
             placed = self._pool_calls.get(command.request_id)
-            if placed is None:  # a record that was recalled knew the call, and nobody performs it
+            if placed is None:  # a recalled record has the call, but no process performs it
                 logger.warning("nobody performs the call %s", command.request_id)
                 continue
             orders.setdefault(placed.performer, []).append((command, placed.turn))
@@ -124,7 +123,7 @@ class DecisionPublisher:
         return {name: str(text) for name, text in said.items() if text is not None}
 
     def order(self, performer: str, orders: Iterable[Order]) -> Sent | None:
-        """Tell a performer what to do. None: it is this process, and has been told."""
+        """Send orders to a performer. None: it is this process, and has taken them already."""
         if performer == self._performer.id:
             self._performer.take(orders)
             return None
@@ -136,12 +135,12 @@ class DecisionPublisher:
         return sent
 
     def refuse(self, performer: str, refusal: Refuse | Declined, turn: int, offset: int) -> None:
-        """A call that is not open ends with this."""
+        """End a call that is not open by a refusal."""
         sent = self.order(performer, [(refusal, turn)])
         self._after(sent, lambda: self.offsets.done(offset))
 
     def bury(self, message: ReceivedMessage, error: Exception) -> None:
-        """A message that makes no sense becomes a dead letter."""
+        """Publish a malformed message as a dead letter."""
         reason = f"{type(error).__name__}: {error}"[:500]
         logger.warning("%s:%d is a dead letter: %s", message.topic, message.offset, reason)
         count_buried(message.topic)
@@ -153,7 +152,7 @@ class DecisionPublisher:
         }
         value = message.value
         if message_bytes(message.key, value, headers) > MESSAGE_BYTES:
-            value, headers = None, _ours(headers)  # the message itself is where it was
+            value, headers = None, _ours(headers)  # the message itself remains on its topic
         sent = self._send(DEAD_LETTERS, message.key, value, headers)
         self._after(sent, lambda: self.offsets.done(message.offset))
 
@@ -189,7 +188,7 @@ def _ours(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_safe(sent: Sent) -> bool:
-    """Whether the cluster has the message; if not, it is said."""
+    """Return whether the cluster has the message; log the error if not."""
     if sent.cancelled():
         return False
     if (error := sent.exception()) is not None:

@@ -1,4 +1,4 @@
-"""The active balancer's facts: decided on, and published with what goes with each."""
+"""Decisions of the active balancer, published with the metadata of each."""
 
 from kairos.cluster.pool.decision_publisher import DecisionPublisher, FactContext
 from kairos.core.balancer import Balancer
@@ -10,8 +10,10 @@ _OF_OUR_OWN = FactContext()
 
 
 class Decisions:
-    """What the runtime is where one process does all. It performs no commands: the publisher has
-    them performed, once their record is safe."""
+    """Counterpart of the runtime of a single process.
+
+    It performs no commands itself: the publisher has them performed once their record is committed.
+    """
 
     def __init__(
         self,
@@ -26,11 +28,10 @@ class Decisions:
         self._observers = observers
 
     def feed(self, event: Event, context: FactContext = _OF_OUR_OWN) -> None:
-        """Without a context: a fact of this process's own, of instances, of what was learnt, of
-        time.
+        """Decide on a fact; without a context, on one of this process (instances, profiles, time).
 
         Raises:
-            KairosError: the fact is refused (see `Balancer.handle`); nothing is said of it.
+            KairosError: The fact is refused (see `Balancer.handle`); nothing is published.
         """
         at = self._clock.now()
         record = Record(at, event, tuple(self._balancer.handle(event, at)))

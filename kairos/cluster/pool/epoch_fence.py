@@ -1,4 +1,4 @@
-"""Which balancer's orders count, where calls are performed."""
+"""Fence against superseded balancers: performers obey the current one only."""
 
 import asyncio
 import logging
@@ -22,11 +22,11 @@ _Held = tuple[ReceivedMessage, Orders]
 
 
 class EpochFence:
-    """Lets orders through of the balancer that announced itself last.
+    """Fence that passes on orders of the balancer that announced itself last.
 
-    An epoch is the offset of an announcement in `kairos.events`, and is looked up there before it
-    counts: a number alone would shut out all that come after it. Orders of the epoch in force go
-    through at once; of a new one they wait, in their order, until it was found.
+    An epoch is the offset of an announcement in `kairos.events`. A new one is looked up there
+    first: a forged high number would otherwise lock out all later balancers. Orders of the current
+    epoch pass at once; orders of a new one wait, in sequence, until it has been found.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class EpochFence:
         self._pool = pool
         self._obey = obey
         self._epoch = -1  # the newest that was found; -1: none
-        self._not_kept = -1  # one whose announcement is so old that the topic has not kept it
+        self._not_kept = -1  # an epoch whose announcement is too old: the topic has deleted it
         self._held: dict[int, deque[_Held]] = {}  # by epoch
         self._messages = 0  # that are held
         self._is_asked = asyncio.Event()
 
     def take(self, epoch: int, message: ReceivedMessage, orders: Orders) -> None:
-        """Have orders obeyed now, later or never."""
+        """Pass orders on now, hold them, or drop them."""
         if epoch == self._epoch or (self._epoch < 0 and epoch == self._not_kept):
             self._obey(message, orders)
         elif epoch > self._epoch:
@@ -52,10 +52,10 @@ class EpochFence:
             self._held.setdefault(epoch, deque()).append((message, orders))
             self._messages += 1
             self._is_asked.set()
-        # else it is from a balancer that does not know yet that another has taken over
+        # else it is from a superseded balancer that does not know it yet
 
     async def run(self) -> None:
-        """Look new epochs up, until cancelled."""
+        """Look up new epochs, until cancelled."""
         while True:
             while self._held:
                 await self._look_up(next(iter(self._held)))
@@ -78,7 +78,7 @@ class EpochFence:
                 found = await read_at(self._cluster, EVENTS, epoch)
             except NotKept:
                 if self._epoch >= 0:
-                    return False  # whatever is newer than the one that was found is there to find
+                    return False  # any newer announcement would still be on the topic
                 self._not_kept = epoch
                 return True
             except Unavailable as error:

@@ -1,5 +1,7 @@
-"""One process of those that can decide for a pool: it stands by until Kafka gives it the pool's
-partition of `kairos.requests`, and then takes over."""
+"""A pool member: on standby until Kafka assigns it the pool's partition of `kairos.requests`.
+
+It then takes over as the active balancer.
+"""
 
 import asyncio
 import contextlib
@@ -55,12 +57,17 @@ _SINCE = "events-since"  # in a commit: the instant from which a successor reads
 
 
 class _Superseded(Exception):
-    """What is decided here does not count, though the partition may be ours. Whoever gets it next
-    announces itself anew."""
+    """Decisions made here are void, though this process may still own the partition.
+
+    The next owner announces itself again.
+    """
 
 
 class PoolMember:
-    """`run` until cancelled. `balancer` is the one that decides, or on standby an idle one."""
+    """A member of a pool: `run` it until cancelled.
+
+    `balancer` is the deciding one or, on standby, an idle one.
+    """
 
     def __init__(
         self,
@@ -96,8 +103,10 @@ class PoolMember:
         self._others: dict[int, int] = {}  # partitions of other pools, and how far they were read
 
     def feed(self, event: InstanceJoined | InstanceLeft | InstanceStatus) -> None:
-        """News of an instance, from this process's own monitor. How it does is of use at once, or
-        not at all."""
+        """Note news of an instance from this process's own monitor.
+
+        Its status is used at once, or not at all.
+        """
         if isinstance(event, InstanceJoined):
             self._instances[event.instance.id] = event
         elif isinstance(event, InstanceLeft):
@@ -106,13 +115,13 @@ class PoolMember:
             self.active.feed(event)
 
     def entitle(self, entitlements: Entitlements) -> None:
-        """From now on; where others decide, once it is this process."""
+        """Apply these entitlements from now on or, on standby, after a takeover."""
         self._entitlements = entitlements
         if self.active is not None and self._backlog is None:
             self._put_in_force(self.active)
 
     def _put_in_force(self, active: ActiveBalancer) -> None:
-        """What was recalled may have been decided by others."""
+        """Apply this process's entitlements, where the recalled state has others."""
         if self._entitlements != active.balancer.entitlements:
             active.feed(EntitlementsChanged(self._entitlements))
 
@@ -123,15 +132,15 @@ class PoolMember:
                 await self._take_part(f"kairos.balancer.{self._pool}")
             except* (_Superseded, Unavailable) as errors:
                 logger.warning("pool %s: %s", self._pool, errors.exceptions[0])
-            except* Exception:  # a fault of ours; calls that are performed here go on
-                logger.exception("pool %s: decisions are read back once more", self._pool)
+            except* Exception:  # a bug in Kairos; calls that are performed here go on
+                logger.exception("pool %s: reading decisions back once more", self._pool)
             await asyncio.sleep(_AGAIN_S)
 
     async def _take_part(self, group: str) -> None:
-        """Until cancelled.
+        """Take part in the group until cancelled.
 
         Raises:
-            _Superseded, Unavailable: in a group.
+            _Superseded, Unavailable: In an exception group.
         """
         self._others = {}
         async with (
@@ -173,8 +182,10 @@ class PoolMember:
                 self._begin(tasks)
 
     def _begin(self, tasks: asyncio.TaskGroup) -> None:
-        """If all is here: what was recalled may speak of messages that came after the first time
-        that this member had caught up."""
+        """Begin to decide, once all messages up to the recalled records have arrived.
+
+        Recalled records may be about messages that came after this member had first caught up.
+        """
         if self.active is None or self._backlog is None or self._caught_up_at is None:
             return
         gives_up_at = self._caught_up_at + _MISSING_US  # the topic may have lost its end
@@ -185,10 +196,10 @@ class PoolMember:
         self._put_in_force(self.active)
         beside = (self.active.watch(), self._learn(self.active), self._guard(self._epoch))
         self._beside = [tasks.create_task(each) for each in beside]
-        logger.info("pool %s: decisions are made here", self._pool)
+        logger.info("pool %s: this process decides", self._pool)
 
     async def _take_over(self, assigned: Assigned) -> None:
-        """Announce it, and read back what was decided before."""
+        """Announce the takeover, and read back earlier decisions."""
         self._stand_down()
         self._is_superseded, self._announced_at = False, self._clock.now()
         headers = {TAKEOVER: self._performer.id, POOL: self._pool}
@@ -229,11 +240,10 @@ class PoolMember:
             start = "beginning"
 
     async def _guard(self, epoch: int) -> None:
-        """See to it that nobody announced itself later: one that was to take over before us, say,
-        whose message took its time.
+        """Watch for a later announcement, such as one of a member whose message was delayed.
 
         Raises:
-            _Superseded: somebody did.
+            _Superseded: Another process announced itself later.
         """
         start = self._announced_at - _MARGIN_US
         async with Subscription(self._cluster, [EVENTS], start=start) as events:
@@ -243,7 +253,7 @@ class PoolMember:
                         continue
                     if TAKEOVER in item.headers and item.headers.get(POOL) == self._pool:
                         self._is_superseded = True
-                        raise _Superseded("another announced itself later")
+                        raise _Superseded("another process announced itself later")
 
     async def _learn(self, active: ActiveBalancer) -> None:
         async for learnt in follow(self._cluster):
@@ -254,7 +264,7 @@ class PoolMember:
             task.cancel()
         self._beside = []
         if self.active is not None:
-            logger.info("pool %s: decisions are not made here any more", self._pool)
+            logger.info("pool %s: this process has stopped deciding", self._pool)
             ledger = self.balancer.ledger
             self.active.leave()
             self._calls.abandon(lambda request_id: request_id in ledger)
@@ -263,7 +273,7 @@ class PoolMember:
         self._was_done = {}
 
     async def _commit(self, requests: Subscription) -> None:
-        """What was done a while ago, so that it would be known by now if it did not count."""
+        """Commit what was done one interval ago; void decisions would have been detected since."""
         while True:
             await asyncio.sleep(_COMMIT_S)
             if self.active is not None and self.active.is_broken:
@@ -293,8 +303,10 @@ class PoolMember:
 
 
 def _read_from(metadata: str) -> tuple[int | None, int | None]:
-    """Return what the last active balancer committed: the instant from which to read, and its
-    epoch. None: it committed none."""
+    """Return the time to read from, and the epoch, as the last active balancer committed them.
+
+    None: it committed none.
+    """
     found = re.fullmatch(rf"{_SINCE}=(\d{{1,18}})(?:,{_EPOCH}=(\d{{1,18}}))?", metadata, re.ASCII)
     if found is None:
         return None, None

@@ -1,12 +1,14 @@
-"""What those who perform calls and the active balancer of a pool tell each other.
+"""Messages between a pool's performers (processes that perform calls) and its active balancer.
 
 On `kairos.requests` (key: the pool), by the header `kairos-type`:
-    told   a fact about a call, from the process that performs it
-    alive  that process is still there; once a second
-    call   an LLM call to be performed by whoever takes it: OpenAI's body, and `CallHeaders`
-On `kairos.dispatches` (key: the pool, header `kairos-performer`: for whom): `Orders`.
-On `kairos.events`: a `Record`, or, with the header `kairos-takeover`, that another process decides
-from here on. `kairos-epoch` is the offset of the latest such announcement.
+ told   a fact about a call, from its performer
+ alive  a performer's sign of life, once a second
+ call   an LLM call for any performer: OpenAI's body, and `CallHeaders`
+
+On `kairos.dispatches` (key: the pool, header `kairos-performer`: the receiver): `Orders`.
+
+On `kairos.events`: a `Record`, or, with the header `kairos-takeover`, the announcement of a new
+active balancer. `kairos-epoch` is the offset of the latest such announcement.
 """
 
 import re
@@ -53,14 +55,14 @@ PERFORMER = "kairos-performer"  # who performs the call that a record or an orde
 POOL = "kairos-pool"
 EPOCH = "kairos-epoch"
 TAKEOVER = "kairos-takeover"  # who decides from here on
-CAUSE = "kairos-cause"  # of a record: the offset in kairos.requests of what told the fact
+CAUSE = "kairos-cause"  # of a record: the offset in kairos.requests of the fact's message
 TURN = "kairos-turn"  # of a record: see `Told`
-REDO = "kairos-redo"  # on a Cancelled: the call is to be begun anew
+REDO = "kairos-redo"  # on a Cancelled: the call is to be repeated
 
 TOLD_BYTES = 1 << 16  # of a fact: with what is decided on it, its record must fit the bus
 TOLD_CALLS = 400  # in one fact: with ids as long as they may be, that is within these bytes
 _TOKENS = range(1, 10**9)
-_COUNTED = range(1 << 48)  # tokens, as engines tell them: see `sse.py`
+_COUNTED = range(1 << 48)  # tokens, as engines report them: see `sse.py`
 _INSTANTS = range(10**18)  # µs since the epoch
 _ATTEMPTS = range(1, 10**6)
 _SEQUENCES = range(1, 10**8)
@@ -78,17 +80,20 @@ ReplyTopic = Annotated[
     str, msgspec.Meta(pattern=rf"\A{re.escape(REPLIES)}[A-Za-z0-9._-]{{1,200}}\Z")
 ]
 AtMost = Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET)]
-# A process, or whoever awaits a reply on the topic of that name.
+# A process, or the caller that awaits a reply on the topic of that name.
 Teller = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]{1,249}\Z")]
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A fact. Of a call that came over the bus, only who asked for it may tell that it is
-    cancelled: its `performer` is then the topic on which it awaits the reply."""
+    """A fact from a performer.
+
+    Only the caller of a call over the bus may report that it is cancelled: `performer` is then the
+    topic on which the caller awaits the reply.
+    """
 
     performer: Teller
     event: Event
-    turn: int = 0  # of a call that waits from then on; 0: as long as it does, it has but one
+    turn: int = 0  # of a call that waits from then on; 0: the only turn of its wait
 
 
 _told = msgspec.json.Decoder(Told)
@@ -100,7 +105,7 @@ class Alive(msgspec.Struct, frozen=True):
 
 
 class Declined(msgspec.Struct, frozen=True, tag=True):
-    """The request that arrived is refused, as `errors.py` says it."""
+    """Refusal of an arrived request, with the fields of the error."""
 
     request_id: str
     status: Annotated[int, msgspec.Meta(ge=400, le=599)]
@@ -122,7 +127,7 @@ class Declined(msgspec.Struct, frozen=True, tag=True):
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What a performer is to do, in this order."""
+    """Commands for a performer, in this order."""
 
     commands: tuple[Dispatch | Refuse | Declined, ...]
     turns: tuple[int, ...]  # of each: the one that was decided on
@@ -136,20 +141,20 @@ class RecalledRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     record: Record
     epoch: int
-    cause: int | None = None  # the offset in `kairos.requests` of what told the fact
+    cause: int | None = None  # the offset in `kairos.requests` of the fact's message
     performer: str = ""
     turn: int = 0
     redo: bool = False
 
 
 class Epochs:
-    """Know which balancer of a pool announced itself last, by its announcements in `kairos.events`.
+    """Tracker of a pool's newest balancer, by the offsets of announcements.
 
-    Numbers in messages alone prove nothing.
+    Epoch numbers in messages alone prove nothing.
     """
 
     def __init__(self, first: int, newest: int | None) -> None:
-        """Begin before any announcement was read.
+        """Start before any announcement has been read.
 
         Args:
             first: The offset from which announcements are read.
@@ -162,11 +167,11 @@ class Epochs:
         self._newest = offset
 
     def count(self, epoch: int) -> bool:
-        """Return whether a message of that epoch counts now."""
+        """Return whether a message of that epoch is valid now."""
         return epoch < self._first if self._newest is None else epoch == self._newest
 
     def is_forged(self, epoch: int) -> bool:
-        """Return whether no balancer can have announced itself there yet."""
+        """Return whether no balancer can have announced itself at that offset yet."""
         return epoch >= self._first if self._newest is None else epoch > self._newest
 
 
@@ -176,7 +181,7 @@ class CallHeaders(
     kw_only=True,
     rename=OF_FIELDS,
 ):
-    """Who makes a call that comes over the bus, and where its answer goes."""
+    """Headers of a call over the bus: its caller, and the topic for its answer."""
 
     request_id: Identifier
     reply_to: ReplyTopic
@@ -195,17 +200,17 @@ class CallHeaders(
 
     @property
     def budget(self) -> Budget | None:
-        """What the call's workflow may use at most."""
+        """Budget of the call's workflow, or None."""
         wall_us = None if self.budget_ms is None else self.budget_ms * 1_000
         budget = Budget(self.budget_calls, self.budget_tokens, wall_us)
         return budget if budget != Budget() else None
 
 
 def read_told(value: bytes) -> Told:
-    """Read a fact from `kairos.requests`.
+    """Parse a fact from `kairos.requests`.
 
     Raises:
-        InvalidRequest, msgspec.MsgspecError, RecursionError: No performer says so.
+        InvalidRequest, msgspec.MsgspecError, RecursionError: It is not a fact of a performer.
     """
     if len(value) > TOLD_BYTES:
         raise InvalidRequest(f"a fact is at most {TOLD_BYTES} bytes")
@@ -216,10 +221,10 @@ def read_told(value: bytes) -> Told:
 
 
 def read_record(message: ReceivedMessage) -> RecalledRecord:
-    """Read a record from `kairos.events`, and check it as if nobody had before.
+    """Parse and check a record from `kairos.events`.
 
     Raises:
-        InvalidRequest, msgspec.MsgspecError, RecursionError: No balancer says so.
+        InvalidRequest, msgspec.MsgspecError, RecursionError: It is not a record of a balancer.
     """
     headers = message.headers
     epoch = _number(headers, EPOCH)
@@ -231,7 +236,7 @@ def read_record(message: ReceivedMessage) -> RecalledRecord:
         raise InvalidRequest("the instant of the record is out of range")
     event = record.event
     if isinstance(event, InstanceJoined | InstanceLeft | InstanceStatus):
-        # Each process sees the instances itself; but what was decided then was decided.
+        # Each process watches the instances itself; only the commands of the record matter.
         record = msgspec.structs.replace(record, event=Tick())
     elif isinstance(event, EntitlementsChanged) and len(value) > ENTITLEMENTS_BYTES + TOLD_BYTES:
         raise InvalidRequest(f"entitlements have more than {ENTITLEMENTS_BYTES} bytes")
@@ -254,10 +259,10 @@ def read_record(message: ReceivedMessage) -> RecalledRecord:
 
 
 def read_orders(message: ReceivedMessage) -> tuple[int, Orders]:
-    """Read the epoch, and the orders, of a message of `kairos.dispatches`.
+    """Parse the epoch and the orders of a message of `kairos.dispatches`.
 
     Raises:
-        InvalidRequest, msgspec.MsgspecError, RecursionError: No balancer says so.
+        InvalidRequest, msgspec.MsgspecError, RecursionError: It is not a message of a balancer.
     """
     epoch = _number(message.headers, EPOCH)
     if epoch is None:
@@ -273,10 +278,10 @@ def read_orders(message: ReceivedMessage) -> tuple[int, Orders]:
 
 
 def check_event(event: Event) -> None:
-    """Check a fact that comes from another process, as settings are checked.
+    """Validate a fact from another process, as strictly as settings.
 
     Raises:
-        InvalidRequest: Nothing tells such a fact, and arithmetic may not survive it.
+        InvalidRequest: No process sends such a fact, and arithmetic on it may fail.
     """
     match event:
         case Arrived():
@@ -288,16 +293,16 @@ def check_event(event: Event) -> None:
         case EntitlementsChanged():
             check_entitlements(event.entitlements)
         case PolicyChosen():
-            if event.policy not in POLICIES:  # a name that is imported is nobody's to send
+            if event.policy not in POLICIES:  # names to import must not come from other processes
                 raise InvalidRequest("the policy is not known")
         case InstanceJoined() | InstanceStatus() | ProfilesLearnt():
-            raise InvalidRequest(f"{type(event).__name__} comes on another way")
+            raise InvalidRequest(f"{type(event).__name__} is not accepted over the bus")
         case _:
             _check_call_fact(event)
 
 
 def _check_call_fact(event: Event) -> None:
-    """Check a fact of a call or a workflow that is named, and known or not."""
+    """Validate a fact about a call or a workflow, known or not."""
     match event:
         case Finished():
             _check_counts(
@@ -318,10 +323,10 @@ def _check_call_fact(event: Event) -> None:
 
 
 def check_command(command: Command | Declined) -> None:
-    """Check what another process decided.
+    """Validate a command from another process.
 
     Raises:
-        InvalidRequest: Nothing is decided so.
+        InvalidRequest: No balancer gives such a command.
     """
     _check_names(command.request_id)
     if isinstance(command, Declined):
@@ -341,15 +346,15 @@ def check_command(command: Command | Declined) -> None:
 
 
 def check_request(request: Request) -> None:
-    """Check a request that another process let in.
+    """Validate a request that another process admitted.
 
     Raises:
-        InvalidRequest: No gateway lets such a request in.
+        InvalidRequest: No gateway admits such a request.
     """
     if not re.match(IDENTIFIER, request.id):
-        raise InvalidRequest("the request's id is no identifier")
+        raise InvalidRequest("the request's id is not a valid identifier")
     if not re.match(NAME, request.service_class):
-        raise InvalidRequest("the request's class of service is no name")
+        raise InvalidRequest("the request's class of service is not a valid name")
     _check_names(
         *(request.tenant, request.workflow_id, request.app, request.agent, request.upstream),
         *(request.model, request.key, request.trace_id, *request.parent_ids),
@@ -389,14 +394,14 @@ def _check_hash(hashed: int | None) -> None:
 
 def _check_names(*names: str | None) -> None:
     if not all(each is None or len(each) <= _NAMES for each in names):
-        raise InvalidRequest(f"a name has over {_NAMES} characters")
+        raise InvalidRequest(f"a name has more than {_NAMES} characters")
 
 
 def _number(headers: Mapping[str, str], name: str) -> int | None:
-    """Return a header's number; None: the header is missing.
+    """Return a header's number; None if the header is missing.
 
     Raises:
-        InvalidRequest: The header has another text.
+        InvalidRequest: The header is not a number.
     """
     text = headers.get(name)
     if text is None:
@@ -407,8 +412,12 @@ def _number(headers: Mapping[str, str], name: str) -> int | None:
 
 
 def read_call_headers(headers: object) -> CallHeaders:
-    """Raises InvalidRequest: they do not say who calls, and where the answer goes."""
+    """Parse the headers of a call over the bus.
+
+    Raises:
+        InvalidRequest: A header is missing or malformed.
+    """
     try:
         return msgspec.convert(headers, CallHeaders, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the message's headers are no LLM call's: {error}") from error
+        raise InvalidRequest(f"the message's headers are not an LLM call's: {error}") from error

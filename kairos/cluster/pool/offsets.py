@@ -1,8 +1,8 @@
-"""How far a partition is done, although what came first may be done last."""
+"""Progress in a partition whose messages may be done in any order."""
 
 
 class Offsets:
-    """Offsets are added in order; `next` is where a successor must begin to read."""
+    """Offsets in progress, added in order; a successor must begin to read at `next`."""
 
     def __init__(self) -> None:
         self._undone: dict[int, None] = {}  # in order
@@ -17,6 +17,6 @@ class Offsets:
 
     @property
     def next(self) -> int | None:
-        """None: nothing was added yet."""
+        """First offset that is not done; None: none has been added yet."""
         first = next(iter(self._undone), self._end)
         return None if first < 0 else first

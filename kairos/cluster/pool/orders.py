@@ -1,4 +1,4 @@
-"""Orders from the active balancer, where calls are performed."""
+"""Execution of the active balancer's orders by a performer."""
 
 from kairos.cluster.pool.messages import Declined
 from kairos.core.events import Dispatch, Refuse
@@ -6,9 +6,9 @@ from kairos.proxy.calls_in_flight import CallsInFlight
 
 
 def obey(calls: CallsInFlight, command: Dispatch | Refuse | Declined, turn: int) -> bool:
-    """Do what was decided on a turn (0: on whichever there is).
+    """Execute a command for the given turn of a call (0: any turn).
 
-    Return whether the call waits on that turn: otherwise nothing is done.
+    Return whether the call waits on that turn; otherwise nothing is done.
     """
     request_id = command.request_id
     if not calls.expects(request_id) or turn not in (0, calls.turn(request_id)):

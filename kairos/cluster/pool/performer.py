@@ -1,4 +1,4 @@
-"""Performs calls in one process, while decisions on them are made in another."""
+"""Performance of calls in one process, while another one decides on them."""
 
 import asyncio
 import logging
@@ -55,20 +55,20 @@ logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0
 _PATIENCE_S = 30.0  # beyond the longest wait, for a balancer that is to take over
-# Ends of workflows that are kept while the bus is away. Facts of calls are as many as its arrivals,
-# which a bus that takes nothing refuses; that a workflow has ended anybody may say, at any time.
-# One that is left out ends by its silence instead (`workflow_idle_s`): until then it counts as open
-# in the order of calls, and among the workflows that its tenant may have at once.
+# Ends of workflows that are kept while the bus is unreachable. Facts about calls are bounded by
+# arrivals, which are refused then; a client may report a workflow's end at any time. A workflow
+# whose end is dropped ends when it has been idle (`workflow_idle_s`): until then it counts as open
+# in the order of calls, and towards its tenant's limit of concurrent workflows.
 _MOST_ENDS = 10_000
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Performer:
-    """Stands for the runtime where a process performs calls: what happens to them is told to the
-    pool's active balancer, wherever that is, and what it decides reaches the calls.
+    """Counterpart of the runtime in a process that performs calls.
 
-    An async context manager; once it is entered no order is missed.
+    It sends facts about calls to the pool's active balancer, in whichever process, and passes that
+    one's orders on to the calls. An async context manager; once it is entered no order is missed.
     """
 
     def __init__(
@@ -109,14 +109,16 @@ class Performer:
         return self._clock.now()
 
     def feed(self, event: Event) -> None:
-        """Tell what happened to a call of this process. That one has ended is told again until the
-        bus has it, or its room would never be given back. How far calls are is told once: what is
-        told a second later says more. So is a declared plan: whoever declares it says it again.
+        """Send a fact about a call of this process.
+
+        The end of a call is sent again until the bus has it; otherwise its booking would never be
+        released. Progress is sent once, since the next second's is newer, and so is a declared
+        plan, which the caller can declare again.
 
         Raises:
-            InvalidRequest: what names the call that arrived is too long, or a plan is.
-            Unavailable: a call arrived, a plan is declared or a workflow is cancelled, and too much
-                waits to be told already.
+            InvalidRequest: The metadata of the arriving call, or the plan, is too long.
+            Unavailable: An arrival, a plan or a cancellation cannot be sent: the send buffer is
+                full.
         """
         if isinstance(event, Progressed):
             self._tell_progress(event)
@@ -129,7 +131,7 @@ class Performer:
         fact = _encode(Told(self.id, event, self._turn(event)))
         if isinstance(event, Arrived):
             if len(fact) > TOLD_BYTES:
-                raise InvalidRequest(f"what the call says of itself is over {TOLD_BYTES} bytes")
+                raise InvalidRequest(f"the call's metadata exceeds {TOLD_BYTES} bytes")
             told = self._tell(fact)
             self._asked_at[event.request.id] = self.now()
             told.add_done_callback(partial(self._after_asking, event.request.id))
@@ -138,18 +140,17 @@ class Performer:
             self._asked_at.pop(event.request_id, None)
         is_kept = self._keep(fact, is_end=isinstance(event, WorkflowEnded))
         if not is_kept and isinstance(event, WorkflowEnded) and event.cancelled:
-            raise Unavailable("the bus is away, and too many ends of workflows wait to be told")
+            raise Unavailable("the bus is unreachable, and too many ends of workflows are waiting")
         self._tell_rest()
 
     def take(self, orders: Iterable[tuple[Dispatch | Refuse | Declined, int]]) -> None:
-        """Do what was decided, on the turn that is given. What is about calls that have ended, or
-        on an earlier turn, or said again, does nothing."""
+        """Execute orders for calls on the given turns; ignore outdated or repeated ones."""
         for command, turn in orders:
             if obey(self._calls, command, turn):
                 self._asked_at.pop(command.request_id, None)
 
     async def run(self) -> None:
-        """Read orders, and say once a second that this process is there, until cancelled."""
+        """Read orders, and send a sign of life once a second, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
             tasks.create_task(self._watch())
@@ -169,7 +170,10 @@ class Performer:
             await asyncio.sleep(BEAT_S)
 
     async def _watch(self) -> None:
-        """Apart from the beat, which takes as long as the bus is away."""
+        """Resend facts and expire calls.
+
+        Separate from the beat, which blocks while the bus is unreachable.
+        """
         while True:
             await asyncio.sleep(BEAT_S)
             self._tell_rest()
@@ -203,7 +207,7 @@ class Performer:
         return self._producer.send(REQUESTS, self._pool, fact, {TYPE: TOLD})
 
     def _keep(self, fact: bytes, *, is_end: bool) -> bool:
-        """Until the bus takes it; returns whether there is room."""
+        """Keep a fact until the bus takes it. Return whether there is room."""
         if is_end and self._untold_ends >= _MOST_ENDS:
             return False
         self._untold_ends += is_end
@@ -227,7 +231,7 @@ class Performer:
             self._keep(fact, is_end=is_end)
 
     def _give_up(self) -> None:
-        """Nobody decided for longer than anybody may wait: no balancer may be left."""
+        """Refuse calls without a decision for longer than the maximum wait."""
         for request_id, asked_at in list(self._asked_at.items()):
             if asked_at + self._max_wait_us > self.now():
                 return
@@ -247,7 +251,7 @@ class Performer:
         if item.headers.get(PERFORMER) == self.id:
             try:
                 self.take(zip(orders.commands, orders.turns, strict=True))
-            except Exception as error:  # noqa: BLE001 - orders end no process, and are named
+            except Exception as error:  # noqa: BLE001 - faulty orders must not end the process
                 leave_out(item, error)
 
     def _after_asking(self, request_id: str, told: asyncio.Future[int]) -> None:
@@ -261,7 +265,6 @@ def _say_if_lost(told: asyncio.Future[int]) -> None:
 
 
 def _name() -> str:
-    """Of this process, different from that of any other, one on the same host that is no more
-    included."""
+    """Return a name for this process that is unique across hosts and restarts."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60] or "host"
     return f"p-{host}-{os.getpid()}-{secrets.token_hex(4)}"

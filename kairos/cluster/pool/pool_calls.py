@@ -1,4 +1,4 @@
-"""The calls of a pool that have arrived and not ended: who performs each, whence it came."""
+"""Open calls of a pool: the performer of each, and the message that it came with."""
 
 import msgspec
 
@@ -26,13 +26,13 @@ class Open(msgspec.Struct):
     logged_at: int  # its arrival
     instance_id: str | None = None  # where it runs; None: it waits
     call: BusCall | None = None  # if it came over the bus
-    to_redo: bool = False  # given up by a balancer before this one, which did not start it anew
+    to_redo: bool = False  # cancelled by an earlier balancer that did not repeat it
     turn: int = 0  # see `Told`
-    refused: Refuse | None = None  # and whoever performs it may not have been told yet
+    refused: Refuse | None = None  # its performer may not know of the refusal yet
 
 
 class PoolCalls:
-    """By id of the request. Follows records, those of balancers before included."""
+    """Open calls by request id, updated from this and earlier balancers' records."""
 
     def __init__(self) -> None:
         self._calls: dict[str, Open] = {}
@@ -56,11 +56,11 @@ class PoolCalls:
         return [each for each in self._calls.values() if each.performer in performers]
 
     def oldest_at(self, default: int) -> int:
-        """When the first of them arrived."""
+        """Return when the oldest open call arrived."""
         return min((each.logged_at for each in self._calls.values()), default=default)
 
     def recall(self, decided: RecalledRecord) -> None:
-        """Follow what a balancer before this one made of a fact."""
+        """Apply a record of an earlier balancer."""
         record, turn = decided.record, decided.turn
         event = record.event
         if isinstance(event, Arrived):
@@ -73,8 +73,10 @@ class PoolCalls:
                 self.add(each)
 
     def follow(self, record: Record, *, redo: bool) -> list[Open]:
-        """Note what the record says; return the calls that have ended with it. One that came over
-        the bus and is refused has ended only when its answer is safe, as any other of those."""
+        """Apply a record, and return the calls that have ended with it.
+
+        A refused call that came over the bus ends only once its answer is committed.
+        """
         event, ended = record.event, []
         if isinstance(event, Finished | Failed | Cancelled):
             if not redo:

@@ -1,4 +1,4 @@
-"""Reads back from `kairos.events` what was decided for a pool before."""
+"""Recall of a pool's earlier decisions from `kairos.events`."""
 
 import asyncio
 
@@ -9,16 +9,18 @@ from kairos.observe.left_out import leave_out
 
 
 class Recall:
-    """`read` each message up to the takeover at offset `until`. What a balancer said that had been
-    replaced by then, and did not know it, was done by nobody."""
+    """Replay of earlier decisions: `read` each message up to the takeover at offset `until`.
+
+    Decisions of a balancer that had been superseded were never acted on, and are skipped.
+    """
 
     def __init__(
         self, active: ActiveBalancer, pool: str, until: int, epoch: int | None = None
     ) -> None:
-        """Begin before any message was read.
+        """Start before any message has been read.
 
         Args:
-            active: The balancer that takes records in.
+            active: The balancer that replays the records.
             pool: Its pool.
             until: The offset of its own announcement.
             epoch: The epoch in force before the first message; None: not known.
@@ -30,7 +32,7 @@ class Recall:
         self._epochs: Epochs | None = None
 
     def read(self, message: ReceivedMessage) -> bool:
-        """Return whether there may be more."""
+        """Read a message. Return whether there may be more."""
         if message.offset >= self._until:
             return False
         epochs = self._epochs
@@ -48,13 +50,13 @@ class Recall:
                 self._active.recall(decided)
             elif epochs.is_forged(decided.epoch):
                 leave_out(message, f"no balancer announced itself at {decided.epoch}")
-        except Exception as error:  # noqa: BLE001 - a record ends no process, and is named
+        except Exception as error:  # noqa: BLE001 - a faulty record must not end the process
             leave_out(message, error)
         return True
 
 
 async def read_to_the_announcement(events: Subscription, recall: Recall, at: int) -> bool:
-    """False: reading began behind it."""
+    """Read up to the announcement. Return False if reading began after it."""
     is_first = True
     while True:
         for item in await events.batch():

@@ -1,1 +1,1 @@
-"""One Kairos of several processes on one host: workers that perform calls, one that decides."""
+"""Several processes on one host: workers that perform calls, and a decider."""

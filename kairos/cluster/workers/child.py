@@ -1,7 +1,7 @@
-"""What the supervisor's children run.
+"""Main function of the supervisor's children.
 
-Each has a socket to the supervisor. By it a child is told what it is and, later, of other settings;
-it closes when the supervisor is no more, and then the child stops too, so that none is left over.
+Each has a socket to the supervisor, which sends its setup and, later, changed settings. The socket
+closes when the supervisor dies; the child stops then, too, so that no process is left over.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ async def _run(control: socket.socket) -> None:
 
 
 def prepare(settings: Settings) -> None:
-    """Import what children need beside the modules that this one imports."""
+    """Import the optional modules that children will need, so that they are shared."""
     if settings.batches is not None:
         import kairos.batches.batches_on
     if settings.flows is not None:
@@ -74,7 +74,7 @@ def main(file: int) -> int:
     try:
         with (
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-            contextlib.suppress(asyncio.CancelledError),  # left alone before it knew what it is
+            contextlib.suppress(asyncio.CancelledError),  # stopped before the setup came
         ):
             runner.run(_run(control))
     except KairosError as error:

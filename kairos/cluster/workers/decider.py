@@ -1,8 +1,8 @@
-"""The process that decides, as far as its workers are concerned: their facts in, orders out.
+"""The decider's side of its workers: their facts in, orders out.
 
-What is guaranteed: a decision is in the journal before any worker hears of it, so whoever decides
-next goes on from there. A fact that is not in the journal has not been acknowledged, so its worker
-tells it again. A fact bears a number, so none counts twice.
+Guarantees: a decision is in the journal before any worker receives it, so a restarted decider
+continues from there. A fact that is not in the journal has not been acknowledged, so its worker
+sends it again. Facts are numbered, so none counts twice.
 """
 
 import asyncio
@@ -57,11 +57,11 @@ from kairos.core.ports import Clock
 
 logger = logging.getLogger(__name__)
 
-LOST_S = 5.0  # of silence: a worker that is stopped, or does not come back after a restart
+LOST_S = 5.0  # of silence: a worker that is stopped, or does not reconnect after a restart
 _WATCH_S = 0.5
-_STALLED_S = 2.5  # in which this process did nothing itself: then nobody's silence means anything
+_STALLED_S = 2.5  # in which this process itself was stalled: then silence means nothing
 
-# Of interest for a second at most, or kept in a file; what was decided on them stays.
+# Facts that matter for a second at most, or are stored in a file; their decisions are recorded.
 _PASSING = Tick | InstanceStatus | Progressed | ProfilesLearnt
 _OF_CALLS = FirstToken | PrefillFailed | Finished | Failed | Cancelled | Bounced
 
@@ -69,9 +69,10 @@ _messages = msgspec.msgpack.Decoder(list[FromWorker])
 
 
 class Decider:
-    """An observer of the runtime, the first: it keeps each record, and passes commands on.
+    """First observer of the runtime: write records to the journal, and send commands to workers.
 
-    `recall` what was decided before, then `begin`, then accept workers by `link`; `watch` beside.
+    `recall` earlier decisions, then `begin`, then accept workers by `link`; run `watch`
+    concurrently.
     """
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
@@ -91,7 +92,7 @@ class Decider:
         self._on_errors: Callable[[str, int], None] = lambda *_: None
 
     def recall(self) -> list[Record]:
-        """What was decided before, to be replayed."""
+        """Return the records of earlier deciders, to be replayed."""
         now, records = self._clock.now(), []
         for entry in self._journal.read():
             self.worker_calls.follow(entry)
@@ -112,7 +113,7 @@ class Decider:
         self._feed, self._on_trouble, self._on_errors = feed, on_trouble, on_errors
 
     def link(self) -> FrameLink:
-        """For a worker that connects."""
+        """Return the link for a worker that connects."""
         link = FrameLink(self._read, self._gone)
         self._links[link] = Peer(link, self._clock.now())
         return link
@@ -127,14 +128,14 @@ class Decider:
         self._keep(Entry(cause.worker, cause.number, cause.turn, record))
 
     def use(self, engines: Engines) -> None:
-        """Which instances there are from here on; a worker hears of it before any order."""
+        """Set the instances in use; a worker receives them before any order."""
         if engines != self.worker_calls.engines:
             self._keep(Entry(engines=engines))
             for peer in self._peers.values():
                 peer.engines = engines
 
     async def watch(self) -> None:
-        """Give up the calls of workers that are no more, until cancelled."""
+        """Cancel the calls of dead workers, until cancelled."""
         while True:
             await asyncio.sleep(_WATCH_S)
             now = self._clock.now()
@@ -144,14 +145,14 @@ class Decider:
             self._watched_at = now
             silent_since = now - int(LOST_S * SECOND)
             for peer in [each for each in self._peers.values() if each.heard_at < silent_since]:
-                peer.link.abort(f"nothing was heard of it for {LOST_S:g} s")
+                peer.link.abort(f"it sent nothing for {LOST_S:g} s")
             for worker, since in list(self._awaited.items()):
                 if since < silent_since:
                     self._lose(worker)
             self._schedule()
 
     def _follow(self, event: Event) -> None:
-        """What becomes of instances: from it workers tell which calls were forgotten."""
+        """Track the instances; workers need to know which ones have left."""
         if not isinstance(event, OfInstance):
             return
         if isinstance(event, InstanceJoined):
@@ -169,7 +170,10 @@ class Decider:
         self._schedule()
 
     def _order(self, worker: str, command: Dispatch | Refuse | Declined, turn: int) -> None:
-        """To one that is not there it is said when it comes back."""
+        """Send a command to a worker.
+
+        If it is disconnected, the command is repeated when it reconnects.
+        """
         if (peer := self._peers.get(worker)) is not None:
             peer.orders.append((command, turn))
             self._schedule()
@@ -180,14 +184,18 @@ class Decider:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        """First the journal, then the orders."""
+        """Write the journal, then send the orders."""
         self._is_flushing = False
         self._journal.write(self.worker_calls.carried)
         for peer in self._peers.values():
             peer.send()
 
     def _read(self, link: FrameLink, payload: bytes) -> None:
-        """Raises ValueError: it is not what a worker says."""
+        """Read messages of a worker.
+
+        Raises:
+            ValueError: A message is malformed.
+        """
         messages: Iterable[FromWorker] = _messages.decode(payload)
         peer = self._links[link]
         peer.heard_at = self._clock.now()
@@ -195,7 +203,7 @@ class Decider:
             if isinstance(message, Hello):
                 self._greet(peer, message.worker)
             elif not peer.worker:
-                raise ValueError("a worker says its name first")
+                raise ValueError("a worker's first message must be its name")
             else:
                 self._hear(peer, message)
 
@@ -242,8 +250,11 @@ class Decider:
             self._cause = Entry()
 
     def _refuse_fact(self, worker: str, fact: Fact, error: KairosError) -> None:
-        """It counts as handled: were the link cut instead, its worker would tell it again, and lose
-        all its calls each time."""
+        """Leave a faulty fact out, which then counts as handled.
+
+        If its link were closed instead, the worker would resend the fact and lose its calls each
+        time.
+        """
         event = fact.event
         logger.warning("%s of %s is left out: %s", type(event).__name__, worker, error)
         if isinstance(event, _OF_CALLS):  # the call may wait for what is decided on it
@@ -266,7 +277,7 @@ class Decider:
             self._order(worker, Declined.of(request.id, error), turn)
 
     def _compare(self, worker: str, turns: dict[str, int]) -> None:
-        """What was decided on the worker's calls; it may have missed some of it."""
+        """Repeat decisions on the worker's calls, in case it has missed some."""
         opened = self.worker_calls.of(worker)
         for request_id, turn in turns.items():
             call = opened.pop(request_id, None)
@@ -277,8 +288,8 @@ class Decider:
         self._cancel(opened)
 
     def _decline(self, worker: str, request_id: str, turn: int) -> None:
-        """The call is not here: it was refused, or is lost."""
-        lost = Declined.of(request_id, Unavailable("the call is not known any more"))
+        """Refuse a call that is not open here: it was refused earlier, or is lost."""
+        lost = Declined.of(request_id, Unavailable("the call is no longer known"))
         self._order(worker, self._refused.get(request_id, lost), turn)
 
     def _gone(self, link: FrameLink) -> None:
@@ -289,12 +300,12 @@ class Decider:
             self._lose(peer.worker)
 
     def _lose(self, worker: str) -> None:
-        """Its calls end with it, at once: their room is others'."""
+        """Cancel all calls of a dead worker at once, to free what they had booked."""
         self._peers.pop(worker, None)
         self._awaited.pop(worker, None)
         calls = self.worker_calls.of(worker)
         if calls:
-            logger.warning("%s is gone, and its %d calls with it", worker, len(calls))
+            logger.warning("%s is gone; its %d calls are cancelled", worker, len(calls))
         self._cancel(calls)
         self.worker_calls.forget(worker)
 

@@ -1,4 +1,4 @@
-"""The process that decides, put together: what `alone.py` is, without the calls themselves."""
+"""Assembly of the decider process: like `alone.py`, without the calls themselves."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class Elsewhere:
-    """The engine where nothing is sent: the decider passes commands on, as an observer."""
+    """An engine that does nothing: the decider sends commands to workers, as an observer."""
 
     def dispatch(self, command: Dispatch) -> None:
         pass
@@ -63,10 +63,10 @@ class Elsewhere:
 
 @contextlib.asynccontextmanager
 async def deciding(setup: Setup) -> AsyncIterator[Change]:
-    """Decide until the block ends. Gives what takes other settings.
+    """Decide until the block ends. Yield the function that applies changed settings.
 
     Raises:
-        SetupError: the log or the file for what is learnt cannot be used.
+        SetupError: The log or the file of learnt profiles cannot be used.
     """
     assert setup.journal is not None
     settings, clock = _with_learnt_file(setup), WallClock()
@@ -134,7 +134,7 @@ def _change(access: Access, alone: LocalControl, settings: Settings) -> None:
 
 
 def _take(changes: Iterable[Change], settings: Settings) -> None:
-    """In this order."""
+    """Apply the changes in this order."""
     for change in changes:
         change(settings)
 
@@ -142,7 +142,7 @@ def _take(changes: Iterable[Change], settings: Settings) -> None:
 def _fleet(
     settings: Settings, decider: Decider, monitor: Monitor, balancer: Balancer, known: Engines
 ) -> Fleet:
-    """Those of the settings, and those that an earlier decider knew."""
+    """Create the fleet: engines of the settings, and engines that an earlier decider knew."""
 
     def tell(all_of_them: tuple[EngineSettings, ...], draining: tuple[str, ...]) -> None:
         decider.use(Engines(all_of_them, draining))
@@ -159,16 +159,21 @@ def _socket(file: int) -> contextlib.closing[socket.socket]:
 
 
 def _with_learnt_file(setup: Setup) -> Settings:
-    """What was learnt outlives a decider in any case; where the settings name no file for it, it is
-    forgotten when all of Kairos stops."""
+    """Return the settings with a file for learnt profiles, so that they outlive a decider.
+
+    Without one in the settings it is a temporary file, deleted when all of Kairos stops.
+    """
     if setup.settings.learnt_file is not None:
         return setup.settings
     return msgspec.structs.replace(setup.settings, learnt_path=str(setup.path("learnt.json")))
 
 
 def _go_on(alone: LocalControl, decider: Decider, monitor: Monitor, telemetry: Telemetry) -> None:
-    """From what was replayed: the calls that are open are counted when they end, and the instances
-    are taken to be as they were until they have been asked."""
+    """Continue from the replayed state.
+
+    Open calls are counted in metrics when they end. Instances keep their last state until they
+    have been probed.
+    """
     for entry in decider.worker_calls.course():
         if entry.record is not None:
             telemetry(entry.record)
@@ -176,7 +181,7 @@ def _go_on(alone: LocalControl, decider: Decider, monitor: Monitor, telemetry: T
         if not monitor.expect(instance):
             alone.feed(InstanceLeft(instance.id, drained=True))
     alone.feed(Tick())
-    logger.info("decisions go on: %d calls wait", alone.balancer.waiting)
+    logger.info("the decider has restarted: %d calls wait", alone.balancer.waiting)
 
 
 def _asked(
@@ -187,7 +192,7 @@ def _asked(
     audit: AuditLog | None,
     flows: NamesOf | None,
 ) -> ASGIApp:
-    """What workers pass on: see `relay.py`."""
+    """Return the app that answers what workers relay: see `relay.py`."""
     probes = Probes(lambda: bool(monitor.models()), telemetry.families)
     models = Models(access, monitor.model_cards, flows, audit)
 

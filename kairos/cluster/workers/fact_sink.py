@@ -1,4 +1,4 @@
-"""Where a worker tells the facts of its calls, and is told what was decided on them."""
+"""A worker's connection to the decider: facts about calls out, orders in."""
 
 import asyncio
 import logging
@@ -41,9 +41,9 @@ from kairos.proxy.engine import HttpEngine
 logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0
-MAX_UNSAFE = 50_000  # facts that the decider has not said to be safe
+MAX_UNSAFE = 50_000  # facts that the decider has not acknowledged
 _AGAIN_S = 0.05
-_PATIENCE_S = 30.0  # beyond the longest wait, for a decider that is started again
+_PATIENCE_S = 30.0  # beyond the longest wait, for a decider that restarts
 _LAST_WORDS_S = 2.0
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -51,10 +51,10 @@ _orders = msgspec.msgpack.Decoder(OrderFrame)
 
 
 class RemoteFactSink:
-    """Stands for the runtime where calls are performed. `run` connects, and connects again.
+    """Counterpart of the runtime in a worker. `run` connects, and reconnects.
 
-    A fact is kept until the decider says that it is safe, and told again to the decider that comes
-    after. What is told in one turn of the event loop goes out as one frame.
+    A fact is kept until the decider acknowledges it, and sent again to a restarted decider. Facts
+    of one turn of the event loop are sent as one frame.
     """
 
     def __init__(
@@ -78,12 +78,16 @@ class RemoteFactSink:
         return self._clock.now()
 
     def feed(self, event: Event) -> None:
-        """Raises Unavailable: a call arrived, and nobody has listened for too long; or a plan is
-        declared, and nobody listens. Such are large, and whoever declares one can say it again."""
+        """Send a fact to the decider.
+
+        Raises:
+            Unavailable: A call arrived and too many facts are unacknowledged; or a plan is declared
+                while disconnected. Plans are large, and the caller can declare one again.
+        """
         if isinstance(event, Progressed) and self._link is None:
-            return  # what is told a second later says more
+            return  # the next second's progress is newer
         if isinstance(event, PlanDeclared) and self._link is None:
-            raise Unavailable("nobody decides at the moment; try again")
+            raise Unavailable("the decider is unreachable at the moment; try again")
         turn = self._note(event)
         self._number += 1
         fact = Fact(self._number, event, turn)
@@ -91,14 +95,14 @@ class RemoteFactSink:
         self._tell(fact)
 
     def hear_of(self, trouble: UpstreamUnreachable) -> None:
-        """Of an instance that a call could not reach, before the fact about the call."""
+        """Report an instance that a call could not reach, before the fact about the call."""
         self._tell(Trouble(trouble.instance_id, trouble.cause, trouble.refused))
 
     def count_error(self, error: KairosError) -> None:
         self._errors[error.code] += 1
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Stay connected to the decider, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
             while True:
@@ -106,10 +110,10 @@ class RemoteFactSink:
                 await link.lost.wait()
                 if self._is_done:
                     return
-                logger.warning("decisions are awaited: the decider is gone")
+                logger.warning("calls wait for decisions: the decider is gone")
 
     async def finish(self) -> None:
-        """All calls have ended: say the last of it."""
+        """Send the last messages: all calls have ended."""
         self._is_done = True
         if self._link is not None:
             self._tell_errors()
@@ -117,12 +121,12 @@ class RemoteFactSink:
             await self._link.close(_LAST_WORDS_S)
 
     def _note(self, event: Event) -> int:
-        """Keep in mind which calls are in flight; return the turn that the call waits for."""
+        """Track calls in flight; return the turn that the call waits for."""
         if isinstance(event, Arrived | Bounced):
             if isinstance(event, Arrived):
                 request_id = event.request.id
                 if len(self._unsafe) >= MAX_UNSAFE:
-                    raise Unavailable("nobody decides at the moment; try again")
+                    raise Unavailable("the decider is unreachable at the moment; try again")
             else:
                 request_id = event.request_id
             turn = self._turns[request_id] = self._engine.calls.turn(request_id)
@@ -149,8 +153,11 @@ class RemoteFactSink:
                 self._link.send(_encode(untold[start : start + AT_ONCE]))
 
     async def _connect(self) -> FrameLink:
-        """The supervisor holds the socket, so connecting works while no decider is there too: the
-        next one accepts it."""
+        """Connect to the decider.
+
+        The supervisor holds the socket, so this works while no decider runs: the next one accepts
+        it.
+        """
         loop = asyncio.get_running_loop()
         while True:
             link = FrameLink(self._read, self._gone, self._introduce)
@@ -163,7 +170,7 @@ class RemoteFactSink:
                 return link
 
     def _introduce(self, link: FrameLink) -> None:
-        """To a decider that may know nothing of the last facts, or of this worker at all."""
+        """Send the worker's state to a decider that may not know the last facts, or this worker."""
         self._link = link
         self._untold = [Hello(self._worker), *self._unsafe, InFlight(dict(self._turns))]
         self._flush()
@@ -185,7 +192,7 @@ class RemoteFactSink:
                 self._asked_at.pop(command.request_id, None)
 
     def _use(self, engines: Engines) -> None:
-        """Calls that run on one that is gone go on as they began."""
+        """Switch to other instances. Calls on a removed one continue."""
         self._engine.client.use(upstream_of(each) for each in engines.all)
 
     async def _beat(self) -> None:
@@ -201,7 +208,7 @@ class RemoteFactSink:
             self._errors.clear()
 
     def _give_up(self) -> None:
-        """Nobody decided for longer than anybody may wait."""
+        """Refuse calls without a decision for longer than the maximum wait."""
         for request_id, asked_at in list(self._asked_at.items()):
             if asked_at + self._max_wait_us > self.now():
                 return

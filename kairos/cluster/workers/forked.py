@@ -1,7 +1,7 @@
-"""Processes that begin as copies of this one, so that nothing is imported again.
+"""Child processes forked from this one, so that nothing is imported again.
 
-The parent may run an event loop, of asyncio, but no threads. A copy runs none of the parent's code
-to its end: it never returns from `fork`, closes no object of the parent's, and ends by `os._exit`.
+The parent may run an asyncio event loop, but no threads. A child never returns from `fork`, closes
+no object of the parent's, and ends by `os._exit`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _STANDARD = {0, 1, 2}
 
 
 class ForkedProcess:
-    """A child of this process, as its parent sees it."""
+    """A child process, as its parent sees it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -26,13 +26,13 @@ class ForkedProcess:
         asyncio.get_running_loop().add_reader(self._file, self._reap)
 
     async def wait(self) -> int:
-        """Return how it ended, once it has."""
+        """Wait for the end; return the exit status, or minus the signal that ended it."""
         await self._ended.wait()
         assert self.returncode is not None
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it the signal, unless it has ended."""
+        """Send the process a signal, unless it has ended."""
         if self.returncode is None:
             os.kill(self.pid, number)
 
@@ -48,11 +48,14 @@ class ForkedProcess:
 
 
 def fork(main: Callable[[], int], name: str, files: Collection[int]) -> ForkedProcess:
-    """Run `main` in a copy of this process, which ends with the status that it returns. The copy
-    has no open files but `files`, and standard output and error. `name`: as the system knows it."""
+    """Fork a child that runs `main` and exits with the status that it returns.
+
+    The child has no open files but `files`, and standard output and error. `name` is its process
+    name.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    gc.collect()  # what is left over must not be finalized by the copy: its files are of this one
+    gc.collect()  # the child must not finalize garbage: its file descriptors are the parent's
     gc.freeze()
     every = signal.valid_signals()
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, every)
@@ -68,13 +71,13 @@ def fork(main: Callable[[], int], name: str, files: Collection[int]) -> ForkedPr
 def _run_copy(
     main: Callable[[], int], name: str, files: Collection[int], masked: Collection[int]
 ) -> None:
-    """Never returns."""
+    """Run `main` in the child, and exit."""
     status = 1
     try:
-        signal.set_wakeup_fd(-1)  # which leads to the parent's loop
+        signal.set_wakeup_fd(-1)  # it belongs to the parent's loop
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; one acts
+        for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all
             signal.signal(number, signal.SIG_IGN)
         _close_all_but({*_STANDARD, *files})
         nothing = os.open(os.devnull, os.O_RDONLY)

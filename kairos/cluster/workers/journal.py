@@ -1,10 +1,10 @@
-"""What was decided, kept beyond the death of whoever decided it.
+"""Journal of decisions, which outlives the process that decided them.
 
-Two anonymous files in memory, which the supervisor holds and hands to each decider in turn. What a
-process has written to one outlives it, however it dies; nothing is written to a disk, and nothing
-is left once all processes have ended. When one file is full the other is begun anew, with what is
-still of use (`carried`): so the two together tell of every call that is open, and of all that
-happened while the last `SEGMENT_BYTES` were written.
+It is two anonymous files in memory, which the supervisor holds and passes to each decider. Written
+bytes survive the process, however it dies; nothing is written to disk, and nothing is left once all
+processes have ended. When one file is full, the other is truncated and starts with the entries that
+still matter (`carried`). So both together have every open call, and all that happened while the
+last `SEGMENT_BYTES` were written.
 """
 
 import os
@@ -24,12 +24,12 @@ _entry = msgspec.msgpack.Decoder(Entry)
 
 
 def create() -> tuple[int, int]:
-    """The two files, empty."""
+    """Create the two files."""
     return os.memfd_create("kairos-journal-0"), os.memfd_create("kairos-journal-1")
 
 
 class Journal:
-    """`read` once, then `add` and `write`."""
+    """Journal on two files: `read` once, then `add` and `write`."""
 
     def __init__(self, files: Sequence[int], *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._older, self._newer = sorted(files, key=_generation)
@@ -38,7 +38,10 @@ class Journal:
         self._pending = bytearray()
 
     def read(self) -> Iterator[Entry]:
-        """All entries, oldest first. What was cut short by a crash is left out, and cut off."""
+        """Yield all entries, oldest first.
+
+        An entry cut short by a crash is skipped and truncated.
+        """
         carried_end = _HEADER_BYTES + _number(self._newer, 1)
         if 0 < _size(self._newer) < carried_end:  # the crash came while it was begun
             os.ftruncate(self._newer, 0)
@@ -56,7 +59,7 @@ class Journal:
         self._pending += framed(_encode(entry))
 
     def write(self, carried: Callable[[], Iterable[Entry]]) -> None:
-        """From here on what was added is safe."""
+        """Write the added entries; from here on they survive a crash."""
         if not self._pending:
             return
         _write(self._newer, self._pending)
@@ -96,7 +99,7 @@ def _entries(file: int, start: int) -> Iterator[Entry]:
             yield _entry.decode(payload)
             end += len(framed(payload))
     except (BrokenFrame, ValueError):
-        pass  # the kernel was still copying it when its writer died
+        pass  # the writer died while the kernel was copying it
     os.ftruncate(file, end)
     os.lseek(file, 0, os.SEEK_END)
 

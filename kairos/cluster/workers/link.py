@@ -10,27 +10,31 @@ _LENGTH_BYTES = 4
 
 
 class BrokenFrame(Exception):
-    """What came is none of ours."""
+    """A frame is malformed or too long."""
 
 
 def framed(payload: bytes) -> bytes:
-    """Raises BrokenFrame: it is too long."""
+    """Return the payload as a frame.
+
+    Raises:
+        BrokenFrame: The payload is too long.
+    """
     if len(payload) > FRAME_BYTES:
-        raise BrokenFrame(f"a frame of {len(payload)} bytes is over {FRAME_BYTES}")
+        raise BrokenFrame(f"a frame of {len(payload)} bytes exceeds {FRAME_BYTES}")
     return len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
 
 
 class Frames:
-    """Puts a stream's pieces together."""
+    """Parser that assembles frames from the pieces of a stream."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """The payloads that are whole by now.
+        """Yield the payloads that are complete by now.
 
         Raises:
-            BrokenFrame: a length is over the limit; nothing after it makes sense.
+            BrokenFrame: A length exceeds the limit; the rest of the stream is unusable.
         """
         self._rest += piece
         start, end = 0, len(self._rest)
@@ -38,7 +42,7 @@ class Frames:
             while start + _LENGTH_BYTES <= end:
                 length = int.from_bytes(self._rest[start : start + _LENGTH_BYTES], "big")
                 if length > FRAME_BYTES:
-                    raise BrokenFrame(f"a frame of {length} bytes is over {FRAME_BYTES}")
+                    raise BrokenFrame(f"a frame of {length} bytes exceeds {FRAME_BYTES}")
                 begin = start + _LENGTH_BYTES
                 if begin + length > end:
                     return
@@ -49,7 +53,7 @@ class Frames:
 
 
 class FrameLink(asyncio.Protocol):
-    """One end of a connection. `on_payload` may raise ValueError: the connection is closed then."""
+    """An end of a connection. If `on_payload` raises ValueError, the connection is closed."""
 
     def __init__(
         self,
@@ -81,12 +85,12 @@ class FrameLink(asyncio.Protocol):
         self._on_lost(self)
 
     def send(self, payload: bytes) -> None:
-        """Whoever does not read what it is sent is cut off."""
+        """Send a frame. A peer that does not read is disconnected."""
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.write(framed(payload))
         if self._transport.get_write_buffer_size() > UNSENT_BYTES:
-            self.abort(f"over {UNSENT_BYTES} bytes are not read")
+            self.abort(f"more than {UNSENT_BYTES} bytes are unread")
 
     def abort(self, problem: str) -> None:
         self.problem = problem
@@ -94,7 +98,7 @@ class FrameLink(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self, limit_s: float) -> None:
-        """Let go once all is sent, or after so long."""
+        """Close the connection once all is sent, or after a limit."""
         if self._transport is not None:
             self._transport.close()
             try:

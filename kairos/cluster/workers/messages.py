@@ -1,11 +1,10 @@
-"""What a worker and the decider tell each other over a Unix socket.
+"""Messages between a worker and the decider over a Unix socket.
 
-A worker says `Hello`, then `Fact`s, in order and numbered; the decider's `OrderFrame`s acknowledge
-them. After a break the worker says `Hello` again, the facts that were not acknowledged, and
-`InFlight`.
+A worker sends `Hello`, then numbered `Fact`s in order; the decider's `OrderFrame`s acknowledge
+them. After a disconnect the worker sends `Hello` again, the unacknowledged facts, and `InFlight`.
 
-Both ends are the same program, and the socket lies in a directory that only its user can enter: so
-what is told is decoded by type, but its numbers are not checked again, as a pool's on Kafka are.
+Both ends are the same program, and the socket is in a directory that only its user can enter: so
+messages are decoded by type, but their numbers are not validated, unlike those on Kafka.
 """
 
 import msgspec
@@ -18,13 +17,13 @@ AT_ONCE = 1_000  # facts or orders of one frame
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """The first message of a connection. The name is of this process and no other, ever."""
+    """First message of a connection. The worker's name is unique and never reused."""
 
     worker: str
 
 
 class Fact(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """What happened to a call of the worker."""
+    """A fact about a call of the worker."""
 
     number: int  # counts up
     event: Event
@@ -38,7 +37,7 @@ class InFlight(msgspec.Struct, frozen=True, tag=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, tag=True):
-    """An instance could not be reached."""
+    """Report that an instance could not be reached."""
 
     instance_id: str
     cause: str
@@ -46,20 +45,20 @@ class Trouble(msgspec.Struct, frozen=True, tag=True):
 
 
 class QuestionAnswered(msgspec.Struct, frozen=True, tag="Answered"):
-    """How many more calls were answered with each error, by its code."""
+    """Numbers of further calls answered with an error, by the error's code."""
 
     errors: dict[str, int]
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """The worker is still there; once a second."""
+    """Sign of life of a worker, once a second."""
 
 
 FromWorker = Hello | Fact | InFlight | Trouble | QuestionAnswered | Beat
 
 
 class Engines(msgspec.Struct, frozen=True):
-    """All instances, with where each is; some of them may drain."""
+    """All instances with their addresses; some of them may be draining."""
 
     all: tuple[EngineSettings, ...] = ()
     draining: tuple[str, ...] = ()
@@ -69,9 +68,9 @@ OfInstance = InstanceJoined | InstanceLeft | InstanceStatus
 
 
 class OrderFrame(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker is to do, in this order."""
+    """Orders for a worker, to be executed in this order."""
 
-    acknowledged: int = 0  # the number of the last fact that is safe
+    acknowledged: int = 0  # the number of the last fact in the journal
     commands: tuple[Dispatch | Refuse | Declined, ...] = ()
     turns: tuple[int, ...] = ()  # of each command: the one that was decided on
     engines: Engines | None = None  # None: as before

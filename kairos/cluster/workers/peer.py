@@ -25,7 +25,7 @@ class Peer:
         self.news: list[OfInstance] = []
 
     def send(self) -> None:
-        """What it has not been told."""
+        """Send everything that the worker has not received yet."""
         if not (self.orders or self.news or self.engines or self.handled > self.acknowledged):
             return
         orders, self.orders = self.orders, []

@@ -1,4 +1,4 @@
-"""What a worker is asked that only the decider knows: passed on to it, and its answer back."""
+"""Relay of requests that only the decider can answer, from a worker to the decider."""
 
 import asyncio
 import re
@@ -15,12 +15,12 @@ from kairos.proxy.asked import header_lines
 from kairos.request.client_response import Receive, Scope, Send
 
 _SAFE = "/:@!$&'()*+,;=-._~"  # in a path
-TIMEOUT_S = 15.0  # in which a decider that died is started again
+TIMEOUT_S = 15.0  # enough for a decider that died to restart
 _PATHS = re.compile(r"/(health|metrics)|/v1/(models(/.*)?|workflows/.*|agents)", re.DOTALL)
 _HEADERS = (b"host: decider", b"connection: close")
 _PIECE_BYTES = 1 << 16
 _FORWARDED = {b"authorization", *KEY_HEADERS, b"accept", RAW[REQUEST_ID]}
-_RESTARTED = "whoever knows is being started again; try again"
+_RESTARTED = "the process that decides is restarting; try again"
 _DROPPED = {b"content-length", b"transfer-encoding", b"connection", b"date", b"server"}
 
 
@@ -28,15 +28,15 @@ class Relay:
     """A `RouteTaker`. Requests for these routes need no body."""
 
     def __init__(self, path: Path) -> None:
-        """`path`: the Unix socket at which the decider answers HTTP."""
+        """Create the relay. `path` is the Unix socket at which the decider serves HTTP."""
         self._path = path
 
     def takes(self, scope: Scope) -> bool:
-        """See `RouteTaker`: whichever method is used."""
+        """Return whether the path is one of the decider's, for any method."""
         return _PATHS.fullmatch(scope["path"]) is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """See `RouteTaker`."""
+        """Relay the request, and send the decider's answer."""
         target = quote(scope["path"], safe=_SAFE).encode()
         if query := scope["query_string"]:
             target += b"?" + query
@@ -51,7 +51,11 @@ class Relay:
         await send_whole(send, answer.status, bytes(answer.body), answer.headers)
 
     async def _ask(self, request: bytes, answer: "_Answer") -> None:
-        """Raises OSError, HttpParserError: there is no answer, or none that is whole."""
+        """Send the request to the decider, and feed `answer` with its response.
+
+        Raises:
+            OSError, HttpParserError: There was no answer, or only part of one.
+        """
         async with asyncio.timeout(TIMEOUT_S):
             reader, writer = await asyncio.open_unix_connection(self._path)
             try:
@@ -66,10 +70,10 @@ class Relay:
 
 
 class _Answer:
-    """What the decider answers, as its parser finds it."""
+    """The decider's answer, filled by the HTTP parser's callbacks."""
 
     def __init__(self, *, is_bodiless: bool) -> None:
-        """`is_bodiless`: whatever its headers say."""
+        """Create an empty answer. `is_bodiless`: it has no body, regardless of its headers."""
         self._is_bodiless = is_bodiless
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []

@@ -1,4 +1,4 @@
-"""What the supervisor and its children tell each other."""
+"""Messages between the supervisor and its children."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ FACTS, ASKED = "facts.sock", "asked.sock"
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The first thing that a child is told. File descriptors are inherited."""
+    """First message to a child. File descriptors are inherited."""
 
     name: str
     settings: Settings
@@ -23,9 +23,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Changed(msgspec.Struct, frozen=True, tag=True):
-    """The settings were read again."""
+    """Changed settings, after a reload."""
 
     settings: Settings
 
 
-READY = b"ready"  # what a child says once it serves
+READY = b"ready"  # sent by a child once it serves

@@ -1,7 +1,7 @@
-"""`kairos serve --workers N`: binds the ports, starts the processes, and starts again what dies.
+"""`kairos serve --workers N`: binds the ports, starts the processes, and restarts dead ones.
 
-It holds what must outlive each of them: the sockets that are listened on, so that no connection is
-refused while one is started again, and the decider's journal.
+The supervisor holds what must outlive each process: the listening sockets, so that no connection is
+refused during a restart, and the decider's journal.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from kairos.settings.config import Settings
 logger = logging.getLogger(__name__)
 
 READY_S = 60.0
-DEATHS = 5  # one after the other, each soon after its start: then nothing will help
+DEATHS = 5  # in a row, each soon after its start: then restarts will not help
 _SOON_S = 10.0
 _MARGIN_S = 5.0  # beyond GRACE_S, for a child that is told to stop
-_AGAIN_S = 0.5  # times the number of deaths before, when one that died soon is started again
+_AGAIN_S = 0.5  # delay of a restart, times the number of preceding deaths
 _BACKLOG = 2048
-# What children take over when the settings are read again; the rest needs a restart.
+# Settings that children apply when they are reloaded; the others need a restart.
 _CHANGING = (
     *("engine", "key", "keys_path", "max_body_bytes", "max_held_bytes", "policy"),
     *ENTITLING,
@@ -47,7 +47,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Child:
-    """One of the processes, and those that take its place."""
+    """A child process, and its restarts."""
 
     def __init__(self, setup: Setup) -> None:
         self.name = setup.name
@@ -59,10 +59,10 @@ class Child:
         self._stops = False
 
     async def keep(self) -> None:
-        """Start it, and start it again when it dies, until cancelled.
+        """Start the process, and restart it when it dies, until cancelled.
 
         Raises:
-            SetupError: it dies again and again.
+            SetupError: The process dies repeatedly.
         """
         deaths, clock = 0, asyncio.get_running_loop().time
         while True:
@@ -74,7 +74,7 @@ class Child:
             how = f"signal {-status}" if status < 0 else f"status {status}"
             if deaths >= DEATHS or (status == 1 and not self.ready.is_set()):
                 raise SetupError(f"the {self.name} ended ({how}); what it logged above says why")
-            logger.warning("the %s ended (%s); it is started again", self.name, how)
+            logger.warning("the %s ended (%s); restarting it", self.name, how)
             await asyncio.sleep(_AGAIN_S * (deaths - 1))
 
     def change(self, settings: Settings) -> None:
@@ -83,7 +83,7 @@ class Child:
             self._link.send(_encode(Changed(settings)))
 
     async def stop(self, limit_s: float) -> None:
-        """SIGTERM; after so long, SIGKILL."""
+        """Stop the process by SIGTERM or, after the limit, by SIGKILL."""
         self._stops, process = True, self._process
         if process is None or process.returncode is not None:
             return
@@ -91,7 +91,7 @@ class Child:
         try:
             await asyncio.wait_for(process.wait(), limit_s)
         except TimeoutError:
-            logger.warning("the %s does not end: it is killed", self.name)
+            logger.warning("the %s does not stop; killing it", self.name)
             process.kill()
             await process.wait()
 
@@ -118,7 +118,7 @@ class Child:
 
 
 class Supervisor:
-    """What runs, where it listens, and how it is told of other settings."""
+    """The supervisor: its children, the addresses of its ports, and the reload of settings."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ async def supervising(settings: Settings) -> AsyncIterator[Supervisor]:
     """Run workers and a decider until the block ends; then running calls may finish.
 
     Raises:
-        SetupError: a port is taken, or a process cannot do its work.
+        SetupError: A port is taken, or a process cannot start.
     """
     settings = msgspec.structs.replace(settings, kafka={})  # secrets that no child needs
     child.prepare(settings)
@@ -185,8 +185,10 @@ async def supervising(settings: Settings) -> AsyncIterator[Supervisor]:
 
 @contextlib.asynccontextmanager
 async def _kept(decider: Child, workers: Sequence[Child]) -> AsyncIterator[None]:
-    """They run beside the block. At its end workers finish their calls, for which decisions must be
-    made until then."""
+    """Keep the processes running in the block.
+
+    At its end workers finish their calls, and the decider runs until then.
+    """
     try:
         async with asyncio.TaskGroup() as tasks:
             for each in (decider, *workers):
@@ -230,7 +232,7 @@ def _setup(
 
 @contextlib.contextmanager
 def _private_directory() -> Iterator[Path]:
-    """Which only this user can enter."""
+    """Yield a temporary directory that only this user can enter."""
     directory = tempfile.mkdtemp(prefix="kairos-")
     try:
         yield Path(directory)
@@ -240,9 +242,9 @@ def _private_directory() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _listening(settings: Settings) -> Iterator[list[socket.socket]]:
-    """A socket for each worker, all on one port: the kernel spreads connections evenly over them.
+    """Yield a socket for each worker, all on one port: the kernel spreads connections evenly.
 
-    With one socket for all, whichever worker wakes first takes all connections that wait.
+    With one socket for all, the worker that wakes first would take all waiting connections.
     """
     with contextlib.ExitStack() as stack:
         # Alone at first: another Kairos of the same user could share the port without an error.

@@ -1,4 +1,4 @@
-"""The calls that have arrived and not ended, and what a successor must know of each."""
+"""Open calls of all workers, and what a restarted decider must know of each."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ from kairos.core.events import (
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One line of the journal: a record, and of which worker's fact it came, if of any."""
+    """Entry of the journal: a record, and the worker and number of the fact it decides on."""
 
     worker: str = ""
     number: int = 0  # of the fact
@@ -42,7 +42,7 @@ class OpenCall(msgspec.Struct):
 
 
 class WorkerCalls:
-    """Follows the journal, live and when it is read back."""
+    """State that follows the journal, both live and when it is read back."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}  # by worker, of its last fact here
@@ -66,7 +66,7 @@ class WorkerCalls:
         return sum(each is not None and each.instance_id == instance_id for each in dispatches)
 
     def follow(self, entry: Entry) -> list[tuple[OpenCall, Command]]:
-        """Returns what was decided, with the calls that it is about."""
+        """Apply an entry, and return its commands with the calls that they are about."""
         if entry.worker:
             self.numbers[entry.worker] = max(entry.number, self.numbers.get(entry.worker, 0))
         if entry.engines is not None:
@@ -74,19 +74,18 @@ class WorkerCalls:
         return [] if entry.record is None else self._follow(entry, entry.record)
 
     def forget(self, worker: str) -> None:
-        """A worker that will not come back, and has no calls left."""
+        """Forget a worker that will not come back, and has no calls left."""
         self.numbers.pop(worker, None)
 
     def carried(self) -> Iterator[Entry]:
-        """A journal that begins with these tells as much of the calls that are open as all of what
-        was there before."""
+        """Yield entries that a new file of the journal starts with: they restore all open calls."""
         yield Entry(engines=self.engines)
         for worker, number in self.numbers.items():
             yield Entry(worker, number)
         yield from self.course()
 
     def course(self) -> list[Entry]:
-        """What happened to the open calls, in order."""
+        """Return the records of the open calls, in order."""
         entries = [entry for each in self._calls.values() for entry in each.entries]
         return sorted(entries, key=_told_at)
 
@@ -117,7 +116,7 @@ class WorkerCalls:
 
 
 def _alone(entry: Entry) -> Entry:
-    """Without the decisions, which are kept with the calls that they are about."""
+    """Return the entry without its commands, which are kept with the calls that they are about."""
     record = entry.record
     assert record is not None
     if not record.commands:

@@ -1,4 +1,4 @@
-"""A process that performs calls: a gateway without the decisions."""
+"""Assembly of a worker process, which performs calls: a gateway without the decisions."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,10 @@ Change = Callable[[Settings], None]
 
 @contextlib.asynccontextmanager
 async def working(setup: Setup) -> AsyncIterator[Change]:
-    """Serve until the block ends; then finish running calls. Gives what takes other settings."""
+    """Serve until the block ends; then finish running calls.
+
+    Yield the function that applies changed settings.
+    """
     settings = setup.settings
     tls = ServiceTls(settings)
     access = access_of(settings)
@@ -120,5 +123,5 @@ def _change(
 
 
 def _share(settings: Settings) -> int:
-    """Of the bodies that all workers together may hold; one body always fits."""
+    """Return this worker's share of the bytes of bodies; one body always fits."""
     return max(settings.max_held_bytes // settings.workers, settings.max_body_bytes)

@@ -325,7 +325,7 @@ class TestFailure:
         async with serving(app) as desk:
             message = msgspec.structs.replace(write_message(an_envelope(), {}), value=b"[1]")
             await desk.bus.publish(app.inbox("first"), message)
-            assert "no JSON object" in (await desk.result("w"))["error"]
+            assert "not a JSON object" in (await desk.result("w"))["error"]
 
     @pytest.mark.parametrize(
         "message",
@@ -569,7 +569,7 @@ class TestEnvelope:
 
     def test_more_than_48_headers_of_others_are_refused(self):
         others = {f"h{n}": "" for n in range(49)}
-        with pytest.raises(InvalidRequest, match="at most 48 headers beside Kairos's own"):
+        with pytest.raises(InvalidRequest, match="at most 48 headers in addition to Kairos's own"):
             read_envelope(write_message(an_envelope(), {}, others))
         others.popitem()
         read_envelope(write_message(an_envelope(), {}, others))

@@ -196,9 +196,9 @@ def test_certificates_reach_the_client(tmp_path):
             {"security.protocol": "sasl_plaintext", "ssl.ca.location": "/ca.pem"},
             "'ssl.ca.location' has no effect: security.protocol is sasl_plaintext",
         ),
-        ({"error_cb": "x"}, "'error_cb' is no option of the Kafka client (librdkafka)"),
+        ({"error_cb": "x"}, "'error_cb' is not an option of the Kafka client (librdkafka)"),
         ({"bootstrap.servers": "h:2"}, "'bootstrap.servers': that is what --bus is for"),
-        ({"client.id": "a", "client.id_env": "B"}, "says 'client.id' twice"),
+        ({"client.id": "a", "client.id_env": "B"}, "sets 'client.id' twice"),
         ({"client.id_env": "UNSET"}, "client.id_env: the variable UNSET is not set"),
     ],
 )

@@ -153,6 +153,6 @@ async def test_more_messages_than_the_client_holds_wait_for_room(transactions, c
 
 
 async def test_nothing_is_sent_for_who_is_no_member(transactions, calls):
-    with pytest.raises(NotSent, match="no member"):
+    with pytest.raises(NotSent, match="not in the group"):
         await transactions.perform([], {}, None)
     assert "begin" not in calls

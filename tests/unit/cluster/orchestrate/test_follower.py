@@ -128,7 +128,7 @@ async def test_what_could_not_be_learnt_is_dropped_and_said(monkeypatch, caplog)
     with caplog.at_level(logging.ERROR):
         await member._learn(kafka, whole=True)
 
-    assert "is not learnt from" in caplog.text
+    assert "are not learnt from" in caplog.text
     assert [what for what, _ in kafka.told] == ["commit"]
 
 

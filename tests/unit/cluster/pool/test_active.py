@@ -536,7 +536,7 @@ def test_calls_of_a_process_that_died_make_room(world, process, gateway, caplog)
     assert not world.running
     world.sleep(3)
     assert [running.name for running in world.running] == ["d"]
-    assert caplog.text.count("has not been heard of") == 1
+    assert caplog.text.count("has sent nothing") == 1
     world.run("d").end()
     world.flow()
     assert client.status == 200
