@@ -12,7 +12,7 @@ import os
 import resource
 import subprocess
 import sys
-from pathlib import Path
+import tempfile
 
 # An attack prints "WON" once it has done what it must not. AGENT: the process to attack.
 C = """
@@ -77,8 +77,8 @@ ATTACKS = {
     "file-elsewhere": "open('/tmp/left-behind', 'w'); print('WON')",
     "directories-without-end": "os.mkdir('d'); print('WON')",
     "device": "os.mknod('d', 0o20666, 0); print('WON')",
-    "rights-of-a-file-elsewhere": "os.chmod('/tmp/kairos-victim', 0o777); print('WON')",
-    "times-of-a-file-elsewhere": "os.utime('/tmp/kairos-victim'); print('WON')",
+    "rights-of-a-file-elsewhere": "os.chmod('{file}', 0o777); print('WON')",
+    "times-of-a-file-elsewhere": "os.utime('{file}'); print('WON')",
     "files-without-end": (
         "n = 0\nwhile n < 2000:\n    open(str(n), 'wb').write(bytes(1 << 14)); n += 1\nprint('WON')"
     ),
@@ -93,7 +93,7 @@ ATTACKS = {
 }
 
 
-def attack(victim):
+def attack(victim, file):
     """Yield the name of each attack, whether it won, and what came of it."""
     sys.path.insert(0, os.environ.get("KAIROS_AGENTS", "."))
     from agents.evaluation import check_layers, evaluate
@@ -101,7 +101,7 @@ def attack(victim):
     asyncio.run(check_layers())
     for name, body in ATTACKS.items():
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        code = C.format(agent=victim.pid) + body
+        code = C.format(agent=victim.pid) + body.replace("{file}", file)
         found = asyncio.run(evaluate(code, "", timeout_s=10))
         won = "WON" in found.output or victim.poll() is not None
         won |= resource.getrlimit(resource.RLIMIT_NOFILE) != before
@@ -125,10 +125,12 @@ def main():
             os.setgid(10001)
             os.setuid(10001)
         forbid_namespaces()
-    Path("/tmp/kairos-victim").touch()
-    with subprocess.Popen(["sleep", "600"]) as victim:
+    with (
+        tempfile.NamedTemporaryFile(prefix="kairos-victim-", dir="/tmp") as file,
+        subprocess.Popen(["sleep", "600"]) as victim,
+    ):
         try:
-            for each in attack(victim):
+            for each in attack(victim, file.name):
                 print(json.dumps(each), flush=True)
         finally:
             victim.kill()
