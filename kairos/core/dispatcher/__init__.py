@@ -1,1 +1,1 @@
-"""Which instance serves it."""
+"""Choice of the instance that serves a request."""

@@ -1,4 +1,4 @@
-"""What instances could take, and what they can take now."""
+"""Capacity of instances: what they could ever take, and what they can take now."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -11,12 +11,12 @@ from kairos.core.dispatcher.placement import Placement
 from kairos.core.errors import ModelNotFound, NeverFits, NoInstance
 from kairos.core.model import Instance, Request
 
-Tried = Mapping[str, Set[str]]  # by id of the request: of the instances that gave it no answer
+Tried = Mapping[str, Set[str]]  # by request id: ids of instances that failed to answer it
 _NOWHERE: Tried = {}
 
 
 class AvailableInstances:
-    """What is free, while a queue is drained, of the instances that serve its model."""
+    """Free capacity of the instances that serve a model, while its queue is drained."""
 
     def __init__(
         self,
@@ -28,25 +28,25 @@ class AvailableInstances:
     ) -> None:
         self.instances, self._busy = ledger.busy.split(instances, at)
         self._ledger, self._placement, self._at, self._tried = ledger, placement, at, tried
-        self._headroom: float | None = None  # not looked at yet
+        self._headroom: float | None = None  # None: not computed yet
         self._chosen: tuple[str, Instance] | None = None
-        self._one_by_one = False  # is how the placement looks at requests
+        self._one_by_one = False  # whether the placement can only judge requests one by one
         self.may_reserve, self.has_reserved = True, False
 
     def fits(self, request: Request) -> bool:
         return self.choose(request) is not None
 
     def refused(self, requests: Sequence[Request]) -> int:
-        """How many of these, from the first on, are known to fit nowhere."""
+        """Return how many of these, counted from the first, are known to fit nowhere."""
         if self._one_by_one:
             return 0
         longest = max((each.prompt_tokens for each in requests), default=0)
         if not self._tried and longest <= min(self._known_headroom(), self._ledger.served.smallest):
-            return self._refused(requests)  # most often
+            return self._refused(requests)  # the common case
         smallest, tried = self._ledger.served.smallest, self._tried
         known = len(requests)
-        worth: list[Request] = []  # looking closer
-        places: list[int] = []  # of these
+        worth: list[Request] = []  # requests that may fit
+        places: list[int] = []  # their indices
         for place, each in enumerate(requests):
             if each.prompt_tokens > smallest or each.id in tried:
                 known = place
@@ -70,7 +70,7 @@ class AvailableInstances:
         return refused
 
     def choose(self, request: Request) -> Instance | None:
-        """Where the request would go now; None: nowhere. Asked again for the same, it remembers."""
+        """Return the instance for the request now, or None. Cached for a repeated query."""
         if self._chosen is not None and self._chosen[0] == request.id:
             return self._chosen[1]
         able = self._able(request) if self._may_fit(request) else []
@@ -84,13 +84,13 @@ class AvailableInstances:
         return chosen
 
     def _able(self, request: Request) -> Sequence[Instance]:
-        """Those that could hold it if nothing else ran there."""
+        """Return the instances that could hold the request if they were empty."""
         if request.prompt_tokens <= self._ledger.served.smallest and request.id not in self._tried:
             return self.instances
         return [i for i in self.instances if could_take(i, request, self._tried)]
 
     def _may_fit(self, request: Request) -> bool:
-        """Whether it is worth the work of looking closer."""
+        """Return whether the request may fit, by a quick check."""
         if request.prompt_tokens <= self._known_headroom():
             return True
         return (
@@ -107,7 +107,7 @@ class AvailableInstances:
         return self._placement.expected_back(self._at)
 
     def reserve(self, request: Request) -> None:
-        """What fits from now on must not delay the request, which does not fit."""
+        """Reserve for a request that does not fit now: later placements must not delay it."""
         able = self._able(request)
         if able and self.may_reserve:
             self.has_reserved = True
@@ -122,10 +122,17 @@ class AvailableInstances:
 
 
 def check_servable(request: Request, ledger: Ledger, known_models: Set[str]) -> None:
-    """`known_models`: all that an instance ever served.
+    """Check that some present instance could ever take the request.
+
+    Args:
+        request: the request.
+        ledger: the instances.
+        known_models: all models that an instance ever served.
 
     Raises:
-        NoInstance, ModelNotFound, NeverFits: no instance that is here could ever take the request.
+        NoInstance: no instance is present that could serve the model.
+        ModelNotFound: the model was never served.
+        NeverFits: the prompt exceeds the KV memory of every instance.
     """
     model = request.model
     serving = ledger.served.serving(model)
@@ -139,16 +146,16 @@ def check_servable(request: Request, ledger: Ledger, known_models: Set[str]) -> 
 
 
 def most_kv_tokens(serving: Iterable[Instance]) -> float:
-    """Return what the largest of these instances holds; `inf`: one of them does not say."""
+    """Return the KV memory of the largest instance, in tokens; `inf` if one does not report it."""
     sizes = [math.inf if each.kv_tokens is None else each.kv_tokens for each in serving]
     return max(sizes, default=math.inf)
 
 
 def within_memory(request: Request, serving: Iterable[Instance]) -> Request:
-    """Return the request as if its prompt were no longer than the largest instance holds.
+    """Return the request with its estimated prompt length capped to the largest instance's memory.
 
-    How long a prompt is estimated to be refuses no call: its engine may find it shorter, and says
-    itself if it is not. It has an instance alone.
+    An estimated length refuses no call: the engine may count fewer tokens, and reports it itself if
+    they are too many. Such a call runs alone on its instance.
     """
     largest = most_kv_tokens(serving)
     if request.prompt_tokens <= largest or request.least_prompt_tokens > largest:
@@ -157,12 +164,12 @@ def within_memory(request: Request, serving: Iterable[Instance]) -> Request:
 
 
 def could_take(instance: Instance, request: Request, tried: Tried = _NOWHERE) -> bool:
-    """Whether the request could go there if nothing else ran there."""
+    """Return whether the request could run on the instance if that were empty."""
     return can_hold(instance, request) and instance.id not in tried.get(request.id, ())
 
 
 def stranded(
     requests: Iterable[Request], serving: Sequence[Instance], tried: Tried = _NOWHERE
 ) -> list[Request]:
-    """Those that none of the instances which serve their model could ever take."""
+    """Return the requests that none of the instances serving their model could ever take."""
     return [each for each in requests if not any(could_take(i, each, tried) for i in serving)]

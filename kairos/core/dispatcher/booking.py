@@ -1,4 +1,4 @@
-"""A request in flight on an instance; what its end says of how quick the instance is."""
+"""Booking of a request in flight on an instance, and what its end teaches about the speed."""
 
 from kairos.core.dispatcher.speed import Speed
 from kairos.core.events import Finished
@@ -6,24 +6,26 @@ from kairos.core.model import Request
 
 
 class Booking:
-    """A request in flight on an instance, and what is known of how far it is."""
+    """A request in flight on an instance, with its progress."""
 
-    generated: int = 0  # tokens of its answer, when last told
-    first_token_at: int | None = None  # None: not told
-    computed: int = 0  # tokens of its prompt, as expected,
-    computing_us: float = 0.0  # and in what time,
-    beside: int = 0  # with so many other calls there
-    charged_us: float = 0.0  # for its service (`service_cost.py`)
+    generated: int = 0  # tokens of its answer, as last reported
+    first_token_at: int | None = None  # None: not reported
+    computed: int = 0  # tokens of its prompt expected to be computed
+    computing_us: float = 0.0  # expected time for these
+    beside: int = 0  # number of other calls on the instance, assumed for this time
+    charged_us: float = 0.0  # cost charged for its service (`service_cost.py`)
 
     def __init__(self, request: Request, instance_id: str, at: int, cached_tokens: int) -> None:
         self.request = request
         self.instance_id = instance_id
         self.at = at  # when it was dispatched
-        self.cached_tokens = cached_tokens  # of its prompt, expected in the instance's prefix cache
+        self.cached_tokens = cached_tokens  # prompt tokens expected in the prefix cache
 
     def lengths(self, finished: Finished | None) -> tuple[int, int, int]:
-        """Tokens of the prompt, those of it that were cached, and tokens of the answer: by the
-        engine's word, or as far as it is known without that."""
+        """Return tokens of the prompt, cached tokens among them, and tokens of the answer.
+
+        As reported by the engine, or else as far as they are known without it.
+        """
         prompt, cached, answer = self.request.prompt_tokens, self.cached_tokens, self.generated
         if finished is not None:
             prompt = prompt if finished.prompt_tokens is None else finished.prompt_tokens
@@ -32,14 +34,17 @@ class Booking:
         return prompt, cached, answer
 
     def used_tokens(self, finished: Finished | None) -> int:
-        """Of prompt and answer."""
+        """Return the tokens of prompt and answer together."""
         prompt, _, answer = self.lengths(finished)
         return prompt + answer
 
 
 def learn_speed(speed: Speed, booking: Booking, finished: Finished, running: int, at: int) -> None:
-    """What a call that ended says of how quick its instance is. One whose first token was not told
-    came in one piece, and says nothing of the two parts."""
+    """Learn the speed of an instance from a call that ended.
+
+    An answer whose first token was not reported came in one piece, and teaches nothing about the
+    two phases.
+    """
     first_at = booking.first_token_at
     if first_at is None:
         return

@@ -1,6 +1,9 @@
-"""Which instances take nothing more at the moment: no sequence is free, or prompts under way take
-the budget of a step (`max_num_batched_tokens`). A call more would only wait inside the engine,
-where nothing can go before it any more. Ours."""
+"""Busy instances, which can take no more calls at the moment. Not in the paper.
+
+An instance is busy if no sequence is free, or if prompts under way use up the budget of a step
+(`max_num_batched_tokens`). One more call would only wait inside the engine, where its order can no
+longer be changed.
+"""
 
 from collections.abc import Sequence, Set
 from heapq import heappop, heappush
@@ -12,18 +15,21 @@ _NONE: Sequence[Instance] = ()
 
 
 class BusyInstances:
-    """Told of each change. To ask costs O(log n) for each instance that changed since, and for each
-    prompt of busy ones that is taken for computed since."""
+    """Set of busy instances, updated on each change.
+
+    A query costs O(log n) for each instance that changed since the last one, and for each prompt on
+    a busy instance that is since assumed to be computed.
+    """
 
     def __init__(self, prompts: PromptsUnderWay) -> None:
         self._prompts = prompts
-        self._full: set[str] = set()  # ids of those without a free sequence
-        self._budgets: dict[str, int] = {}  # of those that have one
-        self._busy: set[str] = set()  # ids, as when it was asked last, but for those in `_unsure`
+        self._full: set[str] = set()  # ids of instances without a free sequence
+        self._budgets: dict[str, int] = {}  # of instances that report one
+        self._busy: set[str] = set()  # busy ids at the last query; outdated for ids in `_unsure`
         self._unsure: set[str] = set()
         self._ends: list[tuple[float, str]] = []  # a heap: when a budget may be free again
-        self._ends_at: dict[str, float] = {}  # the latest of these of each
-        # What was split last: of which instances, which were busy, and both parts.
+        self._ends_at: dict[str, float] = {}  # the latest entry of each instance in it
+        # The last result of `split`: its instances, the busy ids, and both parts.
         self._whole, self._ids = _NONE, frozenset[str]()
         self._parts = _NONE, _NONE
 
@@ -69,14 +75,14 @@ class BusyInstances:
         (self._busy.add if is_busy else self._busy.discard)(instance_id)
 
     def is_spent(self, instance: Instance, at: int) -> bool:
-        """The budget of a step."""
+        """Return whether prompts under way use up the instance's budget of a step."""
         budget = instance.max_num_batched_tokens
         return budget is not None and self._prompts.computing(instance.id, at)[0] >= budget
 
     def split(
         self, instances: Sequence[Instance], at: int
     ) -> tuple[Sequence[Instance], Sequence[Instance]]:
-        """Those that take more, and those that are busy; the very same while both are."""
+        """Return the available and the busy instances; identical lists while nothing changes."""
         ids = self.ids(at)
         if not ids:
             return instances, _NONE

@@ -1,4 +1,7 @@
-"""What `SurvivalPacking` does by numpy, by the kernel: the same, to a rounding. Ours."""
+"""`SurvivalPacking` computed by the compiled kernel instead of numpy. Not in the paper.
+
+Both give the same results, except for rounding.
+"""
 
 from array import array
 from collections.abc import Sequence
@@ -25,7 +28,7 @@ from kairos.core.model import Instance, Request
 
 
 class Choice:
-    """Where a request goes at once; or for which instance it waits, though others have room."""
+    """Instance for a request, or the warm instance it waits for although others have capacity."""
 
     def __init__(self, instance: Instance | None = None, warm: Instance | None = None) -> None:
         self.instance: Final = instance
@@ -36,13 +39,13 @@ NO_CHOICE = Choice()
 
 
 def expected_tokens(ledger: Ledger, request: Request) -> float:
-    """Of its answer."""
+    """Return the expected number of tokens of the answer."""
     known = ledger.lengths.completion_tokens(request)
     return request.completion_tokens if known is None else known.mean
 
 
 class CompiledChoice:
-    """Each answer is one call of the kernel, for all instances at once."""
+    """Placement decisions by the kernel: each is one call for all instances together."""
 
     def __init__(self, ledger: Ledger, kernel: Kernel, margins: Margins, waits: WarmWaits) -> None:
         self._ledger, self._kernel = ledger, kernel
@@ -52,7 +55,7 @@ class CompiledChoice:
         self._reserved_row = NOWHERE
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
-        """The most that is free now on any of them."""
+        """Return the maximum of free tokens on any of the instances now."""
         self._ask(instances, (), at)
         free: float = self._kernel.headroom(self._table.pool_at, self._asked.at)
         return free
@@ -64,7 +67,14 @@ class CompiledChoice:
         busy: Sequence[Instance],
         at: int,
     ) -> Choice:
-        """`busy`: instances that take nothing now."""
+        """Choose an instance for the request.
+
+        Args:
+            request: the request.
+            instances: instances that could take it now.
+            busy: instances that take nothing now.
+            at: current time.
+        """
         if not instances:
             return NO_CHOICE
         self._ask(instances, busy if request.prefix else (), at)
@@ -87,8 +97,12 @@ class CompiledChoice:
         busy: Sequence[Instance],
         at: int,
     ) -> tuple["array[int]", Instance | None]:
-        """Of the requests that go nowhere, from the first on, whether each waits for a warm
-        instance; and where the first after them goes. None: it may go nowhere either."""
+        """Check requests in order until one may be placed.
+
+        Returns:
+            For each request refused before that, whether it waits for a warm instance (1) or not
+                (0); and the instance for the next request, or None if it may not fit either.
+        """
         self._ask(instances, busy, at)
         wanted = self._wanted.places(requests, at)
         self._table.renew_curves()
@@ -126,18 +140,18 @@ class CompiledChoice:
         ASKED.pack_into(self._asked.bytes, 0, at, rows.count, rows.at, *others, self._reserved_row)
 
     def _where(self, request: Request, at: int, *, alone: bool = False) -> tuple[int, int]:
-        """Of the pool and of the request, for the kernel. After `_ask`."""
+        """Return the addresses of the pool and the request, for the kernel. Call `_ask` first."""
         wanted_at = self._wanted.at(request, at, alone=alone)
         self._table.renew_curves()
         return self._table.pool_at, wanted_at
 
     def _write_computing(self, at: int) -> int:
-        """Of the instances of which the kernel must know it; how many these are."""
+        """Write the prompts under way that the kernel asks for; return the number of instances."""
         if found := self._number(FOUND_PLACE):
             self._table.write_computing(self._table.places(found), at)
         return found
 
     def _number(self, place: int) -> int:
-        """That the kernel has written."""
+        """Return a number that the kernel has written."""
         number: int = NUMBER.unpack_from(self._asked.bytes, place)[0]
         return number

@@ -1,4 +1,4 @@
-"""What the kernel needs to know of instances, written where it finds it. Ours."""
+"""Table of instances in the memory layout of the kernel. Not in the paper."""
 
 from array import array
 from collections.abc import Sequence
@@ -35,14 +35,16 @@ class Margins(NamedTuple):
     widest: float
     alike: float
     alike_but_for_load: float
-    free: float  # these three: see `occupancy.py`
+    free: float  # this and the next two: see `occupancy.py`
     renewed_us: int
     few: int
 
 
 class _Columns:
-    """Whose columns the kernel reads for an instance: they live as long as it may. And what stays
-    the same while the instance and its speed do."""
+    """Columns that the kernel reads for an instance, and values fixed for instance and speed.
+
+    Referenced here so that they live as long as the kernel may read them.
+    """
 
     def __init__(
         self,
@@ -57,16 +59,16 @@ class _Columns:
     ) -> None:
         self.flight = flight
         self.kept = kept
-        self.number = number  # another one for each table of calls
+        self.number = number  # unique for each table of calls
         self.instance = instance
         self.speed = speed
-        self.kind = kind  # of its pace
+        self.kind = kind  # index of its pace
         self.kv_tokens = kv_tokens
         self.unfilled_tokens = unfilled_tokens
 
 
 class Rows:
-    """Of some instances, in their order."""
+    """Row numbers of some instances, in their order."""
 
     def __init__(
         self,
@@ -77,12 +79,12 @@ class Rows:
     ) -> None:
         self.instances: Final = instances
         self.numbers: Final = numbers
-        self.at: Final = at  # the address of these
+        self.at: Final = at  # address of the numbers
         self.count: Final = count
 
 
 class CompiledTable:
-    """A row for each instance, written anew when the ledger says that it has changed."""
+    """Table with a row per instance, rewritten when the ledger reports a change."""
 
     def __init__(self, ledger: Ledger, kernel: Kernel, margins: Margins) -> None:
         self._ledger, self._kernel, self._margins = ledger, kernel, margins
@@ -90,11 +92,11 @@ class CompiledTable:
         self._columns: list[_Columns | None] = []  # by row
         self._flights = count(1)
         self._paces: list[StepPace] = []
-        self._changes = 0  # of the ledger, that the rows have
-        self._health = -1, 0.0  # changes that the rows have, until when these stay
-        self._curves = 0, 0  # where they are
-        self.arranged = 0  # another number whenever instances and rows are other pairs
-        # Of the instances asked for last, and of others before that.
+        self._changes = 0  # change of the ledger up to which the rows are current
+        self._health = -1, 0.0  # the same for the health, and until when it is valid
+        self._curves = 0, 0  # addresses of the curves
+        self.arranged = 0  # changes whenever the assignment of instances to rows does
+        # Rows of the instances last asked for, and of those before.
         self._asked = self._asked_before = NO_ROWS
         self._block = Block(0)
         self._lines = Block(0)
@@ -103,7 +105,7 @@ class CompiledTable:
         self.pool_at = self._pool.at
 
     def renew(self, at: int) -> None:
-        """All that has changed; what instances say of themselves grows stale by itself."""
+        """Update what has changed, including health that has grown stale since."""
         ledger = self._ledger
         if self._changes != ledger.changes:
             for instance_id in ledger.changed_since(self._changes):
@@ -118,13 +120,13 @@ class CompiledTable:
             self._write_health(at)
 
     def renew_curves(self) -> None:
-        """They are elsewhere when there are more of them."""
+        """Update the addresses of the curves, which move when their number grows."""
         if self._curves != self._ledger.curves.columns:
             self._curves = self._ledger.curves.columns
             self._write_pool()
 
     def rows(self, instances: Sequence[Instance]) -> Rows:
-        """Of instances that are here; after `renew`."""
+        """Return the rows of present instances. Call `renew` first."""
         if instances is self._asked.instances:
             return self._asked
         self._asked, self._asked_before = self._asked_before, self._asked
@@ -135,20 +137,23 @@ class CompiledTable:
         return self._asked
 
     def row(self, instance_id: str) -> int:
-        """-1: it is not here."""
+        """Return the row of an instance; -1 if it has none."""
         return self._row_of.get(instance_id, -1)
 
     @property
     def count(self) -> int:
-        """Of rows."""
+        """Return the number of rows."""
         return len(self._columns)
 
     def places(self, found: int) -> list[int]:
-        """That the kernel has found."""
+        """Return the first `found` rows that the kernel has written."""
         return self._places[:found].tolist()
 
     def write_computing(self, rows: Sequence[int], at: int) -> None:
-        """What prompts under way take changes by itself, as they are taken for computed."""
+        """Update the prompts under way in these rows.
+
+        They change as time passes, when prompts are assumed to be computed.
+        """
         of_row = {row: instance_id for instance_id, row in self._row_of.items()}
         for row in rows:
             instance = self._ledger.instances.get(of_row[row])
@@ -201,14 +206,14 @@ class CompiledTable:
         number = columns.number if columns is not None and is_same else next(self._flights)
         kv_tokens = _INF if instance.kv_tokens is None else instance.kv_tokens
         if columns is None or columns.kv_tokens != kv_tokens:
-            self._health = -1, 0.0  # of which what is not seen is a share
+            self._health = -1, 0.0  # its unseen memory is a share of this size
         unfilled_tokens, kind = ledger.unfilled_tokens(instance.id), self._kind(speed.pace)
         found = _Columns(flight, kept, number, instance, speed, kind, kv_tokens, unfilled_tokens)
         self._columns[row] = found
         return found
 
     def _write_lines(self) -> None:
-        """What one instance teaches is known of all of its kind."""
+        """Update the paces of all kinds: each instance teaches about its whole kind."""
         for kind, pace in enumerate(self._paces):
             lines = *pace.token.numbers(), *pace.prompt.numbers()
             LINES.pack_into(self._lines.bytes, kind * LINES.size, *lines)
@@ -218,7 +223,7 @@ class CompiledTable:
         self._health = health.changes, health.stays_until(at)
         for instance_id, row in self._row_of.items():
             instance = self._ledger.instances.get(instance_id)
-            # Of one that left nothing is known, nor will be when it comes back.
+            # Of an instance that left, nothing is known, not even after its return.
             unseen = health.unseen_tokens(instance, at) if instance is not None else 0.0
             place = row * self._kernel.instance_bytes + HEALTH_PLACE
             suspended = health.is_suspended(instance_id, at)
@@ -244,7 +249,7 @@ class CompiledTable:
         for kind, known in enumerate(self._paces):
             if known is pace:
                 return kind
-        if len(self._paces) > len(self._row_of):  # some were of instances that left
+        if len(self._paces) > len(self._row_of):  # some belong to instances that left
             self._forget_paces()
         self._paces.append(pace)
         self._lines = Block(len(self._paces) * LINES.size)
@@ -252,7 +257,7 @@ class CompiledTable:
         return len(self._paces) - 1
 
     def _forget_paces(self) -> None:
-        """Of instances that are not here any more."""
+        """Drop the paces of instances that have left."""
         before, here = self._paces, self._ledger.instances
         self._paces = []
         for instance_id, row in self._row_of.items():

@@ -1,14 +1,16 @@
-"""How much KV memory calls will need, and for how long.
+"""Expected demand of calls for KV memory over time.
 
-The future is cut into `SLOTS` slots (kairos paper, 6); of a slot counts what is held at its
-beginning, and the first begins now. The first are of `SLOT_US`. Later ones widen with the distance,
-by a third at most, and the last begins in an hour: so all of a call is looked at. (The paper names
-no width, and scans all that a request spans; widening is not in it.) Two ways to expect it:
+The future is divided into `SLOTS` slots (kairos paper, 6); a slot counts what is used at its
+beginning, and the first begins now. The first slots last `SLOT_US`. Later ones grow with the
+distance, by at most a third, and the last begins in an hour, so that calls are covered to their
+end. (The paper gives no width, and scans all slots that a request spans; the growing width is not
+in it.) There are two estimates:
 
-- `expected`: the paper's. A call holds its prompt, grows by a token each `token_us`, and is gone
-  once it has taken the time that calls of its agent take most often (the mode).
-- `surviving`: ours. How long an answer will be is a distribution, given how long it is already; so
-  a slot has a mean and a variance. A call that outlives all that is known ends at any time alike.
+- `expected`: as in the paper. A call uses its prompt, grows by a token each `token_us`, and ends
+  after the most frequent latency of its agent's calls (the mode).
+- `surviving`: not in the paper. The length of an answer is a distribution, given its length so far;
+  so a slot has a mean and a variance. A call that is longer than all known ones is equally likely
+  to end at any time.
 """
 
 import math
@@ -24,7 +26,7 @@ from kairos.core.learnt import Distribution, exponential
 from kairos.core.model import SECOND, Instance, Request
 
 SLOT_US = SECOND // 2
-# When slots begin, in `SLOT_US`. forecast.c has the same.
+# Beginning of each slot, in units of `SLOT_US`; the same as in forecast.c.
 SLOT_AT = (
     *(
         0,
@@ -55,13 +57,13 @@ SLOT_AT = (
     *(425, 531, 663, 828, 1_035, 1_293, 1_616, 2_020, 2_525, 3_156, 3_945, 4_931, 6_163, 7_703),
 )
 SLOTS = len(SLOT_AT)
-_GRID = 256  # points at which a survival curve is known
+_GRID = 256  # points of a survival curve
 _LAST = _GRID - 1.0
-# Behind them in a curve's row: how much its logarithm falls at each further point, and what bounds
-# the kernel's view of it.
+# After the points, a curve's row has the decay of its logarithm per further point, and two values
+# that the kernel uses as bounds.
 _DECAY, _ROW = _GRID, _GRID + 3
-_GONE = 1e-4  # less likely to be there counts as gone
-_MAX_ROWS = 8192  # curves that are kept while no call in flight needs them
+_GONE = 1e-4  # a smaller probability of survival counts as 0
+_MAX_ROWS = 8192  # number of curves beyond which unused ones are dropped
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -69,39 +71,39 @@ Ints = npt.NDArray[np.intp]
 SLOT_AT_US: Floats = SLOT_US * np.array(SLOT_AT, dtype=np.float64)  # from now on
 _AT_US: Floats = SLOT_AT_US[:, None]
 
-# Tokens held at the beginning of each slot, 3 x (calls or instances x) SLOTS: mean, variance, and
-# what it would be if nobody had ended by then.
+# Tokens used at the beginning of each slot, 3 x (calls or instances x) SLOTS: mean, variance, and
+# the maximum, if no call had ended by then.
 Future = npt.NDArray[np.float64]
 
 
 class Lengths(Protocol):
-    """What was learnt of how long calls are."""
+    """Learnt lengths and latencies of calls."""
 
     def kind(self, request: Request) -> Hashable:
-        """Of calls of one kind the same is known."""
+        """Return the key of calls that share the same estimates."""
 
     def completion_tokens(self, request: Request) -> Distribution | None:
-        """Of the answers to calls like this one; None while nothing is known."""
+        """Return the distribution of answers to calls like this; None while unknown."""
 
     def latency_us(self, request: Request) -> Distribution | None:
-        """Of the execution of calls like this one; None while nothing is known."""
+        """Return the distribution of execution latency of calls like this; None while unknown."""
 
     def call_us(self, request: Request) -> int:
-        """Expected execution latency of the call, at least 1."""
+        """Return the expected execution latency of the call, at least 1."""
 
 
 def limit_of(request: Request) -> float:
-    """Tokens that its answer has at most; `inf`: nobody said."""
+    """Return the maximum tokens of its answer; `inf` if the request sets none."""
     return math.inf if request.completion_limit is None else request.completion_limit
 
 
 def can_hold(instance: Instance, request: Request) -> bool:
-    """Whether the request would fit there if nothing else ran."""
+    """Return whether the request would fit on the instance if that were empty."""
     return instance.kv_tokens is None or request.prompt_tokens <= instance.kv_tokens
 
 
 def mode(distribution: Distribution) -> float:
-    """Where a sample is densest: the middle of the shortest stretch that holds an eighth of it."""
+    """Return the densest point: the middle of the shortest interval with 1/8 of the sample."""
     quantiles = distribution.quantiles
     held = max(1, len(quantiles) // 8)
     widths = [quantiles[i + held] - quantiles[i] for i in range(len(quantiles) - held)]
@@ -116,11 +118,17 @@ def expected(
     token_us: float,
     slot_at_us: Floats = SLOT_AT_US,
 ) -> Floats:
-    """What calls hold together, slot by slot: equations 1 and 3 of the paper.
+    """Return what calls use together in each slot: equations 1 and 3 of the paper.
 
-    Prompts in tokens, how long ago each call was dispatched, and how long it is taken to last;
-    `slot_at_us`: when slots begin, from now on. In a slot as wide as several of the first a call
-    counts with the most that it has at any of their beginnings, so that no peak is overlooked.
+    In a slot as wide as several of the first ones, a call counts with its maximum at any of their
+    beginnings, so that no peak is missed.
+
+    Args:
+        prompts: tokens of each prompt.
+        ages_us: time since each call was dispatched.
+        last_us: expected latency of each call.
+        token_us: time per token.
+        slot_at_us: beginning of each slot, from now.
     """
     since_us = ages_us[:, None] + slot_at_us
     width_us = slot_at_us[1] - slot_at_us[0]
@@ -141,16 +149,19 @@ class _Row:
 
 
 class Curves:
-    """Survival curves, a row for each kind of calls: the share of answers that are longer than so
-    many tokens. A kind is what `Lengths` takes for one; those of which nothing was learnt are one
-    by what their calls expect, however many there are.
+    """Survival curves: the share of answers longer than a number of tokens, one row per kind.
 
-    Between the quantiles of a distribution the share falls linearly in the tokens; beyond the last,
-    exponentially, by the mean excess of the top eighth. Ours.
+    `Lengths` defines the kinds; calls nothing was learnt about share a row with calls of the same
+    expected length. Between the quantiles of a distribution the share falls linearly in the tokens;
+    beyond the last, exponentially, by the mean excess of the top eighth. Not in the paper.
     """
 
     def __init__(self, kernel: Kernel | None = KERNEL) -> None:
-        """`kernel`: None, numpy does its work."""
+        """Create an empty table.
+
+        Args:
+            kernel: compiled code to use; None: use numpy.
+        """
         self._kernel = kernel
         self._drawn = array("d")
         self._rows: dict[Hashable, _Row] = {}
@@ -159,15 +170,17 @@ class Curves:
         self._widths = np.ones(16)
         self._find_columns()
         self.changes = 0
-        self.forgotten = 0  # kinds of which the row is another's now
+        self.forgotten = 0  # number of kinds whose row was reused for another kind
 
     def row(self, kind: Hashable, request: Request, known: Distribution | None) -> int:
-        """The row for a request like this one; from now on it is by what is known now of its kind,
-        for others of its kind in flight, too."""
+        """Return the row for a request, redrawn if its kind's distribution has changed.
+
+        That affects other calls of the kind in flight, too.
+        """
         return self._row(kind, request, known).number
 
     def take(self, kind: Hashable, request: Request, known: Distribution | None) -> int:
-        """The same for a request that begins: the row is its until it is given back."""
+        """Return the same for a request that begins, and lock the row until it is given back."""
         row = self._row(kind, request, known)
         row.users += 1
         self._of_call[request.id] = row
@@ -202,7 +215,7 @@ class Curves:
         return number
 
     def _find_columns(self) -> None:
-        # For the kernel: where the shares are, row after row, and the widths.
+        # For the kernel: addresses of the shares, row by row, and of the widths.
         self.columns = address(self._shares), address(self._widths)
 
     def _draw(self, row: _Row) -> None:
@@ -210,7 +223,8 @@ class Curves:
         if self._kernel is None:
             self._draw_by_numpy(row)
             return
-        # Held here: compiled code lets go of a local after its last use, and the kernel reads it.
+        # An attribute keeps it alive while the kernel reads it: compiled code frees a local
+        # variable after its last use.
         self._drawn = array("d", row.distribution.quantiles)
         place, size = self._drawn.buffer_info()
         curve = self.columns[0] + row.number * _ROW * self._shares.itemsize
@@ -240,12 +254,15 @@ class Curves:
         token_us: Floats,
         delays_us: Floats,
     ) -> Future:
-        """What each call will hold at the beginning of each slot, the first of which is now;
-        3 x calls x SLOTS.
+        """Return what each call will use at the beginning of each slot: 3 x calls x SLOTS.
 
-        Of each call its row, the tokens that it holds now, how many of them are of its answer, how
-        many that has at most (`inf`: no limit), how long one takes it, and how long it is until it
-        grows at all: as long it is there.
+        Args:
+            rows: row of each call.
+            held: tokens it uses now.
+            generated: answer tokens among these.
+            limits: maximum answer tokens; `inf`: no limit.
+            token_us: time per token.
+            delays_us: time until its answer starts to grow; it does not end before.
         """
         grown = np.maximum(0.0, _AT_US - delays_us) / token_us
         alive = self._alive(rows, generated, limits, grown)
@@ -264,11 +281,10 @@ class Curves:
         token_us: float,
         delays_us: Floats,
     ) -> Future:
-        """The same of all calls in sum, where a token takes all of them as long: 3 x
-        SLOTS."""
+        """Return the sum over all calls, if a token takes the same time for each: 3 x SLOTS."""
         grown = (np.maximum(0.0, _AT_US - delays_us) if delays_us.any() else _AT_US) / token_us
         alive = self._alive(rows, generated, limits, grown)
-        # Of `held + grown` and its square, term by term: products with columns are what is quick.
+        # Moments of `held + grown`, term by term: products with columns are fast.
         one = np.ones(len(rows))
         mean = alive @ held + (alive * grown) @ one
         alive -= alive * alive
@@ -284,7 +300,7 @@ class Curves:
     def _alive(
         self, rows: Ints | int, generated: Floats | float, limits: Floats | float, grown: Floats
     ) -> Floats:
-        """The probability that each call goes on after so many tokens more: SLOTS x calls."""
+        """Return the probability that calls last for `grown` more tokens: SLOTS x calls."""
         begins, per_width = rows * _ROW, 1 / self._widths[rows]
         shares = self._shares.ravel()
         at = generated * per_width
@@ -299,6 +315,6 @@ class Curves:
             alive *= np.exp(-np.maximum(points, 0.0) * shares[begins + _DECAY])
         alive[alive < _GONE] = 0.0
         if (generated + grown[-1] >= limits).any():
-            # Who is there, and has not ended, holds its memory until its engine says otherwise.
+            # A call in flight uses its memory until its engine reports the end.
             alive *= (generated + grown < limits) | (grown == 0)
         return alive

@@ -1,9 +1,9 @@
-"""When a call could be done at the earliest, as far as is known: for calls that have a deadline.
+"""Earliest possible end of a call, for calls with a deadline. Not in the paper.
 
-To refuse a call that would have made it is worse than to refuse one too late. So whatever is not
-known costs nothing: an answer's length, what an agent's calls take until some have ended, a pace
-that has not been measured. And what is known is taken to be twice as good: the estimate must be
-wrong by a factor of two before a call is refused that would have made it. Ours.
+Refusing a call that would have met its deadline is worse than refusing one too late. So unknown
+parts count as 0: the length of an answer, the latency of an agent's calls until some have ended,
+and a speed that was not measured yet. What is known is divided by two: the estimate must be wrong
+by a factor of two before a call is refused that would have met its deadline.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,20 @@ from kairos.core.learnt import AgentProfile
 from kairos.core.model import Instance, Request
 
 OPTIMISM = 2
-_OBSERVED = 16.0  # prompts, from which on the pace is known
+_OBSERVED = 16.0  # prompts needed for a known speed
 
 
 def least_us(
     request: Request, serving: Sequence[Instance], ledger: Ledger, profile: AgentProfile | None
 ) -> float:
-    """Execution of the call at the earliest, on the quickest of these. `profile`: of its agent, not
-    of others like it."""
+    """Return the shortest possible execution of the call, on the fastest of these instances.
+
+    Args:
+        request: the call.
+        serving: instances that serve its model.
+        ledger: speeds and prefix caches of the instances.
+        profile: profile of exactly its agent, not of a wider pool.
+    """
     prompt_us = min((_prompt_us(request, each, ledger) for each in serving), default=0.0)
     return max(prompt_us, _quickest_us(request, profile)) / OPTIMISM
 
@@ -34,8 +40,10 @@ def _prompt_us(request: Request, instance: Instance, ledger: Ledger) -> float:
 
 
 def _quickest_us(request: Request, profile: AgentProfile | None) -> float:
-    """Of the agent's calls of late; of one that may say less than any of them did, nothing is
-    known."""
+    """Return the shortest recent latency of the agent's calls.
+
+    0 if the request's limit allows an answer shorter than any of these.
+    """
     if profile is None:
         return 0.0
     limit, answers = request.completion_limit, profile.completion_tokens

@@ -1,4 +1,4 @@
-"""The calls in flight on one instance, as a table, for arithmetic over all of them at once."""
+"""Table of the calls in flight on one instance, for arithmetic over all of them."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _WIDTH = CALL.size // 8  # numbers of 64 bits
 
 
 class InFlightTable:
-    """A row for each call, in no order. Instants in µs, sizes in tokens."""
+    """Table with a row per call, unordered. Times in µs, sizes in tokens."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -18,8 +18,8 @@ class InFlightTable:
         self._values = np.zeros((8, _WIDTH))  # a row is a `CALL`
         self._find_cells()
         self.changes = 0
-        self.prompt_tokens = 0.0  # of all
-        self.ended_tokens = 0  # of answers that have ended
+        self.prompt_tokens = 0.0  # sum over all calls
+        self.ended_tokens = 0  # tokens of all answers that have ended so far
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -36,9 +36,19 @@ class InFlightTable:
         grows_from: int,
         limit: float,
     ) -> None:
-        """`lasts_us`: what it takes most often; `first_at`: when its first token is expected;
-        `grows_from`: when it is taken to have had it, should none be told (not all answers are
-        streamed); `limit` of its answer."""
+        """Add a call.
+
+        Args:
+            request_id: id of the call.
+            curve: row of its survival curve.
+            prompt: tokens of its prompt.
+            begun_at: time of its dispatch.
+            lasts_us: most frequent latency of calls like it.
+            first_at: expected time of its first token.
+            grows_from: time from which the answer is assumed to grow if no token is reported (not
+                all answers are streamed).
+            limit: maximum tokens of its answer.
+        """
         row = len(self._ids)
         if row == len(self._values):
             self._values = np.concatenate([self._values, np.zeros_like(self._values)])
@@ -53,25 +63,25 @@ class InFlightTable:
         self.prompt_tokens += prompt
 
     def _find_cells(self) -> None:
-        # The same numbers, row after row, for one at a time: numpy takes ten times as long.
+        # The same numbers for access one at a time: numpy takes ten times as long.
         self._bytes = self._values.ravel().data.cast("B")
         self._cells = self._bytes.cast("d")
         self.at = address(self._values)  # for the kernel
 
     def told(self, request_id: str, generated: int, at: int) -> None:
-        """Its answer was so long at that instant."""
+        """Record the reported length of an answer."""
         first, cells = self._row_of[request_id] * _WIDTH, self._cells
         cells[first + 3] = generated
         cells[first + 4] = cells[first + 6] = at
         self.changes += 1
 
     def told_at(self, request_id: str) -> float:
-        """When its length was told last."""
+        """Return when the length of the answer was last reported."""
         told_at: float = self._cells[self._row_of[request_id] * _WIDTH + 4]
         return told_at
 
     def remove(self, request_id: str, answer: int) -> None:
-        """`answer`: its length in the end."""
+        """Remove a call. `answer`: final tokens of its answer."""
         row, last = self._row_of.pop(request_id), len(self._ids) - 1
         self.changes += 1
         cells = self._cells
@@ -85,7 +95,7 @@ class InFlightTable:
             cells[first : first + _WIDTH] = cells[of_last : of_last + _WIDTH]
 
     def all_changed(self) -> None:
-        """What is known of each of them is not what it was."""
+        """Mark all calls as changed."""
         self.changes += len(self)
 
     @property
@@ -107,11 +117,11 @@ class InFlightTable:
 
     @property
     def longest_prompt(self) -> float:
-        """In tokens; at least one call is in flight."""
+        """Return the tokens of the longest prompt. The table must not be empty."""
         return float(np.maximum.reduce(self.prompts))
 
     def delays_us(self, at: int) -> Floats:
-        """How long it is likely to be until each answer grows."""
+        """Return the expected time until each answer grows."""
         delays: Floats = np.maximum(0.0, self._values[: len(self._ids), 6] - at)
         return delays
 
@@ -119,7 +129,7 @@ class InFlightTable:
         return np.maximum(0.0, at - self._values[: len(self._ids), 1])
 
     def generated(self, at: int, token_us: float) -> Floats:
-        """Tokens of each answer by now: those told, and what has been added at that speed since."""
+        """Return the tokens of each answer by now: reported ones plus the growth assumed since."""
         values = self._values[: len(self._ids)]
         told, since, limit = values[:, 3], values[:, 4], values[:, 5]
         grown: Floats = at - since
@@ -127,8 +137,8 @@ class InFlightTable:
         grown /= token_us
         grown += told
         np.minimum(grown, limit, out=grown)
-        return np.maximum(grown, told, out=grown)  # what was told counts, whatever the limit
+        return np.maximum(grown, told, out=grown)  # reported tokens count even above the limit
 
     def generated_tokens(self, at: int, token_us: float) -> float:
-        """Of all answers."""
+        """Return the tokens of all answers together."""
         return float(np.add.reduce(self.generated(at, token_us)))

@@ -1,7 +1,7 @@
-"""What instances say of themselves, and what follows for those that want to send them more.
+"""Health of instances, from the status they report, and its consequences for dispatching.
 
-Several signals, since each can mislead: counts of preemptions lag, and an engine that is paused
-says that nothing waits.
+Several signals are combined, since each can mislead: preemption counts lag, and a paused engine
+reports that nothing waits.
 """
 
 import math
@@ -11,13 +11,13 @@ from kairos.core.model import SECOND, Instance
 
 STALE_US = 3 * SECOND
 PRESSED, EASED = 0.97, 0.95  # shares of the KV memory in use
-_STALE_MARGIN = 0.05  # of the memory, kept free while nothing is known of the instance
-_WEIGHT = 0.5  # of the newest difference
+_STALE_MARGIN = 0.05  # share of the memory left free while the status is stale
+_WEIGHT = 0.5  # weight of the newest difference
 
 
 class _Told:
     suspended: bool = False
-    unseen_tokens: float = 0.0  # in use there beyond what is booked; negative: fewer
+    unseen_tokens: float = 0.0  # tokens in use beyond the booked ones; negative: fewer
 
     def __init__(self, status: InstanceStatus, at: int) -> None:
         self.status = status
@@ -25,7 +25,7 @@ class _Told:
 
 
 class InstanceHealth:
-    """The last status of each instance."""
+    """Latest status of each instance."""
 
     def __init__(self) -> None:
         self._told: dict[str, _Told] = {}
@@ -39,9 +39,17 @@ class InstanceHealth:
         ours: int,
         at: int,
     ) -> None:
-        """`held`: tokens that our bookings there, `ours` of them, come to at this instant, without
-        and with those of which nothing was heard yet: their prompts may still wait for a step, and
-        will have memory then."""
+        """Record a status report.
+
+        Args:
+            status: the report.
+            instance: the instance.
+            held: tokens used by our bookings there at this instant: without and with the calls that
+                no token was reported of yet. Prompts of these may still wait for a step, and use
+                memory after it.
+            ours: number of our bookings there.
+            at: current time.
+        """
         before = self._told.get(instance.id)
         told = _Told(status, at)
         if before is not None:
@@ -57,7 +65,7 @@ class InstanceHealth:
         self.changes += 1
 
     def nothing_runs(self, instance_id: str) -> None:
-        """Nothing of ours, so nothing of ours is too much."""
+        """End the suspension of an instance on which no call of ours runs."""
         told = self._told.get(instance_id)
         if told is not None and told.suspended:
             told.suspended = False
@@ -68,19 +76,23 @@ class InstanceHealth:
         self.changes += 1
 
     def stays_until(self, at: int) -> float:
-        """Until when all is as it is now, if nothing more is told."""
+        """Return until when the health stays as it is without further reports."""
         ends = [each.at + STALE_US for each in self._told.values() if not _is_stale(each, at)]
         return min(ends, default=math.inf)
 
     def is_suspended(self, instance_id: str, at: int) -> bool:
-        """It has more than it can hold: nothing new goes there until that has eased, or is not
-        known any more."""
+        """Return whether the instance is overloaded, so that nothing new is dispatched to it.
+
+        A suspension ends when the load has eased or the status is stale.
+        """
         told = self._told.get(instance_id)
         return told is not None and told.suspended and not _is_stale(told, at)
 
     def unseen_tokens(self, instance: Instance, at: int) -> float:
-        """KV memory in use there beside what is booked, and, where its status is stale, a margin
-        for what is not known. In tokens; may be negative."""
+        """Return the tokens of KV memory in use beyond the booked ones; may be negative.
+
+        If the status is stale, a safety margin is added.
+        """
         told = self._told.get(instance.id)
         if told is None:
             return 0.0
@@ -93,12 +105,12 @@ def _is_stale(told: _Told, at: int) -> bool:
 
 
 def _is_suspended(told: _Told, instance: Instance, *, preempted: bool) -> bool:
-    """With hysteresis: it takes more to be suspended than to stay so.
+    """Return whether to suspend the instance, with hysteresis.
 
-    What waits where a sequence is free and almost all memory is in use, waits for memory; where
-    less is, it may just have come, and wait for the step to end. Each preemption frees much, so the
-    share in use alone says little at a given moment; but while nobody waits, who was preempted is
-    back already.
+    A call that waits although a sequence is free and almost all memory is in use, waits for memory;
+    with less memory in use, it may just have arrived and wait for the next step. Each preemption
+    frees much memory, so the share in use alone says little at a given moment; but if nothing
+    waits, the preempted call is back already.
     """
     status = told.status
     used = status.kv_used if status.kv_used is not None else 0.0

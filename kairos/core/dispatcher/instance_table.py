@@ -1,5 +1,7 @@
-"""What decisions need to know of instances, as columns, for arithmetic over all of them at once.
-Ours."""
+"""Table of instances for decisions, as columns for arithmetic over all of them.
+
+Not in the paper.
+"""
 
 from collections.abc import Sequence
 
@@ -12,45 +14,45 @@ from kairos.core.dispatcher.speed import StepPace
 from kairos.core.model import Instance
 
 _NONE: tuple[Sequence[Instance], Ints] = (), np.zeros(0, dtype=np.intp)
-_BUDGET = 2048  # prompt tokens of a step, where it is not told
+_BUDGET = 2048  # prompt tokens of a step, if the engine does not report them
 
 
 class InstanceTable:
-    """A row for each instance, written anew when the ledger says that it has changed."""
+    """Table with a row per instance, rewritten when the ledger reports a change."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._row_of: dict[str, int] = {}
         self._ids: list[str] = []  # by row
-        # Rows: of the instances asked for last, of others before that, and of one alone, by its id.
+        # Cached rows of the instances last asked for, of those before, and of single instances.
         self._asked: tuple[Sequence[Instance], Ints] = _NONE
         self._asked_before: tuple[Sequence[Instance], Ints] = _NONE
         self._alone: dict[str, Ints] = {}
-        self._changes = 0  # of the ledger, that the rows have
-        self._health = -1, 0.0  # changes that the rows have, until when these stay
+        self._changes = 0  # change of the ledger up to which the rows are current
+        self._health = -1, 0.0  # the same for the health, and until when it is valid
         self._paces: list[StepPace] = []
         self.versions = np.zeros(0, dtype=np.int64)
-        self._kinds = np.zeros(0, dtype=np.intp)  # places in `_paces`
-        # Calls in flight, KV memory (`inf`: not known), times as slow as its kind; KV memory that
-        # is not seen, whether it is suspended; tokens that a call leaves free of its last block;
-        # share of a step's budget that prompts under way take, and until when that is so.
+        self._kinds = np.zeros(0, dtype=np.intp)  # indices in `_paces`
+        # Calls in flight, KV memory (`inf`: unknown), slowness relative to its kind, unseen KV
+        # memory, whether it is suspended, mean tokens that a call leaves free in its last block,
+        # share of a step's budget used by prompts under way, and until when that is valid.
         self._values = np.zeros((8, 0))
         self._any_suspended = False
-        # Time per token of an answer with one call more, how much longer that is, time to the first
-        # token of no prompt at all.
+        # Time per answer token with one more call, the increase by that call, and time to the first
+        # token of an empty prompt.
         self._speeds = np.zeros((3, 0))
-        # By kind, of both lines `at_zero`, `slope` and `least`.
+        # By kind: `at_zero`, `slope` and `least` of both lines.
         self._token_lines, self._prompt_lines = np.zeros((1, 3)), np.zeros((1, 3))
 
     def rows(self, instances: Sequence[Instance]) -> Ints:
-        """Of instances that are here; up to date."""
+        """Return the rows of present instances, brought up to date."""
         if self._changes != self._ledger.changes:
             for instance_id in self._ledger.changed_since(self._changes):
                 if instance_id in self._ledger.instances:
                     self._write(self._ledger.instances[instance_id])
             self._changes = self._ledger.changes
             self._write_speeds()
-        if len(instances) == 1:  # beside others, that are asked for again
+        if len(instances) == 1:  # does not replace the cached rows of larger sets
             return self._row_alone(instances[0].id)
         if instances is not self._asked[0] and instances != self._asked[0]:
             self._asked, self._asked_before = self._asked_before, self._asked
@@ -67,30 +69,32 @@ class InstanceTable:
         return found
 
     def row(self, instance_id: str) -> int | None:
-        """Of an instance, once `rows` was asked for it."""
+        """Return the row of an instance that was passed to `rows` before, else None."""
         return self._row_of.get(instance_id)
 
     def running(self, rows: Ints) -> Floats:
-        """Calls in flight."""
+        """Return the number of calls in flight."""
         running: Floats = self._values[0].take(rows)
         return running
 
     def capacities(self, rows: Ints, at: int) -> Floats:
-        """Tokens for calls. One on which nothing runs takes a call that may not fit in the end: it
-        will fit nowhere better."""
+        """Return the tokens available for calls.
+
+        Unlimited if nothing runs there: a call that may not fit in the end will fit nowhere better.
+        """
         self.renew_health(at)
         running, kv_tokens, _, unseen = self._values[:4].take(rows, axis=1)
         capacities: Floats = np.where(running > 0, kv_tokens - unseen, np.inf)
         return capacities
 
     def unfilled(self, rows: Ints) -> Floats:
-        """Tokens that a call leaves free of its last block, on average."""
+        """Return the mean tokens that a call leaves free in its last block."""
         unfilled: Floats = self._values[5].take(rows)
         return unfilled
 
     def computing(self, rows: Ints, at: int) -> Floats:
-        """Tokens of prompts under way, as a share of what a step takes."""
-        # That changes by itself, as they are taken for computed.
+        """Return the tokens of prompts under way, as a share of a step's budget."""
+        # The values expire when prompts are assumed to be computed.
         for row in rows[self._values[7].take(rows) <= at].tolist():
             self._write_computing(row, at)
         computing: Floats = self._values[6].take(rows)
@@ -106,22 +110,22 @@ class InstanceTable:
         return suspended
 
     def token_us(self, rows: Ints) -> Floats:
-        """How long a token of each answer takes with one call more."""
+        """Return the time per token of an answer with one more call."""
         token_us: Floats = self._speeds[0].take(rows)
         return token_us
 
     def token_slope_us(self, rows: Ints) -> Floats:
-        """How much longer a token takes with one call more."""
+        """Return by how much one more call lengthens the time per token."""
         slope_us: Floats = self._speeds[1].take(rows)
         return slope_us
 
     def begins_us(self, rows: Ints) -> Floats:
-        """Time to the first token, were all of the prompt cached."""
+        """Return the time to the first token of a fully cached prompt."""
         begins_us: Floats = self._speeds[2].take(rows)
         return begins_us
 
     def compute_us(self, rows: Ints, tokens: Floats) -> Floats:
-        """What so many tokens of a prompt add to the time to the first token."""
+        """Return what this many prompt tokens add to the time to the first token."""
         prompt = self._of_each(self._prompt_lines)
         if prompt.ndim > 1:
             prompt = prompt.take(rows, axis=1)
@@ -130,17 +134,17 @@ class InstanceTable:
         return compute_us
 
     def memory(self, rows: Ints) -> Floats:
-        """Return the KV memory of each; `inf`: not known."""
+        """Return the KV memory of each; `inf`: unknown."""
         found: Floats = self._values[1].take(rows)
         return found
 
     def sizes(self, rows: Ints) -> Floats:
-        """KV memory; 1 where it is not known."""
+        """Return the KV memory of each; 1 if unknown."""
         sizes = self.memory(rows)
         return np.where(sizes < np.inf, sizes, 1.0)
 
     def _write_speeds(self) -> None:
-        """All anew: what one instance teaches is known of all of its kind."""
+        """Update the speeds of all rows: each instance teaches about its whole kind."""
         if len(self._paces) != len(self._token_lines):
             self._token_lines = np.zeros((len(self._paces), 3))
             self._prompt_lines = np.zeros((len(self._paces), 3))
@@ -155,7 +159,7 @@ class InstanceTable:
         self._speeds[2] = times * _at(self._of_each(self._prompt_lines), 0.0)
 
     def _of_each(self, lines: Floats) -> Floats:
-        """By row, from lines by kind, what `_at` needs; of the only kind alone, if there is one."""
+        """Return the lines by row, from lines by kind; a single line if there is only one kind."""
         return lines[0] if len(lines) == 1 else lines[self._kinds].T
 
     def _write(self, instance: Instance) -> None:
@@ -165,12 +169,12 @@ class InstanceTable:
         speed = self._ledger.served.speeds[instance.id]
         kv_tokens = np.inf if instance.kv_tokens is None else instance.kv_tokens
         if kv_tokens != self._values[1, row]:
-            self._health = -1, 0.0  # of which what is not seen is a share
+            self._health = -1, 0.0  # its unseen memory is a share of this size
         values = self._values
         values[0, row], values[1, row] = self._ledger.running(instance.id), kv_tokens
         values[2, row] = speed.times
         values[5, row] = self._ledger.unfilled_tokens(instance.id)
-        values[7, row] = 0.0  # to be written when it is asked for
+        values[7, row] = 0.0  # expired: computed on demand
         self._kinds[row] = self._kind(speed.pace)
         self.versions[row] = self._ledger.version(instance.id)
 
@@ -182,14 +186,14 @@ class InstanceTable:
         self._values[6:, row] = share, until
 
     def renew_health(self, at: int) -> None:
-        """What instances say of themselves grows stale by itself."""
+        """Update the health of all instances, including status that has grown stale since."""
         health, (changes, until) = self._ledger.health, self._health
         if changes == health.changes and at <= until:
             return
         self._health = health.changes, health.stays_until(at)
         for instance_id, row in self._row_of.items():
             instance = self._ledger.instances.get(instance_id)
-            # Of one that left nothing is known, nor will be when it comes back.
+            # Of an instance that left, nothing is known, not even after its return.
             unseen = health.unseen_tokens(instance, at) if instance is not None else 0.0
             self._values[3:5, row] = unseen, health.is_suspended(instance_id, at)
         self._any_suspended = bool(self._values[4].any())
@@ -215,7 +219,7 @@ class InstanceTable:
         for kind, known in enumerate(self._paces):
             if known is pace:
                 return kind
-        if len(self._paces) > len(self._row_of):  # some were of instances that left
+        if len(self._paces) > len(self._row_of):  # some belong to instances that left
             used, self._kinds = np.unique(self._kinds, return_inverse=True)
             self._paces = [self._paces[kind] for kind in used]
         self._paces.append(pace)
@@ -223,7 +227,7 @@ class InstanceTable:
 
 
 def computing(ledger: Ledger, instance: Instance, at: int) -> tuple[float, float, float]:
-    """Tokens of prompts under way, the share of a step's budget that they take, and until when."""
+    """Return the tokens of prompts under way, their share of a step's budget, and until when."""
     tokens, until = ledger.prompts.computing(instance.id, at)
     return tokens, tokens / (instance.max_num_batched_tokens or _BUDGET), until
 

@@ -1,5 +1,4 @@
-"""The contexts for which memory is kept on one instance, as columns, for arithmetic over all of
-them at once."""
+"""Table of the contexts retained on one instance, for arithmetic over all of them."""
 
 import numpy as np
 
@@ -11,16 +10,16 @@ _NO_BOUND = 1 << 62
 
 
 class KeptContexts:
-    """A row for each context, in no order. Instants in µs, sizes in tokens."""
+    """Table with a row per retained context, unordered. Times in µs, sizes in tokens."""
 
     def __init__(self) -> None:
         self._names: list[int] = []
         self._row_of: dict[int, int] = {}
-        # By name, whose each is, and how many tokens; longest kept first.
+        # Tenant and tokens by name; longest retained first.
         self._tenants: SharedLru[int, str] = SharedLru(_NO_BOUND)
         self._values = np.zeros((2, 8))  # tokens; until when
         self._find_columns()
-        self.tokens = 0  # of all
+        self.tokens = 0  # sum over all contexts
 
     def __len__(self) -> int:
         return len(self._names)
@@ -38,13 +37,13 @@ class KeptContexts:
 
     def _find_columns(self) -> None:
         stride = self._stride = self._values.shape[1]
-        # The same numbers, tokens first, for one at a time: numpy takes ten times as long.
+        # The same numbers for access one at a time, tokens first: numpy takes ten times as long.
         self._cells = self._values.ravel().data.cast("B").cast("d")
-        # For the kernel: where the columns are, and how far apart.
+        # For the kernel: address of the columns, and their distance.
         self.columns = address(self._values), stride
 
     def remove(self, name: int) -> None:
-        """If it is here."""
+        """Remove a context; a no-op if the name is unknown."""
         row = self._row_of.pop(name, None)
         if row is None:
             return
@@ -57,20 +56,22 @@ class KeptContexts:
             self._names[row] = moved
             self._row_of[moved] = row
             cells[row], cells[stride + row] = cells[last], cells[stride + last]
-        cells[stride + last] = 0.0  # for the kernel, which looks at all of the columns
+        cells[stride + last] = 0.0  # for the kernel, which reads whole columns
 
     def over(self, at: int) -> list[int]:
-        """Names of those that are not kept any more."""
+        """Return the names of contexts whose retention has expired."""
         rows = np.flatnonzero(self._values[1, : len(self)] <= at)
         return [self._names[row] for row in rows.tolist()]
 
     def gives_way(self, tenant: str) -> int:
-        """To something of the tenant's: the name of what is kept longest, of the tenant of which
-        most is kept."""
+        """Return the name of the context to evict for something of the tenant's.
+
+        That is the longest retained one of the tenant with most retained tokens.
+        """
         return next(iter(self._tenants.of(self._tenants.gives_way(tenant))))
 
     def by_slot(self, at: int) -> Floats:
-        """Tokens kept at the beginning of each slot."""
+        """Return the tokens retained at the beginning of each slot."""
         tokens, until = self._values[:, : len(self)]
         slots = np.searchsorted(SLOT_AT_US, until - at)
         begun = np.bincount(slots, weights=tokens, minlength=SLOTS + 1)

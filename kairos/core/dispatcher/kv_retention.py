@@ -1,19 +1,20 @@
-"""Memory kept for what comes back. When a call has ended, its instance still has its context in the
-prefix cache, and an agent's next call often begins with all of that. Where the pool is full, others
-would take that memory at once; so it is kept for a while, where that pays: a time to live, as
-engines have it in Continuum (Li et al., 2025), here from outside, by what the dispatcher leaves
-free.
+"""Retention of cached contexts for calls that are likely to come back. Not in the paper.
 
-How long pays is learnt, by agent. To keep a context costs its share of the memory, for as long;
-when its call comes back, the time to compute it is saved, if it would have been lost. So of the
-gaps that were seen between a call and the one that went on from it, and with `fill_us` the time to
-compute as many tokens as the memory has, the best time to live is the `t` with most
+When a call has ended, its instance still has its context in the prefix cache, and an agent's next
+call often begins with all of it. In a full pool other calls would use that memory at once; so it is
+left free for a while, if that pays: a time to live, as engines have it in Continuum (Li et al.,
+2025), here applied from outside, by what the dispatcher leaves free.
+
+The time to live is learnt by agent. Retaining a context costs its share of the memory for that
+time; when its next call comes, the time to compute the context is saved, if it would have been lost
+otherwise. So from the observed gaps between a call and its continuation, and with `fill_us`, the
+time to compute as many tokens as the memory has, the best time to live is the `t` that maximises
 
     P(gap <= t) * LOST * fill_us - E[min(gap, t)],
 
-whatever the size of the context. No more is kept on an instance than its memory holds: what was
-left there first is what its engine drops first; of several tenants, that of which most is kept
-gives way. Ours.
+for any size of the context. No more is retained on an instance than its memory can hold: what was
+left first is what its engine drops first. Among several tenants, the one with most retained tokens
+loses first.
 """
 
 import math
@@ -26,19 +27,19 @@ from kairos.core.dispatcher.kept_contexts import KeptContexts
 from kairos.core.model import Instance, Request
 from kairos.core.shared_lru import SharedLru
 
-LOST = 0.5  # of the contexts that nobody keeps; the others are found all the same
-_WINDOW = 64  # gaps of an agent
-_FEWEST = 8  # of which something is said
+LOST = 0.5  # share of contexts lost without retention; the others are still cached
+_WINDOW = 64  # gaps stored per agent
+_FEWEST = 8  # gaps needed for a time to live
 _MAX_AGENTS = 5_000
-_MAX_LEFT = 20_000  # contexts that may come back
-_FEW = 64  # entries of a heap that may be dead beside as many as are not
+_MAX_LEFT = 20_000  # contexts that calls may come back for
+_FEW = 64  # dead entries of a heap that are tolerated in addition to as many as are alive
 _NOTHING = KeptContexts()
 
 
 class _Left:
-    """What a call left behind."""
+    """Context that a call left behind."""
 
-    request_id: str | None = None  # what came back for it, and waits
+    request_id: str | None = None  # the waiting call that came back for it
 
     def __init__(
         self,
@@ -53,29 +54,39 @@ class _Left:
         self.instance_id = instance_id
         self.tokens = tokens
         self.at = at  # when it ended
-        self.until = until  # its memory is kept so long
-        self.by = by  # after that it counts as one that did not come back
+        self.until = until  # end of its retention
+        self.by = by  # after that, its call counts as not coming back
 
 
 class KvRetention:
-    """What may come back, and for which of it memory is kept. What is kept is known by the last
-    stretch of the call's prompt, which a prompt that goes on from it has too."""
+    """Contexts that calls may come back for, and the memory retained for them.
+
+    A context is named by the last stretch of its call's prompt, which a prompt that continues it
+    contains, too.
+    """
 
     def __init__(self) -> None:
-        self._left: SharedLru[int, _Left] = SharedLru(_MAX_LEFT)  # by name, longest ago first
-        self._kept: dict[str, KeptContexts] = {}  # of these, by instance
-        self._came_back_for: dict[str, int] = {}  # a name, by request id
-        # Of these, in order of arrival, those for which memory was kept as they arrived.
+        self._left: SharedLru[int, _Left] = SharedLru(_MAX_LEFT)  # by name, oldest first
+        self._kept: dict[str, KeptContexts] = {}  # the retained ones, by instance
+        self._came_back_for: dict[str, int] = {}  # name of the context, by request id
+        # Requests that found their context retained when they arrived, in order of arrival.
         self._in_time: OrderedDict[str, _Left] = OrderedDict()
-        # Until when, the next first; those that are not in time any more are in it, too.
+        # Heap of the ends of their retention; some entries are outdated.
         self._in_time_until: list[tuple[int, str]] = []
         self._gaps: SharedLru[AgentKey, deque[float]] = SharedLru(_MAX_AGENTS)
 
     def ended(
         self, request: Request, instance: Instance, tokens: int, fill_us: float, at: int
     ) -> None:
-        """It left a context of so many tokens there. `fill_us`: how long it would take to compute
-        as many tokens as the instance's memory has."""
+        """Record the context that an ended call left, and retain it if that pays.
+
+        Args:
+            request: the call.
+            instance: where it ran.
+            tokens: size of the context.
+            fill_us: time to compute as many tokens as the instance's memory has.
+            at: current time.
+        """
         self._give_up(at)
         if not request.prefix:
             return
@@ -107,7 +118,7 @@ class KvRetention:
                 heappush(self._in_time_until, (at, left.request_id))
 
     def arrived(self, request: Request, at: int) -> None:
-        """The first that goes on from a context of its tenant comes back for it."""
+        """Assign an arriving request the context that it continues, if it is the first to do so."""
         self._give_up(at)
         if self._left.keys().isdisjoint(request.prefix):
             return
@@ -123,8 +134,11 @@ class KvRetention:
             heappush(self._in_time_until, (left.until, request.id))
 
     def gone(self, request_id: str) -> str | None:
-        """It does not wait any more: dispatched, or cancelled. Returns the instance where memory
-        was kept for it."""
+        """Record that a request no longer waits, because it was dispatched or cancelled.
+
+        Returns:
+            The instance where memory was retained for it, if any.
+        """
         name = self._came_back_for.get(request_id)
         if name is None:
             return None
@@ -138,13 +152,13 @@ class KvRetention:
             self._forget(name)
 
     def waiting(self, at: int) -> Iterator[str]:
-        """Requests that have come back, in time, in the order in which they did."""
+        """Yield the requests for which memory is retained, in order of their arrival."""
         for request_id, left in self._in_time.items():
             if left.until > at:
                 yield request_id
 
     def kept_for(self, request: Request, at: int) -> tuple[str, int] | None:
-        """Where memory is kept for the request, and how many tokens of its prompt."""
+        """Return where memory is retained for the request, and for how many prompt tokens."""
         name = self._came_back_for.get(request.id)
         if name is None or self._left[name].until <= at:
             return None
@@ -152,12 +166,14 @@ class KvRetention:
         return left.instance_id, min(left.tokens, request.prompt_tokens)
 
     def kept(self, instance_id: str) -> KeptContexts:
-        """What memory is kept for there; of some of it, that may be over."""
+        """Return the contexts retained on an instance; some may have expired."""
         return self._kept.get(instance_id, _NOTHING)
 
     def _give_up(self, at: int) -> None:
-        """Calls that did not come back while that would have saved more than the wait has cost; and
-        those that did, and for which no memory is kept any more."""
+        """Drop contexts whose call did not come back in time to save more than the wait cost.
+
+        Also drop waiting requests from `_in_time` once the retention of their context has ended.
+        """
         ends = self._in_time_until
         while ends and ends[0][0] <= at:
             request_id = heappop(ends)[1]
@@ -180,7 +196,7 @@ class KvRetention:
             self._let_go(name, left)
 
     def _let_go(self, name: int, left: _Left) -> None:
-        """It is not here any more."""
+        """Release what belongs to a context that was dropped."""
         self.kept(left.instance_id).remove(name)
         if left.request_id is not None:
             del self._came_back_for[left.request_id]
@@ -197,8 +213,12 @@ class KvRetention:
 
 
 def time_to_live(gaps_us: Sequence[float], worth_us: float) -> float:
-    """The best of these gaps to wait for; 0: none is worth it, or too few are known. `inf`: a call
-    that did not come back. `worth_us`: how long a wait costs as much as a call that does saves."""
+    """Return the best of these gaps to wait for; 0 if none pays or too few are known.
+
+    Args:
+        gaps_us: observed gaps; `inf`: the call did not come back.
+        worth_us: length of a wait that costs as much as a returning call saves.
+    """
     n = len(gaps_us)
     if n < _FEWEST:
         return 0.0

@@ -1,4 +1,7 @@
-"""What is in flight where. Occupancy is derived from bookings, so the two cannot disagree."""
+"""Ledger of the calls in flight on each instance.
+
+Occupancy is derived from bookings, so the two cannot disagree.
+"""
 
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -20,11 +23,11 @@ from kairos.core.dispatcher.typical_latency import TypicalLatencies
 from kairos.core.events import Finished, InstanceStatus
 from kairos.core.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
 
-_PATIENCE = 3  # times what a prompt is expected to take, until it is no longer waited for
+_PATIENCE = 3  # a prompt counts as computed after this many times its expected duration
 
 
 class Ledger:
-    """The instances, the requests in flight on them, and what facts say of both."""
+    """The instances, the requests in flight on them, and what facts report of both."""
 
     def __init__(self, lengths: Lengths) -> None:
         self.served = ServedInstances()
@@ -39,17 +42,17 @@ class Ledger:
         self.lengths = lengths
         self.latencies = TypicalLatencies(lengths)
         self._flights: dict[str, InFlightTable] = {}  # by instance id
-        # By instance id: after which change and when `held_tokens` was asked last, and its answer.
+        # By instance id: change and time of the last `held_tokens`, and its result.
         self._held: dict[str, tuple[int, int, float]] = {}
         self._booking_of: dict[str, Booking] = {}
-        self._further: dict[str, int] = {}  # sequences beyond one a request, by instance id
+        self._further: dict[str, int] = {}  # sequences beyond one per request, by instance id
         self._speeds = self.served.speeds
         self.busy, self.spare = BusyInstances(self.prompts), SpareCalls()
         self.changes = 0
-        # Instance id -> number of its latest change; the latest is the last.
+        # Instance id -> number of its latest change, in order of these.
         self._versions: dict[str, int] = {}
         self._bookings = count(1)
-        self._last_booking: dict[str, int] = {}  # instance id -> number of the booking
+        self._last_booking: dict[str, int] = {}  # instance id -> number of its latest booking
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._booking_of
@@ -58,18 +61,18 @@ class Ledger:
         return len(self._booking_of)
 
     def join(self, instance: Instance) -> None:
-        """Add an instance, or replace its limits; what is booked there stays booked."""
+        """Add an instance, or replace its limits; its bookings stay."""
         self.served.join(instance)
         self._flight_there(instance.id)
         self.prefixes.join(instance)
         self._changed(instance.id)
 
     def leave(self, instance_id: str) -> None:
-        """Nothing more can be booked there; what runs there stays booked until it ends."""
+        """Remove an instance; its running calls stay booked until they end."""
         self.served.leave(instance_id)
         self._last_booking.pop(instance_id, None)
         self.prefixes.leave(instance_id)
-        if instance_id in self._flights:  # nothing is known any more of what they share
+        if instance_id in self._flights:  # their shared prefixes are no longer known
             self._flights[instance_id].all_changed()
         self.retention.leave(instance_id)
         self.health.forget(instance_id)
@@ -78,7 +81,7 @@ class Ledger:
         self._forget_if_empty(instance_id)
 
     def instance_of(self, request_id: str) -> str | None:
-        """Where the request is in flight."""
+        """Return where the request is in flight; None if it is not."""
         booking = self._booking_of.get(request_id)
         return None if booking is None else booking.instance_id
 
@@ -86,36 +89,39 @@ class Ledger:
         return self._booking_of.get(request_id)
 
     def flight(self, instance_id: str) -> InFlightTable:
-        """What is in flight on an instance that is here."""
+        """Return the calls in flight on a present instance."""
         return self._flights[instance_id]
 
     def version(self, instance_id: str) -> int:
-        """Rises when what is known of the instance's bookings changes, even if it was away."""
+        """Return a number that grows with each change of the instance's bookings.
+
+        It also grows while the instance is away.
+        """
         return self._versions.get(instance_id, 0)
 
     def changed_since(self, version: int) -> Iterator[str]:
-        """Ids of the instances that have a later one."""
+        """Yield the ids of instances with a later change."""
         for instance_id, latest in reversed(self._versions.items()):
             if latest <= version:
                 return
             yield instance_id
 
     def last_booking(self, instance_id: str) -> int:
-        """The number of the latest booking there since it joined, of all bookings; 0: none."""
+        """Return the number of the latest booking since the instance joined; 0 without any."""
         return self._last_booking.get(instance_id, 0)
 
     def running(self, instance_id: str) -> int:
-        """Count the sequences of the requests in flight on the instance."""
+        """Return the number of sequences of the requests in flight on the instance."""
         flight = self._flights.get(instance_id)
         return len(flight) + self._further.get(instance_id, 0) if flight is not None else 0
 
     def takes_more(self, instance: Instance, at: int) -> bool:
-        """Whether it is not busy."""
+        """Return whether the instance is not busy."""
         is_full = self.running(instance.id) >= instance.max_num_seqs
         return not is_full and not self.busy.is_spent(instance, at)
 
     def takes_more_in_us(self, instance: Instance, at: int) -> float:
-        """How long it is likely to be until `takes_more`; 0: it does."""
+        """Return the expected time until `takes_more`; 0 if it does now."""
         if self.takes_more(instance, at):
             return 0.0
         speed, running = self._speeds[instance.id], self.running(instance.id)
@@ -126,8 +132,11 @@ class Ledger:
         return wait_us
 
     def held_tokens(self, instance_id: str, at: int) -> float:
-        """KV tokens that calls hold there now, as far as it is known: prompts, each stretch that
-        several share counted once, answers so far, and half a block that each does not fill."""
+        """Return the KV tokens that calls use there now, as far as known.
+
+        These are prompts, with each shared stretch counted once, answers so far, and half an
+        unfilled block per call.
+        """
         known = self._held.get(instance_id)
         if known is not None and known[0] == self.changes and known[1] == at:
             return known[2]
@@ -139,13 +148,15 @@ class Ledger:
         return tokens
 
     def unfilled_tokens(self, instance_id: str) -> float:
-        """Of its last block, a call there leaves so much free, on average."""
+        """Return the mean tokens that a call leaves free in its last block there."""
         instance = self.instances.get(instance_id)
         return (instance.block_size - 1) / 2 if instance is not None else 0.0
 
     def shared_tokens(self, instance_id: str) -> float:
-        """Of the prompts there: what several have in common, all but once. However different the
-        lengths are that are told of it, no more than all prompts but the longest."""
+        """Return the prompt tokens that calls there share, counting all copies but one.
+
+        Reported prompt lengths may disagree, so at most all prompts but the longest.
+        """
         shared = self.prefixes.shared_tokens(instance_id)
         flight = self._flights[instance_id]
         if not shared or len(flight) < 2:
@@ -154,13 +165,15 @@ class Ledger:
         return min(most, shared)
 
     def token_us(self, instance_id: str) -> float:
-        """How long a token of each answer takes on the instance, as it is loaded now."""
+        """Return the time per answer token on the instance under its present load."""
         speed = self._speeds.get(instance_id)
         return speed.token_us(self.running(instance_id)) if speed is not None else 1e12
 
     def book(self, request: Request, instance_id: str, at: int) -> float:
-        """The instance need not have joined (yet): others book too, and their news may be late.
-        Returns what the call is expected to cost, in µs of the instance (`service_cost.py`)."""
+        """Book a request on an instance, and return its expected cost in µs (`service_cost.py`).
+
+        The instance need not have joined yet: other balancers book too, and facts may be late.
+        """
         assert request.id not in self._booking_of
         self._waits_no_more(request.id)
         cached = self.prefixes.begin(request, instance_id, at)
@@ -203,7 +216,7 @@ class Ledger:
         return flight
 
     def curve_of(self, request: Request) -> int:
-        """The row of `curves` for a request that has not begun."""
+        """Return the row of `curves` for a request that has not begun."""
         known = self.lengths.completion_tokens(request)
         return self.curves.row(self.lengths.kind(request), request, known)
 
@@ -215,7 +228,7 @@ class Ledger:
             self._changed(booking.instance_id)
 
     def progressed(self, completion_tokens: Mapping[str, int], at: int) -> None:
-        """Answers are so long by now. A count that is behind what was told before is late news."""
+        """Record the reported lengths of answers. A lower count than before is late and ignored."""
         token_us: dict[str, list[float]] = {}  # by instance id, of each answer
         for request_id, tokens in completion_tokens.items():
             booking = self._booking_of.get(request_id)
@@ -229,7 +242,8 @@ class Ledger:
         for instance_id, found in token_us.items():
             self._changed(instance_id)
             if found and (speed := self._speeds.get(instance_id)) is not None:
-                speed.token_took(median(found), self.running(instance_id))  # some are held up
+                # The median, since some answers are held up.
+                speed.token_took(median(found), self.running(instance_id))
 
     def _grown(self, booking: Booking, tokens: int, at: int) -> None:
         booking.generated = tokens
@@ -240,17 +254,20 @@ class Ledger:
 
     def status(self, status: InstanceStatus, at: int) -> None:
         instance = self.instances.get(status.instance_id)
-        says_nothing = status == InstanceStatus(status.instance_id)  # but that it is there
+        says_nothing = status == InstanceStatus(status.instance_id)  # it only shows presence
         if instance is not None and not says_nothing:
             booked = self.held_tokens(instance.id, at)
-            silent = self.prompts.requests(instance.id)  # nothing was heard of these
+            silent = self.prompts.requests(instance.id)  # calls without a reported token
             unheard = sum(self._booking_of[each].request.prompt_tokens for each in silent)
             held = max(0.0, booked - unheard), booked
             self.health.told(status, instance, held, self.running(instance.id), at)
 
     def release(self, request_id: str, at: int, finished: Finished | None = None) -> float:
-        """Give the booking back, if there is one: news may be late or repeated. Returns by how much
-        the call has cost more than was expected, in µs of the instance."""
+        """Release a booking, if there is one: facts may be late or repeated.
+
+        Returns:
+            By how much the call cost more than was expected, in µs of the instance.
+        """
         booking = self._booking_of.pop(request_id, None)
         if booking is None:
             self._waits_no_more(request_id)

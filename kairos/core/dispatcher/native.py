@@ -1,7 +1,7 @@
-"""The compiled arithmetic of `forecast.c`; `KERNEL` is None where it was not compiled, and numpy
-does the same.
+"""Compiled arithmetic of `forecast.c`. Not in the paper.
 
-It is compiled as Kairos is installed (`kairos/core/native_library.py`). Ours.
+It is compiled when Kairos is installed (`kairos/core/native_library.py`). Without it, `KERNEL` has
+the value None, and numpy computes the same.
 """
 
 import ctypes
@@ -16,14 +16,14 @@ from kairos.core.native_library import load as load_library
 
 _INT, _FLOAT, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
-# The structures of `forecast.c`, where they are written from here: numbers of 64 bits each.
-# An instance: what its facts say, and what prompts under way take, at the first place; its health.
+# Layout of the structures of `forecast.c` that are written here, in numbers of 64 bits.
+# An instance: its facts, including prompts under way, at offset 0; then its health.
 FACTS, HEALTH = Struct("5d4q3d3q3d"), Struct("2d")
 COMPUTING, NUMBER = Struct("3d"), Struct("q")
 KIND_PLACE = 5 * 8
 COMPUTING_PLACE, HEALTH_PLACE = FACTS.size - COMPUTING.size, FACTS.size
-CALL = Struct("7dq")  # in flight
-LINES = Struct("6d")  # of a kind
+CALL = Struct("7dq")  # a call in flight
+LINES = Struct("6d")  # the speed of a kind of instance
 POOL = Struct("6q5d2qd")
 WANTED = Struct("3dq2qqdq")
 WAITS_PLACE = WANTED.size - 8
@@ -39,8 +39,10 @@ COMPUTING_UNKNOWN = NEVER = -(1 << 63)
 
 
 class Kernel:
-    """The functions of `forecast.c`. They take structures and arrays by address: contiguous ones,
-    that live as long as the call."""
+    """Functions of `forecast.c`.
+
+    They take structures and arrays by address; these must be contiguous and outlive the call.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         function = partial(function_of, library)
@@ -55,21 +57,21 @@ class Kernel:
 
 
 class Block:
-    """Zeroed memory that the kernel knows by its address."""
+    """Zeroed memory with a fixed address for the kernel."""
 
     def __init__(self, size: int) -> None:
         self.bytes = ctypes.create_string_buffer(size)
         self.at = ctypes.addressof(self.bytes)
 
     def grown(self, size: int) -> "Block":
-        """A copy with so much more of it."""
+        """Return a copy with `size` more bytes."""
         block = Block(len(self.bytes) + size)
         ctypes.memmove(block.at, self.at, len(self.bytes))
         return block
 
 
 def address(array: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> int:
-    """Of its first element."""
+    """Return the address of the array's first element."""
     found: int = array.__array_interface__["data"][0]
     return found
 

@@ -1,5 +1,8 @@
-"""What had room nowhere. What needs no less has none either, while nothing has changed: of the many
-that wait when all is full, most need not be looked at closely. Ours."""
+"""Cache of requests that were refused for lack of capacity. Not in the paper.
+
+While nothing changes, a request that needs at least as much is refused, too. So of the many
+requests that wait for a full pool, most need no closer check.
+"""
 
 from collections.abc import Hashable, Sequence
 
@@ -8,15 +11,17 @@ from kairos.core.model import Instance
 
 
 class NoRoom:
-    """By kind of request: of the same kind, one needs the more the more it holds at first. They are
-    of one state of all that the decisions rest on."""
+    """Refused demand by kind of request, valid for one state of all that decisions depend on.
+
+    Within a kind, a request that uses more from the beginning needs more throughout.
+    """
 
     def __init__(self) -> None:
         self._state: tuple[int, ...] = ()
         self._held: dict[Hashable, tuple[list[Instance], Floats]] = {}
-        self._closed: dict[Hashable, list[Instance]] = {}  # kinds that hold too much without that
-        self._asked: dict[Hashable, None] = {}  # kinds, since it forgot last
-        self._awaited: list[Hashable] = []  # and before that
+        self._closed: dict[Hashable, list[Instance]] = {}  # kinds refused for any initial use
+        self._asked: dict[Hashable, None] = {}  # kinds checked since the last `forget`
+        self._awaited: list[Hashable] = []  # kinds checked before it
 
     def forget(self) -> None:
         self._awaited, self._asked = list(self._asked), {}
@@ -24,7 +29,7 @@ class NoRoom:
         self._closed.clear()
 
     def awaited(self, state: tuple[int, ...], at_most: int) -> list[Hashable]:
-        """Kinds that were asked for before it forgot; told once."""
+        """Return and clear the kinds that were checked before the last `forget`."""
         self._begin(state)
         kinds, self._awaited = self._awaited[:at_most], []
         return kinds
@@ -32,7 +37,7 @@ class NoRoom:
     def is_closed(
         self, state: tuple[int, ...], kind: Hashable, instances: Sequence[Instance]
     ) -> bool:
-        """Whether all of the kind are refused, whatever they hold at first."""
+        """Return whether all requests of the kind are refused, regardless of their initial use."""
         self._begin(state)
         self._asked[kind] = None
         return kind in self._closed and self._closed[kind] == instances
@@ -47,7 +52,10 @@ class NoRoom:
         self._closed[kind] = list(instances)
 
     def covers(self, kind: Hashable, instances: Sequence[Instance], held: Floats) -> bool:
-        """Whether one that would hold no more on any of these instances was refused."""
+        """Return whether a request of the kind that uses at most `held` was refused.
+
+        Each instance counts: it must use no more than `held` on any of them.
+        """
         refused = self._held.get(kind)
         return refused is not None and refused[0] == instances and bool((held >= refused[1]).all())
 

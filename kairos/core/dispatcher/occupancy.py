@@ -1,5 +1,7 @@
-"""What instances are expected to hold, slot by slot: derived from what is in flight there, and kept
-until that changes or half of a slot is over."""
+"""Forecast of the KV memory in use on each instance, by slot.
+
+It is derived from the calls in flight, and cached until these change or half a slot has passed.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -21,43 +23,40 @@ from kairos.core.dispatcher.instance_table import InstanceTable
 from kairos.core.dispatcher.ledger import Ledger
 from kairos.core.model import SECOND, Instance, Request
 
-# The share of the memory that is kept free by slot: for the next second, since steps last.
+# Share of the memory left free in the slots of the next second, since steps take time.
 FREE = 0.02
 _NEXT_SECOND = SLOT_AT_US < SECOND
-RENEWED_US = SLOT_US // 2  # forecasts are derived anew when they are so old
-FEW = 8  # changes to less than one in so many calls are small: `BySurvival`
+RENEWED_US = SLOT_US // 2  # age at which forecasts are derived again
+FEW = 8  # `BySurvival` approximates while fewer than one in this many calls has changed
 _ZEROS = np.zeros(SLOTS)
 NOTHING: Future = np.zeros((3, SLOTS))
 Derive = Callable[[Ledger, Instance, int], Future]
-TokenUs = Callable[[Ledger, Instance], float]  # how long a token takes there
+TokenUs = Callable[[Ledger, Instance], float]  # time per token on the instance
 
 
 def measured_token_us(ledger: Ledger, instance: Instance) -> float:
-    """Return how long a token takes, as measured."""
+    """Return the measured time per token."""
     return ledger.token_us(instance.id)
 
 
 class Occupancy:
-    """The forecasts of all instances, by one way to derive them."""
+    """Forecasts of all instances, by one method of derivation."""
 
     def __init__(
         self, ledger: Ledger, derive: Derive, token_us: TokenUs = measured_token_us
     ) -> None:
         self.ledger, self._derive, self._token_us = ledger, derive, token_us
         self.table = InstanceTable(ledger)
-        # By row of the table: of which version, when, and what was derived.
+        # By row of the table: version and time of the forecast, growth, and the forecast.
         self._versions = np.zeros(0, dtype=np.int64)
         self._derived_at = np.zeros(0, dtype=np.int64)
-        self._growth = np.zeros(0)  # tokens per µs, while nobody ends
+        self._growth = np.zeros(0)  # tokens per µs, if no call ends
         self.forecasts: Future = np.zeros((3, 0, SLOTS))
-        # What was asked last: rows, state of the ledger and instant; and the answer.
+        # Last query (rows, state of the ledger and time) and its result.
         self._last: tuple[Ints | None, tuple[int, int], Future] = None, (0, 0), NOTHING
 
     def of(self, instances: Sequence[Instance], at: int) -> Future:
-        """Return the forecasts, as derived last, with what calls have grown by since.
-
-        3 x instances x SLOTS.
-        """
+        """Return the forecasts plus the growth of calls since: 3 x instances x SLOTS."""
         rows, state = self.table.rows(instances), (self.ledger.changes, at)
         if rows is self._last[0] and state == self._last[1]:
             return self._last[2]
@@ -70,7 +69,7 @@ class Occupancy:
         return future
 
     def renew(self, instances: Sequence[Instance], at: int) -> None:
-        """Derive anew what has changed, or is old."""
+        """Derive forecasts that are outdated again."""
         table = self.table
         for place in self._stale(instances, at):
             row = table.row(instances[place].id)
@@ -79,7 +78,7 @@ class Occupancy:
             self._write(row, instances[place], at)
 
     def _stale(self, instances: Sequence[Instance], at: int) -> list[int]:
-        """Places among them."""
+        """Return the indices of instances with outdated forecasts."""
         rows = self.table.rows(instances)
         self._make_rows()
         is_old = self._versions.take(rows) != self.table.versions.take(rows)
@@ -87,7 +86,7 @@ class Occupancy:
         return np.flatnonzero(is_old).tolist()
 
     def _make_rows(self) -> None:
-        """For all that the table has."""
+        """Add missing rows, so that there are as many as in the table."""
         missing = len(self.table.versions) - len(self._versions)
         if missing:
             self._add_rows(missing)
@@ -98,7 +97,7 @@ class Occupancy:
         self._growth[row] = running / self._token_us(self.ledger, instance) if running else 0.0
 
     def _add_rows(self, count: int) -> None:
-        none = np.zeros(count, dtype=np.int64)  # a version that no instance has
+        none = np.zeros(count, dtype=np.int64)  # version 0, which no instance has
         self._versions = np.concatenate([self._versions, none])
         self._derived_at = np.concatenate([self._derived_at, none])
         self._growth = np.concatenate([self._growth, np.zeros(count)])
@@ -108,7 +107,7 @@ class Occupancy:
 def by_modes(
     ledger: Ledger, instance: Instance, at: int, slot_at_us: Floats = SLOT_AT_US
 ) -> Future:
-    """The paper's: certain, so without variance."""
+    """Return the paper's forecast, which has no variance."""
     flight = ledger.flight(instance.id)
     if not flight:
         return NOTHING
@@ -118,12 +117,12 @@ def by_modes(
 
 
 def paper_token_us(ledger: Ledger, instance: Instance) -> float:
-    """The constant of the engine's profile; where there is none, as measured."""
+    """Return the time per token of the engine's profile, or the measured one without a profile."""
     return instance.token_us or ledger.token_us(instance.id)
 
 
 class _Derived:
-    """What the calls on one instance were expected to hold, at an instant."""
+    """Forecast for the calls on one instance, as derived at some time."""
 
     def __init__(
         self,
@@ -141,17 +140,17 @@ class _Derived:
     ) -> None:
         self.at: Final = at
         self.flight: Final = flight
-        # Of the flight, then: changes, calls, tokens of prompts, and of answers that had ended.
+        # State of the flight at that time; the last are the tokens of all ended answers.
         self.changes: Final = changes
         self.calls: Final = calls
         self.prompt_tokens: Final = prompt_tokens
         self.ended_tokens: Final = ended_tokens
-        # Of prompts, that counts: what calls have in common is taken off all alike.
+        # Share of prompt tokens that counts: shared prefixes are deducted from all calls evenly.
         self.share: Final = share
-        self.unfilled: Final = unfilled  # tokens of its last block, of each call
-        self.tokens_per_us: Final = tokens_per_us  # by which all their answers grow
+        self.unfilled: Final = unfilled  # tokens that each call leaves free in its last block
+        self.tokens_per_us: Final = tokens_per_us  # growth of all answers together
         self.held: Final = held
-        self.held_now: Final = held_now  # tokens, of it
+        self.held_now: Final = held_now  # tokens in use at that time
 
     def is_good(self, flight: InFlightTable, at: int) -> bool:
         changes = flight.changes - self.changes
@@ -162,8 +161,7 @@ class _Derived:
         )
 
     def times(self, at: int) -> float:
-        """How many times as much is expected by now: with the calls that began since, and without
-        those that ended."""
+        """Return the ratio of current to derived tokens, given the calls begun and ended since."""
         flight = self.flight
         more = self.share * (flight.prompt_tokens - self.prompt_tokens)
         more += self.unfilled * (len(flight) - self.calls)
@@ -173,19 +171,19 @@ class _Derived:
 
 
 class BySurvival:
-    """Ours: by what was learnt of the lengths of answers, given how long these are; and what is
-    kept for calls that may come back.
+    """Forecast by the learnt lengths of answers, given their current length. Not in the paper.
 
-    While there were but a few changes to an instance's calls since all were looked at, what began,
-    grew or ended counts as if it were like the others: as many tokens more or less now, and as
-    large a share of what is expected of each slot. That takes a tenth of the time.
+    It includes memory retained for calls that may come back. While only a few of an instance's
+    calls have changed since the derivation, calls that began, grew or ended are assumed to be like
+    the others: they add or remove their tokens now, and a proportional share in each slot. That
+    takes a tenth of the time.
     """
 
     def __init__(self) -> None:
         self._derived: dict[str, _Derived] = {}  # by instance id
 
     def __call__(self, ledger: Ledger, instance: Instance, at: int) -> Future:
-        # Tokens that nobody holds, but are kept for calls that are likely to come back for them.
+        # Unused tokens retained for calls that are likely to come back.
         flight, kept = ledger.flight(instance.id), ledger.retention.kept(instance.id).by_slot(at)
         if not flight:
             return np.array([kept, _ZEROS, kept])
@@ -198,9 +196,9 @@ class BySurvival:
     def derived(
         self, ledger: Ledger, instance: Instance, flight: InFlightTable, at: int
     ) -> _Derived:
-        """Of an instance on which calls are in flight, fit to be asked what is expected now."""
+        """Return a current forecast for an instance with calls in flight."""
         derived = self._derived.get(instance.id)
-        if derived is None:  # it may have come in the place of one that left
+        if derived is None:  # drop the forecasts of instances that left
             here = ledger.instances
             self._derived = {name: each for name, each in self._derived.items() if name in here}
         if derived is None or not derived.is_good(flight, at):
@@ -243,8 +241,16 @@ def _together(
 def of_request(
     ledger: Ledger, request: Request, held: Floats, token_us: Floats, delays_us: Floats
 ) -> Future:
-    """Of the request alone, were it dispatched now: 3 x instances x SLOTS. Of each, the tokens that
-    it would hold there from the beginning, how long one of its answer would take, and how long it
-    would be until the first. Ours."""
+    """Return the forecast for the request alone, if it were dispatched now: 3 x instances x SLOTS.
+
+    Not in the paper.
+
+    Args:
+        ledger: curves of answer lengths.
+        request: the request.
+        held: tokens it would use from the beginning, by instance.
+        token_us: time per token, by instance.
+        delays_us: time to the first token, by instance.
+    """
     curve, limit = ledger.curve_of(request), limit_of(request)
     return ledger.curves.surviving(curve, held, 0.0, limit, token_us, delays_us)

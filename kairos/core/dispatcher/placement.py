@@ -1,4 +1,4 @@
-"""What a placement is: it says which instance gets a request, or none yet."""
+"""Protocol of placements: choosing the instance for a request, or none yet."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -8,15 +8,23 @@ from kairos.core.model import Instance, Request
 
 
 class Placement(Protocol):
-    """Goes by what is in the ledger, where another balancer's choices stand too. What has a body
-    here is what one does that knows nothing of the future, and looks at one request at a time."""
+    """Chooses instances by the ledger, which also has the bookings of other balancers.
+
+    The default methods suit a placement that forecasts nothing and judges one request at a time.
+    """
 
     @abstractmethod
     def choose(
         self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
     ) -> Instance | None:
-        """One of `instances`, which could hold the request, take more now, and are in the order in
-        which they joined; None: it is to wait, maybe for one that is `busy` now."""
+        """Return one of `instances` for the request; None: it has to wait.
+
+        Args:
+            request: the request.
+            instances: instances that could hold the request and take more now, in order of joining.
+            busy: instances that could hold it but take nothing now; the request may wait for one.
+            at: current time.
+        """
 
     def refused(
         self,
@@ -25,14 +33,17 @@ class Placement(Protocol):
         busy: Sequence[Instance],  # noqa: ARG002
         at: int,  # noqa: ARG002
     ) -> tuple[int, Instance | None] | None:
-        """Of how many of the requests, from the first on, it is known that `choose` finds no
-        instance, and which it finds for the next, if that is known; None: it looks at one at a
-        time."""
+        """Judge several requests in one step, if the placement can.
+
+        Returns:
+            How many requests, counted from the first, `choose` would refuse, and its choice for the
+                next one, if known. None: requests must be judged one at a time.
+        """
         return None
 
     @abstractmethod
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
-        """No request fits of which more tokens would have to be held at once than this."""
+        """Return the maximum of tokens that a request may use at once and still fit."""
 
     def reserve(
         self,
@@ -40,13 +51,15 @@ class Placement(Protocol):
         instances: Sequence[Instance],  # noqa: ARG002
         at: int,  # noqa: ARG002
     ) -> None:
-        """What is chosen from now on must not delay this request, which has to wait. By default
-        only the bound on waiting protects who waits."""
+        """Reserve for a request that has to wait: later choices must not delay it.
+
+        By default nothing is reserved, and only the bound on waiting protects it.
+        """
         return
 
     def forget_reservation(self) -> None:
         return
 
     def expected_back(self, at: int) -> Iterator[str]:  # noqa: ARG002
-        """Ids of requests that memory is kept for, the first first: nobody else could use it."""
+        """Return ids of requests that memory is retained for, first in order first."""
         return iter(())

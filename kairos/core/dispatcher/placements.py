@@ -1,4 +1,4 @@
-"""Placements: which instance gets a request, or none yet. These go by what instances hold now."""
+"""Registry of placements, and placements that use only the present memory use."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -10,13 +10,13 @@ from kairos.core.dispatcher.slots import TimeSlot
 from kairos.core.dispatcher.survival_packing import SurvivalPacking
 from kairos.core.model import Instance, Request
 
-THRESHOLD = 0.95  # of the KV memory, in use now: `least-kv`
+THRESHOLD = 0.95  # share of the KV memory that may be in use, for `least-kv`
 
 
 class ByMemoryNow(Placement):
-    """Goes by what instances hold now, as an engine does when it admits a call."""
+    """Placement by the memory in use now, as engines admit calls."""
 
-    threshold: ClassVar = 1.0  # of the KV memory that may be in use then
+    threshold: ClassVar = 1.0  # share of the KV memory that may be in use after placement
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -36,8 +36,11 @@ class ByMemoryNow(Placement):
 
 
 class RoundRobin(ByMemoryNow):
-    """The next in turn of those that would admit it at once, whatever it grows to: what Parrot and
-    Ayo do, with the queue in front of the engines instead of inside them."""
+    """The next in turn of the instances that would admit the request at once.
+
+    Its later growth is ignored. This is what Parrot and Ayo do, with the queue in front of the
+    engines instead of inside them.
+    """
 
     def choose(
         self,
@@ -54,8 +57,10 @@ class RoundRobin(ByMemoryNow):
 
 
 class LeastKv(ByMemoryNow):
-    """The instance with the smallest share of its KV memory in use, then the fewest requests; none
-    of which more than `THRESHOLD` would be in use."""
+    """The instance with the smallest share of its KV memory in use, then the fewest requests.
+
+    An instance whose use would exceed `THRESHOLD` is left out.
+    """
 
     threshold: ClassVar = THRESHOLD
 
@@ -86,5 +91,9 @@ PLACEMENTS: dict[str, Callable[[Ledger], Placement]] = {
 
 
 def placement_named(name: str) -> Callable[[Ledger], Placement]:
-    """Raises SetupError: there is none of that name, and none can be imported by it."""
+    """Return the placement of this name.
+
+    Raises:
+        SetupError: the name is unknown, and nothing can be imported by it.
+    """
     return named("placement", name, PLACEMENTS)

@@ -1,8 +1,8 @@
-"""Which instance computes a call's prompt, where another one generates its answer.
+"""Choice of the instance that computes a call's prompt for another one. Not in the paper.
 
-The instance for the answer is chosen first, by the placement, as the one that has the call for
-longest; then the one for the prompt, where fewest tokens are left to compute before and for it.
-Ours; llm-d's scheduler goes in the same order.
+The instance for the answer is chosen first, by the placement, since it serves the call for longer;
+then the instance for the prompt, with the fewest tokens to compute before it and for it. llm-d's
+scheduler uses the same order.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,17 @@ def prefill_choice(
     ledger: Ledger,
     at: int,
 ) -> str | None:
-    """The id of an instance, of those `prefilling` the model's prompts that may be asked, for the
-    prompt of a call whose answer is generated elsewhere. None: the answering instance computes it,
-    since it serves both phases or there is no other."""
+    """Return the id of the instance that computes the prompt of a call answered elsewhere.
+
+    None: the answering instance computes it, since it serves both phases or is the only one.
+
+    Args:
+        request: the call.
+        answering: instance that generates the answer.
+        prefilling: available instances that compute prompts of the model.
+        ledger: load and prefix caches of the instances.
+        at: current time.
+    """
     if answering.phase != "decode":
         return None
     able = [each for each in prefilling if can_hold(each, request)]
@@ -37,8 +45,12 @@ def prefill_choice(
 
 
 def can_answer(instance: Instance, prefilling: Sequence[Instance], ledger: Ledger, at: int) -> bool:
-    """False: it only generates answers, and all those `prefilling` the model's prompts have a
-    step's budget of them. A prompt more would wait inside of one, where nothing goes before it."""
+    """Return whether a call can be sent to the instance now, with regard to its prompt.
+
+    False if the instance only generates answers, and all instances `prefilling` for the model have
+    a full step's budget of prompts. One more prompt would wait inside an engine, where its order
+    can no longer be changed.
+    """
     if instance.phase != "decode":
         return True
     return not prefilling or not all(ledger.busy.is_spent(each, at) for each in prefilling)

@@ -1,4 +1,4 @@
-"""Prompts that another instance computes than the one that generates the answer."""
+"""Prompts computed by another instance than the one that generates the answer."""
 
 from collections.abc import Callable, Container
 
@@ -8,9 +8,9 @@ from kairos.core.model import Request
 
 
 class PrefillsElsewhere:
-    """By request: where its prompt is computed, and, until that has ended, how much it takes there.
+    """Prompts in flight on a separate instance, by request, and the load they cause there.
 
-    Told of each booking that has two instances; false while there is none.
+    Each booking with two instances is added here. False while empty.
     """
 
     def __init__(
@@ -20,7 +20,14 @@ class PrefillsElsewhere:
         prefixes: PrefixIndex,
         changed: Callable[[str], None],
     ) -> None:
-        """`instances`: those that are here; `changed` hears the id of one whose prompts change."""
+        """Create an empty index.
+
+        Args:
+            instances: ids of present instances.
+            prompts: prompts under way.
+            prefixes: index of the prefix caches.
+            changed: called with the id of an instance whose prompts change.
+        """
         self._instances, self._prompts, self._prefixes = instances, prompts, prefixes
         self._changed = changed
         self._places: dict[str, tuple[Request, str]] = {}
@@ -29,8 +36,10 @@ class PrefillsElsewhere:
         return bool(self._places)
 
     def begin(self, request: Request, instance_id: str, answering_id: str, at: int) -> None:
-        """Of a request that was just booked on the instance that generates the answer. One for its
-        prompt that is not here is left out of account."""
+        """Record where the prompt of a request is computed that was just booked for its answer.
+
+        A prefill instance that is not present is ignored.
+        """
         until = self._prompts.hide(answering_id, request.id)
         self._changed(answering_id)
         if instance_id in self._instances:
@@ -41,20 +50,28 @@ class PrefillsElsewhere:
             self._changed(instance_id)
 
     def computed(self, request_id: str) -> None:
-        """The answer has begun; said again, nothing happens."""
+        """Record that the prompt is computed, since the answer has begun. Idempotent."""
         if (place := self._places.get(request_id)) is not None:
             self._prompts.end(place[1], request_id)
-            if place[1] in self._instances:  # of one that has left nothing is kept
+            if place[1] in self._instances:  # nothing is recorded for one that left
                 self._changed(place[1])
 
     def instance_of(self, request_id: str) -> str | None:
-        """Where the prompt of a call is computed, or was; None: where its answer is generated."""
+        """Return where the prompt is or was computed; None: where the answer is generated."""
         place = self._places.get(request_id)
         return None if place is None else place[1]
 
     def ended(self, request_id: str, cached: int | None, at: int) -> int | None:
-        """The call has. `cached`: how much of its prompt was found in a cache, where that was told;
-        what is left of it to say of the instance that generated the answer is returned."""
+        """Record the end of a call.
+
+        Args:
+            request_id: id of the call.
+            cached: reported cached tokens of its prompt; None: not reported.
+            at: current time.
+
+        Returns:
+            The cached tokens that concern the answering instance, if any.
+        """
         if request_id not in self._places:
             return cached
         self.computed(request_id)

@@ -1,7 +1,7 @@
-"""What instances hold of a prompt, as columns that the kernel reads.
+"""Cached tokens of a prompt by instance, as columns that the kernel reads. Not in the paper.
 
-Many prompts begin with what many instances hold, such as the instructions of an agent. The columns
-of such a run are kept with it, and written anew for those instances alone that changed. Ours.
+Many prompts begin with a prefix that many instances have cached, such as an agent's instructions.
+The columns of such a run are stored with it, and updated only for instances that changed.
 """
 
 from array import array
@@ -12,12 +12,14 @@ from kairos.core.dispatcher.compiled_table import CompiledTable
 from kairos.core.dispatcher.prefix_runs import Held, PrefixRun, PrefixRuns, RunColumn, RunColumns
 from kairos.core.model import Request
 
-_MANY = 8  # instances that hold a run
+_MANY = 8  # number of instances with a run from which its columns are stored
 
 
 class PrefixColumns:
-    """By row of the table, tokens; None: no instance has any. A stretch is as long as the first
-    prompt with it said, so it may be longer than this prompt is."""
+    """Columns of tokens by row of the table; None if no instance has any.
+
+    A stretch is as long as the first prompt with it reported, so it may exceed this prompt.
+    """
 
     def __init__(self, runs: PrefixRuns, table: CompiledTable) -> None:
         self._runs: Final = runs
@@ -26,8 +28,13 @@ class PrefixColumns:
     def of(
         self, request: Request, arranged: tuple[int, int], *, alone: bool
     ) -> "tuple[array[float] | None, array[float] | None]":
-        """What calls in flight hold of the prompt, and what is in the caches; `alone`: not that.
-        `arranged`: another one whenever instances and rows are other pairs."""
+        """Return two columns for a prompt: tokens in use by calls in flight, and cached tokens.
+
+        Args:
+            request: the request with the prompt.
+            arranged: changes whenever the assignment of instances to rows does.
+            alone: omit the caches.
+        """
         in_use: array[float] | None = None
         cached: array[float] | None = None
         for run, marks in self._runs.down(request.prefix):
@@ -50,7 +57,14 @@ class PrefixColumns:
         marks: int,
         kept: RunColumn | None,
     ) -> "array[float]":
-        """The column with one run more, of which the prompt has so many marks."""
+        """Return the column extended by one run.
+
+        Args:
+            column: the column so far; None: no run yet.
+            there: what instances have of the run.
+            marks: number of the run's marks in the prompt.
+            kept: stored column of the run, if any.
+        """
         if kept is not None and (column is None or kept.rows == self._table.count):
             return kept.ends[:]
         found = self.none() if column is None else column
@@ -62,7 +76,7 @@ class PrefixColumns:
         return found
 
     def _kept(self, run: PrefixRun, arranged: tuple[int, int]) -> RunColumns:
-        """Those of the run, as it is now."""
+        """Return the stored columns of the run, updated."""
         kept = run.columns
         if kept is None or kept.arranged != arranged:
             in_use, cached = RunColumn(self.none()), RunColumn(self.none())

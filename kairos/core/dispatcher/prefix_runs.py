@@ -1,4 +1,4 @@
-"""What prompts begin with, as a tree of runs of marks, and what instances hold of these."""
+"""Tree of prompt prefixes, in runs of marks, with what instances have cached of each run."""
 
 from array import array
 from collections.abc import Iterator, Mapping
@@ -8,31 +8,33 @@ from kairos.core.model import PREFIX_MARKS, Request
 
 
 class Use:
-    """When calls used what an instance holds, and their answers, which take room there too. Of
-    what they used, that counts which was not used again since."""
+    """Use of cached runs by a call, with the memory of its answer.
+
+    Only the runs that were not used again since belong to it.
+    """
 
     __slots__ = ("answer", "at", "last", "runs")
 
     def __init__(self, last: "PrefixRun | None", at: int) -> None:
-        self.last = last  # all before it was used as well; None: nothing that has a mark
+        self.last = last  # last run used; all runs before it were used, too. None: no mark
         self.at = at
-        self.answer = 0  # tokens
-        self.runs = 0  # that were used last then
+        self.answer = 0  # tokens of the answer
+        self.runs = 0  # number of runs that were last used then
 
     @property
     def is_over(self) -> bool:
-        """Nothing is left of it."""
+        """Return whether neither runs nor an answer belong to it any more."""
         return not self.runs and not self.answer
 
 
 class Held:
-    """The beginning of a run, as one instance holds it."""
+    """Prefix of a run that one instance has cached."""
 
     def __init__(self, start: int, ends: list[int], use: Use, users: int = 0) -> None:
         self.start = start  # tokens of the prompt before it
-        self.ends = ends  # of each stretch that is held, tokens from the prompt's beginning
-        self.use = use  # the last
-        self.users = users  # calls in flight whose prompts have it; they have all of it
+        self.ends = ends  # end of each cached stretch, in tokens from the start of the prompt
+        self.use = use  # the latest use
+        self.users = users  # number of calls in flight that use it; they use all of it
 
     @property
     def end(self) -> int:
@@ -44,41 +46,44 @@ class Held:
 
 
 class RunColumn:
-    """Where what each instance holds of a run ends: tokens by row, 0: it holds nothing."""
+    """End of the cached part of a run on each instance, in tokens by row; 0: nothing is cached."""
 
     def __init__(self, ends: "array[float]") -> None:
         self.ends: Final = ends
-        self.rows = 0  # that are not 0
+        self.rows = 0  # number of entries other than 0
 
 
 class RunColumns:
-    """See `PrefixColumns`, which keeps them."""
+    """Columns of a run, maintained by `PrefixColumns`."""
 
     def __init__(self, arranged: tuple[int, int], in_use: RunColumn, cached: RunColumn) -> None:
-        self.arranged: Final = arranged  # how instances and rows were
+        self.arranged: Final = arranged  # assignment of instances to rows at that time
         self.in_use: Final = in_use  # by calls in flight
         self.cached: Final = cached
         self.changed: Final = set[str]()  # ids of instances, since these were written
 
 
 class PrefixRun:
-    """Marks that follow each other in all prompts that have the first of them and go on."""
+    """Marks that follow each other in all prompts that contain the first of them and go on."""
 
     __slots__ = ("before", "behind", "columns", "first", "held", "in_use", "latest", "names")
 
     def __init__(self, names: tuple[int, ...], first: int, before: "PrefixRun | None") -> None:
-        self.names = names  # hashes of all that lies before each mark
-        self.first = first  # the number of its first mark
+        self.names = names  # hash of the prompt up to each mark
+        self.first = first  # number of its first mark
         self.before = before
-        self.behind: dict[int, PrefixRun] = {}  # by their first mark
-        self.held: dict[str, Held] = {}  # by id of the instance; of a run in the tree, anywhere
-        self.in_use: dict[str, Held] = {}  # of these, by calls in flight
-        self.latest = 0  # number of the latest change to all behind it, if it is the first
+        self.behind: dict[int, PrefixRun] = {}  # runs that follow, by their first mark
+        self.held: dict[str, Held] = {}  # by instance id; not empty while the run is in the tree
+        self.in_use: dict[str, Held] = {}  # the ones in use by calls in flight
+        self.latest = 0  # in a first run: number of the latest change to it and all behind it
         self.columns: RunColumns | None = None
 
     def split(self, marks: int) -> "PrefixRun":
-        """Makes the first marks, so many, a run of their own; this one is what is left, so who
-        knows it as the last of a prompt still does. There may be nobody who holds it then."""
+        """Move the first marks into a run of their own, and return it; this run is the rest.
+
+        So references to this run as the last one of a prompt stay valid. It may be cached nowhere
+        afterwards.
+        """
         upper = PrefixRun(self.names[:marks], self.first, self.before)
         self.names, self.first, self.before = self.names[marks:], self.first + marks, upper
         self.columns = None
@@ -97,17 +102,19 @@ class PrefixRun:
 
 
 class PrefixRuns:
-    """The tree of those that instances hold. Who holds one says so in it, and removes it from here
-    when nobody does any more."""
+    """Tree of the runs that instances have cached.
+
+    Callers record in a run who has it cached, and remove it from the tree when no instance does.
+    """
 
     def __init__(self) -> None:
-        self.first: dict[int, PrefixRun] = {}  # by their first mark, those that prompts begin with
+        self.first: dict[int, PrefixRun] = {}  # runs at the start of prompts, by their first mark
         self.changes = 0
-        # Instance id -> number of the latest change to what it holds; the latest is the last.
+        # Instance id -> number of the latest change to its cached runs, in order of these.
         self._changed: dict[str, int] = {}
 
     def has_changed(self, run: PrefixRun, instance_id: str) -> None:
-        """What the instance holds of it, or whether calls use that."""
+        """Record a change in what the instance has cached of the run, or in its use by calls."""
         self.changes += 1
         if run.columns is not None:
             run.columns.changed.add(instance_id)
@@ -118,24 +125,26 @@ class PrefixRuns:
         self._changed[instance_id] = self.changes
 
     def changed_since(self, changes: int) -> Iterator[str]:
-        """Ids of the instances with a later change."""
+        """Yield the ids of the instances with a later change."""
         for instance_id, latest in reversed(self._changed.items()):
             if latest <= changes:
                 return
             yield instance_id
 
     def forget(self, instance_id: str) -> None:
-        """It holds nothing any more."""
+        """Forget an instance that has nothing cached any more."""
         self._changed.pop(instance_id, None)
 
     def beginning(self, prefix: tuple[int, ...]) -> tuple[PrefixRun | None, int]:
-        """The first run of the prompt, and its `latest`. While both are the same, all that the
-        prompt begins with is held as it was."""
+        """Return the first run of the prompt, and its `latest`.
+
+        While both are the same, nothing has changed for the whole prefix of the prompt.
+        """
         first = self.first.get(prefix[0]) if prefix else None
         return first, 0 if first is None else first.latest
 
     def last(self, prefix: tuple[int, ...]) -> PrefixRun | None:
-        """The run that the prompt ends with, made as far as it is not there; None: no marks."""
+        """Return the run that the prompt ends with, added if missing; None without marks."""
         before: PrefixRun | None = None
         at = 0
         while at < len(prefix):
@@ -150,7 +159,7 @@ class PrefixRuns:
         return before
 
     def down(self, prefix: tuple[int, ...]) -> list[tuple[PrefixRun, int]]:
-        """The runs that the prompt begins with, and how many marks it has of each."""
+        """Return the runs that the prompt begins with, and its number of marks in each."""
         found: list[tuple[PrefixRun, int]] = []
         behind, at = self.first, 0
         while at < len(prefix) and (run := behind.get(prefix[at])) is not None:
@@ -165,7 +174,7 @@ class PrefixRuns:
         del self._behind(run.before)[run.names[0]]
 
     def _split(self, run: PrefixRun, marks: int) -> PrefixRun:
-        """Prompts differ behind so many of its marks. Returns the part before these."""
+        """Split a run after this many marks, where prompts differ, and return the first part."""
         behind = self._behind(run.before)
         upper = run.split(marks)
         behind[upper.names[0]] = upper
@@ -178,7 +187,7 @@ class PrefixRuns:
 
 
 def _same_names(names: tuple[int, ...], prefix: tuple[int, ...], at: int) -> int:
-    """How many of the run's marks the prompt has there, the first being one of them."""
+    """Return how many of the run's marks the prompt has there; it has at least the first."""
     here = prefix[at : at + len(names)]
     if here == names:
         return len(names)
@@ -189,14 +198,14 @@ def _same_names(names: tuple[int, ...], prefix: tuple[int, ...], at: int) -> int
 
 
 def up_from(last: PrefixRun | None) -> Iterator[PrefixRun]:
-    """The runs of a prompt, the last first."""
+    """Yield the runs of a prompt, last first."""
     while last is not None:
         yield last
         last = last.before
 
 
 def ends_of(request: Request, run: PrefixRun, held: Held) -> list[int]:
-    """Where, by what is said of this request, the stretches of the run end that are not held."""
+    """Return the ends of the run's stretches that are not cached yet, by this request."""
     scale = request.prompt_tokens / max(1, request.prefix_units)
     first = run.first + len(held.ends)
     marks = PREFIX_MARKS[first : run.first + len(run.names)]
@@ -208,8 +217,13 @@ def ends_of(request: Request, run: PrefixRun, held: Held) -> list[int]:
 
 
 def add_ends(found: dict[str, int], there: Mapping[str, Held], marks: int) -> None:
-    """Of a run of which a prompt has so many marks: where what each instance holds of these ends,
-    if nothing behind it is known to be there."""
+    """Add where the cached part of a run ends on each instance that has no later run in `found`.
+
+    Args:
+        found: ends by instance id; changed in place.
+        there: cached parts of the run.
+        marks: number of the run's marks in the prompt.
+    """
     for instance_id, held in there.items():
         if instance_id not in found:
             ends = held.ends

@@ -1,17 +1,17 @@
-"""Which beginnings of prompts each instance still has in its prefix cache: an approximate index.
+"""Approximate index of the prompt prefixes in each instance's prefix cache. Not in the paper.
 
-Nobody tells what an engine caches, but what was sent there is known, and vLLM evicts what was used
-longest ago. So the index of an instance is an LRU list of stretches of prompts, each from one mark
-to the next, and of answers, which nobody finds but which take room; together they are as large as
-the instance's KV memory. A reply that tells fewer cached tokens than expected corrects it: what was
-not used since those were is gone, too. Exact events of the engines' caches could take its place
-behind the same methods.
+Engines do not report their caches, but what was sent to them is known, and vLLM evicts the least
+recently used. So the index of an instance is an LRU list of stretches of prompts, each from one
+mark to the next, and of answers, which are never matched but use memory; together they are as large
+as the instance's KV memory. A reply that reports fewer cached tokens than expected corrects the
+index: everything unused for longer than the missing tokens is dropped, too. Exact cache events of
+the engines could replace it behind the same methods.
 
-A prompt has dozens of marks, and most calls use them all alike, so none is looked at by itself.
-Marks between which no prompt was ever told from another are a run; runs are a tree, which a
-prompt goes down by a few comparisons. What an instance holds of a run is its beginning, for a use
-takes all that lies before, too, and what lies behind is evicted first. The LRU list is one of uses:
-of each, that counts which was not used again. Ours.
+A prompt has dozens of marks, and most calls share all of them, so marks are not handled one by one.
+Marks at which no two known prompts diverge form a run; runs form a tree, which a prompt descends
+with a few comparisons. An instance has a prefix of a run cached, since a use covers everything
+before, and the end is evicted first. The LRU list is one of uses, each with the runs that were not
+used again since.
 """
 
 from collections import OrderedDict
@@ -30,44 +30,46 @@ from kairos.core.dispatcher.prefix_runs import (
 )
 from kairos.core.model import Instance, Request
 
-_UNKNOWN_KV_TOKENS = 100_000  # of an instance that does not tell how much it holds
-_MISSED = 0.5  # of what was expected: fewer tokens than that were found, so the rest was evicted
+_UNKNOWN_KV_TOKENS = 100_000  # assumed memory of an instance that does not report it
+_MISSED = 0.5  # if a smaller share of the expected tokens was found, the rest was evicted
 
 
 class _Begun:
-    """What was expected of a call when it went to its instance."""
+    """Expectation for a call when it was dispatched."""
 
     def __init__(self, last: PrefixRun | None, cached: int, in_use: int, used_at: int) -> None:
-        self.last: Final = last  # of its prompt; None: that has no mark
-        self.cached: Final = cached  # tokens of its prompt
-        self.in_use: Final = in_use  # of these, by calls in flight: perhaps not computed yet
-        self.used_at: Final = used_at  # the stretch of these that was longest unused
+        self.last: Final = last  # last run of its prompt; None: it has no mark
+        self.cached: Final = cached  # cached tokens of its prompt
+        self.in_use: Final = in_use  # those in use by calls in flight: perhaps not computed yet
+        self.used_at: Final = used_at  # last use of the stretch among these unused for longest
 
 
 class _Cache:
-    """What one instance is taken to hold."""
+    """Assumed cache of one instance."""
 
     def __init__(self, instance: Instance) -> None:
         self.id = instance.id
         self.size = instance.kv_tokens or _UNKNOWN_KV_TOKENS
-        # Longest ago first; without those of which only runs in use are left, see `_evict`.
+        # Oldest first; uses with only runs in use left are not in it, see `_evict`.
         self.uses: OrderedDict[Use, None] = OrderedDict()
         self.tokens = 0
-        self.shared_tokens = 0  # that calls in flight have in common, all but once
+        self.shared_tokens = 0  # tokens shared by calls in flight, counting all copies but one
         self.begun: dict[str, _Begun] = {}  # calls in flight, by id
 
 
 class PrefixIndex:
-    """By instance. Each method takes O(runs of the prompt), amortised, and a comparison of marks
-    is the C library's."""
+    """Assumed caches by instance.
+
+    Each method takes O(runs of the prompt), amortised, and marks are compared by the C library.
+    """
 
     def __init__(self) -> None:
         self._caches: dict[str, _Cache] = {}
-        self.runs = PrefixRuns()  # what is said here changes with them alone
-        self.left = 0  # how often an instance did
+        self.runs = PrefixRuns()  # results of the methods change only with these
+        self.left = 0  # number of times an instance has left
 
     def join(self, instance: Instance) -> None:
-        """Said again, its limits are replaced. Without a prefix cache it holds nothing."""
+        """Add an instance, or replace its limits. Without a prefix cache it has nothing."""
         if not instance.prefix_caching:
             self.leave(instance.id)
         elif instance.id in self._caches:
@@ -89,21 +91,21 @@ class PrefixIndex:
         self.left += 1
 
     def match(self, request: Request) -> Mapping[str, int]:
-        """How many tokens of the prompt each instance has that has any, by id."""
+        """Return the cached tokens of the prompt by instance id, for instances that have any."""
         found: dict[str, int] = {}
         for run, marks in reversed(self.runs.down(request.prefix)):
             add_ends(found, run.held, marks)
             if len(found) == len(self._caches):
                 break
-        # Something of a prompt is always computed, if only its last token.
+        # At least the last token of a prompt is always computed.
         return at_most(request.prompt_tokens - 1, found)
 
     def cached_tokens(self, request: Request, instance_id: str) -> int:
-        """What `match` says of one instance."""
+        """Return the result of `match` for one instance."""
         return self.of_one(request, instance_id)[1]
 
     def of_one(self, request: Request, instance_id: str) -> tuple[int, int]:
-        """What `in_use` and `match` say of one instance."""
+        """Return the results of `in_use` and `match` for one instance."""
         in_use = cached = 0
         for run, marks in self.runs.down(request.prefix):
             if (held := run.held.get(instance_id)) is not None:
@@ -112,27 +114,27 @@ class PrefixIndex:
         return min(in_use, request.prompt_tokens), min(cached, request.prompt_tokens - 1)
 
     def in_use(self, request: Request) -> Mapping[str, int]:
-        """How many tokens of the prompt calls in flight hold already, by id of the instance."""
+        """Return the tokens of the prompt that calls in flight use already, by instance id."""
         found: dict[str, int] = {}
         for run, marks in reversed(self.runs.down(request.prefix)):
             add_ends(found, run.in_use, marks)
             if len(found) == len(self._caches):
                 break
-        # A stretch is as long as the first prompt with it said.
+        # A stretch is as long as the first prompt with it reported.
         return at_most(request.prompt_tokens, found)
 
     def shared_tokens(self, instance_id: str) -> int:
-        """Of the prompts of calls in flight there: what several have in common, all but once."""
+        """Return the prompt tokens shared by calls in flight there, counting all copies but one."""
         cache = self._caches.get(instance_id)
         return cache.shared_tokens if cache is not None else 0
 
     def is_in_use(self, request: Request) -> bool:
-        """Whether any call in flight has a prompt that begins alike."""
+        """Return whether any call in flight has a prompt with the same beginning."""
         first, _ = self.runs.beginning(request.prefix)
         return first is not None and bool(first.in_use)
 
     def begin(self, request: Request, instance_id: str, at: int) -> int:
-        """The request goes there now. Returns how many tokens of its prompt were there already."""
+        """Record that a request is dispatched, and return the cached tokens of its prompt."""
         cache = self._caches.get(instance_id)
         if cache is None:
             return 0
@@ -158,12 +160,19 @@ class PrefixIndex:
     def end(
         self, request: Request, instance_id: str, answer: int, cached: int | None, at: int
     ) -> None:
-        """The request has ended there, with so many tokens of an answer. `cached`: how much of its
-        prompt the engine found in its cache, where it told."""
+        """Record the end of a request.
+
+        Args:
+            request: the request.
+            instance_id: where it ran.
+            answer: tokens of its answer.
+            cached: prompt tokens that the engine found in its cache; None: not reported.
+            at: current time.
+        """
         cache = self._caches.get(instance_id)
         if cache is None:
             return
-        # None: it began before the instance joined, and is no user of what is known since.
+        # None: the call began before the instance joined, so it uses nothing recorded since.
         begun = cache.begun.pop(request.id, None)
         last = self.runs.last(request.prefix) if begun is None else begun.last
         way = [*up_from(last)]
@@ -181,7 +190,7 @@ class PrefixIndex:
         self._make_room(cache)
 
     def _hold(self, request: Request, way: list[PrefixRun], cache: _Cache, at: int) -> Use:
-        """All of the runs are there, and used. `way`: those of the prompt, the last first."""
+        """Record that all runs are cached and used now. `way`: runs of the prompt, last first."""
         use = Use(way[0] if way else None, at)
         cache.uses[use] = None
         end, instance_id = 0, cache.id
@@ -205,7 +214,7 @@ class PrefixIndex:
         return use
 
     def _use(self, run: PrefixRun, cache: _Cache) -> None:
-        """One more call in flight has it."""
+        """Record one more call in flight that uses the run."""
         held = run.held[cache.id]
         held.users += 1
         if held.users == 1:
@@ -224,7 +233,7 @@ class PrefixIndex:
             self.runs.has_changed(run, cache.id)
 
     def _make_room(self, cache: _Cache) -> None:
-        """What calls in flight use stays, whatever its age."""
+        """Evict until the cache fits its size; runs used by calls in flight stay."""
         if cache.tokens <= cache.size or not cache.uses:
             return
         newest = next(reversed(cache.uses))
@@ -235,9 +244,11 @@ class PrefixIndex:
                 return
 
     def _evict(self, use: Use, cache: _Cache) -> None:
-        """What was used last then, as far as room is needed. What is in use is not looked at again
-        until its calls end, which use it again: the LRU list of a full instance would be walked to
-        its end each time."""
+        """Evict the runs last used at this use, as far as necessary.
+
+        Runs in use are moved to another use outside the LRU list until their calls end, which use
+        them again: otherwise each eviction in a full instance would walk the whole list.
+        """
         again = Use(use.last, use.at)
         for run in up_from(use.last):
             if cache.tokens <= cache.size:
@@ -256,7 +267,7 @@ class PrefixIndex:
             del cache.uses[use]
 
     def _shorten(self, run: PrefixRun, held: Held, cache: _Cache) -> None:
-        """Evict its end, as far as room is needed."""
+        """Evict the end of a cached run, as far as necessary."""
         while held.ends and cache.tokens > cache.size:
             end = held.ends.pop()
             cache.tokens -= end - held.end
@@ -279,7 +290,7 @@ class PrefixIndex:
                 del cache.uses[use]
 
     def _drop(self, run: PrefixRun, instance_id: str) -> None:
-        """It is not there any more."""
+        """Record that nothing of the run is cached there any more."""
         del run.held[instance_id]
         run.in_use.pop(instance_id, None)
         self.runs.has_changed(run, instance_id)
@@ -288,6 +299,9 @@ class PrefixIndex:
 
 
 def _was_evicted(begun: _Begun, cached: int) -> bool:
-    """Whether so few tokens of what was expected were found that the rest must be gone. Where even
-    those of calls in flight were not, these had not been computed yet, and nothing follows."""
+    """Return whether too few of the expected tokens were found, so that the rest must be evicted.
+
+    If not even the tokens in use by calls in flight were found, these had not been computed yet,
+    and nothing can be concluded.
+    """
     return _MISSED * begun.in_use <= cached < _MISSED * begun.cached

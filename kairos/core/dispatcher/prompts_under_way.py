@@ -1,23 +1,23 @@
-"""Prompts that instances compute now, as facts tell: they may take all of a step's budget."""
+"""Prompts that instances compute now, as known from facts; they may use a step's whole budget."""
 
 import math
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 
-_FEW = 64  # entries of a heap that may be over, beside as many as are not
+_FEW = 64  # outdated entries of a heap that are tolerated in addition to as many current ones
 
 
 class _Prompts:
-    """Of one instance."""
+    """Prompts of one instance."""
 
     __slots__ = ("by_id", "ends", "now", "now_tokens", "tokens")
 
     def __init__(self) -> None:
-        self.by_id: dict[str, tuple[int, int]] = {}  # tokens, and until when
-        self.tokens = 0  # of all of these
-        self.now: set[str] = set()  # those that are not taken for computed yet
+        self.by_id: dict[str, tuple[int, int]] = {}  # tokens, and when it counts as computed
+        self.tokens = 0  # sum over all of these
+        self.now: set[str] = set()  # prompts that do not count as computed yet
         self.now_tokens = 0
-        self.ends: list[tuple[int, str]] = []  # a heap: until when; some are over
+        self.ends: list[tuple[int, str]] = []  # heap of the ends; some are outdated
 
     def begin(self, request_id: str, tokens: int, until: int) -> None:
         self.by_id[request_id] = tokens, until
@@ -38,7 +38,7 @@ class _Prompts:
         return until
 
     def end(self, request_id: str) -> bool:
-        """Whether it was there."""
+        """Remove a prompt, and return whether it was there."""
         begun = self.by_id.pop(request_id, None)
         if begun is not None:
             self.tokens -= begun[0]
@@ -64,14 +64,16 @@ class _Prompts:
 
 
 class PromptsUnderWay:
-    """By instance and request: tokens to compute, and until when they are taken to be, should no
-    first token be told (not all answers are streamed). O(log n) of these, amortised: where none
-    is told, all calls of an instance are among them."""
+    """Prompts by instance and request, with their tokens and the time they count as computed.
+
+    That time matters if no first token is reported (not all answers are streamed). O(log n)
+    amortised; if no first tokens are reported, n is all calls of an instance.
+    """
 
     def __init__(self) -> None:
         self._prompts: dict[str, _Prompts] = {}
-        self.changed: set[str] = set()  # ids of instances where one began or ended; whoever looks
-        # at these removes them
+        # Ids of instances where a prompt began or ended; the reader removes them.
+        self.changed: set[str] = set()
 
     def begin(self, instance_id: str, request_id: str, tokens: int, until: int) -> None:
         there = self._prompts.get(instance_id)
@@ -81,30 +83,31 @@ class PromptsUnderWay:
         self.changed.add(instance_id)
 
     def hide(self, instance_id: str, request_id: str) -> int:
-        """Another instance computes it: here it takes nothing. Returns until when."""
+        """Record that another instance computes the prompt; return when it counts as computed."""
         self.changed.add(instance_id)
         return self._prompts[instance_id].hide(request_id)
 
     def end(self, instance_id: str, request_id: str) -> None:
-        """Its prompt is computed, or its call has ended; said again, nothing happens."""
+        """Record that a prompt is computed, or that its call has ended. Idempotent."""
         there = self._prompts.get(instance_id)
         if there is not None and there.end(request_id):
             self.changed.add(instance_id)
 
     def requests(self, instance_id: str) -> Collection[str]:
-        """Ids of those of which no first token was told."""
+        """Return the ids of calls without a reported first token."""
         there = self._prompts.get(instance_id)
         return () if there is None else there.by_id
 
     def tokens(self, instance_id: str) -> int:
-        """Of all of them there, however long ago they began."""
+        """Return the tokens of all prompts there, however long ago they began."""
         there = self._prompts.get(instance_id)
         return 0 if there is None else there.tokens
 
     def computing(self, instance_id: str, at: int) -> tuple[int, float]:
-        """Tokens of those that are taken to be computed now, and the instant at which some of them
-        will be taken for done, if nothing is told before: `inf`, there are none. `at` never runs
-        backwards."""
+        """Return the tokens of prompts being computed now, and when the next one counts as done.
+
+        The time is `inf` without prompts. `at` must not decrease between calls.
+        """
         there = self._prompts.get(instance_id)
         return (0, math.inf) if there is None else there.computing(at)
 

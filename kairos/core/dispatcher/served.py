@@ -1,7 +1,7 @@
-"""The instances that can be booked, which model each serves, and how quick each is.
+"""Instances that can be booked, the models they serve, and their speed.
 
-Instances that compute prompts alone are no places for calls while there are others for the model:
-those that generate answers are, and a prompt's place is for `prefill_choice.py`.
+Instances that only compute prompts are used for calls only if the model has no other; otherwise
+`prefill_choice.py` assigns prompts to them.
 """
 
 import math
@@ -13,16 +13,17 @@ from kairos.core.model import Instance
 
 
 class ServedInstances:
-    """Instances by what they cost, as far as that is told, and in the order in which they joined:
-    where they are alike, the first is chosen. One whose calls still run when it leaves keeps its
-    speed until `forget`."""
+    """Instances in order of cost, if reported, then of joining: the first of equals is chosen.
+
+    An instance that leaves while its calls still run retains its speed until `forget`.
+    """
 
     def __init__(self) -> None:
         self.by_id: dict[str, Instance] = {}
-        self.smallest = math.inf  # KV tokens, of those whose memory is known
+        self.smallest = math.inf  # smallest known KV memory, in tokens
         self.speeds: dict[str, Speed] = {}
         self._paces: dict[Instance, StepPace] = {}  # by kind: an instance without its id
-        self._serving: dict[str | None, list[Instance]] = {}  # by model, as asked
+        self._serving: dict[str | None, list[Instance]] = {}  # cache by model
         self._prefilling: dict[str | None, list[Instance]] = {}
         self.has_pairs = False  # some instances only generate answers, others compute prompts
 
@@ -48,7 +49,7 @@ class ServedInstances:
         self.smallest = min(sizes, default=math.inf)
 
     def _pace(self, instance: Instance) -> StepPace:
-        """What is known of instances like this one. Kinds that are gone are forgotten."""
+        """Return the pace of the instance's kind, and forget kinds without instances."""
         like = replace(instance, id="")
         known = {replace(each, id="") for each in self.by_id.values()}
         self._paces = {
@@ -57,18 +58,20 @@ class ServedInstances:
         return self._paces.setdefault(like, StepPace(instance.token_us))
 
     def serving(self, model: str | None) -> list[Instance]:
-        """Instances that calls of the model (None: any) can be sent to. Those for prompts alone
-        are among them only where there are no others."""
+        """Return the instances to which calls of the model (None: any) can be sent.
+
+        Instances for prompts only are included only if the model has no other.
+        """
         found = self._serving.get(model)
         if found is None:
             everyone = self._by_cost(model)
             found = [each for each in everyone if each.phase != "prefill"] or everyone
-            if found:  # else anybody could ask for names without end
+            if found:  # do not cache unknown names, which clients could send without end
                 self._serving[model] = found
         return found
 
     def prefilling(self, model: str | None) -> list[Instance]:
-        """Instances that compute prompts of the model for others."""
+        """Return the instances that compute prompts of the model for others."""
         found = self._prefilling.get(model)
         if found is None:
             found = [each for each in self._by_cost(model) if each.phase == "prefill"]
@@ -81,5 +84,5 @@ class ServedInstances:
         return sorted(found, key=lambda i: math.inf if i.usd_per_hour is None else i.usd_per_hour)
 
     def models(self) -> list[str]:
-        """All models that are served at the moment."""
+        """Return all models served at the moment, sorted."""
         return sorted({model for instance in self.by_id.values() for model in instance.models})

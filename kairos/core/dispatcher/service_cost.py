@@ -1,16 +1,16 @@
-"""What a call costs the instance that serves it, in µs of the whole instance: ours.
+"""Cost of a call for its instance, in µs of the whole instance. Not in the paper.
 
-While it runs it holds a share of the instance: one of so many sequences, or so much of the KV
-memory, whichever is more (as in dominant resource fairness, Ghodsi et al., NSDI 2011). While its
-prompt is computed, as far as that is not cached, it holds all of it. What is cached is not
-computed, but held.
+While it runs, a call uses a share of the instance: one of its sequences, or its part of the KV
+memory, whichever is larger (as in dominant resource fairness, Ghodsi et al., NSDI 2011). While the
+uncached part of its prompt is computed, it uses the whole instance. Cached tokens are not computed,
+but use memory.
 """
 
 from kairos.core.dispatcher.booking import Booking
 from kairos.core.dispatcher.speed import Speed
 from kairos.core.model import Instance
 
-_ABOUT = 1.25  # times as many tokens, or as few, take as long as was expected
+_ABOUT = 1.25  # up to this ratio of actual to expected tokens, the expected time is used
 
 
 def service_us(
@@ -20,7 +20,15 @@ def service_us(
     took_us: float,
     lengths: tuple[int, int, float],
 ) -> float:
-    """Of a call that runs for so long; `lengths` at its end, as `Booking` has them."""
+    """Return the cost of a call that runs for `took_us`.
+
+    Args:
+        booking: its booking.
+        instance: where it runs.
+        speed: speed of the instance.
+        took_us: duration of the call.
+        lengths: tokens at its end, as returned by `Booking.lengths`.
+    """
     prompt, cached, answer = lengths
     computing_us, computed = booking.computing_us, prompt - cached
     if not booking.computed / _ABOUT <= computed <= booking.computed * _ABOUT:

@@ -1,4 +1,4 @@
-"""Placements that go by what instances are expected to hold in each slot of the future."""
+"""Placements by the expected memory use of instances in future slots."""
 
 from collections.abc import Hashable, Sequence
 from functools import partial
@@ -12,14 +12,14 @@ from kairos.core.dispatcher.occupancy import Occupancy, by_modes, paper_token_us
 from kairos.core.dispatcher.placement import Placement
 from kairos.core.model import Instance, Request
 
-# By slot in which a call begins, and slot: the slots between which it then is in its own course.
+# [slot in which a call begins, slot]: the slots of the call's own course around that time.
 _LATER = np.array(SLOT_AT) - np.array(SLOT_AT)[:, None]
 _FROM = np.maximum(np.searchsorted(SLOT_AT, _LATER, side="right") - 1, 0)
 _TO = np.minimum(np.searchsorted(SLOT_AT, _LATER), SLOTS - 1)
 
 
 class SlotPlacement(Placement):
-    """Goes by what instances are expected to hold in each future slot."""
+    """Placement by the expected memory use in each future slot."""
 
     def __init__(self, ledger: Ledger, occupancy: Occupancy) -> None:
         self._ledger, self._occupancy, self._table = ledger, occupancy, occupancy.table
@@ -27,18 +27,17 @@ class SlotPlacement(Placement):
         self._refused = NoRoom()
 
     def _kind(self, request: Request) -> Hashable:
-        """Of requests of the same, one that holds more from the beginning needs more room."""
+        """Return a key; among requests with the same key, more initial tokens mean more demand."""
         raise NotImplementedError
 
     def _held(self, request: Request, instances: Sequence[Instance], at: int) -> Floats:  # noqa: ARG002
-        """Tokens that the request would hold on each from the beginning, beside what is held."""
+        """Return the tokens that the request would add on each from the beginning."""
         return np.full(len(instances), float(request.prompt_tokens))
 
     def _loads(
         self, request: Request, instances: Sequence[Instance], held: Floats, at: int
     ) -> Floats:
-        """What each would hold with the request, at most, as far as is planned for: tokens,
-        instances x SLOTS."""
+        """Return the planned maximum use of each with the request: tokens, instances x SLOTS."""
         raise NotImplementedError
 
     def _capacities(self, instances: Sequence[Instance], at: int) -> Floats:
@@ -61,8 +60,7 @@ class SlotPlacement(Placement):
     def _with_room(
         self, request: Request, instances: Sequence[Instance], at: int
     ) -> tuple[list[Instance], Floats]:
-        """Those that have room in every slot, and the share of their memory that is taken then, at
-        its peak."""
+        """Return instances with capacity in every slot, and their peak use as a share of memory."""
         open_to = self._not_suspended(instances, at)
         if not open_to:
             return [], np.zeros(0)
@@ -84,10 +82,16 @@ class SlotPlacement(Placement):
         return [open_to[row] for row in fitting.tolist()], shares[fitting]
 
     def _close_kinds(self, state: tuple[int, ...], instances: Sequence[Instance], at: int) -> None:
-        """Find kinds of requests that have room nowhere, whatever they hold at first."""
+        """Find kinds of requests that fit nowhere even if they use nothing at first."""
 
     def _peaks(self, loads: Floats, instances: Sequence[Instance], at: int) -> Floats:
-        """Over the slots, beside what is reserved. `loads`: (kinds x) instances x SLOTS."""
+        """Return the maximum over the slots, reservations included.
+
+        Args:
+            loads: tokens, (kinds x) instances x SLOTS.
+            instances: the instances.
+            at: current time.
+        """
         if self._reserved is not None:
             for row, instance in enumerate(instances):
                 if instance.id == self._reserved[0]:
@@ -100,7 +104,10 @@ class SlotPlacement(Placement):
     def _beside_reserved(
         self, loads: Floats, instance: Instance, reserved: Floats, at: int
     ) -> Floats:
-        """A call is there to the end of the slot in which it ends, where others wait for that."""
+        """Return the loads plus the reservation.
+
+        A call counts until the end of the slot in which it ends if others wait for that.
+        """
         means, *_ = self._occupancy.of([instance], at)
         own = loads - means[0]
         own[..., 1:] = np.maximum(own[..., 1:], own[..., :-1])
@@ -108,7 +115,7 @@ class SlotPlacement(Placement):
         return beside
 
     def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
-        """Its room on the instance that is expected to have it soonest, from then on."""
+        """Reserve the request's demand on the instance expected to have capacity soonest."""
         open_to = self._not_suspended(instances, at)
         if not open_to:
             return
@@ -118,7 +125,7 @@ class SlotPlacement(Placement):
         instance = open_to[row]
         [means], *_ = self._occupancy.of([instance], at)
         [capacity] = self._capacities([instance], at)
-        # It grows from when it begins, by slot; more than all would be taken for all.
+        # The demand grows from the start of the call, by slot; it is capped to the whole capacity.
         alone = np.minimum(np.maximum(0.0, loads[row] - means), capacity)
         rooms = np.where(_LATER >= 0, np.maximum(alone[_FROM], alone[_TO]), 0.0)
         fits = (rooms + means <= capacity) | (_LATER < 0)
@@ -126,7 +133,7 @@ class SlotPlacement(Placement):
             self._reserved = instance.id, rooms[begins[0]]
 
     def _room_begins(self, loads: Floats, instances: Sequence[Instance], at: int) -> Ints:
-        """The slot from which on each instance has room: after the last in which it has not."""
+        """Return from which slot on each instance has capacity: after the last one without."""
         over = loads > self._capacities(instances, at)[:, None]
         begins: Ints = np.where(over.any(axis=1), SLOTS - over[:, ::-1].argmax(axis=1), 0)
         return begins
@@ -137,11 +144,13 @@ class SlotPlacement(Placement):
 
 
 class TimeSlot(SlotPlacement):
-    """The paper's (6): an instance that would be over its memory in any slot is out; of the others,
-    the one with the lowest peak."""
+    """Placement of the paper (6): lowest peak among instances never over their memory."""
 
     def __init__(self, ledger: Ledger, slot_us: float = SLOT_US) -> None:
-        """Begin with slots of `slot_us` at first; shorter ones look less far, being as many."""
+        """Create the placement.
+
+        With a shorter first slot the same number of slots covers less time.
+        """
         self._slot_at_us = slot_us * np.array(SLOT_AT, dtype=np.float64)
         derive = partial(by_modes, slot_at_us=self._slot_at_us)
         super().__init__(ledger, Occupancy(ledger, derive, paper_token_us))

@@ -1,32 +1,34 @@
-"""How much of an instance those calls may have that go as spare, so that others do not notice.
+"""Limits for best-effort calls, so that other calls hardly notice them. Not in the paper.
 
-In continuous batching every call that joins makes each step longer for all that run, and its prompt
-holds all of them up. So memory and sequences that are free say little of what a call may take. Two
-rules, both of ours:
+In continuous batching every call that joins lengthens each step for all running calls, and its
+prompt delays all of them. So free memory and sequences say little about how much a best-effort call
+may use. There are two rules:
 
-- *Beside others* spare calls have a part (`BESIDE`) of the instance's time. What a call costs is
-  known in µs of the whole instance (`service_cost.py`). One that goes where others run is paid for
-  from that part of the time that passes, and until it is paid no other goes there. So others are
-  slowed down by about as much, whatever the lengths, and however much would fit.
-- *Alone* they may fill the instance by and by: at first a part of it (`AT_ONCE`), and all of it
-  once no other call has been there for `ALONE_US`; but of what is beyond that first part, only the
-  share of the pool's instances that have no other calls. Where another call comes, spare ones run
-  to their end, and slow that down. How soon one comes is told by how long none has, and by how many
-  are elsewhere: by day others find instances with little in their way, and at night all are full.
+- *Next to other calls*, best-effort calls get a share of the instance's time, 5 % (the first
+  constant below). The cost of a call in µs of the whole instance is known (`service_cost.py`). A
+  best-effort call dispatched next to others is paid for by that share of the passing time; until it
+  is paid, no other one is dispatched there. So the others are slowed down by about this share,
+  regardless of lengths and free capacity.
+- *Alone*, they may fill the instance gradually: at first a part of it (`AT_ONCE`), and all of it
+  once no other call has been there for `ALONE_US`; but beyond that first part, only the share of
+  the pool's instances that have no other calls. If another call comes, the best-effort ones run to
+  their end and slow it down. How soon that happens is estimated from how long none has come, and
+  how many calls are elsewhere: by day other calls find instances with little in their way, and at
+  night best-effort calls fill all.
 """
 
 from collections.abc import Callable, Sequence
 
 from kairos.core.model import SECOND, Instance, Request
 
-BESIDE = 0.05  # of an instance's time
-AT_ONCE = 0.1  # of its memory and sequences
+BESIDE = 0.05  # share of an instance's time for best-effort calls next to others
+AT_ONCE = 0.1  # share of its memory and sequences for best-effort calls at once
 ALONE_US = 30 * SECOND
-# Classes of which it is kept when a call of theirs ended last: more than there ever are that go as
-# spare, so that the latest of others is among them. Over Kafka calls may name any.
+# Number of classes whose latest end of a call is stored. It exceeds the number of best-effort
+# classes, so that the latest end of another class is among them. Over Kafka calls may name any.
 _CLASSES = 64
 
-IsSpare = Callable[[str], bool]  # of a class of service
+IsSpare = Callable[[str], bool]  # whether a class of service is best-effort
 
 
 class _There(dict[str, int]):
@@ -35,12 +37,12 @@ class _There(dict[str, int]):
     __slots__ = ("ended_at", "paid_at")
 
     def __init__(self) -> None:
-        self.ended_at: dict[str, int] = {}  # the latest of each class, in that order
-        self.paid_at = 0.0  # spare ones are paid for by then
+        self.ended_at: dict[str, int] = {}  # latest end by class, in order of time
+        self.paid_at = 0.0  # when the best-effort calls will be paid for
 
 
 class SpareCalls:
-    """Which calls are in flight where, by class of service, and what of that is paid for."""
+    """Calls in flight by instance and class of service, and the time owed for best-effort calls."""
 
     def __init__(self) -> None:
         self._there: dict[str, _There] = {}  # by instance
@@ -65,11 +67,11 @@ class SpareCalls:
             del ended_at[next(iter(ended_at))]
 
     def forget(self, instance_id: str) -> None:
-        """It is gone, and nothing is in flight there."""
+        """Forget an instance that has left and has no calls in flight."""
         self._there.pop(instance_id, None)
 
     def free_share(self, instances: Sequence[Instance], is_spare: IsSpare) -> float:
-        """Of these instances, at least one, which share has no other calls, 0 to 1."""
+        """Return the share, 0 to 1, of these instances (at least one) without other calls."""
         found = [self._there.get(each.id) for each in instances]
         with_others = sum(each is not None and _has_others(each, is_spare) for each in found)
         return 1 - with_others / len(instances)
@@ -77,8 +79,15 @@ class SpareCalls:
     def may_go(
         self, instance_id: str, is_spare: IsSpare, used: float, free_share: float, at: int
     ) -> bool:
-        """Whether one more may go there, of which so much is `used`, 0 to 1. `free_share`: of the
-        instances that serve its model."""
+        """Return whether one more best-effort call may be dispatched to an instance.
+
+        Args:
+            instance_id: the instance.
+            is_spare: whether a class is best-effort.
+            used: share of the instance in use, 0 to 1.
+            free_share: share of the instances serving its model that have no other calls.
+            at: current time.
+        """
         there = self._there.get(instance_id)
         if there is None:
             return True
@@ -89,7 +98,7 @@ class SpareCalls:
         return used < AT_ONCE + (1 - AT_ONCE) * min(1.0, alone_us / ALONE_US) * free_share
 
     def goes(self, instance_id: str, cost_us: float, is_spare: IsSpare, at: int) -> None:
-        """A spare call, which is among those in flight there by now."""
+        """Charge for a best-effort call that was just added to the calls in flight there."""
         there = self._there[instance_id]
         if _has_others(there, is_spare):
             there.paid_at = max(at, there.paid_at) + cost_us / BESIDE

@@ -1,4 +1,4 @@
-"""Kairos's own placement: packing by how likely calls are to survive into each slot. Ours."""
+"""Kairos's default placement: packing by the survival probability of calls. Not in the paper."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import repeat
@@ -23,47 +23,53 @@ from kairos.core.dispatcher.slots import SlotPlacement
 from kairos.core.dispatcher.warm_waits import WarmWaits
 from kairos.core.model import Instance, Request
 
-SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
-# The share of the memory that these take at most. Where memory has room for few calls, two standard
-# deviations are a quarter of it, and idle memory costs more than calls that are preempted.
+SPREAD = 2.0  # safety margin above the expected use, in standard deviations: `kairos`
+# Maximum of this margin as a share of the memory. If memory fits only a few calls, two standard
+# deviations are a quarter of it, and idle memory costs more than preempted calls.
 WIDEST = 0.1
-# Costs that differ by less are taken for the same: `kairos`. The second: where all have the same of
-# the prompt cached, so that the load differs, or how quick they are.
+# Relative difference below which costs count as equal: `kairos`. The second applies if all
+# instances have equally much of the prompt cached, so that they differ only in load or speed.
 ALIKE, ALIKE_BUT_FOR_LOAD = 0.01, 0.2
 
-BEGINS_US = np.append(SLOT_AT_US, np.inf)  # of slots; last, of none of them
-_AT_ONCE = 1024  # kinds x instances that are looked at together
+BEGINS_US = np.append(SLOT_AT_US, np.inf)  # beginning of each slot; last: never
+_AT_ONCE = 1024  # maximum of kinds x instances that are computed together
 
 
 class _Best:
-    """Where a request would go that may go at once."""
+    """Best instance for a request among those with capacity now."""
 
     def __init__(self, instance: Instance, least_us: float, with_room: Sequence[Instance]) -> None:
         self.instance: Final = instance
-        self.least_us: Final = least_us  # what the request costs there, or where it costs less
-        self.with_room: Final = with_room  # all that it could have gone to
+        self.least_us: Final = least_us  # lowest cost of the request on any of `with_room`
+        self.with_room: Final = with_room  # all instances with capacity
 
 
 class SurvivalPacking(SlotPlacement):
-    """Ours: an instance is out that would be over its memory in any slot, with `SPREAD` standard
-    deviations kept free; of the others, the one on which the request costs least time, its own and
-    that of those that run there; where that is alike, the one of which least is taken: of its
-    memory at the peak, and of a step by prompts under way, as shares. (Prompts that are computed
-    together hold up all that decode there; a few tokens of them hide behind the reading of the
-    weights.) What an instance has of its prompt in the cache need not be computed, so a workflow
-    stays where its history is while that pays. It even waits for that instance where what it saves
-    is more than the wait is likely to be.
+    """Lowest cost among instances never over their memory in any slot. Not in the paper.
+
+    The memory forecast has a margin of `SPREAD` standard deviations. The cost is the time of the
+    request itself plus the time it adds to the calls running there. Among about equal costs, the
+    instance with the lowest load is chosen: its peak share of memory plus the share of a step's
+    budget used by prompts under way. (Prompts computed together delay all calls that decode there;
+    a few prompt tokens hide behind the reading of the weights.) Cached tokens need not be computed,
+    so a workflow stays where its history is cached while that pays. It even waits for that instance
+    if the expected wait is shorter than the time saved.
     """
 
     def __init__(self, ledger: Ledger, kernel: Kernel | None = KERNEL) -> None:
-        """`kernel`: None, numpy does its work."""
+        """Create the placement.
+
+        Args:
+            ledger: the ledger.
+            kernel: compiled code to use; None: use numpy.
+        """
         super().__init__(ledger, Occupancy(ledger, BySurvival()))
         self._waits = WarmWaits()
         self._compiled: CompiledChoice | None = None
         if kernel is not None:
             margins = Margins(SPREAD, WIDEST, ALIKE, ALIKE_BUT_FOR_LOAD, FREE, RENEWED_US, FEW)
             self._compiled = CompiledChoice(ledger, kernel, margins, self._waits)
-        self._warm: tuple[str, Instance] | None = None  # who waits for which instance
+        self._warm: tuple[str, Instance] | None = None  # request id, and the instance it waits for
 
     def choose(
         self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
@@ -94,7 +100,7 @@ class SurvivalPacking(SlotPlacement):
         for place, each in enumerate((*instances, *busy) if warmer else ()):
             if each.id in warmer:
                 if place >= len(instances):
-                    self._occupancy.renew([each], at)  # as the kernel does, whatever follows
+                    self._occupancy.renew([each], at)  # always, as the kernel does
                 there = np.array([float(cached[each.id])])
                 cost_us = float(self._costs_us(request, [each], there, tokens)[0])
                 if waited_us + self._wait_us(request, each, at) + cost_us < best.least_us:
@@ -128,7 +134,7 @@ class SurvivalPacking(SlotPlacement):
     def _best(
         self, request: Request, instances: Sequence[Instance], cached: Mapping[str, int], at: int
     ) -> _Best | None:
-        """`cached`: tokens of its prompt, by instance."""
+        """Return the best instance with capacity. `cached`: cached prompt tokens by instance."""
         with_room, peaks = self._with_room(request, instances, at)
         if not with_room:
             return None
@@ -147,7 +153,7 @@ class SurvivalPacking(SlotPlacement):
         return self._ledger.retention.waiting(at)
 
     def _wait_us(self, request: Request, instance: Instance, at: int) -> float:
-        """Until it is likely to take the request."""
+        """Return the expected time until the instance can take the request."""
         if self._ledger.health.is_suspended(instance.id, at) or instance.kv_tokens is None:
             return float("inf")
         loads = self._loads(request, [instance], self._held(request, [instance], at), at)
@@ -175,8 +181,11 @@ class SurvivalPacking(SlotPlacement):
         cached: Floats,
         tokens: float,
     ) -> Floats:
-        """Time that it adds on each: until its own end, and to the calls that run beside it, which
-        wait while its prompt is computed and are slowed down by its tokens."""
+        """Return the time that the request costs on each instance.
+
+        That is its own duration, plus the delay of calls running there, which wait while its prompt
+        is computed and are slowed down by its tokens.
+        """
         table, rows = self._table, self._table.rows(instances)
         running = table.running(rows)
         compute_us = table.compute_us(rows, request.prompt_tokens - cached) * (1 + running)
@@ -189,8 +198,10 @@ class SurvivalPacking(SlotPlacement):
         return self._ledger.curve_of(request), limit_of(request)
 
     def _close_kinds(self, state: tuple[int, ...], instances: Sequence[Instance], at: int) -> None:
-        """All at once that waited in the last turn: where all is full, there is often no room even
-        for their answers."""
+        """Close kinds in one batch, for all that waited in the last turn.
+
+        In a full pool there is often no capacity even for their answers alone.
+        """
         n = len(instances)
         kinds = self._refused.awaited(state, at_most=_AT_ONCE // n)
         if not kinds:
@@ -208,8 +219,11 @@ class SurvivalPacking(SlotPlacement):
             self._refused.close(kinds[number], instances)
 
     def _held(self, request: Request, instances: Sequence[Instance], at: int) -> Floats:
-        """What calls in flight there have in common with it is held already, or kept for it. Of its
-        last block it leaves half free, on average."""
+        """Return the tokens that the request would use on each from the beginning.
+
+        Prefixes shared with calls in flight, or retained for it, are in use already. Half of its
+        last block stays free, on average.
+        """
         held = super()._held(request, instances, at)
         held += self._table.unfilled(self._table.rows(instances))
         if in_use := self._ledger.prefixes.in_use(request):
@@ -227,8 +241,10 @@ class SurvivalPacking(SlotPlacement):
         return self._beside(self._occupancy.of(instances, at), own, instances)
 
     def _beside(self, others: Future, own: Future, instances: Sequence[Instance]) -> Floats:
-        """Return the sum with the margin, and no more than if nobody ended: where few do, what is
-        left is anything but normally distributed."""
+        """Return the sum with the safety margin, at most what is used if no call ends.
+
+        If few calls end, the rest is far from normally distributed.
+        """
         means, variances, most = own + others
         widest = WIDEST * self._table.memory(self._table.rows(instances))
         margins = np.minimum(SPREAD * np.sqrt(variances), widest[:, None])
@@ -237,6 +253,6 @@ class SurvivalPacking(SlotPlacement):
 
 
 def _column(instances: Sequence[Instance], known: Mapping[str, int]) -> Floats:
-    """What is known by id; 0 where nothing is."""
+    """Return the known values by instance; 0 if unknown."""
     values = map(known.get, [each.id for each in instances], repeat(0))
     return np.fromiter(values, np.float64, len(instances))

@@ -1,4 +1,4 @@
-"""How long calls of an agent take most often."""
+"""Most frequent latency of an agent's calls."""
 
 from kairos.core.dispatcher.demand import Lengths, mode
 from kairos.core.learnt import Distribution
@@ -8,16 +8,18 @@ _MAX_MODES = 8192
 
 
 class TypicalLatencies:
-    """The mode of each agent's latencies, found once for each distribution that is published:
-    agents that are not known, however many there are, have one in common."""
+    """Mode of each agent's latency distribution, computed once per published distribution.
+
+    All unknown agents share one distribution.
+    """
 
     def __init__(self, lengths: Lengths) -> None:
         self._lengths = lengths
-        # By identity of the distribution, which is held with it.
+        # By `id` of the distribution, which is stored to keep it alive.
         self._modes: dict[int, tuple[Distribution, float]] = {}
 
     def typical_us(self, request: Request) -> float:
-        """How long calls like this one take most often (kairos paper, 6)."""
+        """Return the most frequent latency of calls like this one (kairos paper, 6)."""
         known = self._lengths.latency_us(request)
         if known is None:
             return self._lengths.call_us(request)

@@ -1,4 +1,4 @@
-"""What the kernel needs to know of requests, kept while they wait. Ours."""
+"""Requests in the memory layout of the kernel, cached while they wait. Not in the paper."""
 
 from array import array
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from kairos.core.learnt import Distribution
 from kairos.core.model import Request
 
 _MAX_KEPT = 256  # requests
-_NEW = -1  # no instant
-_AT_ONCE = 16  # instances of which it is looked up one by one what they know of a prompt
+_NEW = -1  # never written; not a valid time
+_AT_ONCE = 16  # number of changed instances below which a prompt is looked up for each of them
 
 
 class _Prompt:
-    """How much of it calls hold on each instance, and is in the cache there: tokens by row."""
+    """Tokens of a prompt, by row of the instance: in use by calls in flight, and cached."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class _Prompt:
         in_use: "array[float] | None",
         cached: "array[float] | None",
     ) -> None:
-        self.alone = alone  # of one instance: nobody asks what is cached
-        # When it was looked at: how instances and rows were arranged, changes of the prefix index.
+        self.alone = alone  # for a single instance: the cache does not matter
+        # State at the lookup: assignment of instances to rows, changes of the prefix index.
         self.arranged = arranged
         self.changes = changes
         self.beginning = beginning  # see `PrefixRuns`
-        self.in_use = in_use  # None: nowhere
+        self.in_use = in_use  # None: in use nowhere
         self.cached = cached
 
 
@@ -47,20 +47,20 @@ _NO_PROMPT = _Prompt(
 
 
 class _Wanted:
-    """One request."""
+    """Data of one request."""
 
     def __init__(self, request: Request) -> None:
-        self.request = request  # another may have its id later
+        self.request = request  # compared, since another request may reuse the id
         self.block = Block(WANTED.size)
         self.prompt = _NO_PROMPT
-        self.answer: Distribution | None = None  # its length, as far as it was learnt
-        self.curve = -1, -1  # its row, and how many rows had been others' by then
+        self.answer: Distribution | None = None  # learnt distribution of its length
+        self.curve = -1, -1  # its row, and `Curves.forgotten` at that time
         self.kept: tuple[str, int] | None = None
         self.waits_since = _NEW
 
 
 class _Together:
-    """Requests that were asked for together; without any of which a curve was to be drawn."""
+    """Result for requests of one batch, for which no curve had to be drawn."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class _Together:
         places: "array[int]",
     ) -> None:
         self.requests: Final = requests
-        self.state: Final = state  # of all that is known of them, but for their answers
+        self.state: Final = state  # of everything they depend on, except their answers
         self.wanted: Final = wanted
         self.places: Final = places
 
 
 class WantedRequests:
-    """By id, longest known first."""
+    """Data of requests by id, oldest first."""
 
     def __init__(self, ledger: Ledger, table: CompiledTable, waits: WarmWaits) -> None:
         self._ledger, self._table, self._waits = ledger, table, waits
@@ -86,9 +86,11 @@ class WantedRequests:
         self._changed: tuple[tuple[int, int], list[str]] = (0, 0), []
 
     def places(self, requests: Sequence[Request], at: int) -> "array[int]":
-        """Of the requests, from the first on, as `at`; up to the first for which a curve would have
-        to be drawn, but for the first of all. A curve is drawn when it is the request's turn: it is
-        of calls in flight, too."""
+        """Return the addresses of the requests, as `at` does, in order.
+
+        Stops before a request whose curve would have to be drawn, unless it is the first. A curve
+        is drawn only when it is the request's turn, since it also affects calls in flight.
+        """
         ledger = self._ledger
         forgotten = ledger.curves.forgotten
         state = *self._arranged(), ledger.prefixes.runs.changes, forgotten, self._waits.changes
@@ -103,7 +105,8 @@ class WantedRequests:
                 break
             places.append(place)
             wanted.append(self._wanted[each.id])
-        # What is kept for a request ends by itself; and where not all are here, others follow.
+        # Do not cache the result if memory is retained for a request, which expires, or if the
+        # batch is incomplete.
         is_whole = len(wanted) == len(requests) and all(each.kept is None for each in wanted)
         stays = is_whole and ledger.curves.forgotten == forgotten
         self._together = _Together(requests if stays else (), state, wanted, places)
@@ -117,9 +120,14 @@ class WantedRequests:
         alone: bool = False,
         draws: bool = True,
     ) -> int:
-        """Where the kernel finds what there is to know now, after `CompiledTable.renew`. `alone`:
-        of one instance, so that nobody asks what is cached. `draws`: whether a curve may be drawn
-        for it; 0: it would have to be."""
+        """Return the address of the request's data, updated. Call `CompiledTable.renew` first.
+
+        Args:
+            request: the request.
+            at: current time.
+            alone: for a single instance, so the cache does not matter.
+            draws: whether its curve may be drawn; if not, and it would have to be, the result is 0.
+        """
         ledger, wanted = self._ledger, self._known(request)
         answer, is_new = ledger.lengths.completion_tokens(request), wanted.waits_since == _NEW
         is_drawn = answer is wanted.answer and wanted.curve[1] == ledger.curves.forgotten
@@ -154,7 +162,7 @@ class WantedRequests:
     def _look_up(
         self, request: Request, wanted: _Wanted, arranged: tuple[int, int], *, alone: bool
     ) -> bool:
-        """What is known of the prompt; whether the kernel finds it elsewhere now."""
+        """Look up the prompt, and return whether its columns have moved in memory."""
         prefixes, prompt = self._ledger.prefixes, wanted.prompt
         beginning = prefixes.runs.beginning(request.prefix)
         if prompt.arranged == arranged and prompt.alone <= alone:
@@ -170,7 +178,7 @@ class WantedRequests:
         return True
 
     def _changed_since(self, changes: int) -> list[str]:
-        """Ids of instances, at most `_AT_ONCE`; most requests ask since the same."""
+        """Return the ids of changed instances, at most `_AT_ONCE`, cached for the same query."""
         runs = self._ledger.prefixes.runs
         asked = changes, runs.changes
         if asked != self._changed[0]:
@@ -178,7 +186,7 @@ class WantedRequests:
         return self._changed[1]
 
     def _look_up_some(self, request: Request, prompt: _Prompt, changed: Sequence[str]) -> bool:
-        """Of these instances anew."""
+        """Look up the prompt again for these instances; return whether its columns have moved."""
         is_new = False
         for instance_id in changed:
             row = self._table.row(instance_id)

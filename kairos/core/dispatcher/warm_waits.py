@@ -1,11 +1,13 @@
-"""Since when requests wait for an instance where more of their prompt is cached: no wait is longer
-than it saves. Ours."""
+"""Waiting times of requests for an instance that has more of their prompt cached.
+
+They limit each wait to the time it saves. Not in the paper.
+"""
 
 _MAX_WAITS = 10_000  # requests
 
 
 class WarmWaits:
-    """By request id. Of those that were cancelled meanwhile, the first are forgotten."""
+    """Start of the wait by request id. The oldest entries, of cancelled requests, are dropped."""
 
     def __init__(self) -> None:
         self._since: dict[str, int] = {}
@@ -21,11 +23,11 @@ class WarmWaits:
         return self._since.get(request_id)
 
     def us(self, request_id: str, at: int) -> int:
-        """For how long it has waited by now."""
+        """Return how long the request has waited so far."""
         return at - self._since.get(request_id, at)
 
     def note(self, request_id: str, at: int) -> None:
-        """It waits now."""
+        """Record that a request waits."""
         if request_id in self._since:
             return
         self._since[request_id] = at

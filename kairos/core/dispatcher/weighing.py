@@ -1,4 +1,4 @@
-"""The default placement, asked for its reasons: what a call would cost on each instance."""
+"""Explanation of the default placement: the cost of a call on each instance."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,20 +12,20 @@ from kairos.core.model import Instance, Request
 
 
 class Weighed:
-    """Of one instance."""
+    """Cost and memory use of a call on one instance."""
 
     def __init__(
         self, instance: Instance, cost_us: float, cached_tokens: int, peak: float, capacity: float
     ) -> None:
         self.instance: Final = instance
-        self.cost_us: Final = cost_us  # that the call would add there
-        self.cached_tokens: Final = cached_tokens  # of its prompt, expected in the prefix cache
-        self.peak: Final = peak  # tokens that are taken of its memory, with the call
-        self.capacity: Final = capacity  # and those that may be
+        self.cost_us: Final = cost_us  # time that the call would add there
+        self.cached_tokens: Final = cached_tokens  # prompt tokens expected in the prefix cache
+        self.peak: Final = peak  # maximum tokens in use there with the call
+        self.capacity: Final = capacity  # tokens that may be in use
 
 
 class Weighing(SurvivalPacking):
-    """What is reserved for others does not count."""
+    """Placement that reports its costs. Reservations for other requests are ignored."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger, kernel=None)
