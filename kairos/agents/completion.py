@@ -24,5 +24,5 @@ def reply_text(response: Value) -> str:
     try:
         completion = msgspec.convert(response, _Completion)
     except msgspec.ValidationError as error:
-        raise UpstreamFailed(f"the model's answer is no chat completion: {error}") from error
+        raise UpstreamFailed(f"the model's answer is not a chat completion: {error}") from error
     return completion.choices[0].message.content or ""

@@ -65,9 +65,9 @@ WAYS = {
     "413": (fails(413, "too large"), "413: too large"),
     "drops the connection": (drops, "closed the connection without an answer"),
     "NaN": (says(lambda texts: listed(texts, embedding=[float("nan")])), "no JSON object"),
-    "null": (says(lambda texts: listed(texts, embedding=None)), "no vectors"),
-    "no vector": (says(lambda texts: listed(texts, embedding="")), "no vectors"),
-    "one too few": (says(lambda texts: listed(texts, index=9)), "no vectors"),
+    "null": (says(lambda texts: listed(texts, embedding=None)), "no valid vectors"),
+    "no vector": (says(lambda texts: listed(texts, embedding="")), "no valid vectors"),
+    "one too few": (says(lambda texts: listed(texts, index=9)), "no valid vectors"),
     "no JSON": (says(lambda _: "<html>"), "no JSON object"),
     "an empty answer": (says(lambda _: ""), "no JSON object"),
 }

@@ -25,7 +25,7 @@ CUT = {
     "empty": ("", {}, "stop", "it has no text"),
     "refusal": (None, {"refusal": "I will not"}, "stop", "the model refused: I will not"),
     "tools": (None, {"tool_calls": [{"id": "x"}]}, "tool_calls", "has tool calls and no text"),
-    "reasoning": (None, {"reasoning": "Hm"}, "length", "the reasoning used max_tokens up"),
+    "reasoning": (None, {"reasoning": "Hm"}, "length", "the reasoning used up max_tokens"),
     "reasoning_content": (None, {"reasoning_content": "Hm"}, "length", "the reasoning used"),
     "no reason": (None, {}, None, "it has no text"),
 }

@@ -180,7 +180,7 @@ async def test_h11_a_run_that_waits_says_for_what_and_until_when(runs, case):
     await until(lambda: began and began[0].progress().waits_for)
     (run,) = began
     line = str(progress_line("t-1", run.progress()))
-    assert "1 call is refused and asked again, next in 2" in line
+    assert "1 call is refused and retried, next in 2" in line
     assert f"answered {status}" in line
     assert "fails after 3,600 s" in line
     directory = runs.store.find(run.record.id)
@@ -251,7 +251,7 @@ async def test_a_run_whose_engine_has_left_says_so(runs):
         return web.Response(status=500)
 
     runs.engine.probe = gone
-    await until(lambda: "no engine takes calls" in began[0].progress().waits_for)
+    await until(lambda: "no engine accepts calls" in began[0].progress().waits_for)
     assert "/health answered 500" in began[0].progress().waits_for
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -141,7 +141,7 @@ async def test_rows_that_cannot_be_read_fail_alone(runs, tmp_path):
     errors = {each["row"]: each["error"] for each in runs.out("out.errors.jsonl")}
     assert list(errors) == [1, 2, 3]
     assert "larger than 10 MiB" in errors[1]
-    assert "line 3 is no JSON object" in errors[2]
+    assert "line 3 is not a JSON object" in errors[2]
     assert "text" in errors[3]
     assert record.figures["failed"] == 3
     assert len(runs.prompts()) == 1
@@ -347,7 +347,7 @@ async def test_an_answer_that_was_cut_and_one_that_is_none_are_told_apart(runs):
 
     assert [row["said"] for row in runs.out()] == ["cut"]
     (error,) = runs.out("out.errors.jsonl")
-    assert "no chat completion" in error["error"]
+    assert "not a chat completion" in error["error"]
 
 
 @pytest.mark.parametrize(("bound", "most"), [("BACKLOG", 20), ("BACKLOG_BYTES", 20_000)])
@@ -393,7 +393,7 @@ async def test_while_the_disk_is_full_the_run_waits_and_then_goes_on(
     journals[0]._commit._connection.execute("PRAGMA max_page_count = 100000")
     await running
 
-    assert runs.notes[1] == "there is room on the disk again: going on"
+    assert runs.notes[1] == "the disk has space again: continuing"
     assert runs.out() == naive(ECHO, rows, at_length)
     assert len(runs.engine.calls) == 300
 
@@ -433,7 +433,7 @@ async def test_a_program_runs_a_flow_that_it_declares_and_goes_on_with_it(runs):
     [
         ({"model": "nope"}, "no engine serves the model 'nope'; served: tiny"),
         ({"out": "missing/out.jsonl"}, "there is no directory"),
-        ({"out": "out.docx"}, "names no format"),
+        ({"out": "out.docx"}, "is not a known format"),
         ({"engines": ()}, "name who performs the calls"),
         ({"rows": [{"n": 1}]}, "no column 'text', which the flow needs; it has 'n'"),
         ({"rows": "missing.jsonl"}, "missing.jsonl: cannot be read"),

@@ -1,1 +1,1 @@
-"""Runs of declared workflows: their tables, what outlives a crash, and who drives them."""
+"""Runs of declared workflows: their tables, their results on disk, and their drivers."""

@@ -1,4 +1,4 @@
-"""Tables as Parquet, as Arrow's files and streams, and as any object with Arrow's C stream."""
+"""Tables in Parquet, Arrow files and streams, and objects with Arrow's C stream."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -21,14 +21,14 @@ from kairos.workflows.run.column_types import (
 )
 from kairos.workflows.run.rows import ROW_BYTES, InputRow, too_large
 
-Format = Literal["parquet", "arrow", "arrows"]  # of the latter a file, and a stream
+Format = Literal["parquet", "arrow", "arrows"]  # arrow: a file; arrows: a stream
 
 _BATCH_BYTES, _BATCH_ROWS = 4 << 20, 1024
 _encode = msgspec.json.Encoder().encode
 
 
 def arrow() -> Any:
-    """The module pyarrow.
+    """Return the module pyarrow.
 
     Raises:
         SetupError: it is not installed.
@@ -43,7 +43,7 @@ def arrow() -> Any:
 
 
 class ArrowTable:
-    """`batches` opens the table anew and gives its record batches."""
+    """Table of Arrow record batches. `batches` opens the table again and returns its batches."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ArrowTable:
 
 
 def _rows(pa: Any, first: int, batch: Any) -> Iterator[InputRow]:
-    """Yield the rows of a batch without columns whose names others have."""
+    """Yield the rows of a batch, without columns that share a name."""
     are_small = batch.nbytes <= ROW_BYTES
     mean_bytes = batch.nbytes // max(batch.num_rows, 1)
     names = batch.schema.names
@@ -111,7 +111,12 @@ def _problem(values: dict[str, object]) -> str | None:
 
 
 def read_parquet(path: Path) -> ArrowTable:
-    """Raises InvalidFile: it is no Parquet file. SetupError: pyarrow is not installed."""
+    """Open a Parquet file.
+
+    Raises:
+        InvalidFile: it is not a Parquet file.
+        SetupError: pyarrow is not installed.
+    """
     pa = arrow()
     from pyarrow import parquet
 
@@ -126,7 +131,7 @@ def read_parquet(path: Path) -> ArrowTable:
         with parquet.ParquetFile(path) as file:
             names, count = tuple(file.schema_arrow.names), file.metadata.num_rows
     except (pa.ArrowException, OSError) as error:
-        raise InvalidFile(path, f"is no Parquet: {error}") from error
+        raise InvalidFile(path, f"is not Parquet: {error}") from error
     return ArrowTable(str(path), names, batches, count)
 
 
@@ -136,10 +141,11 @@ def _bytes(metadata: Any) -> int:
 
 
 def read_arrow(path: Path) -> ArrowTable:
-    """A file or a stream of Arrow's, whichever it is.
+    """Open an Arrow file or stream, whichever it is.
 
     Raises:
-        InvalidFile: it is neither. SetupError: pyarrow is not installed.
+        InvalidFile: it is neither.
+        SetupError: pyarrow is not installed.
     """
     pa = arrow()
 
@@ -163,13 +169,14 @@ def read_arrow(path: Path) -> ArrowTable:
         with reader() as opened:
             names = tuple(opened.schema.names)
     except (pa.ArrowException, OSError) as error:
-        raise InvalidFile(path, f"is neither a file nor a stream of Arrow's: {error}") from error
+        raise InvalidFile(path, f"is neither an Arrow file nor an Arrow stream: {error}") from error
     return ArrowTable(str(path), names, batches)
 
 
 def read_stream(source: Any) -> ArrowTable:
-    """Any object with `__arrow_c_stream__`, such as a pandas, polars or datasets table. It must
-    give a new stream each time, so no reader that is used up once.
+    """Open an object with `__arrow_c_stream__`, such as a pandas, polars or datasets table.
+
+    It must return a new stream each time; a reader that can be used only once will not do.
 
     Raises:
         SetupError: pyarrow is not installed.
@@ -197,8 +204,10 @@ def write(
     columns: Sequence[str],
     rows: Callable[[], Iterator[dict[str, Any]]],
 ) -> None:
-    """`rows` is gone through twice: first to see of what types the columns are. A column whose
-    values are of no common type, or of one that the format cannot hold, is JSON text."""
+    """Write a table. `rows` is called twice: the first pass finds the types of the columns.
+
+    A column is JSON text if its values have no common type, or one that the format cannot hold.
+    """
     pa = arrow()
     schema = _schema(pa, columns, rows())
     with _writer(pa, file, form, schema) as writer:

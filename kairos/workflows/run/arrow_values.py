@@ -1,7 +1,7 @@
-"""Values of Arrow's columns, as Python has them or as texts.
+"""Values of Arrow columns, as Python values or as texts.
 
 Where pyarrow's own `to_pylist` fails, loses digits, or depends on whether pandas is installed
-(nanoseconds, years beyond 9999, texts that are not UTF-8), values are made one by one.
+(nanoseconds, years beyond 9999, texts that are not UTF-8), values are converted one by one.
 """
 
 import re
@@ -14,30 +14,30 @@ import msgspec
 _PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _NS = 10**9
 _DAY_S = 86_400
-_EPOCH = datetime(1970, 1, 1)  # an instant without a time zone stays one
+_EPOCH = datetime(1970, 1, 1)  # a timestamp without a time zone stays naive
 _END_OF_SECONDS = re.compile(r"(?<=:\d\d:\d\d)")
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """The place of a value that cannot be read."""
+    """Stand-in for a value that cannot be read."""
 
     problem: str
 
 
 def column_values(pa: Any, column: Any) -> Sequence[object]:
-    """Return the values of an array, `Unreadable` in the place of each that has none."""
+    """Return the values of an array, with `Unreadable` for each that cannot be read."""
     if _is_simple(pa.types, column.type):
         try:
             return column.to_pylist()  # type: ignore[no-any-return]
         except (ValueError, OverflowError):
-            pass  # one of its values alone, perhaps
+            pass  # perhaps only one of its values
     return [_readable(pa, scalar) for scalar in column]
 
 
 def are_json(pa: Any, column: Any) -> bool:
-    """Return whether an array surely has only what JSON has, NaN and infinities not among it.
+    """Return whether an array has only JSON values: no NaN, and no infinity.
 
-    Texts for instants and the like are left to msgspec.
+    True for timestamps and the like, too, which msgspec converts to text.
     """
     kind, types = column.type, pa.types
     if types.is_floating(kind):
@@ -54,7 +54,7 @@ def are_json(pa: Any, column: Any) -> bool:
 
 
 def _is_simple(types: Any, kind: Any) -> bool:
-    """Return whether pyarrow gives all values of a type whole, or raises."""
+    """Return whether pyarrow converts values of a type without loss, or raises."""
     if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time64(kind):
         return bool(kind.unit != "ns")
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -75,15 +75,15 @@ def _readable(pa: Any, scalar: Any) -> object:
 
 
 def _value(pa: Any, scalar: Any) -> object:
-    """Return what a scalar stands for.
+    """Return the value of a scalar.
 
     Raises:
-        ValueError, OverflowError: Python and JSON have nothing like it.
+        ValueError, OverflowError: Python and JSON have no such value.
     """
     if not scalar.is_valid:
         return None
     kind, types, inner = scalar.type, pa.types, getattr(scalar, "value", None)
-    if isinstance(inner, pa.Scalar):  # of a dictionary, a union, runs, an extension
+    if isinstance(inner, pa.Scalar):  # a dictionary, a union, runs, an extension
         storage = getattr(kind, "storage_type", None)
         is_plain = storage is not None and _is_simple(types, storage)
         return scalar.as_py() if is_plain else _value(pa, inner)
@@ -98,7 +98,7 @@ def _value(pa: Any, scalar: Any) -> object:
 
 
 def _moment(pa: Any, scalar: Any) -> object:
-    """Return an instant, a day, a time or a span as ISO 8601 has it."""
+    """Return a timestamp, date, time or duration in ISO 8601."""
     kind, types = scalar.type, pa.types
     if types.is_timestamp(kind):
         return _instant(scalar.value * (_NS // _PER_S[kind.unit]), _zone(pa, kind.tz))
@@ -120,14 +120,14 @@ def _zone(pa: Any, name: str | None) -> tzinfo | None:
     try:
         found: tzinfo = pa.lib.string_to_tzinfo(name)
     except (ValueError, OSError, KeyError):
-        return UTC  # of a zone that this machine does not know
+        return UTC  # this machine does not know the zone
     return found
 
 
 def _instant(ns: int, zone: tzinfo | None) -> str:
-    """Return an instant: without a fraction, with six digits of one, or with nine if it needs them.
+    """Return a timestamp without a fraction, with six digits of one, or with nine if needed.
 
-    Years beyond those of Python are in UTC.
+    Years that Python cannot hold are in UTC.
     """
     seconds, fraction = divmod(ns, _NS)
     try:
@@ -143,7 +143,7 @@ def _instant(ns: int, zone: tzinfo | None) -> str:
 
 
 def _duration(ns: int) -> str:
-    """Return a span, such as P1DT2.5S."""
+    """Return a duration, such as P1DT2.5S."""
     seconds, fraction = divmod(abs(ns), _NS)
     days, seconds = divmod(seconds, _DAY_S)
     text = f"{seconds}{_digits(fraction).rstrip('0')}S" if seconds or fraction else ""

@@ -1,8 +1,7 @@
-"""Performs what an executor asks for: calls of models over HTTP, functions in threads, and what
-processors do.
+"""Perform an executor's calls: of models over HTTP, functions in threads, and processors.
 
-A call names itself as its run, node, row and attempt, its operator as the agent, and its row as the
-workflow, so that whoever decides on it learns from it, and can tell about it.
+A call is named by its run, node, row and attempt; its operator is the agent, and its row the
+workflow. From these headers Kairos learns the flow's calls, and reports on them.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ from kairos.workflows.run.processing import Processors
 
 logger = logging.getLogger(__name__)
 
-_ID_LENGTH = 128  # of what a header may name
+_ID_LENGTH = 128  # of a value in a header
 _ERROR_LENGTH = 500
 _IDEMPOTENCY_KEY = "idempotency_key"
 
@@ -54,19 +53,27 @@ Tell = Callable[[CallAnswered | CallBroke | ItemsFinished | PrefixTouched], None
 
 
 class ChatLLM(Protocol):
-    """Who makes LLM calls."""
+    """Client that makes LLM calls."""
 
     async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        """A chat completion. Raises KairosError; InvalidRequest: it would fail again."""
+        """Return a chat completion.
+
+        Raises:
+            InvalidRequest: a retry would fail, too.
+            KairosError: it failed.
+        """
 
     async def complete_streamed(
         self, body: dict[str, Any], headers: Mapping[str, str], listen: Listen
     ) -> dict[str, Any]:
-        """The same. `listen`: see `HttpLLM`; who answers in one piece need not ask it."""
+        """Like `complete`, streamed.
+
+        `listen`: see `HttpLLM`; not used if the answer comes whole.
+        """
 
 
 def workflow_of(run_id: str, stage: int, row: int) -> str:
-    """How the calls of a row, or of a group, name their workflow."""
+    """Return the workflow id for the calls of a row, or of a group."""
     return f"{run_id}/{row}" if stage == 0 else f"{run_id}/group/{row}"
 
 
@@ -79,7 +86,7 @@ def request_id(run_id: str, node: str, row: int, attempt: int) -> str:
 
 
 class RunCalls:
-    """Those of one run. Each is answered by exactly one fact, unless it is abandoned."""
+    """Calls of one run. Each gets exactly one fact as its answer, unless it is abandoned."""
 
     def __init__(
         self,
@@ -101,13 +108,19 @@ class RunCalls:
         """Begin nothing yet.
 
         Args:
-            batches: of functions, where others share them; None: its own.
-            tenant: whose turn it is there.
-            began_at: of what waits there, the earlier goes first.
-            ahead_class: of calls that only compute beginnings of prompts; None: none is made.
-            threads: in which functions run.
-            at_once: calls that models have at most, beginnings of prompts included; None: the
-                caller says how many.
+            run_id: names the run in the ids of its calls.
+            app: the app of all calls.
+            llm: makes the LLM calls.
+            functions: registered functions.
+            processors: for retrieval; None: the flow needs none.
+            tell: receives the facts.
+            service_class: of LLM calls.
+            ahead_class: service class of calls that only prefill a prefix; None: none are made.
+            threads: number of threads for functions.
+            at_once: concurrent LLM calls at most, prefills included; None: the caller limits them.
+            batches: of functions, shared with other runs; None: its own.
+            tenant: whose turn it is in shared batches.
+            began_at: in shared batches, calls of earlier runs go first.
         """
         self._run_id, self._llm, self._functions, self._tell = run_id, llm, functions, tell
         self._processors = processors
@@ -122,7 +135,7 @@ class RunCalls:
         self._batches = batches or self._own_batches
         self._tenant, self._began_at = tenant, began_at
         self._has_room: AbstractAsyncContextManager[object] = limit or nullcontext()
-        self._begun: set[tuple[int, int]] = set()  # rows that have made a call
+        self._begun: set[tuple[int, int]] = set()  # rows that made a call
 
     def begin(self, command: CallCommand) -> None:
         match command:
@@ -141,14 +154,14 @@ class RunCalls:
                 self._processors.drop(command)
 
     def end_of(self, stage: int, row: int) -> str | None:
-        """The workflow of a row that has ended, if it made a call."""
+        """Return the workflow of a row that has ended; None if it made no call."""
         if (stage, row) not in self._begun:
             return None
         self._begun.discard((stage, row))
         return workflow_of(self._run_id, stage, row)
 
     async def abandon(self) -> None:
-        """Leave what is under way. A function's thread goes on to its end."""
+        """Cancel all calls. A function's thread runs to its end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -180,7 +193,7 @@ class RunCalls:
             fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=not is_final, lost=lost)
         except FunctionFailed as error:
             fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=False)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a call fails its row alone
+        except Exception as error:  # noqa: BLE001 - an error of a call fails only its row
             fact = CallBroke(call, said_of(error)[:_ERROR_LENGTH], retry=False)
         finally:
             work.close()
@@ -256,7 +269,7 @@ class RunCalls:
                 each.close()
 
     async def _parsed(self, function: str, argument: str, text: str) -> object:
-        """Return the parts of a text that is not whole yet; None: the function fails."""
+        """Return the parts of an unfinished text; None: the function fails."""
         known, loop = self._functions[function], asyncio.get_running_loop()
         if inspect.iscoroutinefunction(known.function):
             return None
@@ -307,7 +320,7 @@ class RunCalls:
 
 
 def _timed(known: RegisteredFunction, arguments: dict[str, Any]) -> tuple[object, float]:
-    """Return what a function gives, and the seconds that it took, without its wait for a thread."""
+    """Return a function's result and the seconds it took, without its wait for a thread."""
     began_s = time.monotonic()
     value = known.call(arguments)
     return value, time.monotonic() - began_s

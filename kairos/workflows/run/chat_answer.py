@@ -1,4 +1,4 @@
-"""What of a chat completion a run needs."""
+"""Fields of a chat completion that a run needs."""
 
 from typing import Annotated, Any
 
@@ -38,7 +38,7 @@ class _Answer(msgspec.Struct):
 
 
 class ChatAnswer(msgspec.Struct, frozen=True):
-    """A chat completion's text. `cut`: why that is not whole; None: it is."""
+    """Text and usage of a chat completion. `cut`: why the text is not whole; None: it is."""
 
     text: str
     cut: str | None
@@ -49,13 +49,13 @@ class ChatAnswer(msgspec.Struct, frozen=True):
 
 
 def read_chat(response: dict[str, Any]) -> ChatAnswer:
-    """Raises UpstreamFailed: it is no chat completion."""
+    """Read a chat completion. Raises UpstreamFailed: it is not one."""
     try:
         answer = msgspec.convert(response, _Answer)
     except msgspec.ValidationError as error:
         said = msgspec.json.encode(response)[:_SHOWN].decode(errors="replace")
         raise UpstreamFailed(
-            f"the model's answer is no chat completion: {error}; it begins: {said}"
+            f"the model's answer is not a chat completion: {error}; it begins: {said}"
         ) from error
     choice, usage = answer.choices[0], answer.usage or _Usage()
     details = usage.prompt_tokens_details or _Details()
@@ -70,7 +70,7 @@ def read_chat(response: dict[str, Any]) -> ChatAnswer:
 
 
 def _cut(choice: _Choice) -> str | None:
-    """Return why an answer is not whole, None where it is."""
+    """Return why an answer is not whole; None if it is."""
     message, ended = choice.message, f"finish_reason {choice.finish_reason}"
     if message.refusal:
         return f"the model refused: {str(message.refusal)[:_SHOWN]}"
@@ -79,7 +79,7 @@ def _cut(choice: _Choice) -> str | None:
     if choice.finish_reason == "length":
         what = "it was cut at max_tokens"
         if not message.content and (message.reasoning or message.reasoning_content):
-            what = "the reasoning used max_tokens up"
+            what = "the reasoning used up max_tokens"
         return f"{what} ({ended})"
     if message.content:
         return None

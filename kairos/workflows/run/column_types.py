@@ -1,9 +1,9 @@
-"""Of what type a column of JSON values is, where all that is known are the values.
+"""Find the type of a column from its JSON values.
 
-A type is what pyarrow calls it: `null`, `bool_`, `int64`, `float64`, `string`; or `[type]` for a
-list, and `{name: type}` for an object. Numbers have a common type unless a fraction and an integer
-that loses digits as one (`long_int64`) are among them, an object has all fields that one of them
-has, and null is of any type. Nothing else has one.
+A type has pyarrow's name: `null`, `bool_`, `int64`, `float64`, `string`; or is `[type]` for a list,
+and `{name: type}` for an object. Numbers have a common type, except a fraction and an integer that
+a float cannot hold exactly (`long_int64`). Objects have the fields of all of them. Null fits any
+type. No other different types have a common one.
 """
 
 from collections.abc import Iterable
@@ -28,10 +28,10 @@ class NoCommonType(Exception):
 
 
 def common_type(known: ColumnType, values: Iterable[Any]) -> ColumnType:
-    """The type of what has this type and of all the values.
+    """Return the common type of a known type and some values.
 
     Raises:
-        NoCommonType: there is none.
+        NoCommonType: their types differ.
     """
     for value in values:
         if type(value) is str and known == TEXT:
@@ -41,7 +41,7 @@ def common_type(known: ColumnType, values: Iterable[Any]) -> ColumnType:
 
 
 def to_arrow(pa: Any, found: ColumnType) -> Any:
-    """The same as pyarrow has it. A column of nothing but null is of texts."""
+    """Return the type as pyarrow's. A column of nulls only becomes text."""
     return _arrow(pa, TEXT if found == NULL else found)
 
 

@@ -1,4 +1,4 @@
-"""A run says beforehand which calls its rows will make."""
+"""Declare in advance which calls the rows of a run will make."""
 
 import asyncio
 import logging
@@ -11,11 +11,11 @@ from kairos.workflows.compile.planned_work import planned_work
 logger = logging.getLogger(__name__)
 
 _WAIT_S = 5.0
-_AGAIN_S = 60.0  # whoever decides may have been started again, and does not keep it
+_AGAIN_S = 60.0  # the process that decides may have restarted, and does not store plans
 
 
 async def declare_plan(llm: HttpLLM, app: str, plan: Plan) -> None:
-    """To a Kairos. Another server refuses it, and loses nothing by that."""
+    """Declare the plan to a Kairos. Another server refuses the request, which does no harm."""
     work = planned_work(plan)
     if work is None:
         return
@@ -27,7 +27,7 @@ async def declare_plan(llm: HttpLLM, app: str, plan: Plan) -> None:
 
 
 async def keep_declaring(llm: HttpLLM, app: str, plan: Plan) -> None:
-    """Say it again once in a while, until cancelled: to whoever knows it, that changes nothing."""
+    """Repeat the declaration every minute, until cancelled; a repetition changes nothing."""
     while True:
         await asyncio.sleep(_AGAIN_S)
         await declare_plan(llm, app, plan)

@@ -1,9 +1,9 @@
-"""Tables as CSV, as RFC 4180 has it and as spreadsheets, libraries and people write it.
+"""Tables in CSV: as in RFC 4180, and as spreadsheets, libraries and people write it.
 
-A quote opens a cell only where the cell begins. Within another cell it is a character like any.
+A quote opens a cell only at the start of the cell. Within another cell it is an ordinary character.
 A quoted cell may span lines if its closing quote stands before a separator or the end of a line.
-If it does not, the opening quote is a stray one: the record that has it cannot be read, and the
-next line is read as a record of its own.
+Otherwise the opening quote is a stray one: the record that has it cannot be read, and the next line
+is read as a separate record.
 """
 
 import csv
@@ -23,7 +23,7 @@ from kairos.workflows.run.rows import ROW_BYTES, InputRow, too_large
 _SEPARATORS = (",", "\t", ";")  # of a header; the first that it has
 _SEP_LINE = re.compile(r"sep=(.)\r?\n?")  # Excel's own first line
 _QUOTED = re.compile(r'(?:[^"]++|"")*+')  # up to a quote that is not doubled
-_STRAY = "a quote that is opened here is never closed: close it, or double the quotes of a value"
+_STRAY = "a quote that opens here is never closed: close it, or double the quotes of a value"
 _encode = msgspec.json.Encoder().encode
 
 _State = Literal["ended", "open", "stray"]
@@ -31,7 +31,7 @@ _Line = tuple[int, bytes | LongLine]
 
 
 class _Record(NamedTuple):
-    """Cells of a record, or why it has none. It stands on the lines from `line` to `last`."""
+    """Cells of a record, or the reason why it has none; it spans the lines `line` to `last`."""
 
     line: int
     last: int
@@ -40,27 +40,26 @@ class _Record(NamedTuple):
 
 
 class Csv:
-    """A record with too many or too few values, or too large, is a row that cannot be read."""
+    """CSV table. A record that is too large, or has a wrong number of values, is unreadable."""
 
     def __init__(self, path: Path, separator: str | None = None) -> None:
         """Read the header.
 
         Args:
             path: the file.
-            separator: what stands between values; None: what the header has, of comma, tab and
-                semicolon.
+            separator: between values; None: the one in the header, of comma, tab and semicolon.
 
         Raises:
-            InvalidFile: the file cannot be read, or its first record has no names of columns.
+            InvalidFile: the file cannot be read, or its first record does not name columns.
         """
         self._file = LineFile(path, ROW_BYTES)
         self._names: list[str] = []
         self._separator, self._skipped = self._layout(separator)
         header = next(self._records(), _Record(1, 1, []))
         if header.values is None:
-            raise InvalidFile(path, f"no names of columns: {header.problem}", line=header.line)
+            raise InvalidFile(path, f"no column names: {header.problem}", line=header.line)
         if any("\0" in name for name in header.values):
-            said = "no names of columns: this is not UTF-8; save the file as UTF-8"
+            said = "no column names: this is not UTF-8; save the file as UTF-8"
             raise InvalidFile(path, said, line=header.line)
         self._names = header.values
         named = [name for name in header.values if header.values.count(name) == 1]
@@ -81,7 +80,7 @@ class Csv:
         return column in self.columns or not self._names
 
     def _layout(self, separator: str | None) -> tuple[str, int]:
-        """Return the separator, and how many lines stand before the header."""
+        """Return the separator, and the number of lines before the header."""
         for number, line in self._file.lines():
             if isinstance(line, LongLine) or not line.strip():
                 continue
@@ -108,7 +107,7 @@ class Csv:
         return InputRow(number, sum(map(len, values)), named)
 
     def _fits(self, values: Sequence[str]) -> bool:
-        """Return whether each value has a column, and each column with a name a value.
+        """Return whether each value has a column, and each named column a value.
 
         Spreadsheets write separators for empty cells beyond the table.
         """
@@ -142,19 +141,22 @@ class Csv:
         return (each for each in self._file.lines() if each[0] > after)
 
     def _is_blank(self, line: bytes | LongLine) -> bool:
-        """Return whether a line holds no record. With one column, blanks are a value."""
+        """Return whether a line has no record.
+
+        With a single column, a line of blanks is a value.
+        """
         if isinstance(line, LongLine):
             return False
         return not (line.strip(b"\r\n") if len(self._names) == 1 else line.strip())
 
     def _again(self, record: "_Growing", lines: Iterator[_Line]) -> Iterator[_Line]:
-        """Return the lines that follow the one on which a stray quote stands."""
+        """Return the lines after the one with a stray quote."""
         if record.is_large:
             return self._lines(record.opened)
         return chain([each for each in record.lines if each[0] > record.opened], lines)
 
     def _was_several(self, record: "_Growing") -> bool:
-        """Return whether lines that a quote joins to a record that does not fit are rows alone."""
+        """Return whether a record that does not fit is several rows, joined by a stray quote."""
         if not self._names or record.is_large or self._fits(record.cells):
             return False
         for number, line in record.lines:
@@ -166,15 +168,15 @@ class Csv:
 
 
 class _Growing:
-    """A record that grows line by line.
+    """Record that grows line by line.
 
     Attributes:
         first: the number of its first line.
-        opened: the number of the line on which the first quote stands that is open at the end of
-            its line; 0 where none is.
-        lines: as they came; none any more once they are too large.
-        cells: of the last record, those that have ended. A line has several records where
-            carriage returns alone end them.
+        opened: the number of the line with the first quote that is open at the end of its line, or
+            0.
+        lines: as read; empty once they are too large.
+        cells: the finished cells of the last record. A line has several records if only carriage
+            returns end them.
     """
 
     def __init__(self, separator: str) -> None:
@@ -188,7 +190,7 @@ class _Growing:
         self._is_open = self.is_large = self._is_torn = False
 
     def take(self, number: int, line: bytes | LongLine) -> _State:
-        """Read a line. Stray: a quote that an earlier line opens is not closed as it should be."""
+        """Read a line. Stray: a quote opened on an earlier line is not closed correctly."""
         self.first, self._last = self.first or number, number
         if isinstance(line, LongLine):
             self._size = ROW_BYTES + 1
@@ -207,7 +209,7 @@ class _Growing:
         return "open"
 
     def values(self) -> Iterator[_Record]:
-        """Yield what was read, once it has ended."""
+        """Yield the records, once complete."""
         if self.is_large:
             yield _Record(self.first, self._last, None, too_large())
         elif self._is_torn:
@@ -217,7 +219,7 @@ class _Growing:
                 yield _Record(self.first, self._last, each)
 
     def _drop(self, last: _Line) -> None:
-        """Keep no content: the record is too large, and only its end is sought."""
+        """Drop the content of a record that is too large; only its end is looked for."""
         self.is_large = True
         self.lines, self.cells, self._part = [last], [], []
 
@@ -229,7 +231,7 @@ class _Growing:
             return line.decode("utf-8", "replace")
 
     def _read(self, text: str) -> bool:
-        """Return whether the quote that was open, if there was one, is closed as it should be."""
+        """Return whether a quote that was open is closed correctly; true if none was."""
         if not self._is_open and '"' not in text:
             bare = text.removesuffix("\n").removesuffix("\r")
             if "\r" not in bare:
@@ -264,7 +266,7 @@ class _Growing:
             self.cells = []
 
     def _quoted(self, text: str, at: int) -> int:
-        """Add what is quoted to the cell. Return where it ends."""
+        """Add quoted text to the cell; return where it ends."""
         found = _QUOTED.match(text, at)
         assert found is not None, "it may be empty"
         if not self.is_large:
@@ -290,18 +292,18 @@ def write(
     """Write a header and rows: texts as they are, nothing for null, other values as JSON."""
     text = io.TextIOWrapper(file, "utf-8", newline="")
     try:
-        # Python before 3.13 quotes no carriage return, which ends a line as well, unless this says
-        # so. "\n" alone ends the lines that are written.
+        # Python before 3.13 quotes a carriage return, which ends a line as well, only if it is in
+        # the line terminator. The written lines end with "\n" alone.
         writer = csv.writer(_Lines(text), delimiter=separator, lineterminator="\r\n")
         writer.writerow(columns)
         for row in rows:
             writer.writerow([_text(row.get(name)) for name in columns])
     finally:
-        text.detach()  # it would close the file
+        text.detach()  # so that the file stays open
 
 
 class _Lines:
-    """A file of lines that end with a line feed alone."""
+    """File that writes lines ending with a line feed alone."""
 
     def __init__(self, file: io.TextIOWrapper) -> None:
         self._file = file

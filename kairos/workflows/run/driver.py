@@ -1,4 +1,4 @@
-"""Drives an executor: facts to it, its commands to whoever performs them, until it ends the run."""
+"""Drive an executor: pass facts to it, and its commands on, until it ends the run."""
 
 import asyncio
 import time
@@ -38,18 +38,18 @@ from kairos.workflows.run.calls import RunCalls
 from kairos.workflows.run.intake import TableIntake
 from kairos.workflows.run.result_store import CachedValue, ResultStore
 
-# Changes that the journal may be behind, and bytes, until the executor waits for the disk.
+# Unwritten changes of the journal, and their bytes, at which the executor waits for the disk.
 BACKLOG, BACKLOG_BYTES = 10_000, 64 << 20
 _WAIT_S = 0.05
-LOOK_S = 1.0  # from one look at whether engines idle to the next
-_FACTS_AT_ONCE = 32  # then others have their turn
+LOOK_S = 1.0  # between two checks whether engines idle
+_FACTS_AT_ONCE = 32  # then other tasks have their turn
 
 
 class RunDriver:
-    """Facts come in by `tell`, from the loop's thread; the executor sees them one after the other.
+    """Passes facts to the executor one by one; `tell` adds one, from the loop's thread.
 
-    While the disk is full no fact reaches the executor, so it asks for nothing more; what is in
-    flight ends, and waits here.
+    While the disk is full no fact reaches the executor, so it makes no new calls; results of calls
+    in flight wait here.
     """
 
     def __init__(
@@ -59,8 +59,11 @@ class RunDriver:
         on_workflow_end: Callable[[str], None],
         timeline: Timeline | None = None,
     ) -> None:
-        """`on_workflow_end` is told the workflow of each row that has ended, if it made a call;
-        `timeline` what begins and ends when."""
+        """Prepare to drive.
+
+        `on_workflow_end` receives the workflow of each ended row that made a call; `timeline`
+        records when calls begin and end.
+        """
         self.executor, self._store = executor, store
         self._on_workflow_end, self._timeline = on_workflow_end, timeline
         self._facts: deque[FlowFact] = deque()
@@ -74,11 +77,11 @@ class RunDriver:
         self._has_facts.set()
 
     def stop(self) -> None:
-        """Nothing new is begun; what is in flight ends."""
+        """Begin no new calls; calls in flight end normally."""
         self.tell(StopAsked())
 
     async def drive(self, intake: TableIntake, calls: RunCalls) -> EndRun:
-        """Until the run ends.
+        """Drive the executor until the run ends.
 
         Raises:
             InvalidFile: the table cannot be read to its end.
@@ -102,7 +105,7 @@ class RunDriver:
         return self._end
 
     async def _look_at_pauses(self) -> None:
-        """Say when engines had nothing to do for a whole look."""
+        """Report when engines had nothing to do for a whole interval."""
         while True:
             calls = self.executor.figures.calls
             await asyncio.sleep(LOOK_S)

@@ -1,9 +1,9 @@
-"""Devices of this machine, each with one engine at a time: starts, drains and stops real vLLM and
-llama.cpp servers as the calls of a run want their models.
+"""Engines of this machine's devices, one at a time on each, as the calls of a run need models.
 
-What is decided is in `workflows/execute/model_turns.py`, which has no clock and no process; here
-it is carried out. Calls of a model that is nowhere are held by the executor, so an engine is
-stopped once nothing runs in it. How long a load took is measured, and counts for the next decision.
+Starts, drains and stops real vLLM and llama.cpp servers. `workflows/execute/model_turns.py`
+decides, without a clock or a process; this module carries it out. The executor holds calls of a
+model that no device has, so an engine is stopped once it has no calls. The measured time of a load
+is used for the next decision.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from kairos.workflows.run.host_file import HostFile
 
 LOOK_S = 0.1
 START_S = 600.0  # until an engine serves; a large model from a slow disk
-_READING_S = 2.0  # that rows may be under way before devices switch for want of calls
+_READING_S = 2.0  # rows being read may delay a switch of models at most this long
 
 
 class HostedEngine(NamedTuple):
-    """`named`: the option of the module by which it is told its model's name."""
+    """Module of an engine. `named`: its option for the model's name."""
 
     module: str
     named: str
@@ -47,7 +47,7 @@ class _HostDevice:
 
 
 class EngineHost:
-    """An async context manager: no engine outlives it. `follow` carries a run."""
+    """Async context manager of the engines: none outlives it. `follow` serves a run."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class EngineHost:
         await end_all([each.process for each in self._devices if each.process is not None])
 
     async def follow(self, driver: RunDriver) -> None:
-        """Have the models there that the run's calls want; until cancelled.
+        """Load the models that the run's calls need, until cancelled.
 
         Raises:
-            SetupError: an engine cannot be started, or ended by itself. The run can be resumed.
+            SetupError: an engine cannot be started, or exited. The run can be resumed.
         """
         self._tell(driver)
         for each in self._turns.begin():
@@ -99,7 +99,7 @@ class EngineHost:
                     del self._switching[number]
                     task.result()
             if self._failure is not None:
-                raise SetupError(f"{self._failure}; kairos runs resume goes on from here")
+                raise SetupError(f"{self._failure}; kairos runs resume continues from here")
             if not self._is_reading(driver):
                 gate = driver.executor.gate
                 for each in self._turns.look(gate.wanted, gate.in_flight):
@@ -114,7 +114,7 @@ class EngineHost:
             driver.tell(OperatorsOpened(opened))
 
     def _is_reading(self, driver: RunDriver) -> bool:
-        """Rows come, so calls do; but not for longer than a table takes that is at hand."""
+        """Return whether rows are being read, so that calls may follow; false after 2 s."""
         now = time.monotonic()
         if not driver.executor.is_reading:
             self._reading_since = None
@@ -150,7 +150,7 @@ class EngineHost:
         return await start_process(name, engine.module, arguments, self._failed)
 
     async def _leave(self, device: _HostDevice) -> None:
-        """Nothing new goes there; what runs ends; then the engine does."""
+        """Drain the device's engine, and end it once its calls have ended."""
         if device.instance_id is not None:
             self._fleet.drain(device.instance_id)
             while True:
@@ -163,7 +163,7 @@ class EngineHost:
             device.process = None
 
     async def _in_use(self, instance_id: str) -> None:
-        """Raises SetupError: Kairos cannot use the engine."""
+        """Wait until Kairos uses the engine. Raises SetupError: it does not."""
         until = time.monotonic() + START_S
         while time.monotonic() < until:
             view = next((each for each in self._fleet.views() if each.id == instance_id), None)

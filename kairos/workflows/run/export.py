@@ -1,4 +1,4 @@
-"""Writes what a run has found out as tables, in the order of rows: what came out, what failed."""
+"""Write a run's results as tables, in the order of rows: outputs and errors."""
 
 import asyncio
 import errno
@@ -11,7 +11,7 @@ from kairos.workflows.run.output_file import check_new
 from kairos.workflows.run.result_store import ResultStore
 from kairos.workflows.run.tables import write_table
 
-ROW = "row"  # the column that says which row it is of, unless the flow has one of this name
+ROW = "row"  # column with the row's number, unless the flow has an output of this name
 _ERROR_COLUMNS = (ROW, "operator", "error")
 _RETRY_S = 5.0
 
@@ -23,7 +23,7 @@ def errors_path(out: Path) -> Path:
 
 
 def check_outputs(out: Path, written: dict[str, Stat]) -> None:
-    """Whether the tables can be written there. `written`: files that the run itself has written.
+    """Check that the tables can be written. `written`: files that the run itself wrote.
 
     Raises:
         SetupError: they cannot; nothing was changed.
@@ -34,7 +34,7 @@ def check_outputs(out: Path, written: dict[str, Stat]) -> None:
 
 
 class Tables:
-    """Tables of a run that has come to its end."""
+    """Tables of a finished run."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class Tables:
         rows: list[int],
         names: Callable[[], Iterator[object]] | None = None,
     ) -> None:
-        """Take what is to be written.
+        """Prepare the tables.
 
         Args:
-            store: what was found out.
-            out: the file of the rows that came out.
+            store: has the results.
+            out: the file of outputs.
             outputs: its columns.
-            stage: 1 if rows were gathered to groups, else 0.
-            rows: how many there are, by stage.
-            names: of the rows of the input, one after the other, where a flow names them.
+            stage: 1 if rows were gathered into groups, else 0.
+            rows: number of rows, by stage.
+            names: yields the names of the input rows, if the flow names them.
         """
         self._store, self._out, self._outputs = store, out, outputs
         self._stage, self._rows, self._names = stage, rows, names
@@ -61,10 +61,10 @@ class Tables:
     async def write(
         self, run_id: str, written: dict[str, Stat], on_trouble: Callable[[str | None], None]
     ) -> dict[str, Stat]:
-        """The files that were written. Waits while the disk is full, which is told.
+        """Write the files, and return them. Waits while the disk is full, and reports that.
 
         Raises:
-            SetupError: a file came to be there that the run has not written.
+            SetupError: a file exists there that the run did not write.
             OSError: a file cannot be written.
         """
         is_told = False
@@ -101,7 +101,7 @@ class Tables:
             yield {ROW: row, **values}
 
     def _failed(self) -> Iterator[dict[str, Any]]:
-        """Yield rows that failed, then groups, which are numbered apart."""
+        """Yield failed rows, then failed groups, which have numbers of their own."""
         names = enumerate(self._names()) if self._names is not None else iter(())
         for stage, rows in enumerate(self._rows):
             for each in self._store.failed(stage, rows):
@@ -112,7 +112,7 @@ class Tables:
 
 
 def _is_own(path: Path, written: dict[str, Stat]) -> bool:
-    """Whether it is as the run has written it."""
+    """Return whether a file is unchanged since the run wrote it."""
     return path.is_file() and written.get(str(path)) == _stat(path)
 
 

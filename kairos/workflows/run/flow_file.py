@@ -1,4 +1,4 @@
-"""A declared workflow from a file: YAML, a Python module that declares one, or an OpenAI batch."""
+"""Declared workflow from a file: YAML, a Python module that declares one, or an OpenAI batch."""
 
 from pathlib import Path
 
@@ -17,18 +17,20 @@ _BATCH = ".jsonl"
 
 
 class LoadedFlow(msgspec.Struct, frozen=True):
-    """What it declares, and the functions that it may call."""
+    """Flow read from a file, with the functions that it may call."""
 
     declaration: Declaration
     functions: Functions
 
 
 def load_flow(path: Path, functions_path: Path | None = None) -> LoadedFlow:
-    """Read a flow. A Python file is run; a YAML file carries no code, so the functions that it
-    names are those of a Python file beside it. A .jsonl file is an OpenAI batch.
+    """Read a flow: YAML (.yaml), Python (.py), or an OpenAI batch (.jsonl).
+
+    A Python file is executed; a YAML file has no code, so its functions come from a separate Python
+    file.
 
     Raises:
-        SetupError: the file is missing, or wrong: it says where, and what would be right.
+        SetupError: the file is missing, or wrong; the message says where, and what would be right.
     """
     suffix = path.suffix.lower()
     if suffix in (".py", _BATCH):
@@ -49,7 +51,7 @@ def load_flow(path: Path, functions_path: Path | None = None) -> LoadedFlow:
 
 
 def table_path(flow: Path, inputs: Path | None) -> Path:
-    """The table that a flow is run over; that of a batch is its own file.
+    """Return the table that a flow runs over; for a batch its own file.
 
     Raises:
         SetupError: none is named, or one for a batch.
@@ -64,7 +66,7 @@ def table_path(flow: Path, inputs: Path | None) -> Path:
 
 
 def check_columns(plan: Plan, table: InputTable) -> None:
-    """Check that a table has what a flow needs. Columns that the flow does not need may lack names.
+    """Check that a table has the columns that a flow needs; other columns may lack a name.
 
     Raises:
         SetupError: no row has a column that the flow needs, or several columns have its name.
@@ -88,9 +90,9 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(_BYTES + 1)
         if len(raw) > _BYTES:
-            raise SetupError(f"{path} is larger than {_BYTES >> 20} MiB, which no flow is")
+            raise SetupError(f"{path} is larger than {_BYTES >> 20} MiB, the limit for a flow")
         return raw.decode()
     except OSError as error:
         raise SetupError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise SetupError(f"{path} is no UTF-8: {error}") from None
+        raise SetupError(f"{path} is not UTF-8: {error}") from None

@@ -1,8 +1,8 @@
-"""Calls of functions that take several at once, in batches.
+"""Batches of calls, for functions that take several calls at once.
 
-What waits goes as at engines (`workflows/execute/batching.py`). A function has two batches at
-once, so that one waits ready when another ends. Where a batch fails, each half of it is asked
-alone, so that no call fails by what else was in its batch; a function with effects is not asked
+Waiting calls are ordered as for engines (`workflows/execute/batching.py`). A function has two
+batches at once, so that one is ready when another ends. If a batch fails, each half of it is tried
+again, so that no call fails because of others in its batch; a function with effects is not called
 again.
 """
 
@@ -21,8 +21,8 @@ from kairos.workflows.execute.batching import BatchQueue, Query
 _AT_ONCE = 2  # batches of a function
 _THREADS = 32
 
-_Key = tuple[str, int, tuple[str, ...]]  # a function, its batch, and its arguments' names
-Value = tuple[object, int]  # and the µs of the batch that a call took
+_Key = tuple[str, int, tuple[str, ...]]  # function, batch size, argument names
+Value = tuple[object, int]  # with the µs that its batch took
 
 
 class _Waiting(NamedTuple):
@@ -31,7 +31,7 @@ class _Waiting(NamedTuple):
 
 
 class _Queue:
-    """Calls of one function that may go together."""
+    """Calls of one function that may share a batch."""
 
     def __init__(self, known: RegisteredFunction, batch: int) -> None:
         self.known, self.batch = known, batch
@@ -40,10 +40,10 @@ class _Queue:
 
 
 class FunctionBatches:
-    """Of one run, or of all invocations of a process."""
+    """Batches of one run, or of all invocations of a process."""
 
     def __init__(self, at_once: int | None = None) -> None:
-        """`at_once`: batches of a function at most; None: two."""
+        """Prepare the queues. `at_once`: batches of a function at most; None: two."""
         self._at_once = min(at_once or _AT_ONCE, _AT_ONCE)
         self._queues: dict[_Key, _Queue] = {}
         self._threads: ThreadPoolExecutor | None = None
@@ -59,11 +59,11 @@ class FunctionBatches:
         depth: int,
         tenant: str = "",
     ) -> Value:
-        """Return what the function gives for one call, in a batch of at most `batch` calls.
+        """Return the function's value for one call, made in a batch of at most `batch` calls.
 
         Raises:
             FunctionFailed: it has no value for this call.
-            KairosError: the function raised that.
+            KairosError: the function raised it.
         """
         key = name, batch, tuple(sorted(arguments))
         if (queue := self._queues.get(key)) is None:
@@ -71,7 +71,7 @@ class FunctionBatches:
         number = queue.order.add(query, depth, 1, tenant)
         value: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
         queue.waiting[number] = _Waiting(arguments, value)
-        # Not at once: what becomes ready by the same fact goes together.
+        # Deferred, so that calls made ready by the same fact share a batch.
         asyncio.get_running_loop().call_soon(self._go, key)
         try:
             return await value
@@ -80,7 +80,7 @@ class FunctionBatches:
                 queue.order.withdraw(number)
 
     async def close(self) -> None:
-        """Leave what is under way. A function's thread ends with the function."""
+        """Cancel all batches. A function's thread ends with the function."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -132,7 +132,7 @@ class FunctionBatches:
     async def _values(
         self, known: RegisteredFunction, calls: Sequence[Mapping[str, object]]
     ) -> list[Any]:
-        """Raises FunctionFailed, KairosError."""
+        """Return a value for each call. Raises FunctionFailed, KairosError."""
         together = {name: [each[name] for each in calls] for name in calls[0]}
         if inspect.iscoroutinefunction(known.function):
             value = known.call(together)
@@ -153,12 +153,12 @@ class FunctionBatches:
 
 
 async def awaited(value: Awaitable[object]) -> object:
-    """Return what a function's coroutine gives.
+    """Return the result of a function's coroutine.
 
     Raises:
         FunctionFailed: it raised anything, a CancelledError of its own included.
         asyncio.CancelledError: the call is abandoned.
-        KairosError: it raised that.
+        KairosError: the function raised it.
     """
     try:
         return await value

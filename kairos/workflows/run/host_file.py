@@ -29,7 +29,7 @@ _S = 1_000_000
 
 
 class HostedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`load_s`: from the start of its engine until it serves."""
+    """Model of a host. `load_s`: seconds from the start of its engine until it serves."""
 
     engine: Literal["llama", "vllm"] = "vllm"
     options: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class HostedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`models`: by the names that flows call them by."""
+    """Host file. `models`: by their names in flows."""
 
     devices: int
     models: dict[str, HostedModel]
@@ -54,7 +54,7 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read_host(path: Path) -> HostFile:
-    """Raises InvalidFile: it is not such a file; says what is wrong."""
+    """Read a host file. Raises InvalidFile: it is not valid; the message says why."""
     found = read_toml(path, HostFile)
     if not 1 <= found.devices <= MOST_DEVICES:
         raise InvalidFile(path, f"devices is {found.devices}: give 1 to {MOST_DEVICES}")

@@ -1,5 +1,7 @@
-"""Hands rows to an executor as it asks for them: those of the table, then the groups that they were
-gathered to. Rows that have ended in an earlier session are passed over."""
+"""Pass rows to an executor as it asks for them: rows of the table, then their groups.
+
+Rows that ended in an earlier session are skipped.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -22,16 +24,16 @@ from kairos.workflows.run.result_store import ResultStore, Resumed
 from kairos.workflows.run.rows import ROW_BYTES, InputRow, InputTable
 
 _CHUNK_ROWS, _CHUNK_BYTES = 64, 4 << 20
-_SLOW_S = 0.2  # rows that take longer are awaited
-OPEN_BYTES = 64 << 20  # of rows that were handed over and have not ended; one may have more
+_SLOW_S = 0.2  # a slower read is reported to the executor
+OPEN_BYTES = 64 << 20  # of open rows in total; a single row may have more
 _DIGEST_BYTES = 16
 _NOTHING = Resumed()
-Groups = Callable[[], Iterator[tuple[int, str, list[object] | None]]]  # with their numbers
+Groups = Callable[[], Iterator[tuple[int, str, list[object] | None]]]  # number, key and items
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class TableIntake:
-    """`digest_of` an open row says with what it began."""
+    """Rows of a table for an executor. Each open row has a digest of its input (`digest_of`)."""
 
     def __init__(
         self,
@@ -41,7 +43,10 @@ class TableIntake:
         tell: Callable[[FlowFact], None],
         groups: Groups | None = None,
     ) -> None:
-        """`groups`: those to hand over when all rows have ended; None: of all rows."""
+        """Prepare to read.
+
+        `groups`: yields the groups once all rows have ended; None: all groups.
+        """
         self._table, self._store, self._tell = table, store, tell
         self._groups = groups or self._all_groups
         self._plan_digest = plan_digest
@@ -50,7 +55,7 @@ class TableIntake:
         self._open_bytes = 0
         self._wanted = [0, 0]  # rows, groups
         self._changed = asyncio.Event()
-        self.read = [0, 0]  # rows, groups: those that have ended before, too
+        self.read = [0, 0]  # rows, groups: also ones that ended in an earlier session
         self.ended_before = 0
         self.is_at_end = False
 
@@ -59,14 +64,14 @@ class TableIntake:
         self._changed.set()
 
     def digest_of(self, stage: int, row: int) -> bytes:
-        """Of an open row, which is open no more."""
+        """Close an open row, and return the digest of its input."""
         digest, size = self._open.pop((stage, row))
         self._open_bytes -= size
         self._changed.set()
         return digest
 
     async def run(self) -> None:
-        """Until all is handed over.
+        """Pass on all rows and groups.
 
         Raises:
             InvalidFile: the table cannot be read to its end.

@@ -1,10 +1,9 @@
-"""The results of a run in one SQLite file, which outlives the process that drives it.
+"""Results of a run in one SQLite file, which outlives the process.
 
-Of each (row, node) one result counts: the first that was journalled, until the node's signature is
-another, because the flow or the row was edited. Of each row it keeps how it ended, with a digest of
-what it began with; a row that begins with something else has not ended. Values that rows share are
-kept once per signature. Large ones that nothing needs beyond their row (vectors) are kept until it
-has ended.
+For each (row, node) the first result written is valid, until the node's signature changes because
+the flow or the row was edited. For each row it has the outcome, with a digest of the input; a row
+whose input has changed counts as not ended. Values shared by rows are stored once per signature.
+Large values that only their own row needs (vectors) are deleted when the row ends.
 """
 
 import sqlite3
@@ -69,9 +68,9 @@ _decode = msgspec.json.Decoder().decode
 
 
 class RunJournal:
-    """The `ResultStore` of one host: the run's own file, and the `cache` that its runs share.
+    """`ResultStore` of one host: the run's own file, and the `cache` shared by its runs.
 
-    A row that is ended here was handed over before, and all of its results too.
+    A row may be ended only after it was read, and after all its results were added.
     """
 
     def __init__(
@@ -83,18 +82,18 @@ class RunJournal:
         partition: int | None = None,
         claims: Claims | None = None,
     ) -> None:
-        """Open the file, and make it if it is missing.
+        """Open the file; create it if missing.
 
         Args:
             path: of the file.
-            on_trouble: called in a thread with a line when the disk takes nothing, and with None
-                when it does again.
-            cache: results of other runs; None: these do not count. It is closed with this.
-            partition: the part of a run that this owns from now on; None: all of it.
-            claims: asked about what the cache does not have; None: nobody else makes calls.
+            on_trouble: called in a thread, with a message when the disk is full, and with None when
+                it accepts writes again.
+            cache: results of other runs; None: they are not used. It is closed with this.
+            partition: part of a run that this process owns from now on; None: the whole run.
+            claims: asked for results that the cache lacks; None: no other process makes calls.
 
         Raises:
-            SetupError: the file is no journal, or one of another version.
+            SetupError: the file is not a journal, or has another version.
         """
         self._cache = cache
         self._claims = claims or NoClaims()
@@ -112,12 +111,12 @@ class RunJournal:
 
     @property
     def backlog(self) -> int:
-        """Changes that are not on the disk yet."""
+        """Return the number of changes not yet on disk."""
         return self._commit.backlog
 
     @property
     def backlog_bytes(self) -> int:
-        """Return the size of these."""
+        """Return the bytes of changes not yet on disk."""
         return self._commit.backlog_bytes
 
     def find(self, call: int, signature: str, found: Found) -> None:
@@ -228,18 +227,21 @@ class RunJournal:
         return [_decode(value) for (value,) in found]
 
     def settle(self) -> None:
-        """Return once all is on the disk; blocks, for as long as that takes nothing."""
+        """Wait until all changes are on disk; blocks while the disk is full."""
         self._commit.settle()
 
     def close(self, *, give_up: bool = False) -> None:
-        """`give_up`: what a full disk does not take is dropped, and is done again on resuming."""
+        """Close the files.
+
+        `give_up`: drop changes that a full disk refuses; a resumed run repeats them.
+        """
         self._commit.close(give_up=give_up)
         self._reading.close()
         if self._cache is not None:
             self._cache.close()
 
     def _own(self, partition: int) -> int:
-        """Take a partition from its owner, and return its new epoch."""
+        """Take over a partition, and return its new epoch."""
         self._reading.execute(_OWNERS)
         return self._reading.execute(_OWN, (partition,)).fetchone()[0]  # type: ignore[no-any-return]
 

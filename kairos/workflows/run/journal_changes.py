@@ -1,6 +1,6 @@
-"""What changes in a run's journal, each with the statement by which it is in its SQLite file.
+"""Changes of a run's journal, each with its SQL statement.
 
-The same changes, made in the same order, make the same journal.
+The same changes, applied in the same order, make the same journal.
 """
 
 from typing import Annotated, Any, Literal
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 RowOutcome = Literal["written", "failed", "dropped", "gathered"]
-Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]  # what SQLite can hold
+Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]  # within SQLite's range
 Statement = tuple[str, tuple[Any, ...]]  # SQL and its parameters
 
 NO_VALUE = msgspec.Raw(b"")
@@ -30,7 +30,7 @@ _FORGET = "DELETE FROM results WHERE stage = ? AND row = ? AND until_end"
 
 
 class AnswerKept(msgspec.Struct, frozen=True, tag="answer"):
-    """A value, JSON, that all have whose signature it is. The first stays."""
+    """Value (JSON) of all nodes with a signature. The first one written stays."""
 
     signature: str
     value: msgspec.Raw
@@ -41,7 +41,7 @@ class AnswerKept(msgspec.Struct, frozen=True, tag="answer"):
 
 
 class NodeKept(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
-    """A node of a row has its result. `value`: `NO_VALUE` where the signature has it."""
+    """Result of a node of a row. `value`: `NO_VALUE` if it is stored by its signature."""
 
     stage: Number
     row: Number
@@ -60,10 +60,10 @@ class RowEnded(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
     stage: Number
     row: Number
     outcome: RowOutcome
-    digest: bytes  # of what it began with
+    digest: bytes  # of its input
     value: msgspec.Raw
     node: str | None = None  # where it failed
-    key: str | None = None  # into which group it was gathered
+    key: str | None = None  # group that it was gathered into
 
     @property
     def statement(self) -> Statement:
@@ -72,7 +72,7 @@ class RowEnded(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
 
 
 class PassingForgotten(msgspec.Struct, frozen=True, tag="forget"):
-    """What was kept until the row ended."""
+    """Deletion of values that were stored until the row ended."""
 
     stage: Number
     row: Number

@@ -1,4 +1,4 @@
-"""Tables as JSON: an object a line, or one list of objects, plain or gzip."""
+"""Tables in JSON: an object per line, or one list of objects, plain or gzip."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -19,9 +19,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JsonLines:
-    """A line that is no object, or too long, is a row that cannot be read; an empty one is none.
+    """JSON table. A line that is too long or not an object is unreadable; empty lines are skipped.
 
-    `NaN` and `Infinity`, which are no JSON but which Python's `json` writes, are null.
+    `NaN` and `Infinity`, which are not JSON but are written by Python's `json`, are read as null.
     """
 
     repeated: tuple[str, ...] = ()
@@ -31,10 +31,10 @@ class JsonLines:
 
         Args:
             path: the file.
-            may_be_list: a file that begins with `[` is one list, whose items are the rows.
+            may_be_list: whether a file that begins with `[` is one list, whose items are the rows.
 
         Raises:
-            InvalidFile: the file cannot be read, or none of its rows is an object.
+            InvalidFile: the file cannot be read, or no row is an object.
         """
         self._file = LineFile(path, ROW_BYTES)
         self._is_list = may_be_list and self._file.begins_with(b"[")
@@ -47,7 +47,7 @@ class JsonLines:
             if has_object and row.number >= _COLUMNS_OF_ROWS - 1:
                 break
         if not self._is_empty and not has_object:
-            raise InvalidFile(path, "no row of it is a JSON object; it should hold one a line")
+            raise InvalidFile(path, "no row is a JSON object; there should be one per line")
         self.columns = tuple(names)
 
     def rows(self) -> Iterator[InputRow]:
@@ -67,7 +67,7 @@ class JsonLines:
         return round(read / share) if share else None
 
     def may_have(self, column: str) -> bool:
-        """Look through the whole table for a column that its first rows lack."""
+        """Return whether a row may have a column, if necessary by reading the whole table."""
         if self._is_empty or column in self.columns:
             return True
         return any(column in row.values for row in self.rows() if row.values is not None)
@@ -83,7 +83,7 @@ def _row(number: int, where: str, raw: bytes | LongLine) -> InputRow:
             without = _QUOTED_OR_NO_NUMBER.sub(lambda found: found[1] or b"null", raw)
             if without != raw:
                 return _row(number, where, without)
-        return InputRow(number, 0, problem=f"{where} is no JSON object: {error}")
+        return InputRow(number, 0, problem=f"{where} is not a JSON object: {error}")
 
 
 def _items(file: LineFile) -> Iterator[bytes | LongLine]:
@@ -111,18 +111,18 @@ def _items(file: LineFile) -> Iterator[bytes | LongLine]:
         if len(item) > ROW_BYTES:
             item, is_large = bytearray(), True
     if not bounds.is_closed or item.strip() or is_large:
-        said = "the list that it begins with is not closed, or something follows it"
+        said = "the list at its start is not closed, or something follows it"
         raise InvalidFile(file.path, said)
 
 
 class _ListBounds:
-    """Where a list and its items begin and end, by the signs outside its texts."""
+    """Bounds of a list and its items, found by the characters outside its texts."""
 
     def __init__(self) -> None:
         self._depth, self._in_text, self.is_closed = 0, False, False
 
     def begins(self, sign: bytes) -> bool:
-        """Read a sign; return whether the list begins with it."""
+        """Read a character; return whether the list begins with it."""
         if sign == b'"':
             self._in_text = not self._in_text
         elif not self._in_text and sign in b"[{":
@@ -131,7 +131,7 @@ class _ListBounds:
         return False
 
     def ends(self, sign: bytes) -> bool:
-        """Return whether an item of the list ends with a sign that begins nothing."""
+        """Return whether an item of the list ends with a character that `begins` did not accept."""
         if self._in_text or self.is_closed or sign not in b"]},":
             return False
         self._depth -= sign != b","

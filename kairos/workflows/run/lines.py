@@ -1,7 +1,7 @@
-"""The lines of a file, plain or gzip, none longer than a bound.
+"""Lines of a file, plain or gzip, bounded in length.
 
-A byte order mark says that a file is UTF-16 or UTF-32; its lines are given in UTF-8. Carriage
-returns end the lines of a file whose beginning has no line feed.
+A byte order mark shows that a file is UTF-16 or UTF-32; its lines are converted to UTF-8. Carriage
+returns end the lines of a file whose first 64 KiB have no line feed.
 """
 
 import codecs
@@ -14,7 +14,7 @@ from kairos.core.errors import InvalidFile
 from kairos.host.files import UNREADABLE, open_content
 
 _PIECE_BYTES = 1 << 16
-_MARKS = {  # the longer before those that they begin with
+_MARKS = {  # longer marks before their prefixes
     codecs.BOM_UTF32_LE: "utf-32-le",
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
@@ -24,9 +24,9 @@ _MARKS = {  # the longer before those that they begin with
 
 
 class LongLine(NamedTuple):
-    """A line longer than the bound, without its content."""
+    """Line longer than the bound, without its content."""
 
-    quotes: int  # how many double quotes there were in it
+    quotes: int  # number of double quotes in it
 
 
 class LineFile:
@@ -36,8 +36,9 @@ class LineFile:
         self._share = 0.0
 
     def lines(self) -> Iterator[tuple[int, bytes | LongLine]]:
-        """Numbers from 1 and lines with their ends. Of a line longer than the bound no more than
-        that is held.
+        """Yield lines with their numbers, from 1, and their line ends.
+
+        At most the bound is held in memory of a longer line.
 
         Raises:
             InvalidFile: the file cannot be read to its end.
@@ -72,11 +73,11 @@ class LineFile:
             raise InvalidFile(self.path, f"cannot be read: {error}") from error
 
     def begins_with(self, sign: bytes) -> bool:
-        """Return whether the content begins with a sign, blanks aside."""
+        """Return whether the content begins with these bytes, after any blanks."""
         return next(filter(bytes.strip, self.pieces()), b"").lstrip().startswith(sign)
 
     def share_read(self) -> float:
-        """Return the share of the file's bytes that the last reader has read, 0 to 1."""
+        """Return the share of the file's bytes read by the last reader, 0 to 1."""
         return min(self._share, 1.0)
 
     def _bounded(self, file: BufferedIOBase) -> Iterator[bytes | LongLine]:
@@ -92,7 +93,7 @@ class LineFile:
 
 
 def _in_utf8(file: BufferedIOBase) -> BufferedIOBase:
-    """Return the file without its byte order mark, in UTF-8, with line feeds that end lines."""
+    """Return the file as UTF-8, without its byte order mark, and with line feeds that end lines."""
     first = file.read(_PIECE_BYTES)
     mark = next((each for each in _MARKS if first.startswith(each)), b"")
     encoding = _MARKS.get(mark, "utf-8")
@@ -109,7 +110,7 @@ def _pieces(file: BufferedIOBase, encoding: str, has_feeds: bool) -> Iterator[by
     Raises:
         ValueError: the file ends within a character.
     """
-    decoder = codecs.getincrementaldecoder(encoding)("surrogatepass")  # a row of it fails alone
+    decoder = codecs.getincrementaldecoder(encoding)("surrogatepass")  # only its row fails
     while piece := file.read(_PIECE_BYTES):
         text = decoder.decode(piece)
         text = text if has_feeds else text.replace("\r", "\n")
@@ -118,7 +119,7 @@ def _pieces(file: BufferedIOBase, encoding: str, has_feeds: bool) -> Iterator[by
 
 
 class _Pieces(RawIOBase):
-    """A file of pieces of bytes."""
+    """File made of pieces of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._left = pieces, b""

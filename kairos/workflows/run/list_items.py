@@ -1,4 +1,4 @@
-"""Which items of a list are finished, while its text comes piece by piece."""
+"""Detect finished items of a list while its text streams in."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,10 +14,12 @@ _GROWTH = 16
 def list_listener(
     path: Path, most: int, tell: Callable[[int, list[object]], None]
 ) -> Callable[[str], None]:
-    """Takes the text, and tells of items as they are finished, `most` in all: the position of the
-    first that is new, and those that are. Of what is not JSON it tells no more. (Two paths whose
-    keys have dots may be taken for each other: what is told is tried ahead alone, and the whole
-    answer counts.)"""
+    """Return a function that takes the text, and tells of items as they are finished.
+
+    `tell` gets the position of the first new item, and the new items; `most` items in all. It is
+    not called again after text that is not JSON. Two paths whose keys have dots may be confused:
+    items are only computed ahead, and the whole answer decides.
+    """
     found: list[Any] = ijson.sendable_list()
     parser: Any = ijson.items_coro(found, ".".join((*map(str, path), "item")), use_float=True)
     told = 0
@@ -42,11 +44,11 @@ def list_listener(
 
 
 class ParsedItems:
-    """Parts of a text that a function finds, while the text comes piece by piece.
+    """Parts of a text that a function finds, while the text streams in.
 
-    The function is called on what there is of the text, one call at a time, each time that it has
-    grown by a sixteenth. All parts but the last are finished. Parts that are found otherwise later
-    are told again. Where the function fails, no part is told that time.
+    The function is called with the text so far, one call at a time, each time that the text has
+    grown by a sixteenth. All parts but the last are finished. Parts that turn out different later
+    are passed on again. If the function fails, nothing is passed on that time.
     """
 
     def __init__(
@@ -61,13 +63,13 @@ class ParsedItems:
         self._task: asyncio.Task[None] | None = None
 
     def hear(self, text: str) -> None:
-        """Take the next piece."""
+        """Take the next piece of text."""
         self._text += text
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._look())
 
     def close(self) -> None:
-        """Tell nothing more."""
+        """Pass on no more parts."""
         if self._task is not None:
             self._task.cancel()
 

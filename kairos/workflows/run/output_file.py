@@ -1,4 +1,4 @@
-"""A file that appears whole, under a name that nothing else has."""
+"""Files that appear whole, and never overwrite another file."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from kairos.core.errors import SetupError
 
 
 def check_new(path: Path) -> None:
-    """Raises SetupError: something is there, or no file can be made there."""
+    """Raise SetupError if something exists at the path, or no file can be made there."""
     if os.path.lexists(path):
         raise SetupError(f"{path} exists: name another --out, or move it away")
     if not path.parent.is_dir():
@@ -22,14 +22,15 @@ def check_new(path: Path) -> None:
 
 @contextmanager
 def new_file(path: Path, part_of: str) -> Iterator[BufferedWriter]:
-    """It stands at `path`, whole and on the disk, once the block ends; if it raises, it does not.
+    """Yield a file that appears at `path`, whole and on disk, when the block ends without error.
 
     Args:
-        part_of: names the file until then, so that who tries again takes the place of what a crash
-            left. Nobody else may write under the same name at the same time.
+        path: of the file.
+        part_of: names the temporary file, so that a retry replaces what a crash left. No other
+            process may write with the same name at the same time.
 
     Raises:
-        SetupError: something came to be there meanwhile. What was written is left beside it.
+        SetupError: another file has appeared there. The written file is left next to it.
         OSError: it cannot be written.
     """
     part = path.with_name(f".{path.name}.{part_of}.part")
@@ -50,14 +51,14 @@ def new_file(path: Path, part_of: str) -> Iterator[BufferedWriter]:
 
 
 def _put(part: Path, path: Path) -> None:
-    """A link, unlike a renaming, never takes the place of a file."""
+    """Move the file by a hard link: unlike a rename, it never replaces another file."""
     try:
         os.link(part, path)
     except FileExistsError:
-        raise SetupError(f"{path} has come to exist meanwhile; the table is in {part}") from None
+        raise SetupError(f"{path} was created by another process; the table is in {part}") from None
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
             raise
-        check_new(path)  # where there are no links
+        check_new(path)  # on a file system without links
         part.rename(path)
     part.unlink(missing_ok=True)

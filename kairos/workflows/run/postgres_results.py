@@ -1,16 +1,16 @@
-"""The results of a run in a PostgreSQL, which the hosts of its partitions share.
+"""Results of a run in PostgreSQL, shared by the hosts of its partitions.
 
-Writes go in groups, each a transaction, from a thread of its own; results of earlier runs are
-looked for in groups, too, from another. While the database is away a group is tried again every
-second, and writers wait as they do for a full disk. A group whose commit was not confirmed is
-written again: every statement may be.
+A thread writes changes in groups, each in one transaction; another looks up results of earlier
+runs, in groups, too. While the database is away a group is retried every second, and writers wait
+as for a full disk. A group whose commit was not confirmed is written again: every statement may be
+repeated.
 
-Values above 256 KiB are rows of a table of their own, by their hash: equal ones are there once, and
-tables of results stay small. They are in the same database, and not in files, so that one
-transaction has a result whole, and one place to be guarded, backed up and emptied.
+Values above 256 KiB are rows of a table of their own, by their hash: equal ones are stored once,
+and tables of results stay small. They are in the same database, and not in files, so that a
+transaction stores a result whole, and access, backups and cleanup concern a single place.
 
-The first writer counts. Who may write is checked in each transaction: a partition belongs to the
-latest that has opened it. Answers that nobody used for 30 days go, and so do runs.
+The first writer wins. Each transaction checks who may write: a partition belongs to the latest
+process that has opened it. Answers not used for 30 days are deleted, and so are runs.
 """
 
 import importlib
@@ -40,11 +40,11 @@ from kairos.workflows.run.rows import ROW_BYTES
 LARGE_BYTES = 256 << 10
 GROUP_S, GROUP_CHANGES = 0.02, 256
 RETRY_S = 1.0
-_FINDS = 64  # that are looked for at once
-_BUFFERED = 10_000  # rows of a table that are on the way at once
+_FINDS = 64  # lookups in one query
+_BUFFERED = 10_000  # rows of a large table, fetched at once
 _CONNECT_S, _STATEMENT_MS = 10, 60_000
-_LARGE = b"\0"  # what a large value is kept as begins so, which no JSON does
-_WHOLE = -1  # a run that is in one part
+_LARGE = b"\0"  # prefix of a reference to a large value; no JSON begins with it
+_WHOLE = -1  # a run without partitions
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS kairos_runs (
@@ -75,7 +75,7 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtext('kairos_results'))"
 _OLD = (
     "DELETE FROM kairos_runs WHERE opened < now() - interval '30 days'",
     "DELETE FROM kairos_answers WHERE used < now() - interval '30 days'",
-    # What refers to one is never older than it: each opening and each use renews it.
+    # A reference is never newer than the last use of its value: each opening and use renews it.
     "DELETE FROM kairos_values WHERE used < now() - interval '90 days'",
 )
 _OPEN = (
@@ -99,7 +99,7 @@ _END = """INSERT INTO kairos_ends AS e VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %
     size = excluded.size WHERE e.digest != excluded.digest OR e.outcome = 'failed'"""
 _FORGET = "DELETE FROM kairos_results WHERE run = %s AND stage = %s AND row = %s AND until_end"
 _RECORD = "UPDATE kairos_runs SET record = %s WHERE run = %s"
-# Of one transaction. Those that others write, too, are sorted: so two never wait for each other.
+# Order of statements in a transaction. Rows of shared tables are sorted, to avoid deadlocks.
 _ORDER = (_VALUE, _ANSWER, _SHARED, _RESULT, _END, _FORGET, _RECORD)
 
 _FIND = """SELECT signature, value, used < now() - interval '1 day'
@@ -131,7 +131,7 @@ _Find = tuple[str, Found]
 
 
 class PostgresResults:
-    """The `ResultStore` of one partition of a run, or of all of it."""
+    """`ResultStore` of one partition of a run, or of a whole run."""
 
     def __init__(
         self,
@@ -144,17 +144,17 @@ class PostgresResults:
         claims: Claims | None = None,
         deliver: Callable[..., object] = lambda call, *given: call(*given),
     ) -> None:
-        """Own the partition from now on. Blocks.
+        """Take over the partition. Blocks.
 
         Args:
+            url: of the database; without a password (PGPASSWORD, ~/.pgpass).
             run_id: names the run, on all hosts.
-            url: of the database; a password is not in it (PGPASSWORD, ~/.pgpass).
-            on_trouble: called in a thread with a line when the database is away, and with None when
-                it is there again.
-            scope: whose results of earlier runs count; None: nobody's.
+            on_trouble: called in a thread, with a message when the database is away, and with None
+                when it is back.
+            scope: tenant whose results of earlier runs are used; None: none are used.
             partition: None: the whole run.
-            claims: asked about what the database does not have; None: nobody else makes calls.
-            deliver: calls its first argument with the others, in the thread of the event loop.
+            claims: asked for results that the database lacks; None: no other process makes calls.
+            deliver: calls its first argument with the others, in the event loop's thread.
 
         Raises:
             SetupError: psycopg is not installed, or the database cannot be used.
@@ -283,7 +283,10 @@ class PostgresResults:
         return [_decode(self._whole(value)) for (value,) in found]
 
     def settle(self) -> None:
-        """Raises SetupError: another has the partition; nothing more is written."""
+        """Wait until all changes are written.
+
+        Raises SetupError: another process has the partition.
+        """
         settled = threading.Event()
         self._changes.put(settled)
         while not settled.wait(GROUP_S) and self._threads[0].is_alive():
@@ -291,7 +294,7 @@ class PostgresResults:
         self._check()
 
     def forget(self) -> None:
-        """Remove what the run has found out, but for answers that other runs may use; blocks."""
+        """Delete the run's results, except answers that other runs may use; blocks."""
         self._read("DELETE FROM kairos_runs WHERE run = %s RETURNING run", (self._run,))
 
     def close(self, *, give_up: bool = False) -> None:
@@ -310,10 +313,10 @@ class PostgresResults:
 
     def _check(self) -> None:
         if self._broken is not None:
-            raise SetupError(f"the results of {self._run} are not kept: {self._broken}")
+            raise SetupError(f"the results of {self._run} cannot be stored: {self._broken}")
 
     def _kept(self, encoded: bytes) -> bytes:
-        """Return what stands for a value: a large one is kept apart, by its hash."""
+        """Return the stored form of a value; a large one is stored separately, by its hash."""
         if len(encoded) <= LARGE_BYTES:
             return encoded
         digest = sha256(encoded).digest()
@@ -338,7 +341,7 @@ class PostgresResults:
 
     def _begin(self, connection: Any) -> int:
         with connection.transaction():
-            connection.execute(_LOCK)  # of two that begin at once each would make the tables
+            connection.execute(_LOCK)  # against concurrent creation of the tables
             for each in (*_TABLES, *_OLD):
                 connection.execute(each)
         with connection.transaction():
@@ -347,7 +350,7 @@ class PostgresResults:
         return epoch
 
     def _read(self, statement: str, parameters: Any) -> list[Any]:
-        """Return all rows. While the database is away, try again."""
+        """Return all rows. Retries while the database is away."""
 
         def read(connection: Any) -> list[Any]:
             return connection.execute(statement, parameters, binary=True).fetchall()  # type: ignore[no-any-return]
@@ -355,7 +358,7 @@ class PostgresResults:
         return self._until_there(self._reading, read)
 
     def _stream(self, statement: str, parameters: Any) -> Iterator[Any]:
-        """Yield rows of a table that may be large, on a connection of its own."""
+        """Yield rows of a table that may be large, on a separate connection."""
         with (
             self._connected() as connection,
             connection.transaction(),
@@ -365,7 +368,7 @@ class PostgresResults:
             yield from cursor.execute(statement, parameters)
 
     def _until_there(self, connection: "_Connection", work: Callable[[Any], _T]) -> _T:
-        """Do it, again every second while the database is away or breaks off a deadlock."""
+        """Run `work`, again every second while the database is away or aborts a deadlock."""
         is_told = False
         while True:
             try:
@@ -387,13 +390,13 @@ class PostgresResults:
         try:
             while self._write_group(connection):
                 pass
-        except BaseException as error:  # noqa: BLE001 - told to whoever adds next
+        except BaseException as error:  # noqa: BLE001 - reported by the next `_add`
             self._broken = error
         finally:
             connection.close()
 
     def _write_group(self, connection: "_Connection") -> bool:
-        """Return whether more may follow."""
+        """Write a group of changes. Return whether more may follow."""
         group: list[_Change] = []
         waiting: list[threading.Event] = []
         goes_on, until = True, 0.0
@@ -436,7 +439,7 @@ class PostgresResults:
         try:
             while (group := self._next_finds()) is not None:
                 self._answer(connection, group)
-        except BaseException as error:  # noqa: BLE001 - told to whoever adds next
+        except BaseException as error:  # noqa: BLE001 - reported by the next `_add`
             self._broken = self._broken or error
         finally:
             connection.close()
@@ -468,10 +471,10 @@ class PostgresResults:
 
 
 def record_told(url: str, run_id: str) -> bytes | None:
-    """Return the record of a run that a database has; None: it has none.
+    """Return the record of a run stored in a database; None if it has no such record.
 
     Raises:
-        SetupError: it cannot be used.
+        SetupError: the database cannot be used.
     """
     psycopg = _psycopg()
     try:
@@ -487,7 +490,7 @@ def record_told(url: str, run_id: str) -> bytes | None:
 
 
 class _Connection:
-    """A connection for one thread at a time, which is opened again after it was lost."""
+    """Connection for one thread at a time, reopened after it was lost."""
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect, self._opened = connect, None
@@ -515,7 +518,7 @@ def _psycopg() -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what the server said: the others may show values."""
+    """Return the first line of the server's message; the others may show values."""
     return str(error).split("\n", 1)[0]
 
 

@@ -1,4 +1,4 @@
-"""What a run needs of processors: engines that embed and rank, and collections."""
+"""Processors that a run needs: engines that embed and rank, and collections."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -21,16 +21,19 @@ from kairos.workflows.compile.operators import (
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.execute.commands import DropHeld, RunProcessor
 
-# As `kairos run` names them, and the settings of `kairos serve`.
+# Options of `kairos run`, and settings of `kairos serve`.
 _EMBEDDER = "--embedder URL, or embedders of [retrieval]"
 _RERANKER = "--reranker URL, or rerankers of [retrieval]"
 _COLLECTIONS = "--collections DIR, or collections of [retrieval]"
 
 
 class Processors(Protocol):
-    """`models`: for `embed` and `rerank`, where there are engines for that, the models that they
-    offer; none, where they do not tell. `keeps_collections`: whether there is a place for those
-    that stay. `keeps_values`: whether what they make stays with them where nobody else needs it."""
+    """Processors of a run.
+
+    `models`: the models offered for `embed` and `rerank`; no entry without engines, an empty one if
+    the engines do not list their models. `keeps_collections`: whether there is a store for
+    collections. `keeps_values`: whether values that only processors need stay with them.
+    """
 
     @property
     def models(self) -> Mapping[str, Sequence[str]]: ...
@@ -43,48 +46,53 @@ class Processors(Protocol):
 
     @property
     def waits_for(self) -> Sequence[str]:
-        """Return why processors do nothing for items that wait, as far as they say."""
+        """Return why processors do nothing for waiting items, as far as known."""
 
     def check_models(self, plan: Plan) -> None:
-        """Raises SetupError: an operator names a model that no engine serves."""
+        """Raise SetupError if an operator names a model that no engine serves."""
 
     async def run(self, command: RunProcessor) -> object:
-        """What it gives (`workflows/compile/retrieval.py`), or that this `Stays`.
+        """Return the value, or a `Stays` if the processor holds it.
+
+        Values are described in `workflows/compile/retrieval.py`.
 
         Raises:
-            InvalidRequest: it cannot be done, and no other attempt will do it.
-            ValuesLost: what it needs is not where it stayed.
-            KairosError: it was not done; another attempt may do it.
+            InvalidRequest: it cannot be done; a retry makes no sense.
+            ValuesLost: a held value that it needs is gone.
+            KairosError: it was not done; a retry may succeed.
         """
 
     def drop(self, command: DropHeld) -> None:
-        """Sooner or later."""
+        """Drop a held value, now or later."""
 
     def end(self) -> None:
-        """Nothing of the flow is needed any more."""
+        """Drop all held values: the flow has ended."""
 
 
 def check_processors(plan: Plan, processors: Processors | None) -> None:
-    """Raises SetupError: the plan needs one that is not there, or a model that none serves; says
-    which option names it."""
+    """Raise SetupError if the plan needs a processor or a model that is not there.
+
+    The message names the option for it.
+    """
     for each in every(plan.declaration.operators):
         if isinstance(each.params, Processing):
             missing = _missing(each.params, processors)
             if missing is not None:
                 raise SetupError(
-                    f"operator '{each.name}' is of kind {each.kind}, and nothing is there that "
-                    f"does it: give {missing}"
+                    f"operator '{each.name}' is of kind {each.kind}, and no processor does that: "
+                    f"give {missing}"
                 )
     if processors is not None:
         processors.check_models(plan)
 
 
 def with_models(declaration: Declaration, processors: Processors | None) -> Declaration:
-    """The same flow, in which operators that name no model name the one that is there for them: so
-    results of another are not taken for its own.
+    """Return the flow with the available model set for operators that name none.
+
+    So results of other models are never reused for them.
 
     Raises:
-        SetupError: there are several, of which the operator must name one.
+        SetupError: several models are available, and the operator must name one.
     """
     if processors is None or not processors.models:
         return declaration
@@ -103,7 +111,7 @@ def _with_model(operator: Operator, models: Mapping[str, Sequence[str]]) -> Oper
 
 
 def _only_model(operator: Operator, models: Mapping[str, Sequence[str]]) -> str | None:
-    """None: there are no engines for it. Empty: the engines', which do not tell."""
+    """Return the only model; None: no engines for it; empty: the engines list no models."""
     offered = models.get(operator.kind)
     if offered is None or len(offered) < 2:
         return None if offered is None else "".join(offered)
@@ -115,7 +123,10 @@ def _only_model(operator: Operator, models: Mapping[str, Sequence[str]]) -> str 
 
 
 def _missing(params: Processing, processors: Processors | None) -> str | None:
-    """The option that is missing. Whoever embeds searches in what a row has itself, too."""
+    """Return the option that is missing.
+
+    Embedders also serve searches in a row's own collection.
+    """
     models = {} if processors is None else processors.models
     match params:
         case Embedding():

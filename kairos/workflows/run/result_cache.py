@@ -1,8 +1,7 @@
 """Results of deterministic operators by their signature, for later runs.
 
-Each scope (a tenant) sees its own alone, and has room of its own: of what it keeps beyond that, the
-results that nobody used for longest go. A disk that takes nothing costs the cache what came, and
-nothing else.
+Each scope (a tenant) sees only its own results, and has a limit of its own: beyond it, the least
+recently used results are evicted. If the disk is full, new results are lost, and nothing else.
 """
 
 import sqlite3
@@ -18,8 +17,8 @@ from kairos.host.sqlite_file import connect, open_database
 from kairos.workflows.run.result_store import CachedValue
 
 CACHE_BYTES = 1 << 30
-BACKLOG_BYTES = 64 << 20  # that the disk may be behind, until what comes is not kept
-_OVERHEAD_BYTES = 128  # of an entry beside its value, about
+BACKLOG_BYTES = 64 << 20  # unwritten bytes, beyond which new results are dropped
+_OVERHEAD_BYTES = 128  # overhead of an entry, approximately
 _EVICT_EVERY = 64
 _VERSION = 1
 _SCHEMA = """
@@ -37,7 +36,7 @@ _SCHEMA = """
         UPDATE sizes SET bytes = bytes - old.bytes WHERE scope = old.scope;
     END;
 """
-# Those used longest ago that together make up what is too much; some hundred at a time.
+# Evict the least recently used entries that exceed the limit; some hundred at a time.
 _EVICT = """
     DELETE FROM results WHERE scope = ?1 AND used <= (
         SELECT max(used) FROM (
@@ -52,10 +51,10 @@ _decode = msgspec.json.Decoder().decode
 
 
 class ResultCache:
-    """Of one scope. Several processes may have the same file open."""
+    """Cached results of one scope. Several processes may have the same file open."""
 
     def __init__(self, path: Path, scope: str, *, limit_bytes: int = CACHE_BYTES) -> None:
-        """Raises SetupError: the file is no cache of results."""
+        """Open a cache. Raises SetupError: the file is not a cache of results."""
         self._scope, self._limit_bytes = scope, limit_bytes
         try:
             self._reading = open_database(path, _SCHEMA, _VERSION, "move it away")
@@ -69,7 +68,7 @@ class ResultCache:
         self._stores = count(1)
 
     def find(self, signature: str) -> CachedValue | None:
-        """A result, which has been used with this."""
+        """Return a result, and mark it as used."""
         row = self._reading.execute(
             "SELECT value FROM results WHERE scope = ? AND signature = ?", (self._scope, signature)
         ).fetchone()
@@ -84,7 +83,7 @@ class ResultCache:
         return CachedValue(_decode(row[0]))
 
     def store(self, signature: str, value: Any) -> None:
-        """Found from when it is on the disk. The first value of a signature stays."""
+        """Store a result; it is found once it is on disk. The first value of a signature stays."""
         encoded = _encode(value)
         size = len(encoded) + _OVERHEAD_BYTES
         if size > self._limit_bytes or self._commit.backlog_bytes > BACKLOG_BYTES:
@@ -106,7 +105,7 @@ class ResultCache:
         return row[0] if row else 0
 
     def settle(self) -> None:
-        """Return once all is on the disk, and no more than may be; blocks."""
+        """Wait until all results are on disk, within the limit; blocks."""
         self._evict()
         self._commit.settle()
 

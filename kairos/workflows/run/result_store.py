@@ -1,9 +1,10 @@
-"""The store of results: of a run, and of earlier runs that it may use.
+"""Stores of results: of a run, and of earlier runs whose results it may use.
 
-Two stores do it: SQLite files of one host (`journal.py`), and a PostgreSQL that many hosts share
-(`postgres_results.py`). In both the first writer counts. Sampled operators and effects are kept by
-run, row and node; pure ones by their content, which is the signature. A partition of a run has an
-owner, whose epoch is checked in the transaction of each write: of two owners the later one writes.
+There are two: SQLite files of one host (`journal.py`), and PostgreSQL shared by many hosts
+(`postgres_results.py`). In both the first writer wins. Results of sampled operators and effects are
+stored by run, row and node; results of pure ones by their content, the signature. A partition of a
+run has an owner, whose epoch is checked in the transaction of each write: of two owners only the
+later one can write.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,13 +21,13 @@ class KeptResult(msgspec.Struct, frozen=True):
 
 
 class CachedValue(NamedTuple):
-    """A result, which may be null."""
+    """Result that was found; its value may be null."""
 
     value: Any
 
 
 class FailedRow(msgspec.Struct, frozen=True):
-    """A row of the table of errors."""
+    """Row of the table of errors."""
 
     row: int
     node: str | None
@@ -34,17 +35,17 @@ class FailedRow(msgspec.Struct, frozen=True):
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """Knowledge of a row. `ended`: the digest of its beginning, if it ended and did not fail."""
+    """Stored state of a row. `ended`: digest of its input if it ended and did not fail."""
 
     ended: bytes | None = None
     results: Mapping[str, KeptResult] = {}
 
 
 class Claims(Protocol):
-    """Agreement of the partitions of a run on who makes a call that no store has an answer to."""
+    """Agreement between the partitions of a run on who makes a call without a stored result."""
 
     def ask(self, call: int, signature: str, found: "Found") -> None:
-        """Call `found` with the answer that another partition had, or with None: make the call."""
+        """Call `found` with another partition's answer, or with None: make the call."""
 
     def answered(self, signature: str, encoded: bytes) -> None: ...
 
@@ -52,44 +53,44 @@ class Claims(Protocol):
 
 
 class NoClaims:
-    """One process makes all calls."""
+    """Claims of a single process, which makes all calls."""
 
     def ask(self, call: int, signature: str, found: "Found") -> None:  # noqa: ARG002
         found(None)
 
     def answered(self, signature: str, encoded: bytes) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: no other process waits."""
 
     def ended(self, call: int) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: no other process waits."""
 
 
 Found = Callable[[CachedValue | None], None]
 
 
 class ResultStore(Protocol):
-    """Writes in groups, from a thread of its own. What is read of rows is read after `settle`."""
+    """Store of a run's results. Writes happen in groups, in a thread; read rows after `settle`."""
 
     @property
     def backlog(self) -> int:
-        """Return how many changes are not kept for good yet."""
+        """Return the number of changes not yet stored."""
 
     @property
     def backlog_bytes(self) -> int:
-        """Return what these hold."""
+        """Return the bytes of changes not yet stored."""
 
     def find(self, call: int, signature: str, found: Found) -> None:
         """Look for a result of a deterministic operator, of this run or of an earlier one.
 
         `found` is called once, in the loop's thread, now or later. With None, the caller computes
-        it, and calls `store`; or `ended`, if nothing comes of the call.
+        the result and calls `store`; or `ended`, if the call has no result.
         """
 
     def store(self, signature: str, value: Any) -> None:
-        """Keep a result for others. The first value of a signature stays."""
+        """Store a result for others. The first value of a signature stays."""
 
     def ended(self, call: int) -> None:
-        """Take notice of the end of a call for which nothing was found, with a value or without."""
+        """Note that a call for which nothing was found has ended, with a value or without."""
 
     def keep(
         self,
@@ -102,10 +103,10 @@ class ResultStore(Protocol):
         shared: bool,
         until_end: bool = False,
     ) -> None:
-        """Keep a node's result.
+        """Store a node's result.
 
-        If `shared`, all that have the signature have the value. If `until_end`, it is forgotten
-        when the row has ended, unless that failed, and will be tried again.
+        If `shared`, the value is stored once for all nodes with the signature. If `until_end`, it
+        is deleted when the row ends, unless the row failed, since that is retried.
         """
 
     def end(
@@ -119,15 +120,18 @@ class ResultStore(Protocol):
         node: str | None = None,
         key: str | None = None,
     ) -> None:
-        """End a row. `value`: what it gives, or the error; `key`: into which group."""
+        """End a row.
+
+        `value`: its outputs, or the error; `key`: the group that it is gathered into.
+        """
 
     def tell(self, record: bytes) -> None:
-        """Pass on what is known of the run, as JSON, to others that may go on with it."""
+        """Store the run's record, as JSON, for hosts that may resume it."""
 
     def is_empty(self) -> bool: ...
 
     def resumed(self, stage: int, rows: Sequence[int]) -> Mapping[int, Resumed]:
-        """Return what is known of these rows; blocks."""
+        """Return the stored state of these rows; blocks."""
 
     def written(self, stage: int, rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the outputs of the first `rows` rows, in their order."""
@@ -136,19 +140,22 @@ class ResultStore(Protocol):
         """Yield the failures of the first `rows` rows, in their order."""
 
     def outcomes(self, stage: int, rows: int) -> dict[str, int]:
-        """Return how many of the first `rows` rows ended how."""
+        """Return the number of the first `rows` rows by outcome."""
 
     def groups(
         self, rows: int, *, part: int = 0, parts: int = 1
     ) -> Iterator[tuple[str, list[Any] | None]]:
         """Yield the groups of the first `rows` rows of stage 0, or every `parts`-th from `part` on.
 
-        Keys come in the order of their smallest row, items in that of rows. None is in place of a
-        group that is larger than a row may be. Nothing of the other groups is read but their keys.
+        Keys are in the order of their smallest row, items in the order of rows. None replaces a
+        group that exceeds the limit of a row. Of skipped groups only the keys are read.
         """
 
     def settle(self) -> None:
-        """Return once all is kept for good; blocks."""
+        """Wait until all changes are stored; blocks."""
 
     def close(self, *, give_up: bool = False) -> None:
-        """`give_up`: drop what is not kept yet, if nothing takes it; it is done again later."""
+        """Close the store.
+
+        `give_up`: drop changes that cannot be stored; a resumed run repeats them.
+        """

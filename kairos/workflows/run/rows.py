@@ -1,17 +1,19 @@
-"""A row of an input table, and how large one may be."""
+"""Rows of an input table, and their size limit."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import msgspec
 
-ROW_BYTES = 10 << 20  # of one row as it is read; a larger one has failed
+ROW_BYTES = 10 << 20  # of one row; a larger one fails
 
 
 class InputRow(msgspec.Struct, frozen=True):
-    """`number` counts from 0; `size_bytes` is about what it takes. `values` are JSON's: what has no
-    like there, such as an instant or bytes, is the text that msgspec makes of it. A row that cannot
-    be read has a `problem` alone."""
+    """Row of an input table.
+
+    `number` counts from 0; `size_bytes` is approximate. `values` are JSON values: others, such as a
+    timestamp or bytes, are converted to text by msgspec. An unreadable row has only a `problem`.
+    """
 
     number: int
     size_bytes: int
@@ -20,27 +22,27 @@ class InputRow(msgspec.Struct, frozen=True):
 
 
 class InputTable(Protocol):
-    """Rows that are read one after the other, never all at once, and again from the start."""
+    """Table whose rows are read one by one, never all at once; it can be read several times."""
 
-    columns: tuple[str, ...]  # JSON Lines: of the first rows; others may have more
-    repeated: tuple[str, ...]  # names that several columns have, which rows leave out
+    columns: tuple[str, ...]  # JSON Lines: of the first rows; later rows may have more
+    repeated: tuple[str, ...]  # names of several columns, which rows leave out
 
     def rows(self) -> Iterator[InputRow]:
-        """From the first to the last.
+        """Yield the rows, from the first to the last.
 
         Raises:
-            InvalidFile: what follows cannot be read at all.
+            InvalidFile: the rest cannot be read.
         """
 
     def may_have(self, column: str) -> bool:
-        """Return whether any row may have this column, which no row of an empty table lacks.
+        """Return whether any row may have this column; true for an empty table.
 
         Raises:
-            InvalidFile: the table has to be looked through for it, and cannot be read to its end.
+            InvalidFile: the table must be searched for it, and cannot be read to its end.
         """
 
     def expected_rows(self, read: int) -> int | None:
-        """How many there are in all, as far as the table tells by now that so many were read."""
+        """Return an estimate of the number of rows after `read` rows; None: not known."""
 
 
 def too_large() -> str:

@@ -1,8 +1,8 @@
-"""The files, engines and keys of a run: what a host reads, runs and asks.
+"""Files, engines and keys of a run on a host.
 
-A run's record in a database names those of the host that began it. Who may write there could
-name others: then a host that goes on with the run would run a file of somebody else's choice, or
-send its rows and a key to an engine of theirs. So such a host takes none of these from there:
+The record of a run in a database names the ones of the host that began it. Anyone who can write to
+the database could replace them: a host that resumes the run would then execute a foreign file, or
+send its rows and a key to a foreign engine. So such a host takes none of these from the database:
 its own command line names them.
 """
 
@@ -29,7 +29,7 @@ _OF_RETRIEVAL = {
 
 
 class RunPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """As `RunRecord` has them; None, or empty: not said."""
+    """Places, as in `RunRecord`; None, or empty: not given."""
 
     flow_path: str | None = None
     functions_path: str | None = None
@@ -46,8 +46,10 @@ class RunPlaces(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.engines) or self.url is not None or self.host is not None
 
     def onto(self, record: RunRecord) -> RunRecord:
-        """The run with what is said here. Who performs its calls is said whole, the key included,
-        or not at all."""
+        """Return the run's record with the places given here.
+
+        The engines are replaced together with their key, or not at all.
+        """
         said = {name: getattr(self, name) for name in (*_FILES, "retrieval")}
         changed: dict[str, Any] = {name: each for name, each in said.items() if each is not None}
         if self.names_performers:
@@ -56,10 +58,10 @@ class RunPlaces(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(record, **changed)
 
     def check_named(self, told: RunRecord) -> None:
-        """That all is said here which the run needs, as another host tells of it.
+        """Check that all places are given that the run of another host needs.
 
         Raises:
-            SetupError: something is not; it says what.
+            SetupError: some are missing; the message names their options.
         """
         missing = [
             option
@@ -73,21 +75,21 @@ class RunPlaces(msgspec.Struct, frozen=True, kw_only=True):
             missing += self._missing_of(told.retrieval)
         if missing:
             raise SetupError(
-                f"{told.id} was begun on another host: what to read, run and ask here is not taken "
-                f"from the database, where others may write; name it with {', '.join(missing)}"
+                f"{told.id} was begun on another host: its files and engines are not read "
+                f"from the database, where others may write; give {', '.join(missing)}"
             )
 
     def _missing_of(self, told: RetrievalSettings) -> list[str]:
         ours = self.retrieval or RetrievalSettings()
         named = [name for name in _OF_RETRIEVAL if getattr(ours, name)]
         if "processors" in named or (told.processors and named):
-            return []  # these stand for all of the others
+            return []  # processors replace all of the others
         needed = [name for name in _OF_RETRIEVAL if getattr(told, name) and name not in named]
         return [_OF_RETRIEVAL[name] for name in needed]
 
 
 def without_places(told: RunRecord) -> RunRecord:
-    """What another host tells of a run, but for the places there."""
+    """Return another host's record of a run, without the places on that host."""
     return msgspec.structs.replace(
         told,
         **dict.fromkeys((*_FILES, "url", "host", "api_key_env")) | {"out": ""},
@@ -95,5 +97,5 @@ def without_places(told: RunRecord) -> RunRecord:
         retrieval=None,
         bus=None,
         results=None,
-        written={},  # no file that it wrote is here
+        written={},  # files that it wrote are not here
     )

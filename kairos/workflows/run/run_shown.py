@@ -1,4 +1,4 @@
-"""What people see of runs: how far one is, what came of it, and which there are."""
+"""Console output about runs: progress, results, and lists."""
 
 import time
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from kairos.workflows.run.export import errors_path
 from kairos.workflows.run.run_store import RunDirectory, RunRecord
 from kairos.workflows.run.session import RunProgress
 
-_FEW_ROWS = 5  # from which a rate says nothing yet
+_FEW_ROWS = 5  # too few rows for a rate
 
 
 def state_of(directory: RunDirectory, record: RunRecord) -> str:
-    """Its state as far as anybody can know it now: who wrote `running` may have died."""
+    """Return a run's state; "interrupted" if its process died while running."""
     if record.state == "running" and directory.holder() is None:
         return "interrupted"
     return record.state
@@ -49,8 +49,8 @@ def progress_line(run_id: str, progress: RunProgress) -> Text:
 
 
 def calls_text(figures: dict[str, int]) -> str:
-    """Those of models, and of processors and of what was asked ahead where there were any."""
-    named = (("processed", "of processors"), ("touched", "of static beginnings ahead"))
+    """Return the number of calls: of models, of processors, and prefills of static prefixes."""
+    named = (("processed", "of processors"), ("touched", "prefills of static prefixes"))
     more = [f"{figures[name]:,} {said}" for name, said in named if figures.get(name, 0)]
     return " and ".join([f"{figures.get('calls', 0):,} calls", *more])
 
@@ -61,7 +61,7 @@ def tokens(figures: dict[str, int]) -> str:
 
 
 def saved_text(figures: dict[str, int]) -> str:
-    """What was not done because it was known: calls, and tokens of prompts."""
+    """Return the savings: calls not made, and cached prompt tokens."""
     named = (
         ("merged", "merged"),
         ("fetched", "fetched"),
@@ -74,7 +74,7 @@ def saved_text(figures: dict[str, int]) -> str:
 
 
 def show_end(console: Console, record: RunRecord) -> None:
-    """What came of it, and what to do next."""
+    """Print the result of a run, and what to do next."""
     figures = record.figures
     if record.state == "done":
         failed = figures.get("failed", 0)
@@ -83,21 +83,21 @@ def show_end(console: Console, record: RunRecord) -> None:
             soft_wrap=True,
         )
         if dropped := figures.get("dropped", 0):
-            console.print(f"{dropped:,} rows were filtered away")
+            console.print(f"{dropped:,} rows were filtered out")
         if cut := figures.get("cut", 0):
             console.print(f"{cut:,} answers were cut or had no text (on_cut of the operators)")
         for each in fallback_texts(record):
             console.print(f"[bold yellow]{escape(each)}[/]", soft_wrap=True, highlight=False)
         if record.fallbacks:
             console.print(
-                "a new run tries them again, and asks for nothing else that is known",
+                "a new run retries them, and reuses all other results",
                 soft_wrap=True,
             )
         if failed:
             where = errors_path(Path(record.out))
             console.print(
                 f"[bold red]{failed:,} rows failed[/]: {escape(str(where))} says why; "
-                f"kairos runs resume {record.id} tries them again",
+                f"kairos runs resume {record.id} retries them",
                 soft_wrap=True,
             )
     else:
@@ -115,7 +115,10 @@ def show_end(console: Console, record: RunRecord) -> None:
 
 
 def fallback_texts(record: RunRecord) -> list[str]:
-    """Return how many rows went on without a value of an operator, and why the first did."""
+    """Return a text for each operator that failed for some rows, which continued without its value.
+
+    It has the number of rows, and the first error.
+    """
     ways = {"default": "took the default of", "skip": "went on without"}
     return [
         f"{each.rows:,} rows {ways[each.how]} '{name}' (on_error: {each.how}); row {each.row}: "
@@ -125,7 +128,7 @@ def fallback_texts(record: RunRecord) -> list[str]:
 
 
 def forecast_text(record: RunRecord) -> str | None:
-    """What was expected beside what it came to; of the latter nothing before the end."""
+    """Return the forecast, next to the actual figures once the run is done."""
     expected, figures = record.forecast, record.figures
     if expected is None:
         return None
@@ -192,7 +195,7 @@ def show_run(console: Console, directory: RunDirectory, record: RunRecord) -> No
 
 
 def short(number: int) -> str:
-    """1,234 as it is, 1.2M."""
+    """Return a number as it is up to 9,999, else with a unit, as in 1.2M."""
     for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**4)):
         if number >= size:
             return f"{number / (1000 if unit == 'k' else size):.3g}{unit}"

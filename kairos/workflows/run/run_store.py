@@ -1,8 +1,8 @@
-"""Where runs are kept: a directory of each, for its owner alone, with what the run is to do
-(`run.json`), what it has found out (`journal.sqlite`), and a lock of whoever drives it.
+"""Store of runs: a directory for each, accessible to its owner only.
 
-A run whose process died keeps the state that it had, but nobody holds its lock. Those that nobody
-touched for `KEEP_DAYS` are removed when another begins: journals hold what was asked and answered.
+It has the run's parameters (`run.json`), its results (`journal.sqlite`), and a lock of the process
+that drives it. After a crash the run still has its last state, but its lock is free. Runs that were
+not touched for `KEEP_DAYS` are removed when another begins: journals hold prompts and answers.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ State = Literal["running", "stopped", "done", "cancelled"]
 
 
 class RunForecast(msgspec.Struct, frozen=True):
-    """What was expected of a run before it began: means, and the interval of its time."""
+    """Forecast of a run before it began: means, and the interval of its time."""
 
     time_s: float
     low_s: float
@@ -45,47 +45,49 @@ class RunForecast(msgspec.Struct, frozen=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is to do and how far it is, so that another process can go on with it. No key is
-    in it, but the name of the variable that holds one."""
+    """Parameters and state of a run, so that another process can resume it.
+
+    It has no API key, only the name of the variable that holds one.
+    """
 
     id: str
     flow: str  # its name
-    flow_path: str | None = None  # None: made in a program, which alone can go on with it
+    flow_path: str | None = None  # None: made in a program, which alone can resume it
     functions_path: str | None = None
     inputs: str | None = None
-    out: str  # empty: a program that goes on with it on this host has not said it yet
-    engines: tuple[str, ...] = ()  # as --engine names them
+    out: str  # empty: the program that resumes it on this host has not given it yet
+    engines: tuple[str, ...] = ()  # as given with --engine
     url: str | None = None
-    host: str | None = None  # the file of a host whose devices switch models
+    host: str | None = None  # host file of devices that switch models
     api_key_env: str | None = None
     model: str | None = None
     revision: str = ""
     service_class: str = "batch"
     concurrency: int | None = None
-    plan_digest: str = ""  # of the flow and its functions, as they were last run
+    plan_digest: str = ""  # of the flow and its functions in the last session
     passes: dict[str, bool] = {}
     batches: dict[
         str, int
     ] = {}  # efficient ones that were measured, by `workflows/compile/batches.py`
-    learnt: FlowProfile | None = None  # of the flow, with `host`: by it work is placed
-    retrieval: RetrievalSettings | None = None  # what processes its operators of retrieval
+    learnt: FlowProfile | None = None  # of the flow, with `host`: calls are placed by it
+    retrieval: RetrievalSettings | None = None  # its processors
     uses_cache: bool = True
     max_calls: int | None = None
     max_tokens: int | None = None
-    bus: str | None = None  # of a run that an older Kairos began on Kafka
-    on: str | None = None  # the Ray that has its partitions: local-ray, or ray://HEAD:PORT
-    partitions: int | None = None  # None: one for each of its CPUs
-    results: str | None = None  # the PostgreSQL of its results; None: files here
+    bus: str | None = None  # of a run begun on Kafka by an older Kairos
+    on: str | None = None  # Ray cluster of its partitions: local-ray, or ray://HEAD:PORT
+    partitions: int | None = None  # None: one for each CPU of the cluster
+    results: str | None = None  # URL of the PostgreSQL with its results; None: files here
     state: State = "running"
     detail: str = ""  # why it stopped
     created_at: int  # µs since the epoch
     changed_at: int
     figures: dict[str, int] = {}
     fallbacks: dict[str, Fallback] = {}  # by operator
-    waits_for: str = ""  # why calls are not answered for now
-    took_s: float = 0.0  # sessions together, from the first call until all rows have ended
+    waits_for: str = ""  # why calls are not answered now
+    took_s: float = 0.0  # of all sessions, until all rows had ended
     forecast: RunForecast | None = None
-    written: dict[str, tuple[int, int]] = {}  # of each file that it wrote, bytes and ns of mtime
+    written: dict[str, tuple[int, int]] = {}  # bytes, and mtime in ns, of each file that it wrote
 
     @property
     def has_failures(self) -> bool:
@@ -93,7 +95,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunDirectory:
-    """One run's files."""
+    """Files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,25 +103,25 @@ class RunDirectory:
         self._lock, self._record = path / "lock", path / "run.json"
 
     def read(self) -> RunRecord:
-        """Raises SetupError: it is not there, or not readable."""
+        """Read the record. Raises SetupError: it does not exist, or is not readable."""
         try:
             return msgspec.json.decode(self._record.read_bytes(), type=RunRecord)
         except OSError as error:
             raise SetupError(f"{self._record} cannot be read: {error.strerror}") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise SetupError(f"{self._record} is no run of this Kairos: {error}") from None
+            raise SetupError(f"{self._record} is not a run of this Kairos: {error}") from None
 
     def write(self, record: RunRecord) -> None:
-        """Raises SetupError: it cannot be written."""
+        """Write the record. Raises SetupError: it cannot be written."""
         with atomic_write(self._record, mode=0o600) as file:
             file.write(msgspec.json.format(msgspec.json.encode(record)))
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else drives the run while the block runs.
+        """Hold the run's lock while the block runs.
 
         Raises:
-            SetupError: somebody does.
+            SetupError: another process holds it.
         """
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -127,8 +129,7 @@ class RunDirectory:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SetupError(
-                    f"the run {self.path.name} is under way in another process (see: kairos runs "
-                    "list)"
+                    f"run {self.path.name} runs in another process (see: kairos runs list)"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -137,7 +138,7 @@ class RunDirectory:
             os.close(descriptor)
 
     def holder(self) -> int | None:
-        """The process that drives the run, if there is one."""
+        """Return the process that drives the run; None if no process does."""
         try:
             descriptor = os.open(self._lock, os.O_RDWR)
         except FileNotFoundError:
@@ -151,10 +152,10 @@ class RunDirectory:
         return None
 
     def stop_holder(self, limit_s: float) -> None:
-        """Ask whoever drives the run to stop, and wait until it has.
+        """Ask the process that drives the run to stop, and wait until it has.
 
         Raises:
-            SetupError: it has not in this time.
+            SetupError: it has not stopped within `limit_s`.
         """
         if (process := self.holder()) is None:
             return
@@ -162,7 +163,7 @@ class RunDirectory:
         until = time.monotonic() + limit_s
         while self.holder() is not None:
             if time.monotonic() > until:
-                raise SetupError(f"process {process} finishes its calls still; try again later")
+                raise SetupError(f"process {process} is still finishing its calls; try again later")
             time.sleep(0.05)
 
     def forget_results(self) -> None:
@@ -172,7 +173,7 @@ class RunDirectory:
 
 class RunStore:
     def __init__(self, root: Path) -> None:
-        """Raises SetupError: it cannot be a directory of ours."""
+        """Open the store; create it if missing. Raises SetupError: the directory cannot be used."""
         self.root, self.cache, self._runs = root, root / "cache.sqlite", root / "runs"
         try:
             for path in (root, self._runs):
@@ -184,13 +185,13 @@ class RunStore:
         return f"{flow[:_NAME_LENGTH]}-{secrets.token_hex(4)}"
 
     def create(self, record: RunRecord) -> RunDirectory:
-        """The directory of a run that is new here, after those that are too old were removed.
+        """Make the directory of a new run, and remove old runs.
 
         Raises:
-            SetupError: no run can be called so.
+            SetupError: the run's id is not valid.
         """
         if not _ID.fullmatch(record.id):
-            raise SetupError(f"no run can be called '{record.id[:64]}'")
+            raise SetupError(f"'{record.id[:64]}' is not a valid id of a run")
         self._remove_old()
         directory = RunDirectory(self._runs / record.id)
         directory.path.mkdir(mode=0o700)
@@ -198,10 +199,10 @@ class RunStore:
         return directory
 
     def find(self, name: str) -> RunDirectory:
-        """By its id, or the beginning of that, if it is of one alone.
+        """Return the run with this id, or with an id of this unique prefix.
 
         Raises:
-            SetupError: there is none, or more than one.
+            SetupError: no run matches, or several do.
         """
         found = [each for each in self._directories() if each.path.name.startswith(name)]
         exact = [each for each in found if each.path.name == name]
@@ -213,12 +214,12 @@ class RunStore:
         return (exact or found)[0]
 
     def having(self, name: str) -> RunDirectory | None:
-        """The same; None: there is none. Raises SetupError: there is more than one."""
+        """Return the run as `find` does; None if no run matches. Raises SetupError: several do."""
         found = [each for each in self._directories() if each.path.name.startswith(name)]
         return self.find(name) if found else None
 
     def all(self) -> list[tuple[RunDirectory, RunRecord]]:
-        """Those that can be read, the latest first."""
+        """Return the runs whose record can be read, the latest first."""
         found = []
         for directory in self._directories():
             try:

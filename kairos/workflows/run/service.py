@@ -1,4 +1,4 @@
-"""A run of a declared workflow from its first row to its tables, or until it is stopped."""
+"""Run of a declared workflow, from its first row to its tables, or until it is stopped."""
 
 import asyncio
 import time
@@ -36,50 +36,50 @@ from kairos.workflows.run.rows import InputTable
 from kairos.workflows.run.run_store import RunDirectory, RunRecord
 from kairos.workflows.run.session import RunProgress, RunSession
 
-_WHY = {"done": "", "stopped": "", "budget": "it has used what it may (--max-calls, --max-tokens)"}
+_WHY = {"done": "", "stopped": "", "budget": "its budget is used up (--max-calls, --max-tokens)"}
 _CAPACITY_EVERY_S = 1.0
-_SAID = 300  # characters of what engines say
+_SAID = 300  # characters of messages of engines
 _RECORD_EVERY_S = 2.0
-FUNCTIONS = 32  # that run at once
+FUNCTIONS = 32  # run at once
 
 Note = Callable[[str], None]
 _T = TypeVar("_T")
 
 
 class FlowJob(msgspec.Struct, frozen=True):
-    """What is run. All of it has been checked."""
+    """Inputs of a run, all of them checked."""
 
     plan: Plan
     functions: Functions
     table: InputTable
-    cache_path: Path | None  # None: results of other runs do not count
+    cache_path: Path | None  # None: results of other runs are not used
     cache_scope: str = "default"
 
     @property
     def digest(self) -> bytes:
-        """What rows that have ended depend on, beside the row."""
+        """Return a digest of the flow and the revision; ended rows stay valid until it changes."""
         plan = f"{of_structure(self.plan.declaration)} {self.plan.revision}"
         return blake2b(plan.encode(), digest_size=16).digest()
 
 
 class RunPool(msgspec.Struct, frozen=True):
-    """Who performs the calls. `processors`: all that the plan needs."""
+    """Clients and engines that perform the calls. `processors`: all that the plan needs."""
 
     llm: HttpLLM
-    capacity: Callable[[], int]  # calls that it runs at once, by now
+    capacity: Callable[[], int]  # calls run at once, at present
     on_workflow_end: Callable[[str], None]
-    kv_tokens: int | None = None  # that its engines hold together; None: not known
+    kv_tokens: int | None = None  # held by all engines together; None: not known
     instances: int = 1  # engines
-    caches_prefixes: bool = True  # an engine keeps what it computed of a prompt, as far as is known
+    caches_prefixes: bool = True  # engines cache prefixes of prompts, as far as known
     processors: Processors | None = None  # None: the flow needs none
-    problems: Callable[[], Sequence[str]] = tuple  # of engines, where none takes calls now
-    at: tuple[str, str | None] = ("", None)  # its base URL, and the key for it
-    # Beside the run, for as long as it goes on: has the models there that its calls want.
+    problems: Callable[[], Sequence[str]] = tuple  # of engines, if none accepts calls now
+    at: tuple[str, str | None] = ("", None)  # base URL, and API key
+    # Runs for as long as the run: loads the models that its calls need.
     follow: Callable[[RunDriver], Coroutine[None, None, None]] | None = None
 
 
 class FlowRun:
-    """One session of a run, in a directory that nobody else drives."""
+    """Session of a run, in a directory that no other process drives."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class FlowRun:
         self._is_stopping = False
 
     def stop(self) -> None:
-        """What is in flight ends, then the run; it can be resumed."""
+        """Stop the run once its calls in flight have ended; it can be resumed."""
         self._is_stopping = True
         if self._pool is not None:
             self._pool.llm.patience.leave()
@@ -107,7 +107,7 @@ class FlowRun:
 
     @property
     def observation(self) -> FlowObservation:
-        """What the calls of this session turned out to be."""
+        """Return the observed figures of this session's calls."""
         return FlowObservation() if self._session is None else self._session.observation
 
     def progress(self) -> RunProgress:
@@ -120,10 +120,10 @@ class FlowRun:
         return "" if self._pool is None else waits_for(self._pool, time.time())
 
     async def to_the_end(self, job: FlowJob, pool: RunPool) -> RunRecord:
-        """What became of it: `done`, with its tables written, or `stopped`.
+        """Run to the end; return the record: `done`, with the tables written, or `stopped`.
 
         Raises:
-            SetupError: the journal cannot be used, or a file came to be where a table goes.
+            SetupError: the journal cannot be used, or a file exists in place of a table.
             InvalidFile: the table cannot be read to its end.
             OSError: a table cannot be written.
         """
@@ -243,11 +243,11 @@ class FlowRun:
 
     def _on_trouble(self, line: str | None) -> None:
         if self.record.results is not None:
-            self._on_note("the database is there again" if line is None else f"waiting: {line}")
+            self._on_note("the database is back" if line is None else f"waiting: {line}")
         elif line is None:
-            self._on_note("there is room on the disk again: going on")
+            self._on_note("the disk has space again: continuing")
         else:
-            self._on_note(f"waiting: {line}; free some space, and the run goes on by itself")
+            self._on_note(f"waiting: {line}; free some space, and the run continues")
 
     def _change(self, **fields: object) -> None:
         now = time.time_ns() // 1000
@@ -255,24 +255,22 @@ class FlowRun:
         try:
             self._directory.write(self.record)
         except SetupError as error:
-            self._on_note(f"what is known of the run is not kept for now: {error}")
+            self._on_note(f"the run's record cannot be written for now: {error}")
         if self._store is not None:
             self._store.tell(msgspec.json.encode(self.record))
 
 
 def waits_for(pool: RunPool, now_s: float) -> str:
-    """Return why calls of a run are not answered for now; empty: they are."""
+    """Return why calls of a run are not answered now; empty if they are."""
     waits, problems = pool.llm.patience.waits, pool.problems()
-    said = [] if not problems else [f"no engine takes calls: {'; '.join(problems)[:_SAID]}"]
+    said = [] if not problems else [f"no engine accepts calls: {'; '.join(problems)[:_SAID]}"]
     if pool.processors is not None:
-        said += [
-            f"processors are asked again: {each[:_SAID]}" for each in pool.processors.waits_for
-        ]
+        said += [f"retrying processors: {each[:_SAID]}" for each in pool.processors.waits_for]
     if waits:
         first, again_s = waits[0], min(each.again_s for each in waits)
         many = "1 call is" if len(waits) == 1 else f"{len(waits):,} calls are"
         said.append(
-            f"{many} refused and asked again, next in {max(0.0, again_s - now_s):.0f} s: "
+            f"{many} refused and retried, next in {max(0.0, again_s - now_s):.0f} s: "
             f"{first.why[:_SAID]} (since {now_s - first.since_s:.0f} s; fails after "
             f"{first.until_s - first.since_s:,.0f} s)"
         )
@@ -280,7 +278,7 @@ def waits_for(pool: RunPool, now_s: float) -> str:
 
 
 def line_names(job: FlowJob) -> Callable[[], Iterator[object]] | None:
-    """Return how to read the names of a batch's lines; None for other flows."""
+    """Return a function that yields the names of a batch's lines; None for other flows."""
     if job.plan.declaration.name != openai_batch.NAME:
         return None
     return lambda: ((row.values or {}).get(openai_batch.LINE_NAME) for row in job.table.rows())
@@ -289,7 +287,7 @@ def line_names(job: FlowJob) -> Callable[[], Iterator[object]] | None:
 async def _beside(
     driving: Coroutine[Any, Any, _T], following: Sequence[Coroutine[None, None, None]]
 ) -> _T:
-    """Until the first has ended; the others never do but by an error, which ends all."""
+    """Run until `driving` ends; an error of any of `following` ends all of them."""
     run, beside = asyncio.create_task(driving), [asyncio.create_task(each) for each in following]
     tasks: list[asyncio.Task[Any]] = [run, *beside]
     try:

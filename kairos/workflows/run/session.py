@@ -1,4 +1,4 @@
-"""How far a run is: in this session, and with those before it."""
+"""Progress of a run: in this session, and over all sessions."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from kairos.workflows.run.intake import TableIntake
 from kairos.workflows.run.result_store import ResultStore
 from kairos.workflows.run.rows import InputTable
 
-# Of an executor's figures, what the sessions of a run have made together.
+# Figures of an executor that are added up over the sessions of a run.
 SPENT = (
     "calls",
     "functions",
@@ -31,7 +31,7 @@ _ENDED = ("written", "failed", "dropped", "gathered")
 
 
 class RunProgress(msgspec.Struct, frozen=True):
-    """Of this session: how many rows are expected, and how many need nothing more."""
+    """Progress of this session: expected rows, and rows that need no more work."""
 
     rows: int | None = None
     ended: int = 0
@@ -61,20 +61,22 @@ class RunSession:
         return RunProgress(rows, ended, before, elapsed_s, figures)
 
     def figures(self, before: Mapping[str, int]) -> dict[str, int]:
-        """What all sessions have spent and saved together, and how the rows have ended, as far as
-        is known without counting them all."""
+        """Return usage and savings of all sessions, and the rows by outcome.
+
+        Rows are not counted again, so the figures are approximate.
+        """
         now, ended = self._now(), {**self._ended_before, "failed": 0}
         rows = {name: ended.get(name, 0) + now.get(name, 0) for name in _ENDED}
         return {"rows": self.intake.read[0], **rows, **self._spent(before)}
 
     def final_figures(self, before: Mapping[str, int]) -> dict[str, int]:
-        """The same, counted: a second for some million rows."""
+        """Return the same figures, with rows counted exactly: a second for some million rows."""
         ends = [self._store.outcomes(stage, rows) for stage, rows in enumerate(self.intake.read)]
         rows = {name: sum(each.get(name, 0) for each in ends) for name in _ENDED}
         return {"rows": self.intake.read[0], **rows, **self._spent(before)}
 
     def fallbacks(self, before: Mapping[str, Fallback]) -> dict[str, Fallback]:
-        """Return what all sessions together went on without, by operator."""
+        """Return the rows of all sessions that continued without a value, by operator."""
         found = dict(before)
         for name, now in self.observation.fallbacks.items():
             found[name] = found[name].plus(now) if name in found else now

@@ -1,4 +1,4 @@
-"""Tables by what they are called: JSON Lines, CSV, Parquet and Arrow."""
+"""Tables by the suffix of their file: JSON Lines, CSV, Parquet and Arrow."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,12 +29,13 @@ _FORMATS = {
 
 
 def open_table(source: object) -> InputTable:
-    """A file by its suffix (JSON Lines and CSV also packed by gzip), an object with Arrow's C
-    stream, or a sequence of mappings.
+    """Open a table: a file, an object with Arrow's C stream, or a sequence of mappings.
+
+    A file's format follows from its suffix; JSON Lines and CSV may be packed by gzip.
 
     Raises:
-        InvalidFile: the file is missing, or does not hold what its suffix says.
-        SetupError: what it is cannot be read as a table.
+        InvalidFile: the file is missing, or does not have the format of its suffix.
+        SetupError: the source cannot be read as a table.
     """
     if isinstance(source, str | Path):
         return _open_file(Path(source))
@@ -43,7 +44,7 @@ def open_table(source: object) -> InputTable:
     if isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
         return MappingTable(source)
     raise SetupError(
-        f"a {type(source).__name__} is no table: name a file, or give a list of dicts or an object "
+        f"a {type(source).__name__} is not a table: give a file, a list of dicts, or an object "
         "with __arrow_c_stream__ (pandas, polars, pyarrow, datasets)"
     )
 
@@ -64,10 +65,10 @@ def _open_file(path: Path) -> InputTable:
 
 
 def check_format(path: Path) -> None:
-    """Whether a table can be written there.
+    """Check that a table can be written in the format of the suffix.
 
     Raises:
-        SetupError: its suffix names no format, or one that needs what is not installed.
+        SetupError: the suffix is not known, or the format needs a package that is not installed.
     """
     if _format(path) not in ("json", "csv", "tsv"):
         arrow.arrow()
@@ -76,10 +77,10 @@ def check_format(path: Path) -> None:
 def write_table(path: Path, columns: Sequence[str], rows: Rows, part_of: str) -> None:
     """Write a table to a new file (`output_file.new_file`), in the format of its suffix.
 
-    `rows` is called once or twice, and gives the same each time.
+    `rows` is called once or twice, and yields the same each time.
 
     Raises:
-        SetupError: the suffix names no format, or a file has come to be there.
+        SetupError: the suffix is not known, or a file has appeared there.
         OSError: the disk is full, or the like. Nothing is left.
     """
     form = _format(path)
@@ -103,12 +104,12 @@ def _format(path: Path) -> str:
     found = _FORMATS.get(path.suffix.lower())
     if found is None:
         what = f"its suffix '{path.suffix}'" if path.suffix else "a name without a suffix"
-        raise SetupError(f"{path}: {what} names no format; there are {', '.join(_FORMATS)}")
+        raise SetupError(f"{path}: {what} is not a known format; known: {', '.join(_FORMATS)}")
     return found
 
 
 class MappingTable:
-    """Rows that a caller holds."""
+    """Table of mappings that the caller holds."""
 
     repeated: tuple[str, ...] = ()
 

@@ -372,7 +372,7 @@ class TestFailure:
         app = relay()
         async with serving(app, llm=BadLLM()) as desk:
             result = await desk.result(await submit(desk.bus, app, {}, now_us=1))
-        assert "UpstreamFailed: the model's answer is no chat completion" in result["error"]
+        assert "UpstreamFailed: the model's answer is not a chat completion" in result["error"]
 
     async def test_an_answer_without_text_is_empty(self):
         class MuteLLM:

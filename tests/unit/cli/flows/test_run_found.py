@@ -39,7 +39,7 @@ def test_a_run_that_is_nowhere_is_not_found(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["../chain", "a/b", "", ".", "x" * 65])
 def test_a_run_that_a_database_tells_of_gets_no_directory_elsewhere(tmp_path, name):
-    with pytest.raises(SetupError, match="no run can be called"):
+    with pytest.raises(SetupError, match="is not a valid id of a run"):
         RunStore(tmp_path).create(record(name))
 
 
@@ -102,9 +102,9 @@ def test_what_the_command_does_not_name_is_asked_for_and_nothing_is_kept(tmp_pat
     for places in (RunPlaces(), RunPlaces(api_key_env="KEY")):
         with pytest.raises(SetupError) as refused:
             find_run(store, "chain-1", DATABASE, places)
-        assert str(refused.value).endswith(f"name it with {options}")
+        assert str(refused.value).endswith(f"give {options}")
     most = RunPlaces(**{**OURS, "out": None}, engines=("http://gpu1:1",))
-    with pytest.raises(SetupError, match="name it with --out"):
+    with pytest.raises(SetupError, match="give --out"):
         find_run(store, "chain-1", DATABASE, most)
     assert store.having("chain-1") is None
 
@@ -113,7 +113,7 @@ def test_processors_stand_for_all_that_retrieval_needs(tmp_path, told):
     theirs = RetrievalSettings(processors=("http://theirs:1",))
     told(retrieval=theirs)
     places = RunPlaces(**{**OURS, "retrieval": None}, url="http://kairos:1")
-    with pytest.raises(SetupError, match=r"name it with --processor$"):
+    with pytest.raises(SetupError, match=r"give --processor$"):
         find_run(RunStore(tmp_path), "chain-1", DATABASE, places)
     told()
     ours = RetrievalSettings(processors=("http://ours:1",))

@@ -32,5 +32,5 @@ def test_an_answer_that_reached_its_length_is_cut():
 
 @pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{"message": "Hi"}]}])
 def test_what_is_no_chat_completion_is_refused(answer):
-    with pytest.raises(UpstreamFailed, match="no chat completion"):
+    with pytest.raises(UpstreamFailed, match="not a chat completion"):
         read_chat(answer)

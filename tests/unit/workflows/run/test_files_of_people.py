@@ -131,7 +131,7 @@ def test_a_stray_quote_with_more_behind_it_than_a_row_may_have_fails_alone(tmp_p
 
     rows = list(open_table(path).rows())
     assert [row.problem is not None for row in rows] == [True] + [False] * 14
-    assert rows[0].problem.startswith("line 2: a quote that is opened here is never closed")
+    assert rows[0].problem.startswith("line 2: a quote that opens here is never closed")
 
 
 CELLS = st.text(st.sampled_from(',;\t"\r\n ab\x00é'), max_size=6)

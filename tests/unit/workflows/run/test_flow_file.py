@@ -90,7 +90,7 @@ def test_what_is_no_flow_is_refused_in_words(put, tmp_path, name, content, says)
 
 def test_files_that_no_flow_is_in_are_refused(put, tmp_path):
     (tmp_path / "f.yaml").write_bytes(b"# \xff")
-    with pytest.raises(SetupError, match="is no UTF-8"):
+    with pytest.raises(SetupError, match="is not UTF-8"):
         load_flow(tmp_path / "f.yaml")
 
     with pytest.raises(SetupError, match="larger than 4 MiB"):

@@ -9,7 +9,7 @@ from kairos.workflows.run.run_store import RunRecord, RunStore
 def test_calls_of_processors_and_those_made_ahead_are_told_apart_where_there_were_any():
     assert calls_text({"calls": 1_200}) == "1,200 calls"
     assert calls_text({"calls": 3, "processed": 1_000}) == "3 calls and 1,000 of processors"
-    assert calls_text({"calls": 3, "touched": 2}) == "3 calls and 2 of static beginnings ahead"
+    assert calls_text({"calls": 3, "touched": 2}) == "3 calls and 2 prefills of static prefixes"
 
 
 def test_a_run_whose_journal_is_on_kafka_says_where(tmp_path):

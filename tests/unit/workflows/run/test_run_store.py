@@ -91,7 +91,7 @@ def test_one_process_at_a_time_drives_a_run(holder):
     directory, process = holder
 
     assert directory.holder() == process.pid
-    with pytest.raises(SetupError, match="is under way in another process"), directory.held():
+    with pytest.raises(SetupError, match="runs in another process"), directory.held():
         pass
     process.kill()
     process.wait()

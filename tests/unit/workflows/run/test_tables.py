@@ -65,7 +65,9 @@ def test_a_line_that_is_no_object_is_one_row_that_cannot_be_read(tmp_path):
 
     assert [row.values for row in open_table(path).rows() if row.values] == [{"a": 1}, {"a": 6}]
     assert list(problems(path)) == [1, 2, 3, 4]
-    assert all(f"line {number + 1} is no JSON" in each for number, each in problems(path).items())
+    assert all(
+        f"line {number + 1} is not a JSON" in each for number, each in problems(path).items()
+    )
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".arrow"])
@@ -118,7 +120,7 @@ def test_a_record_that_does_not_fit_its_header_cannot_be_read(tmp_path):
         1: "line 3: 1 values for 2 columns",
         2: "line 4: 3 values for 2 columns",
         3: "line 5: this is not UTF-8; save it as UTF-8",
-        4: "line 6: a quote that is opened here is never closed: close it, or double the quotes of "
+        4: "line 6: a quote that opens here is never closed: close it, or double the quotes of "
         "a value",
     }
 
@@ -183,16 +185,16 @@ def test_how_many_rows_there_are_is_estimated_from_what_was_read(tmp_path):
     ("name", "content", "says"),
     [
         ("t.jsonl", None, "cannot be read: "),
-        ("t.jsonl", b"[]\n1\n", "no row of it is a JSON object"),
-        ("t.json", b'[{"a": 1}', "the list that it begins with is not closed"),
-        ("t.json", b'[{"a": 1}] {}', "the list that it begins with is not closed"),
+        ("t.jsonl", b"[]\n1\n", "no row is a JSON object"),
+        ("t.json", b'[{"a": 1}', "the list at its start is not closed"),
+        ("t.json", b'[{"a": 1}] {}', "the list at its start is not closed"),
         ("t.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 999, mtime=0)[:-20], "cannot be read: "),
-        ("t.csv", b'"a\n', "no names of columns: a quote that is opened here is never closed"),
+        ("t.csv", b'"a\n', "no column names: a quote that opens here is never closed"),
         ("t.csv", "a,b\n".encode("utf-16-le"), "this is not UTF-8; save the file as UTF-8"),
-        ("t.parquet", b"PAR1", "is no Parquet: "),
-        ("t.arrow", b"ARROW1", "is neither a file nor a stream of Arrow's: "),
-        ("t.xlsx", b"", "its suffix '.xlsx' names no format; there are .jsonl, "),
-        ("t", b"", "a name without a suffix names no format"),
+        ("t.parquet", b"PAR1", "is not Parquet: "),
+        ("t.arrow", b"ARROW1", "is neither an Arrow file nor an Arrow stream: "),
+        ("t.xlsx", b"", "its suffix '.xlsx' is not a known format; known: .jsonl, "),
+        ("t", b"", "a name without a suffix is not a known format"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused_in_words(tmp_path, name, content, says):
@@ -207,7 +209,7 @@ def test_a_file_that_is_no_table_is_refused_in_words(tmp_path, name, content, sa
 
 
 def test_what_is_no_table_is_refused_in_words():
-    with pytest.raises(SetupError, match="a dict is no table: name a file, or give a list"):
+    with pytest.raises(SetupError, match="a dict is not a table: give a file, a list of dicts"):
         open_table({"a": 1})
 
 
@@ -258,7 +260,7 @@ def test_a_table_takes_nobodys_place_and_leaves_nothing_half_done(tmp_path, suff
     assert list(tmp_path.iterdir()) == []
 
     path.write_text("precious")
-    with pytest.raises(SetupError, match="has come to exist meanwhile"):
+    with pytest.raises(SetupError, match="was created by another process"):
         written(path, ROWS)
     assert path.read_text() == "precious"
 
