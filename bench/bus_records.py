@@ -29,7 +29,7 @@ from kairos.core.events import (
     Tick,
 )
 from kairos.core.scheduler.policies import POLICIES
-from kairos.core.topics import EVENTS, REQUESTS
+from kairos.core.topics import Topic
 from kairos.observe.left_out import UNREADABLE
 
 MOST_MS = 100
@@ -68,13 +68,13 @@ def calls() -> Iterator[tuple[str, bytes]]:
 
 def _take_record(value: bytes) -> None:
     headers = {POOL: "pool", EPOCH: "0"}
-    decided = read_record(ReceivedMessage(EVENTS, 0, 1, _NOW, "w", value, headers))
+    decided = read_record(ReceivedMessage(Topic.EVENTS, 0, 1, _NOW, "w", value, headers))
     Balancer(POLICIES["kairos"], PLACEMENTS["kairos"]).replay(decided.record)
 
 
 def _take_call(value: bytes) -> None:
     headers = {TYPE: CALL, "kairos-request-id": "r", "kairos-reply-to": "kairos.replies.x"}
-    read_call(ReceivedMessage(REQUESTS, 0, 1, _NOW, "pool", value, headers), _NOW)
+    read_call(ReceivedMessage(Topic.REQUESTS, 0, 1, _NOW, "pool", value, headers), _NOW)
 
 
 def took_ms(take: Callable[[bytes], None], value: bytes) -> float:

@@ -18,7 +18,7 @@ from bench.upstream import HOST, MODEL
 from kairos.agents.bus_llm import reply_topic
 from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
 from kairos.cluster.kafka.topic_setup import ensure
-from kairos.core.topics import DEAD_LETTERS, RESULTS, inbox
+from kairos.core.topics import Topic, inbox
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "kafka.sh"
 GIVEN = "KAIROS_BENCH_BUS"
@@ -71,7 +71,7 @@ async def topics(connection: KafkaCluster, names: Names) -> AsyncIterator[None]:
     Raises:
         SetupError: the cluster cannot be used.
     """
-    await ensure(connection, [*names.topics, RESULTS, DEAD_LETTERS])
+    await ensure(connection, [*names.topics, Topic.RESULTS, Topic.DEAD_LETTERS])
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from kairos.agent import Application, read_result, submit
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.kafka_bus import KafkaBus
 from kairos.cluster.kafka.tail import Tail
-from kairos.core.topics import RESULTS
+from kairos.core.topics import Topic
 
 CONCURRENCY = 20  # of each agent
 CAPACITY = CONCURRENCY / WORK_S  # tasks per second
@@ -122,7 +122,7 @@ async def overload(connection: KafkaCluster, app: str, agents: Server, seconds: 
     """
     async with (
         KafkaBus(connection) as bus,
-        Tail(connection, RESULTS) as results,
+        Tail(connection, Topic.RESULTS) as results,
         asyncio.TaskGroup() as beside,
     ):
         load = Overload(app, bus, agents)

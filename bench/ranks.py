@@ -29,7 +29,7 @@ from kairos.core.events import ProfilesLearnt
 from kairos.core.learnt import QUANTILES, AgentProfile, AgentRank, Distribution
 from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
-from kairos.core.topics import PROFILES
+from kairos.core.topics import Topic
 
 AGENTS = (1_000, 5_000)
 ROUNDS = 5
@@ -78,7 +78,7 @@ async def measure() -> list[Figure]:
     figures = []
     system_core, _ = cores()
     async with bus_servers.broker(system_core) as connection, Producer(connection) as producer:
-        await ensure(connection, [PROFILES])
+        await ensure(connection, [Topic.PROFILES])
         for agents in AGENTS:
             made = learnt(f"bench-{secrets.token_hex(4)}", agents)
             await publish(producer, made)

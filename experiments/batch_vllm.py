@@ -25,7 +25,7 @@ from experiments.placements_vllm_run import POLICY, learnt_of, replay, serve_opt
 from experiments.placements_vllm_workload import offered
 from experiments.report import add_figures, commit, write_rows
 from experiments.sections import read_rows, rows_file
-from kairos.core.header_names import CLASS
+from kairos.core.header_names import Header
 from kairos.settings.config import Settings
 from kairos.simulate.workload.workflows import Submission
 
@@ -65,7 +65,7 @@ async def begin(client: openai.AsyncOpenAI, service_class: str) -> str:
         input_file_id=file.id,
         endpoint="/v1/completions",
         completion_window="24h",
-        extra_headers={CLASS: service_class},
+        extra_headers={Header.CLASS: service_class},
     )
     await asyncio.sleep(BEGUN_S)
     return batch.id

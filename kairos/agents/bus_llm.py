@@ -21,9 +21,9 @@ from kairos.cluster.kafka.tail import Tail
 from kairos.cluster.pool.messages import CALL, TOLD, TYPE, Told
 from kairos.core.errors import KairosError, Unavailable, UpstreamFailed
 from kairos.core.events import Cancelled
-from kairos.core.header_names import ON_BUS, REPLY_TO, REQUEST_ID
+from kairos.core.header_names import BUS_HEADERS, Header
 from kairos.core.ports import Message
-from kairos.core.topics import REPLIES, REQUESTS
+from kairos.core.topics import Topic
 from kairos.observe.left_out import count_left_out
 from kairos.proxy.llm.http_llm import ANSWER_BYTES, read_answer
 from kairos.proxy.llm.patience import Patience
@@ -96,7 +96,7 @@ class BusLLM:
         await self._stack.aclose()
 
     async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        request_id = headers.get(REQUEST_ID) or secrets.token_hex(16)
+        request_id = headers.get(Header.REQUEST_ID) or secrets.token_hex(16)
         data = msgspec.json.encode({**self._model, **body})
         return await self._patience.until_answered(partial(self._ask, request_id, data), headers)
 
@@ -105,13 +105,17 @@ class BusLLM:
     ) -> dict[str, Any]:
         """Raises Unavailable where trying again makes sense, another KairosError where not."""
         await self._listens.wait()
-        said = {ours: headers[theirs] for theirs, ours in ON_BUS.items() if theirs in headers}
-        named = {TYPE: CALL, ON_BUS[REQUEST_ID]: request_id, REPLY_TO: self.replies}
+        said = {ours: headers[theirs] for theirs, ours in BUS_HEADERS.items() if theirs in headers}
+        named = {
+            TYPE: CALL,
+            BUS_HEADERS[Header.REQUEST_ID]: request_id,
+            Header.REPLY_TO: self.replies,
+        }
         try:
             with self._expecting(request_id) as expected:
                 async with asyncio.timeout(self._timeout_s):
                     while not expected.done():
-                        await self._producer.send(REQUESTS, self._pool, data, said | named)
+                        await self._producer.send(Topic.REQUESTS, self._pool, data, said | named)
                         await self._wait(expected)
                 reply = expected.result()
         except TimeoutError:
@@ -155,7 +159,7 @@ class BusLLM:
             return  # by now it is somebody else's call
         told = msgspec.json.encode(Told(self.replies, Cancelled(request_id)))
         try:
-            sent = self._producer.send(REQUESTS, self._pool, told, {TYPE: TOLD})
+            sent = self._producer.send(Topic.REQUESTS, self._pool, told, {TYPE: TOLD})
         except Unavailable as error:
             log.warning("call %s goes on although nobody waits for it: %s", request_id, error)
         else:
@@ -181,7 +185,7 @@ class BusLLM:
             await asyncio.sleep(_RESTART_S)
 
     def _take(self, reply: Message) -> None:
-        request_id = reply.headers.get(ON_BUS[REQUEST_ID])
+        request_id = reply.headers.get(BUS_HEADERS[Header.REQUEST_ID])
         if request_id is None:
             count_left_out(self.replies)
             return
@@ -207,7 +211,7 @@ def read_reply(value: bytes) -> BusReply:
 def reply_topic(name: str | None = None) -> str:
     """Where a process awaits replies: by default all of this host's on one topic."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", name or socket.gethostname())
-    return f"{REPLIES}{host[:_NAME_LENGTH] or 'host'}"
+    return f"{Topic.REPLIES}{host[:_NAME_LENGTH] or 'host'}"
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from kairos.cluster.kafka.tail import Tail
 from kairos.cluster.kafka.topic_setup import ensure
 from kairos.core.errors import InvalidRequest, SetupError, Unavailable
 from kairos.core.model import SECOND
-from kairos.core.topics import DEAD_LETTERS, REQUESTS, RESULTS
+from kairos.core.topics import Topic
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.proxy.llm.patience import Patience
 
@@ -94,8 +94,8 @@ async def run_agents(plan: SubmissionPlan, say: Say) -> None:
     """
     # All inboxes, not only those of agents that run here: these agents may write to the others.
     inboxes = [app.inbox(name) for app in plan.applications for name in app.agents]
-    over_bus = [REQUESTS, reply_topic(plan.replies)] if plan.url is None else []
-    await ensure(plan.cluster, [*inboxes, RESULTS, DEAD_LETTERS, *over_bus])
+    over_bus = [Topic.REQUESTS, reply_topic(plan.replies)] if plan.url is None else []
+    await ensure(plan.cluster, [*inboxes, Topic.RESULTS, Topic.DEAD_LETTERS, *over_bus])
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(KafkaBus(plan.cluster))
         llm = await _llm(plan, stack, say)
@@ -166,12 +166,12 @@ async def submit_tasks(submission: AgentTask, show: Callable[[agent.Result], Non
         KairosError: a task is too large, or the msg_id is none.
     """
     app, cluster = submission.application, submission.cluster
-    await ensure(cluster, [app.inbox(app.entry), RESULTS])
+    await ensure(cluster, [app.inbox(app.entry), Topic.RESULTS])
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(KafkaBus(cluster))
         results = None
         if submission.wait_s > 0:
-            results = await stack.enter_async_context(Tail(cluster, RESULTS))
+            results = await stack.enter_async_context(Tail(cluster, Topic.RESULTS))
         missing: dict[str, None] = {}
         for value in submission.values:
             missing[await _submit(bus, submission, value)] = None

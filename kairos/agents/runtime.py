@@ -39,12 +39,12 @@ from kairos.cluster.bus.envelope import (
     read_value,
     write_message,
 )
-from kairos.core import header_names
 from kairos.core.core_names import NAME
 from kairos.core.errors import InvalidRequest, SetupError
+from kairos.core.header_names import Header
 from kairos.core.model import IDENTIFIER, USER
 from kairos.core.ports import Bus, Message, Outgoing
-from kairos.core.topics import DEAD_LETTERS, RESULTS, inbox
+from kairos.core.topics import Topic, inbox
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Task:
         }
         headers = self._call_headers()
         reply = reply_text(await self._llm.complete(body, headers))
-        self._parent = headers[header_names.REQUEST_ID]
+        self._parent = headers[Header.REQUEST_ID]
         return reply
 
     async def send(self, agent: str, value: Value) -> None:
@@ -130,7 +130,7 @@ class Task:
 
     async def finish(self, value: Value) -> None:
         """End the workflow: the user gets this value."""
-        self._send(RESULTS, USER, value)
+        self._send(Topic.RESULTS, USER, value)
 
     def _send(self, topic: str, agent: str, value: Value) -> None:
         message = forward(
@@ -147,17 +147,17 @@ class Task:
         self._calls += 1
         envelope = self.envelope
         span = envelope.traceparent.split("-")[2]
-        others = {header_names.PARENT_ID: self._parent, header_names.DEADLINE: envelope.deadline}
+        others = {Header.PARENT_ID: self._parent, Header.DEADLINE: envelope.deadline}
         return {
-            header_names.WORKFLOW_ID: envelope.workflow_id,
-            header_names.APP: envelope.app,
-            header_names.AGENT: envelope.agent,
-            header_names.UPSTREAM: envelope.upstream,
-            header_names.STARTED_AT: str(envelope.started_at),
-            header_names.ATTEMPT: str(envelope.attempt),
+            Header.WORKFLOW_ID: envelope.workflow_id,
+            Header.APP: envelope.app,
+            Header.AGENT: envelope.agent,
+            Header.UPSTREAM: envelope.upstream,
+            Header.STARTED_AT: str(envelope.started_at),
+            Header.ATTEMPT: str(envelope.attempt),
             **{name: str(each) for name, each in others.items() if each is not None},
-            header_names.REQUEST_ID: f"{span}-{self._calls}",
-            header_names.TRACE_PARENT: envelope.traceparent,
+            Header.REQUEST_ID: f"{span}-{self._calls}",
+            Header.TRACE_PARENT: envelope.traceparent,
         }
 
 
@@ -268,7 +268,9 @@ async def run(
                     consume = bus.consume(inbox, inbox, perform, concurrency=concurrency)
                     consumers.create_task(consume)
             report = partial(_report_failure, app)
-            consumers.create_task(bus.consume(DEAD_LETTERS, f"kairos.agents.{app.name}", report))
+            consumers.create_task(
+                bus.consume(Topic.DEAD_LETTERS, f"kairos.agents.{app.name}", report)
+            )
 
 
 def read_result(message: Message) -> Result:
@@ -306,7 +308,9 @@ async def _report_failure(app: Application, letter: Message) -> Sequence[Outgoin
 def _failure(message: Message, envelope: Envelope, error: str) -> Outgoing:
     """Return a result that says why the workflow failed."""
     value = {"error": error}
-    return RESULTS, forward(message, envelope, agent=USER, value=value, parent=envelope.parent)
+    return Topic.RESULTS, forward(
+        message, envelope, agent=USER, value=value, parent=envelope.parent
+    )
 
 
 def _named(name: str) -> str:

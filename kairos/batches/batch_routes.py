@@ -24,7 +24,7 @@ from kairos.batches.records import (
 from kairos.batches.uploads import kept_for
 from kairos.batches.views import batch_list, batch_view
 from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import AGENT, APP, CLASS, RAW
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.core.model import SECOND
 from kairos.gateway.api.insight import number_of
 from kairos.gateway.auth.access import Access, authorization
@@ -100,9 +100,9 @@ class BatchRoutes:
 
     def _class_of(self, request: HttpRequest, caller: Caller) -> str:
         """What it asks for; else `batch`, or what its key may have in place of it."""
-        named = request.headers.get(CLASS)
+        named = request.headers.get(Header.CLASS)
         if named is not None:
-            return self._classes().of({RAW[CLASS]: named.encode("latin-1")}, caller)
+            return self._classes().of({RAW_HEADERS[Header.CLASS]: named.encode("latin-1")}, caller)
         allowed = caller.service_classes
         return BATCH if allowed is None or BATCH in allowed else caller.service_class
 
@@ -151,7 +151,7 @@ def _asked(body: bytes) -> BatchAsked:
 
 def _names(request: HttpRequest) -> dict[str, str]:
     """How its calls name app and agent. Raises InvalidRequest."""
-    named: dict[str, Any] = {each: request.headers.get(each) for each in (APP, AGENT)}
+    named: dict[str, Any] = {each: request.headers.get(each) for each in (Header.APP, Header.AGENT)}
     for header, value in named.items():
         if value is not None and identifier(value.encode("latin-1")) is None:
             raise InvalidRequest(f"header {header.lower()} is no identifier")

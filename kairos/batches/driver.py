@@ -19,7 +19,7 @@ from kairos.batches.outputs import COMPLETED, FAILED, result_of, tokens_of
 from kairos.batches.records import BatchRecord
 from kairos.batches.work import BatchWork, SentLine
 from kairos.core.entitlements import STANDARD
-from kairos.core.header_names import AGENT, APP
+from kairos.core.header_names import Header
 from kairos.core.model import SECOND
 from kairos.gateway.api.inner_call import InnerAnswer, InnerCall, InnerGateway
 from kairos.host.group_commit import GroupCommit
@@ -35,7 +35,7 @@ _AT_ONCE = 32  # lines, until others have their turn
 _IN_FLIGHT = 4_096
 _BACKLOG = 1_000  # results that are not on the disk yet; beyond, nothing is sent
 _FOR_NOW = (429, 503)  # refusals that say nothing of the line
-_DEFAULTS = {APP: "batch", AGENT: "line"}
+_DEFAULTS = {Header.APP: "batch", Header.AGENT: "line"}
 
 
 class BatchDriver:
@@ -232,7 +232,7 @@ class BatchDriver:
     def _call(self, work: BatchWork, turns: BatchTurns, now_s: float) -> InnerCall:
         line, record = work.take_line(now_s), work.record
         told = read_line(line.data)
-        of_key = {APP} if record.caller.app is not None else set()
+        of_key = {Header.APP} if record.caller.app is not None else set()
         named = {n: v for n, v in _DEFAULTS.items() if n not in of_key} | dict(record.headers)
         call = InnerCall(
             record.id,

@@ -32,11 +32,17 @@ from kairos.cluster.pool.messages import (
 from kairos.core.errors import InvalidRequest, SetupError, Unavailable
 from kairos.core.events import Arrived
 from kairos.core.ports import Message
-from kairos.core.topics import DISPATCHES, EVENTS, PROFILES, REQUESTS, RESULTS
+from kairos.core.topics import Topic
 from kairos.host.clock import WallClock
 from kairos.observe.left_out import UNREADABLE
 
-CHECKED = (REQUESTS, DISPATCHES, EVENTS, PROFILES, RESULTS)  # orders before announcements
+CHECKED = (
+    Topic.REQUESTS,
+    Topic.DISPATCHES,
+    Topic.EVENTS,
+    Topic.PROFILES,
+    Topic.RESULTS,
+)  # orders before announcements
 _MOST_EPOCHS = 100_000
 _ANSWER_S = 10.0
 _WHERE = re.compile(r"([A-Za-z0-9._-]{1,249})/([0-9]{1,9})@([0-9]{1,18})")
@@ -77,15 +83,15 @@ class RecordReader:
 
     def _read(self, message: ReceivedMessage) -> str | None:
         topic = message.topic
-        if topic == EVENTS:
+        if topic == Topic.EVENTS:
             return self._read_event(message)
-        if topic == REQUESTS:
+        if topic == Topic.REQUESTS:
             _read_request(message)
-        elif topic == DISPATCHES:
+        elif topic == Topic.DISPATCHES:
             self._read_orders(message)
-        elif topic == PROFILES:
+        elif topic == Topic.PROFILES:
             read_part(message.key, message.value)
-        elif topic == RESULTS:
+        elif topic == Topic.RESULTS:
             value, headers = message.value or b"", message.headers
             read_envelope(Message(key=message.key, value=value, headers=headers))
         return None

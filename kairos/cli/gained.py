@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos.cli.options import PLACEMENT_HELP, POLICY_HELP, SERVE
-from kairos.core.core_names import PLACEMENTS, POLICIES, check_name
+from kairos.core.core_names import PLACEMENT_NAMES, POLICY_NAMES, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,8 +48,8 @@ def gained(
     from kairos.simulate.export import parse_since
     from kairos.simulate.gained import gained, others_of
 
-    check_name("policy", policy, POLICIES)
-    check_name("placement", placement, PLACEMENTS)
+    check_name("policy", policy, POLICY_NAMES)
+    check_name("placement", placement, PLACEMENT_NAMES)
     since_at = parse_since(since, WallClock().now()) or 0
     served = Decided(policy, placement)
     found = gained(log, since_at, served, others_of(served), _telling(is_on=progress))

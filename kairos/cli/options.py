@@ -5,20 +5,19 @@ from typing import Annotated
 
 import typer
 
-from kairos.core.core_names import PLACEMENTS, POLICIES
+from kairos.core.core_names import PLACEMENT_NAMES, POLICY_NAMES
 from kairos.settings import config
 from kairos.settings.tls import TlsFiles
 
 SERVE = config.Settings()  # the defaults
-POLICY_HELP = (
-    rf"Order of the queue \[{SERVE.policy}: least work left first]: {', '.join(sorted(POLICIES))}."
-)
+_POLICIES = ", ".join(sorted(POLICY_NAMES))
+POLICY_HELP = rf"Order of the queue \[{SERVE.policy}: least work left first]: {_POLICIES}."
 BUS_HELP = (
     rf"Where Kairos's processes and agents meet \[{SERVE.bus}: in this process]: "
     r"kafka://HOST:PORT\[,HOST:PORT]. Credentials stand in the file, under \[kafka]."
 )
 POOL_HELP = rf"On a bus: the engines for which decisions are made in one place \[{SERVE.pool}]."
-PLACEMENT_HELP = f"Choice of the instance: {', '.join(sorted(PLACEMENTS))}."
+PLACEMENT_HELP = f"Choice of the instance: {', '.join(sorted(PLACEMENT_NAMES))}."
 
 TlsCertificate = Annotated[
     Path | None,

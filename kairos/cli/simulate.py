@@ -12,7 +12,7 @@ import typer
 
 from kairos.cli import load_options
 from kairos.cli.flow_options import FunctionsFile, Without, switched_off
-from kairos.core.core_names import PLACEMENTS, POLICIES
+from kairos.core.core_names import PLACEMENT_NAMES, POLICY_NAMES
 from kairos.core.errors import SetupError
 from kairos.core.model import SECOND
 from kairos.settings import config
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kairos.simulate.simulation import Simulation
 
 DEFAULTS = config.Settings()
-POLICY_NAMES, PLACEMENT_NAMES = ", ".join(sorted(POLICIES)), ", ".join(sorted(PLACEMENTS))
+POLICIES, PLACEMENTS = ", ".join(sorted(POLICY_NAMES)), ", ".join(sorted(PLACEMENT_NAMES))
 LOG_FILES = 1_000_000  # a simulation's log is whole
 
 

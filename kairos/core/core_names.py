@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from kairos.core.errors import SetupError
 
-POLICIES = ("fcfs", "fcfs-app", "kairos", "wasserstein-mds")
-PLACEMENTS = ("kairos", "least-kv", "round-robin", "time-slot")
+POLICY_NAMES = ("fcfs", "fcfs-app", "kairos", "wasserstein-mds")
+PLACEMENT_NAMES = ("kairos", "least-kv", "round-robin", "time-slot")
 # Baselines that were Kairos's own once, and what to ask for instead.
 MOVED = {
     "ayo": "experiments.baseline_policies:Ayo",

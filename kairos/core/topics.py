@@ -1,15 +1,19 @@
-"""The names of what travels on the bus. `cluster/kafka/topic_setup.py` says how each topic is
-kept."""
+"""Names of Kafka topics. `cluster/kafka/topic_setup.py` has how each is configured."""
 
-AGENTS = "kairos.agents."  # + app.agent: an agent's inbox
-REQUESTS = "kairos.requests"  # LLM calls, and what is told of them to the balancer; by model pool
-DISPATCHES = "kairos.dispatches"  # what the balancer says to whoever performs a call; by model pool
-REPLIES = "kairos.replies."  # + name: answers to LLM calls that came over the bus
-EVENTS = "kairos.events"  # facts, with what was decided on them
-PROFILES = "kairos.profiles"  # what is known of each agent and app; compacted
-RESULTS = "kairos.results"  # how workflows ended
-DEAD_LETTERS = "kairos.dead-letters"  # messages that nobody could handle, and why
+
+class Topic:
+    """Topics, and prefixes of topics' names."""
+
+    AGENTS = "kairos.agents."  # + app.agent: an agent's inbox
+    REQUESTS = "kairos.requests"  # LLM calls and their progress, by model pool
+    DISPATCHES = "kairos.dispatches"  # the balancer's commands to gateways, by model pool
+    REPLIES = "kairos.replies."  # + name: answers to LLM calls that came over the bus
+    EVENTS = "kairos.events"  # facts, each with the decisions made on it
+    PROFILES = "kairos.profiles"  # learnt profiles of agents and apps; compacted
+    RESULTS = "kairos.results"  # outcomes of workflows
+    DEAD_LETTERS = "kairos.dead-letters"  # messages that could not be handled, with the reason
 
 
 def inbox(app: str, agent: str) -> str:
-    return f"{AGENTS}{app}.{agent}"
+    """Return the name of an agent's inbox topic."""
+    return f"{Topic.AGENTS}{app}.{agent}"

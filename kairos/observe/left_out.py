@@ -12,7 +12,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from kairos.core.errors import InvalidRequest
-from kairos.core.topics import AGENTS, REPLIES
+from kairos.core.topics import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def bus_figures() -> Iterator[Metric]:
 
 def _family(topic: str) -> str:
     """Of inboxes and of replies there are as many as anybody likes."""
-    for prefix in (AGENTS, REPLIES):
+    for prefix in (Topic.AGENTS, Topic.REPLIES):
         if topic.startswith(prefix):
             return f"{prefix}*"
     return topic

@@ -6,12 +6,12 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from kairos.core.events import Dispatch
-from kairos.core.header_names import REQUEST_ID
+from kairos.core.header_names import Header
 from kairos.observe.tracing.call_trace import CallTrace
 from kairos.proxy.passed_headers import PassedHeaders
 from kairos.request.routes import RouteRules, rules_of
 
-_REQUEST_ID = REQUEST_ID.encode() + b": "
+_REQUEST_ID = Header.REQUEST_ID.encode() + b": "
 # Some clients show their key in the URL, too (Google's). It is Kairos's, and engines log URLs.
 _KEYS = {b"key", b"api_key", b"api-key", b"apikey", b"x-api-key", b"access_token", b"token"}
 _BODILESS = ("GET", "DELETE")  # unless they bring a body

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from kairos.core.header_names import RAW, REQUEST_ID
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.proxy.engine_answer import (
     MAX_HEADER_BYTES,
     ConnectionBroke,
@@ -27,7 +27,7 @@ _SENT_BYTES = 1 << 12  # a smaller body is sent with its headers, at once
 # In which the parser finds no end of anything: see `MAX_HEADER_BYTES`, of which a head of many
 # short headers has up to four times.
 _MAX_ENDLESS_BYTES = 4 * MAX_HEADER_BYTES
-_ID_LINE = b"\r\n" + REQUEST_ID.encode() + b": "
+_ID_LINE = b"\r\n" + Header.REQUEST_ID.encode() + b": "
 _ID_BYTES = 512  # of an answer, in which vLLM says which request it is of
 _SAID_ID = re.compile(rb'"id"\s*:\s*"([^"\\]+)"')
 # Of what has come, so much is read at once: of many events of a few bytes it takes 6 ms. The rest
@@ -337,7 +337,7 @@ def _id_of(answer: EngineAnswer) -> bytes:
 def _is_said(request_id: bytes, said: bytes, answer: EngineAnswer) -> bool:
     """Return whether an answer names this call: in a header, or as vLLM does in its id."""
     is_named = said == request_id or said.endswith((b"-" + request_id, b"_" + request_id))
-    return is_named or (RAW[REQUEST_ID], request_id) in answer.headers
+    return is_named or (RAW_HEADERS[Header.REQUEST_ID], request_id) in answer.headers
 
 
 def _cause(error: Exception) -> Exception:

@@ -9,12 +9,19 @@ import re
 from collections.abc import Sequence
 
 from kairos.core.errors import SetupError
-from kairos.core.header_names import BAGGAGE, RAW, TRACE_PARENT
+from kairos.core.header_names import RAW_HEADERS, Header
 
 Headers = list[tuple[bytes, bytes]]  # names in lower case
 
 _TO_ENGINE = (
-    *(b"content-type", b"accept", RAW[TRACE_PARENT], b"tracestate", RAW[BAGGAGE], b"user-agent"),
+    *(
+        b"content-type",
+        b"accept",
+        RAW_HEADERS[Header.TRACE_PARENT],
+        b"tracestate",
+        RAW_HEADERS[Header.BAGGAGE],
+        b"user-agent",
+    ),
     *(b"anthropic-version", b"anthropic-beta", b"openai-beta"),
 )
 # What no setting lets pass.

@@ -1,11 +1,15 @@
 """What a client asks that the call's workflow may use at most."""
 
 from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import BUDGET_CALLS, BUDGET_MS, BUDGET_TOKENS, RAW
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.core.model import Budget
 from kairos.request.identity.identity import Headers
 
-CALLS, TOKENS, MS = RAW[BUDGET_CALLS], RAW[BUDGET_TOKENS], RAW[BUDGET_MS]
+CALLS, TOKENS, MS = (
+    RAW_HEADERS[Header.BUDGET_CALLS],
+    RAW_HEADERS[Header.BUDGET_TOKENS],
+    RAW_HEADERS[Header.BUDGET_MS],
+)
 MAX_BUDGET = 10**12
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 from kairos.core.errors import KairosError
-from kairos.core.header_names import RAW, REASON, REQUEST_ID
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.core.rate_limits import RateLimits
 from kairos.request.rate_limit_headers import with_limits
 from kairos.request.routes import Dialect
@@ -38,7 +38,7 @@ CLIENT = "kairos.client"  # in a scope: the `Client` that asked
 
 # OpenAI's and Anthropic's clients wait for no longer than this, and ask again at once instead.
 _SHORT_S = 60
-_REASON, _REQUEST_ID = RAW[REASON], RAW[REQUEST_ID]
+_REASON, _REQUEST_ID = RAW_HEADERS[Header.REASON], RAW_HEADERS[Header.REQUEST_ID]
 
 
 class Answering(Protocol):

@@ -3,13 +3,13 @@
 import re
 
 from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import DEADLINE, DEADLINE_MS, RAW
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.core.model import SECOND
 from kairos.request.identity.declared import instant
 from kairos.request.identity.identity import Headers
 
 MAX_MS = 86_400_000
-_DEADLINE, _DEADLINE_MS = RAW[DEADLINE], RAW[DEADLINE_MS]
+_DEADLINE, _DEADLINE_MS = RAW_HEADERS[Header.DEADLINE], RAW_HEADERS[Header.DEADLINE_MS]
 # How long OpenAI's and Anthropic's SDKs wait for bytes, in seconds: where an answer comes whole,
 # for all of it. The first is Python's, the second JavaScript's.
 _READ_TIMEOUTS = b"x-stainless-read-timeout", b"x-stainless-timeout"
@@ -61,6 +61,7 @@ def _in_ms(headers: Headers, now: int) -> int | None:
         return None
     if not (value.isdigit() and len(value) <= 9 and 0 < int(value) <= MAX_MS):
         raise InvalidRequest(
-            f"header {DEADLINE_MS.lower()} must be whole milliseconds from now, 1 to {MAX_MS}"
+            f"header {Header.DEADLINE_MS.lower()} must be whole milliseconds from now, "
+            f"1 to {MAX_MS}"
         )
     return now + int(value) * 1_000

@@ -13,8 +13,8 @@ from kairos.core.core_names import (
     MAX_WAIT_S,
     MAX_WAITING,
     NAME,
-    PLACEMENTS,
-    POLICIES,
+    PLACEMENT_NAMES,
+    POLICY_NAMES,
     SUSPICION_S,
     check_name,
 )
@@ -232,8 +232,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _check(settings: Settings, environ: Mapping[str, str]) -> None:
-    check_name("policy", settings.policy, POLICIES)
-    check_name("placement", settings.placement, PLACEMENTS)
+    check_name("policy", settings.policy, POLICY_NAMES)
+    check_name("placement", settings.placement, PLACEMENT_NAMES)
     if not re.match(NAME, settings.pool):
         raise SetupError(f"'{settings.pool}' is no pool name (letters, digits, _ -, at most 64)")
     _check_places(settings)

@@ -14,9 +14,8 @@ from zlib import crc32
 import aiohttp
 import msgspec
 
-from kairos.core import header_names
 from kairos.core.errors import KairosError, SetupError
-from kairos.core.header_names import ATTEMPT
+from kairos.core.header_names import Header
 from kairos.core.model import Request
 from kairos.proxy.connections import KEEPALIVE_S
 from kairos.proxy.llm.http_llm import ANSWER_BYTES, cause, headers_with, read_answer
@@ -117,7 +116,7 @@ class ReplayClient:
         """Raises CallFailed: there is no whole answer, for good or after all tries."""
         for retries in count():
             try:
-                return await self._ask(content, {**headers, ATTEMPT: str(retries + 1)})
+                return await self._ask(content, {**headers, Header.ATTEMPT: str(retries + 1)})
             except TryLater as refusal:
                 if retries == RETRIES:
                     raise
@@ -181,16 +180,16 @@ def headers_of(request: Request) -> dict[str, str]:
     """Who calls, as agents say it. A name that a header may not hold is written in letters that it
     may, with a checksum, so that different names stay different."""
     headers = {
-        header_names.REQUEST_ID: request.id,
-        header_names.WORKFLOW_ID: request.workflow_id,
-        header_names.APP: _identifier(request.app or ""),
-        header_names.AGENT: _identifier(request.agent or ""),
-        header_names.STARTED_AT: str(request.workflow_started_at),
+        Header.REQUEST_ID: request.id,
+        Header.WORKFLOW_ID: request.workflow_id,
+        Header.APP: _identifier(request.app or ""),
+        Header.AGENT: _identifier(request.agent or ""),
+        Header.STARTED_AT: str(request.workflow_started_at),
     }
     if request.upstream is not None:
-        headers[header_names.UPSTREAM] = _identifier(request.upstream)
+        headers[Header.UPSTREAM] = _identifier(request.upstream)
     if request.parent_ids:
-        headers[header_names.PARENT_ID] = ",".join(request.parent_ids)
+        headers[Header.PARENT_ID] = ",".join(request.parent_ids)
     return headers
 
 

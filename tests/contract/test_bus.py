@@ -14,7 +14,7 @@ from kairos.cluster.kafka.kafka_bus import KafkaBus
 from kairos.cluster.kafka.topic_setup import ensure
 from kairos.core.errors import MessageTooLarge
 from kairos.core.ports import Message
-from kairos.core.topics import AGENTS, DEAD_LETTERS
+from kairos.core.topics import Topic
 from tests.support.buses import TIMEOUT_S, Apart, Seen, consuming, fail, publish, text
 
 TOPICS = ("t", "out", "other")
@@ -22,7 +22,7 @@ TOPICS = ("t", "out", "other")
 
 @pytest.fixture(params=["memory", "mock", pytest.param("kafka", marks=pytest.mark.kafka)])
 async def bus(request):
-    apart = f"{AGENTS}{secrets.token_hex(4)}"
+    apart = f"{Topic.AGENTS}{secrets.token_hex(4)}"
     if request.param == "memory":
         yield Apart(MemoryBus(), apart)
         return
@@ -33,7 +33,7 @@ async def bus(request):
             cluster.create(f"{apart}.{topic}")
     else:
         connection = parse_bus(request.getfixturevalue("kafka"))
-        await ensure(connection, [DEAD_LETTERS, *(f"{apart}.{topic}" for topic in TOPICS)])
+        await ensure(connection, [Topic.DEAD_LETTERS, *(f"{apart}.{topic}" for topic in TOPICS)])
     async with KafkaBus(connection) as body:
         yield Apart(body, apart)
 
@@ -167,7 +167,7 @@ async def test_after_three_attempts_a_message_is_a_dead_letter_that_says_why(bus
     seen, dead = Seen(fail), Seen()
     sent = Message(key="k", value=b"poison", headers={"kairos-app": "qa"})
     await bus.publish("t", sent)
-    async with consuming(bus, seen), consuming(bus, dead, topic=DEAD_LETTERS):
+    async with consuming(bus, seen), consuming(bus, dead, topic=Topic.DEAD_LETTERS):
         await dead.until("poison")
     assert [m.headers["kairos-attempt"] for m in seen.messages] == ["1", "2", "3"]
     letter = dead.messages[0]
@@ -183,7 +183,7 @@ async def test_a_handler_that_ends_the_process_by_an_exception_has_failed(bus):
 
     dead = Seen()
     await publish(bus, "a")
-    async with consuming(bus, leave), consuming(bus, dead, topic=DEAD_LETTERS):
+    async with consuming(bus, leave), consuming(bus, dead, topic=Topic.DEAD_LETTERS):
         await dead.until("a")
     assert dead.messages[0].headers["kairos-dead-reason"] == "SystemExit: cannot go on with a"
 
@@ -202,9 +202,9 @@ async def test_a_dead_message_does_not_hold_up_the_next_of_its_key(bus):
 async def test_a_dead_letter_that_cannot_be_handled_is_not_buried_again(bus):
     dead = Seen(fail)
     await publish(bus, "poison")
-    async with consuming(bus, fail), consuming(bus, dead, topic=DEAD_LETTERS):
+    async with consuming(bus, fail), consuming(bus, dead, topic=Topic.DEAD_LETTERS):
         await dead.until("poison")
-        await publish(bus, "later", topic=DEAD_LETTERS)
+        await publish(bus, "later", topic=Topic.DEAD_LETTERS)
         await dead.until("later")
     assert dead.values.count("poison") <= 3
 
@@ -311,7 +311,7 @@ async def test_a_message_whose_consequences_are_too_large_is_dead_and_none_of_th
     async with (
         consuming(bus, say_too_much),
         consuming(bus, out, topic="out"),
-        consuming(bus, dead, topic=DEAD_LETTERS),
+        consuming(bus, dead, topic=Topic.DEAD_LETTERS),
     ):
         await dead.until("a")
         await out.until("b")

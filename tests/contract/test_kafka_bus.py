@@ -20,7 +20,7 @@ from kairos.cluster.kafka.subscription import Revoked, Subscription
 from kairos.cluster.kafka.transactions import NotSent, Transactions
 from kairos.core.errors import TopicMissing
 from kairos.core.ports import Message
-from kairos.core.topics import DEAD_LETTERS
+from kairos.core.topics import Topic
 from tests.support.buses import TIMEOUT_S, Seen, consuming, text
 from tests.support.kafka_cluster import Cluster, publish, values_of
 from tests.support.kafka_worker import SESSION_S
@@ -213,7 +213,7 @@ async def test_a_message_whose_consequence_has_no_topic_is_dead(cluster):
     async with (
         KafkaBus(cluster.connection) as bus,
         cluster.consuming(bus, send_away),
-        consuming(bus, ours, topic=DEAD_LETTERS, group=cluster.source),
+        consuming(bus, ours, topic=Topic.DEAD_LETTERS, group=cluster.source),
     ):
         await bus.publish(cluster.source, Message(key=key, value=b"a"))
         await dead.until("a")

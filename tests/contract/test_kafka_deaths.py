@@ -11,7 +11,7 @@ import pytest
 from kairos.cluster.kafka.kafka_bus import KafkaBus
 from kairos.cluster.kafka.subscription import Assigned, CaughtUp, ReceivedMessage, Subscription
 from kairos.core.ports import Message
-from kairos.core.topics import DEAD_LETTERS
+from kairos.core.topics import Topic
 from tests.support.buses import TIMEOUT_S
 from tests.support.kafka_cluster import Cluster
 
@@ -59,7 +59,7 @@ async def letters(cluster):
     found, is_read = [], False
     async with (
         asyncio.timeout(TIMEOUT_S),
-        Subscription(cluster.connection, [DEAD_LETTERS]) as subscription,
+        Subscription(cluster.connection, [Topic.DEAD_LETTERS]) as subscription,
     ):
         while not is_read:
             for item in await subscription.batch():

@@ -21,7 +21,7 @@ from kairos.cluster.kafka.topic_setup import ensure
 from kairos.cluster.pool.messages import Told, read_call_headers
 from kairos.core.errors import InvalidRequest, MessageTooLarge, Unavailable, UpstreamFailed
 from kairos.core.events import Cancelled
-from kairos.core.topics import REQUESTS, RESULTS
+from kairos.core.topics import Topic
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.proxy.llm.patience import Patience
 
@@ -175,9 +175,9 @@ async def over_bus(connection: KafkaCluster, model: Model, /, **options):
             patience=model.patience,
             **options,
         )
-        await made(connection, REQUESTS, llm.replies)
+        await made(connection, Topic.REQUESTS, llm.replies)
         producer = await stack.enter_async_context(Producer(connection))
-        tail = await stack.enter_async_context(Tail(connection, REQUESTS))
+        tail = await stack.enter_async_context(Tail(connection, Topic.REQUESTS))
         taker = Taker(connection, producer, pool)
         taking = asyncio.create_task(taker.run(tail, model))
         try:
@@ -300,7 +300,7 @@ class TestEitherWay:
         async with calling(model) as llm:
             jobs = [
                 asyncio.create_task(run([app], bus, llm)),
-                asyncio.create_task(bus.consume(RESULTS, "user", results.put)),
+                asyncio.create_task(bus.consume(Topic.RESULTS, "user", results.put)),
             ]
             await submit(bus, app, {}, now_us=7, msg_id="w", deadline_us=9 * 10**16)
             async with asyncio.timeout(LIMIT_S):

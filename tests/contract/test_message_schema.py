@@ -12,7 +12,7 @@ from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
 from kairos.cluster.pool.bus_answer import BusAnswer
-from kairos.core.topics import REQUESTS
+from kairos.core.topics import Topic
 from tests.support.schema import as_object, problems
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
@@ -51,11 +51,11 @@ async def test_an_llm_call_its_reply_and_its_cancellation_are_valid(kafka):
     connection, pool = parse_bus(kafka), f"schema-{uuid.uuid4().hex[:8]}"
     async with asyncio.timeout(60):
         llm = BusLLM(connection, pool=pool, name=pool)
-        await topic_setup.ensure(connection, [REQUESTS, llm.replies])
+        await topic_setup.ensure(connection, [Topic.REQUESTS, llm.replies])
         async with (
             llm,
             Producer(connection) as producer,
-            Subscription(connection, [REQUESTS]) as all_,
+            Subscription(connection, [Topic.REQUESTS]) as all_,
         ):
             asking = asyncio.create_task(llm.complete(BODY, CALLER))
             call = await next_of(all_, pool)

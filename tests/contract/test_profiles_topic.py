@@ -13,7 +13,7 @@ from kairos.cluster.kafka.topic_setup import ensure
 from kairos.core.events import ProfilesLearnt
 from kairos.core.learnt import POOLED, AgentRank
 from kairos.core.model import SECOND
-from kairos.core.topics import PROFILES
+from kairos.core.topics import Topic
 from tests.property.test_balancer_machine import remaining_model
 from tests.support import learnt
 
@@ -37,7 +37,7 @@ class Published:
 async def published(broker):
     connection = parse_bus(broker.url)
     async with AsyncExitStack() as stack:
-        await ensure(connection, [PROFILES])
+        await ensure(connection, [Topic.PROFILES])
         producer = await stack.enter_async_context(Producer(connection))
         async with aclosing(follow(connection)) as before:
             known = await anext(before)
@@ -129,7 +129,7 @@ async def test_what_is_no_use_is_left_out_and_said(published, caplog):
     }
     with caplog.at_level(logging.WARNING):
         for key, value in hostile.items():
-            await published.producer.send(PROFILES, key, value)
+            await published.producer.send(Topic.PROFILES, key, value)
         await published.learn(profiles=(profile("x"),))
         known = await anext(await published.follow())
 
@@ -137,7 +137,7 @@ async def test_what_is_no_use_is_left_out_and_said(published, caplog):
     assert known.ranks == ()
     assert caplog.text.count("is left out") >= 5
     for key in hostile:
-        await published.producer.send(PROFILES, key, None)
+        await published.producer.send(Topic.PROFILES, key, None)
 
 
 async def test_a_reader_that_cannot_hold_it_all_knows_the_newest(published):

@@ -20,8 +20,8 @@ from confluent_kafka.admin import (
 from kairos.cluster.kafka import topic_setup
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.topic_settings import describe
-from kairos.core import topics as names
 from kairos.core.errors import SetupError
+from kairos.core.topics import Topic, inbox
 from tests.support.ports import free_ports
 
 
@@ -75,7 +75,7 @@ async def problem(connection, *wanted):
 
 @pytest.mark.kafka
 async def test_what_is_missing_is_made_as_the_table_says(connection, admin):
-    wanted = [names.inbox("made", "a"), names.PROFILES, names.REQUESTS]
+    wanted = [inbox("made", "a"), Topic.PROFILES, Topic.REQUESTS]
     await remove(admin, *wanted)
 
     await topic_setup.ensure(connection, wanted)
@@ -88,7 +88,7 @@ async def test_what_is_missing_is_made_as_the_table_says(connection, admin):
 
 @pytest.mark.kafka
 async def test_processes_that_start_at_once_agree(connection, admin, caplog):
-    wanted = [names.inbox("raced", f"agent-{number}") for number in range(5)]
+    wanted = [inbox("raced", f"agent-{number}") for number in range(5)]
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as starting:
         for _ in range(5):
@@ -102,23 +102,23 @@ async def test_processes_that_start_at_once_agree(connection, admin, caplog):
 async def test_what_keeps_more_or_is_spread_wider_is_left_alone(connection, admin):
     create(
         admin,
-        names.inbox("wide", "a"),
+        inbox("wide", "a"),
         partitions=20,
         retention_ms="-1",
         max_message_bytes="99999999",
         message_timestamp_type="LogAppendTime",
     )
 
-    await topic_setup.ensure(connection, [names.inbox("wide", "a")])
+    await topic_setup.ensure(connection, [inbox("wide", "a")])
 
-    assert partitions_of(admin, names.inbox("wide", "a")) == 20
+    assert partitions_of(admin, inbox("wide", "a")) == 20
 
 
 @pytest.mark.kafka
 async def test_every_wrong_setting_is_listed_and_the_command_given_makes_it_right(
     connection, admin
 ):
-    name = names.inbox("wrong", "a")
+    name = inbox("wrong", "a")
     create(
         admin,
         name,
@@ -155,15 +155,15 @@ async def test_every_wrong_setting_is_listed_and_the_command_given_makes_it_righ
 
 @pytest.mark.kafka
 async def test_what_orders_everything_must_be_in_one_partition(connection, admin):
-    await topic_setup.ensure(connection, [names.EVENTS, names.RESULTS])
-    admin.create_partitions([NewPartitions(names.EVENTS, 2)])[names.EVENTS].result(60)
+    await topic_setup.ensure(connection, [Topic.EVENTS, Topic.RESULTS])
+    admin.create_partitions([NewPartitions(Topic.EVENTS, 2)])[Topic.EVENTS].result(60)
 
-    said = await problem(connection, names.EVENTS, names.RESULTS)
-    await remove(admin, names.EVENTS)
+    said = await problem(connection, Topic.EVENTS, Topic.RESULTS)
+    await remove(admin, Topic.EVENTS)
 
     assert "kairos.events: 2 partitions, must be 1" in said
     assert f"--bootstrap-server {connection.servers} --delete --topic kairos.events" in said
-    assert names.RESULTS not in said
+    assert Topic.RESULTS not in said
 
 
 @pytest.mark.kafka
@@ -178,7 +178,7 @@ async def test_a_cluster_that_comes_late_is_waited_for_and_said_once(broker, mon
     monkeypatch.setattr(topic_setup, "_ANSWER_S", 1.0)
     monkeypatch.setattr(topic_setup, "PATIENCE_S", 100.0)  # on a busy machine it begins slowly
     broker.kill()
-    wanted = [names.inbox("late", "a")]
+    wanted = [inbox("late", "a")]
     ensuring = asyncio.create_task(topic_setup.ensure(KafkaCluster(servers=broker.servers), wanted))
     try:
         async with asyncio.timeout(100):
@@ -196,7 +196,7 @@ async def test_a_cluster_that_stays_away_is_named_with_the_cause(monkeypatch, un
     monkeypatch.setattr(topic_setup, "PATIENCE_S", 0.5)
     servers = f"127.0.0.1:{unused_port}"
 
-    said = await problem(KafkaCluster(servers=servers), names.EVENTS)
+    said = await problem(KafkaCluster(servers=servers), Topic.EVENTS)
 
     assert said.startswith(f"Kafka at {servers} cannot be used: ")
     assert "Connection refused" in said
@@ -220,7 +220,7 @@ class Refusing:
 async def test_who_may_not_create_a_topic_is_told_the_command(monkeypatch):
     monkeypatch.setattr(topic_setup, "AdminClient", Refusing)
 
-    said = await problem(KafkaCluster(servers="h:1"), names.DISPATCHES)
+    said = await problem(KafkaCluster(servers="h:1"), Topic.DISPATCHES)
 
     assert "kairos.dispatches is missing: Broker: Topic authorization failed. Create it: " in said
     assert (

@@ -21,7 +21,7 @@ from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.tail import Tail
 from kairos.cluster.kafka.topic_setup import ensure
-from kairos.core.topics import RESULTS
+from kairos.core.topics import Topic
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.simulate.standin.batch import INSTANT
 from kairos.simulate.standin.script import Script, load, load_lengths
@@ -134,8 +134,8 @@ class Results:
 @pytest.fixture
 async def results(kafka):
     connection = parse_bus(kafka)
-    await ensure(connection, [RESULTS])
-    async with Tail(connection, RESULTS) as tail:
+    await ensure(connection, [Topic.RESULTS])
+    async with Tail(connection, Topic.RESULTS) as tail:
         yield Results(tail)
 
 
@@ -294,7 +294,7 @@ async def in_one_process(url, submissions):
     async with HttpLLM(f"{url}/v1", model="tiny") as llm, asyncio.timeout(LIMIT_S):
         jobs = [
             asyncio.create_task(agent.run(apps, bus, llm)),
-            asyncio.create_task(bus.consume(RESULTS, "test", take)),
+            asyncio.create_task(bus.consume(Topic.RESULTS, "test", take)),
         ]
         for number, each in enumerate(submissions):
             await agent.submit(bus, each.app, each.value, now_us=1, msg_id=str(number))

@@ -11,7 +11,7 @@ from kairos.agents import runtime as agent
 from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.cluster.local import learning
 from kairos.core.events import Arrived, ProfilesLearnt, WorkflowEnded
-from kairos.core.topics import RESULTS
+from kairos.core.topics import Topic
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.settings.config import Settings
 from kairos.settings.engines import EngineSettings
@@ -109,7 +109,7 @@ async def test_the_graphs_of_three_applications_are_found_from_their_agents_name
     async with client(f"{served.url}/v1", model="tiny") as llm:
         jobs = [
             asyncio.create_task(agent.run([qa.app, rg.app, cg.app], bus, llm)),
-            asyncio.create_task(bus.consume(RESULTS, "test", user.take)),
+            asyncio.create_task(bus.consume(Topic.RESULTS, "test", user.take)),
         ]
         ids = [
             await agent.submit(bus, app, value, now_us=served.service.brain.now())

@@ -25,7 +25,7 @@ from kairos.core.events import Arrived, Record
 from kairos.core.model import SECOND
 from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.ports import Message
-from kairos.core.topics import DEAD_LETTERS, EVENTS, REQUESTS, RESULTS
+from kairos.core.topics import Topic
 from kairos.proxy.llm.http_llm import HttpLLM
 from tests.support.kafka import Broker
 from tests.support.ports import free_ports
@@ -66,7 +66,7 @@ async def quiet_answers(submissions, engine_url):
     async with HttpLLM(f"{engine_url}/v1", model="standin") as llm, asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(agent.run(applications, bus, llm)),
-            tasks.create_task(bus.consume(RESULTS, "user", take)),
+            tasks.create_task(bus.consume(Topic.RESULTS, "user", take)),
         ]
         for number, each in enumerate(submissions):
             await agent.submit(bus, each.app, each.value, now_us=now_us(), msg_id=f"w-{number}")
@@ -197,7 +197,7 @@ class Collected:
         self.changed = asyncio.Event()
 
     async def collect(self, connection):
-        async with Subscription(connection, [RESULTS]) as messages:
+        async with Subscription(connection, [Topic.RESULTS]) as messages:
             while True:
                 items = await messages.batch()
                 self.all += [item for item in items if isinstance(item, ReceivedMessage)]
@@ -271,7 +271,7 @@ async def left_behind(connection, inboxes):
     undone = []
     for inbox in inboxes:
         undone += await read_all(connection, inbox, group=inbox)
-    waiting = await read_all(connection, REQUESTS, group="kairos.balancer.default")
+    waiting = await read_all(connection, Topic.REQUESTS, group="kairos.balancer.default")
     told = msgspec.json.Decoder(Told)
     for item in waiting:
         kind = item.headers.get(TYPE)
@@ -346,9 +346,9 @@ async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_
         for name in ("gateway", "balancer", "orchestrator", "qa", "rg", "cg"):
             await asyncio.to_thread(deployment.processes[name].stop)
 
-        results = await read_all(deployment.connection, RESULTS)  # a second end, too
-        events = await read_all(deployment.connection, EVENTS)
-        dead = await read_all(deployment.connection, DEAD_LETTERS)
+        results = await read_all(deployment.connection, Topic.RESULTS)  # a second end, too
+        events = await read_all(deployment.connection, Topic.EVENTS)
+        dead = await read_all(deployment.connection, Topic.DEAD_LETTERS)
         undone = await left_behind(deployment.connection, inboxes)
 
     ends = Counter(each.key for each in results)

@@ -27,7 +27,7 @@ from kairos.core.errors import KairosError
 from kairos.core.events import Arrived, ProfilesLearnt, Record, WorkflowEnded
 from kairos.core.learner import Learner
 from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.topics import EVENTS, PROFILES, REQUESTS, RESULTS
+from kairos.core.topics import Topic
 from kairos.observe import explain
 from kairos.observe.views import snapshot, workflow_view
 from tests.support import build
@@ -64,13 +64,13 @@ class World:
         self.producer = await self.stack.enter_async_context(Producer(self.connection))
         self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
         self.epoch = await self.producer.send(
-            EVENTS, "default", None, {TAKEOVER: "balancer", POOL: "default"}
+            Topic.EVENTS, "default", None, {TAKEOVER: "balancer", POOL: "default"}
         )
 
     async def write(self, records):
         headers = {POOL: "default", EPOCH: str(self.epoch)}
         sent = [
-            self.producer.send(EVENTS, "key", msgspec.json.encode(each), headers)
+            self.producer.send(Topic.EVENTS, "key", msgspec.json.encode(each), headers)
             for each in records
         ]
         return (await asyncio.gather(*sent))[-1]
@@ -92,7 +92,7 @@ class World:
 
     async def until_learnt(self, offset):
         """All that is before the offset has been learnt, published and committed."""
-        asked = ConsumerGroupTopicPartitions(GROUP, [TopicPartition(EVENTS, 0)])
+        asked = ConsumerGroupTopicPartitions(GROUP, [TopicPartition(Topic.EVENTS, 0)])
         while True:
             answer = self.admin.list_consumer_group_offsets([asked])[GROUP].result()
             [committed] = answer.topic_partitions
@@ -281,8 +281,8 @@ async def test_results_and_clients_say_that_workflows_have_ended(world):
     )
     result = write_message(envelope, {"answer": 42})
 
-    await world.producer.send(RESULTS, "nonsense", b"{}", {"kairos-msg-id": "other"})
-    await world.producer.send(RESULTS, result.key, result.value, result.headers)
+    await world.producer.send(Topic.RESULTS, "nonsense", b"{}", {"kairos-msg-id": "other"})
+    await world.producer.send(Topic.RESULTS, result.key, result.value, result.headers)
     told = [each async for each in ends(world, 1)]
     while (await world.ask(process, f"/v1/workflows/{name}"))[0] != 200:
         await asyncio.sleep(0.02)
@@ -299,7 +299,7 @@ async def test_results_and_clients_say_that_workflows_have_ended(world):
 
 async def ends(world, count):
     """The first messages to the balancer of the pool "blue"."""
-    async with Subscription(world.connection, [REQUESTS]) as requests:
+    async with Subscription(world.connection, [Topic.REQUESTS]) as requests:
         while count:
             for item in await requests.batch():
                 if isinstance(item, ReceivedMessage):
@@ -358,7 +358,7 @@ async def test_the_topics_hold_what_was_learnt_of_each_agent(world):
     await world.until_learnt(end + 1)
 
     keys = set()
-    async with Subscription(world.connection, [PROFILES]) as profiles:
+    async with Subscription(world.connection, [Topic.PROFILES]) as profiles:
         async with asyncio.timeout(TIMEOUT_S):
             while not any(key.startswith('["kendall_tau"') for key in keys):
                 keys |= {i.key for i in await profiles.batch() if isinstance(i, ReceivedMessage)}

@@ -19,7 +19,7 @@ from kairos.cluster.kafka.topic_setup import ensure
 from kairos.cluster.pool.messages import CALL, EPOCH, PERFORMER, TURN, TYPE
 from kairos.cluster.pool.messages import POOL as IN_POOL
 from kairos.core.errors import SetupError
-from kairos.core.topics import DEAD_LETTERS, DISPATCHES, EVENTS, PROFILES, REQUESTS
+from kairos.core.topics import Topic
 from kairos.observe.left_out import left_out
 from kairos.service import running
 from kairos.settings.config import Settings
@@ -211,14 +211,14 @@ def forged(pool, epoch):
     record = {IN_POOL: pool, EPOCH: epoch}
     learnt = b'{"type":"ProfilesLearnt","kendall_tau":1e300}'
     return [
-        (DISPATCHES, pool, b'{"commands":[],"turns":[1]}', order),
-        (DISPATCHES, pool, b'{"commands":[],"turns":[]}', order | {EPOCH: EPOCH_OF_NOBODY}),
-        (EVENTS, "w", POLICY, record),
-        (EVENTS, "w", QUOTA, record),
-        (EVENTS, "w", TICK, record | {TURN: "abc"}),
-        (EVENTS, "w", TICK, record | {EPOCH: EPOCH_OF_NOBODY}),
-        (REQUESTS, pool, b'{"performer":"p","event":{"type":"Finished","request_id":7}}', {}),
-        (PROFILES, '["kendall_tau"]', learnt, {}),
+        (Topic.DISPATCHES, pool, b'{"commands":[],"turns":[1]}', order),
+        (Topic.DISPATCHES, pool, b'{"commands":[],"turns":[]}', order | {EPOCH: EPOCH_OF_NOBODY}),
+        (Topic.EVENTS, "w", POLICY, record),
+        (Topic.EVENTS, "w", QUOTA, record),
+        (Topic.EVENTS, "w", TICK, record | {TURN: "abc"}),
+        (Topic.EVENTS, "w", TICK, record | {EPOCH: EPOCH_OF_NOBODY}),
+        (Topic.REQUESTS, pool, b'{"performer":"p","event":{"type":"Finished","request_id":7}}', {}),
+        (Topic.PROFILES, '["kendall_tau"]', learnt, {}),
     ]
 
 
@@ -229,7 +229,7 @@ async def test_forged_records_stop_neither_those_that_run_nor_those_that_start(
     balancer, service = await pool.balancer(), await pool.gateway()
     assert (await ask(session, service, "before"))[0] == 200
     producer = await stack.enter_async_context(Producer(pool.connection))
-    async with Subscription(pool.connection, [EVENTS]) as events:
+    async with Subscription(pool.connection, [Topic.EVENTS]) as events:
         epoch = None
         while epoch is None:
             for each in await events.batch():
@@ -246,10 +246,12 @@ async def test_forged_records_stop_neither_those_that_run_nor_those_that_start(
     lines = []
     checked = await check_bus(pool.connection, CHECKED, None, lines.append)
     assert checked.wrong == len(lines) >= 8
-    assert {EVENTS, DISPATCHES, REQUESTS, PROFILES} <= {each.split("/")[0] for each in lines}
+    assert {Topic.EVENTS, Topic.DISPATCHES, Topic.REQUESTS, Topic.PROFILES} <= {
+        each.split("/")[0] for each in lines
+    }
     found = left_out()
-    assert found[EVENTS] >= 4  # by whoever took over
-    assert found[DISPATCHES] >= 2
+    assert found[Topic.EVENTS] >= 4  # by whoever took over
+    assert found[Topic.DISPATCHES] >= 2
 
 
 async def test_a_group_is_brought_past_a_record_once_its_processes_have_stopped(
@@ -258,14 +260,14 @@ async def test_a_group_is_brought_past_a_record_once_its_processes_have_stopped(
     service = await pool.gateway()
     await decides(service)
     group = f"kairos.balancer.{pool.name}"
-    at = f"{REQUESTS}/0@{10**9}"
+    at = f"{Topic.REQUESTS}/0@{10**9}"
     with pytest.raises(SetupError, match="stop its processes"):
         await until_committed(pool, session, service, group, at)
     await stack.aclose()
     said = await skip_record(pool.connection, at, group)
-    assert said.startswith(f"{group} goes on at {10**9 + 1} of {REQUESTS}/0")
+    assert said.startswith(f"{group} goes on at {10**9 + 1} of {Topic.REQUESTS}/0")
     with pytest.raises(SetupError, match="behind it already"):
-        await skip_record(pool.connection, f"{REQUESTS}/0@3", group)
+        await skip_record(pool.connection, f"{Topic.REQUESTS}/0@3", group)
 
 
 async def until_committed(pool, session, service, group, at):
@@ -314,7 +316,7 @@ class Caller:
     async def ask(self, name, body=BODY, **headers):
         said = {TYPE: CALL, "kairos-request-id": name, "kairos-reply-to": self.topic, **headers}
         value = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        await self._producer.send(REQUESTS, self.pool.name, value, said)
+        await self._producer.send(Topic.REQUESTS, self.pool.name, value, said)
 
 
 @pytest.mark.smoke
@@ -375,14 +377,14 @@ async def test_what_makes_no_sense_becomes_a_dead_letter_and_stops_nothing(pool,
     await decides(service)
     async with Producer(pool.connection) as producer, Caller(pool) as caller:
         for kind in ("told", "alive", "call", "other"):
-            await producer.send(REQUESTS, pool.name, b"{]\xff", {TYPE: kind})
-        await producer.send(REQUESTS, pool.name, None, {})
+            await producer.send(Topic.REQUESTS, pool.name, b"{]\xff", {TYPE: kind})
+        await producer.send(Topic.REQUESTS, pool.name, None, {})
         await caller.ask("b")
         await until(lambda: caller.replies == [("b", 200)])
         dead = []
         async with (
             asyncio.timeout(LIMIT_S),
-            Subscription(pool.connection, [DEAD_LETTERS]) as letters,
+            Subscription(pool.connection, [Topic.DEAD_LETTERS]) as letters,
         ):
             while sum(each.key == pool.name for each in dead) < 5:
                 dead += [

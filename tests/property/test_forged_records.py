@@ -58,7 +58,7 @@ from kairos.core.learnt import AgentRank
 from kairos.core.model import SECOND
 from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.ports import Message
-from kairos.core.topics import DISPATCHES, EVENTS, PROFILES, REQUESTS, RESULTS
+from kairos.core.topics import Topic
 from tests.property.test_balancer_machine import remaining_model
 from tests.support import build, learnt
 from tests.support.forged import forge
@@ -94,14 +94,19 @@ class Forgery(PlayedPool):
 
     def genuine(self):
         """Return messages of each topic: what was written, and facts of each kind."""
-        found = {topic: [*self.world.logs[topic]] for topic in (REQUESTS, EVENTS, DISPATCHES)}
-        epoch = str(max(each.offset for each in found[EVENTS] if each.value is None))
+        found = {
+            topic: [*self.world.logs[topic]]
+            for topic in (Topic.REQUESTS, Topic.EVENTS, Topic.DISPATCHES)
+        }
+        epoch = str(max(each.offset for each in found[Topic.EVENTS] if each.value is None))
         headers = {POOL: NAME, EPOCH: epoch, CAUSE: "0", PERFORMER: "p1"}
         for fact in FACTS:
             told = msgspec.json.encode(Told("p1", fact))
             record = msgspec.json.encode(Record(self.world.clock.now(), fact))
-            found[REQUESTS].append(ReceivedMessage(REQUESTS, 0, 0, 0, NAME, told, {TYPE: TOLD}))
-            found[EVENTS].append(ReceivedMessage(EVENTS, 0, 0, 0, "w", record, headers))
+            found[Topic.REQUESTS].append(
+                ReceivedMessage(Topic.REQUESTS, 0, 0, 0, NAME, told, {TYPE: TOLD})
+            )
+            found[Topic.EVENTS].append(ReceivedMessage(Topic.EVENTS, 0, 0, 0, "w", record, headers))
         return found
 
     def forged(self, seed, count):
@@ -128,11 +133,11 @@ def pools():
 def _is_void(message):
     """Return whether nobody can make anything of it."""
     try:
-        if message.topic == DISPATCHES:
+        if message.topic == Topic.DISPATCHES:
             return read_orders(message)[0] > NEVER
         if TAKEOVER in message.headers:
             return False  # whoever may write can announce itself
-        if message.topic == EVENTS:
+        if message.topic == Topic.EVENTS:
             return read_record(message).epoch > NEVER
         if message.headers.get(TYPE) == TOLD:
             return isinstance(read_told(message.value or b"").event, InstanceJoined)
@@ -154,7 +159,7 @@ def check_calls_go_on(pools, seed, count):
         played.take_over()
         played.check_alive()
         played.perform()
-    log = played.world.logs[EVENTS]
+    log = played.world.logs[Topic.EVENTS]
     log[:] = [each for each in log if each.offset not in played.written]
     lives, states, _ = life(played.world.records())
     assert states == {}
@@ -181,8 +186,8 @@ def check_no_process_ends(pools, seed, count):
 def check_follower(pools, seed, count):
     """Have the one who learns read it all."""
     played = pools()
-    events = [*played.world.logs[EVENTS]]
-    forged = [each for each in played.forged(seed, count) if each.topic == EVENTS]
+    events = [*played.world.logs[Topic.EVENTS]]
+    forged = [each for each in played.forged(seed, count) if each.topic == Topic.EVENTS]
     followed, now = Following(ProfilesLearnt(), 0, None, idle_us=60_000_000), 0
     for offset, each in enumerate([*events, *forged]):
         now = played.world.clock.now()
@@ -213,7 +218,7 @@ def test_what_is_void_is_named_by_the_check_and_what_is_genuine_is_not(pools):
     played.take_over()
     played.perform()
     reader = RecordReader()
-    for topic in (REQUESTS, DISPATCHES, EVENTS):
+    for topic in (Topic.REQUESTS, Topic.DISPATCHES, Topic.EVENTS):
         for each in played.world.logs[topic]:
             assert reader.complain(each) is None
     assert not list(reader.complain_of_epochs())
@@ -233,7 +238,7 @@ def spoilt_parts(seed, count):
         ("kendall_tau",): ProfilesLearnt(kendall_tau=0.5),
     }
     genuine = [
-        ReceivedMessage(PROFILES, 0, 0, 0, msgspec.json.encode(key).decode(), value, {})
+        ReceivedMessage(Topic.PROFILES, 0, 0, 0, msgspec.json.encode(key).decode(), value, {})
         for key, part in parts.items()
         for value in (msgspec.json.encode(part), None)
     ]
@@ -290,7 +295,7 @@ async def _exchange(draw, count):
             told.append(event)
 
     inbox = app.inbox("x")
-    for topic in (inbox, RESULTS):
+    for topic in (inbox, Topic.RESULTS):
         await _publish_spoilt(bus, topic, draw, count)
     asked = msgspec.structs.replace(ENVELOPE, workflow_id="genuine")
     await bus.publish(inbox, write_message(asked, {"text": "do"}))
@@ -300,8 +305,8 @@ async def _exchange(draw, count):
             for each in (
                 run_agents([app], bus, None),
                 Ends(bus, NAME).run(),
-                bus.consume(RESULTS, "test", note_result),
-                bus.consume(REQUESTS, "test", note_end),
+                bus.consume(Topic.RESULTS, "test", note_result),
+                bus.consume(Topic.REQUESTS, "test", note_end),
             )
         ]
         while not (done and told):

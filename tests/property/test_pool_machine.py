@@ -18,14 +18,14 @@ from hypothesis.stateful import (
 
 from kairos.core.events import Cancelled, InstanceJoined, InstanceLeft, WorkflowEnded
 from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.topics import DISPATCHES, EVENTS, REQUESTS
+from kairos.core.topics import Topic
 from tests.support.examples import examples
 from tests.support.pool_world import REPLY_TO, World, life
 
 pytestmark = pytest.mark.both
 
 OTHER_TOPIC = f"{REPLY_TO}-moved"
-TOPICS = [REQUESTS, EVENTS, DISPATCHES, REPLY_TO, OTHER_TOPIC]
+TOPICS = [Topic.REQUESTS, Topic.EVENTS, Topic.DISPATCHES, REPLY_TO, OTHER_TOPIC]
 PROCESSES = 3
 LOST_S = 4  # of silence, after which a process may be taken for dead
 index = st.integers(0, 100)
@@ -203,7 +203,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def note_late(self, before):
         """What it has sent may arrive after another has taken over."""
-        if before is not None and (before.outbox.unsent[EVENTS] or before.is_cut_off):
+        if before is not None and (before.outbox.unsent[Topic.EVENTS] or before.is_cut_off):
             self.is_strict = False
 
     @precondition(lambda self: self.others() and self.world.holder is not None)
@@ -291,10 +291,10 @@ class PoolMachine(RuleBasedStateMachine):
             assert int(cause) >= offset, f"{name} is open"
         pending = {
             m.headers["kairos-request-id"]
-            for m in self.world.logs[REQUESTS][max(0, offset) :]
+            for m in self.world.logs[Topic.REQUESTS][max(0, offset) :]
             if "kairos-request-id" in m.headers
         }
-        for message in self.world.logs[REQUESTS][: max(0, offset)]:
+        for message in self.world.logs[Topic.REQUESTS][: max(0, offset)]:
             name = message.headers.get("kairos-request-id")
             if name is not None and name not in pending and name not in self.left:
                 assert self.world.replies(name) or self.world.replies(name, OTHER_TOPIC), name
@@ -341,7 +341,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert active._pool_calls.all() == []
         assert len(active.balancer.ledger) == active.balancer.waiting == 0
         assert list(active._publisher.offsets._undone) == []
-        assert world.committed[0] > len(world.logs[REQUESTS]) - 3 * len(world.live)
+        assert world.committed[0] > len(world.logs[Topic.REQUESTS]) - 3 * len(world.live)
         for process in world.live:
             assert process.performer._asked_at == {}
             assert process.engine.calls._expected == {}

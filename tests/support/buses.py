@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from kairos.core.ports import Bus, Handler, Message, Outgoing
-from kairos.core.topics import DEAD_LETTERS
+from kairos.core.topics import Topic
 
 TIMEOUT_S = 60
 
@@ -21,7 +21,7 @@ class Apart:
         self._prefix = prefix
 
     def named(self, name: str) -> str:
-        return name if name == DEAD_LETTERS else f"{self._prefix}.{name}"
+        return name if name == Topic.DEAD_LETTERS else f"{self._prefix}.{name}"
 
     def group(self, topic: str, group: str) -> str:
         return f"{self._prefix}.{topic}.{group}"

@@ -11,7 +11,7 @@ from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
 from kairos.cluster.kafka.topic_setup import ensure
 from kairos.core.ports import Message
-from kairos.core.topics import AGENTS, DEAD_LETTERS
+from kairos.core.topics import Topic
 from kairos.host.child_process import start_child
 from tests.support.buses import TIMEOUT_S, consuming
 
@@ -22,11 +22,11 @@ class Cluster:
     def __init__(self, url):
         self.url = url
         self.connection = parse_bus(url)
-        name = f"{AGENTS}{secrets.token_hex(4)}"
+        name = f"{Topic.AGENTS}{secrets.token_hex(4)}"
         self.source, self.sink = f"{name}.in", f"{name}.out"
 
     async def prepare(self):
-        await ensure(self.connection, [self.source, self.sink, DEAD_LETTERS])
+        await ensure(self.connection, [self.source, self.sink, Topic.DEAD_LETTERS])
         return self
 
     async def sunk(self, values, limit_s=TIMEOUT_S):

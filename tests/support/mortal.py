@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from kairos.cluster.kafka.consumption import Consumption
 from kairos.cluster.kafka.items import Assigned, Passed, ReceivedMessage
 from kairos.cluster.kafka.trials import Trials
-from kairos.core.topics import DEAD_LETTERS
+from kairos.core.topics import Topic
 from tests.support.buses import text
 
 LIMIT_S = 60
@@ -134,7 +134,7 @@ class Member:
             await asyncio.Event().wait()
         self._cluster.committed.update(offsets)
         for topic, message in outgoing:
-            if topic == DEAD_LETTERS:
+            if topic == Topic.DEAD_LETTERS:
                 self._cluster.dead[text(message)] = message.headers["kairos-dead-reason"]
             else:
                 self._cluster.sent[text(message)] += 1

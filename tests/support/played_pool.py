@@ -1,6 +1,6 @@
 """A pool that performs calls, and a process of it that dies, in the world of `pool_world`."""
 
-from kairos.core.topics import EVENTS
+from kairos.core.topics import Topic
 from tests.support.pool_world import World
 
 
@@ -37,7 +37,7 @@ class PlayedPool:
 
     def write(self, message):
         at = self.world.append(message.topic, message.key, message.value, message.headers)
-        if message.topic == EVENTS:
+        if message.topic == Topic.EVENTS:
             self.written.add(at)
 
     def take_over(self):

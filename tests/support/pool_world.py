@@ -40,7 +40,7 @@ from kairos.core.errors import KairosError, MessageTooLarge, Unavailable
 from kairos.core.events import InstanceJoined, Record
 from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
-from kairos.core.topics import EVENTS, REPLIES, REQUESTS
+from kairos.core.topics import Topic
 from kairos.proxy.asked import Asked
 from kairos.proxy.call import Call
 from kairos.proxy.engine import HttpEngine
@@ -53,7 +53,7 @@ from kairos.request.tokens import PromptTokens
 from tests.support import build
 
 POOL = "pool"
-REPLY_TO = f"{REPLIES}caller"
+REPLY_TO = f"{Topic.REPLIES}caller"
 BODY = b'{"messages":[]}'
 
 
@@ -171,7 +171,7 @@ class Reading:
     async def commit(self, offsets):
         if self._world.holder is not self._process:
             raise Unavailable("the partition was revoked")
-        self._world.committed = offsets[REQUESTS, 0]
+        self._world.committed = offsets[Topic.REQUESTS, 0]
 
 
 class Answer:
@@ -470,7 +470,7 @@ class World:
         for reading in self.readings:
             if reading.topic == topic:
                 reading.put(message)
-        if topic == REQUESTS:
+        if topic == Topic.REQUESTS:
             for process in (self.holder, *self.zombies):
                 if process is not None and process.group is not None:
                     process.group.put(message)
@@ -536,7 +536,7 @@ class World:
             return
         if before is not None and before.is_member:
             if orderly:
-                before.group.put(Revoked(REQUESTS, 0))
+                before.group.put(Revoked(Topic.REQUESTS, 0))
                 self.settle()
             else:
                 self.zombies.append(before)
@@ -546,9 +546,11 @@ class World:
         if self.holder is None:
             return  # it found out that another has announced itself, and begins anew
         offset, metadata = self.committed
-        log = self.logs[REQUESTS]
+        log = self.logs[Topic.REQUESTS]
         process.group.put(
-            Assigned(REQUESTS, 0, offset, metadata), *log[max(0, offset) :], CaughtUp(REQUESTS, 0)
+            Assigned(Topic.REQUESTS, 0, offset, metadata),
+            *log[max(0, offset) :],
+            CaughtUp(Topic.REQUESTS, 0),
         )
         self.settle()
 
@@ -557,7 +559,7 @@ class World:
             return  # it has found out
         self.zombies.remove(process)
         if process.group is not None:
-            process.group.put(Revoked(REQUESTS, 0))
+            process.group.put(Revoked(Topic.REQUESTS, 0))
         self.settle()
 
     def kill(self, process):
@@ -584,11 +586,11 @@ class World:
 
     def ask(self, name, reply_to=REPLY_TO, value=BODY, **headers):
         said = {TYPE: CALL, "kairos-request-id": name, "kairos-reply-to": reply_to}
-        return self.append(REQUESTS, POOL, value, said | headers)
+        return self.append(Topic.REQUESTS, POOL, value, said | headers)
 
     def tell(self, performer, event):
         value = msgspec.json.encode(Told(performer, event))
-        return self.append(REQUESTS, POOL, value, {TYPE: TOLD})
+        return self.append(Topic.REQUESTS, POOL, value, {TYPE: TOLD})
 
     def run(self, name):
         [running] = [each for each in self.running if each.name == name]
@@ -603,7 +605,7 @@ class World:
     def records(self):
         """Those that count: (record, headers, offset)."""
         newest, counted = -1, []
-        for message in self.logs[EVENTS]:
+        for message in self.logs[Topic.EVENTS]:
             if TAKEOVER in message.headers:
                 newest = message.offset
             elif int(message.headers[EPOCH]) == newest:  # the epoch of the latest announcement

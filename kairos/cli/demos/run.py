@@ -25,7 +25,7 @@ from kairos.core.events import WorkflowEnded
 from kairos.core.metrics import RunMetrics
 from kairos.core.model import SECOND
 from kairos.core.ports import Bus, Message
-from kairos.core.topics import DEAD_LETTERS, RESULTS
+from kairos.core.topics import Topic
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.service import Service, running
 from kairos.settings.config import Settings
@@ -169,11 +169,11 @@ async def _bus(
     until cancelled."""
     if cluster is None:
         memory = MemoryBus()
-        yield memory, partial(memory.consume, RESULTS, "demo")
+        yield memory, partial(memory.consume, Topic.RESULTS, "demo")
         return
     await ensure(cluster, [app.inbox(name) for app in apps for name in app.agents])
-    await ensure(cluster, [RESULTS, DEAD_LETTERS])
-    async with KafkaBus(cluster) as kafka, Tail(cluster, RESULTS) as results:
+    await ensure(cluster, [Topic.RESULTS, Topic.DEAD_LETTERS])
+    async with KafkaBus(cluster) as kafka, Tail(cluster, Topic.RESULTS) as results:
 
         async def take_results(take: Callable[[Message], Awaitable[None]]) -> None:
             while True:

@@ -17,7 +17,7 @@ import msgspec
 from kairos.cli.flows.call_pool import call_pool, default_model
 from kairos.cli.flows.flow_batches import AskedItems, Clock
 from kairos.core.errors import KairosError
-from kairos.core.header_names import AGENT, APP, ATTEMPT, REQUEST_ID, WORKFLOW_ID
+from kairos.core.header_names import Header
 from kairos.workflows.compile.flow_profile import CostFactors
 from kairos.workflows.compile.flow_work import ContextCall, measured_reuse
 from kairos.workflows.compile.pipeline import Plan
@@ -138,8 +138,13 @@ def _ask(llm: ChatLLM) -> Ask:
         nonlocal number
         number += 1
         name = f"sharing-{number}"
-        headers = {REQUEST_ID: name, WORKFLOW_ID: name, APP: "profile", AGENT: "sharing"}
-        answer = read_chat(await llm.complete({**body}, {**headers, ATTEMPT: "1"}))
+        headers = {
+            Header.REQUEST_ID: name,
+            Header.WORKFLOW_ID: name,
+            Header.APP: "profile",
+            Header.AGENT: "sharing",
+        }
+        answer = read_chat(await llm.complete({**body}, {**headers, Header.ATTEMPT: "1"}))
         return answer.completion_tokens or 1
 
     return ask

@@ -15,18 +15,18 @@ import msgspec
 
 from kairos.core.core_names import NAME
 from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import OF_FIELDS
+from kairos.core.header_names import FIELD_HEADERS
 from kairos.core.model import IDENTIFIER, TRACEPARENT
 from kairos.core.ports import Message
 
-ATTEMPT = OF_FIELDS["attempt"]  # set by the bus at each delivery, from 1
+ATTEMPT = FIELD_HEADERS["attempt"]  # set by the bus at each delivery, from 1
 DEAD_TOPIC = "kairos-dead-topic"
 DEAD_GROUP = "kairos-dead-group"
 DEAD_REASON = "kairos-dead-reason"
 
 VERSION = r"\A1(\.(0|[1-9][0-9]{0,3}))?\Z"
 NUMBER = r"\A(0|[1-9][0-9]{0,17})\Z"
-_NUMBERS = (ATTEMPT, OF_FIELDS["started_at"], OF_FIELDS["deadline"])
+_NUMBERS = (ATTEMPT, FIELD_HEADERS["started_at"], FIELD_HEADERS["deadline"])
 OTHERS_LIMIT = 48  # headers beside ours, of which a message gets more on its way
 HEADER_NAME_LENGTH = 128
 HEADER_LENGTH = 8_192
@@ -37,7 +37,7 @@ Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 Value = dict[str, Any]  # a JSON object
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=OF_FIELDS):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=FIELD_HEADERS):
     """Headers of a message: its workflow, receiver, sender, parent request, deadline and trace."""
 
     version: Annotated[str, msgspec.Meta(pattern=VERSION)] = "1"
@@ -97,7 +97,7 @@ def read_envelope(message: Message) -> Envelope:
     """
     headers = dict(message.headers)
     _check_bounds(headers)
-    if not re.match(VERSION, version := headers.get(OF_FIELDS["version"], "1")):
+    if not re.match(VERSION, version := headers.get(FIELD_HEADERS["version"], "1")):
         raise InvalidRequest(f"the message is of version {version[:20]!r}; known here: 1 and 1.x")
     for name in _NUMBERS:
         if not re.match(NUMBER, headers.get(name, "0")):  # conversion would take "1e3", too

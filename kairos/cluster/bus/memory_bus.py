@@ -14,7 +14,7 @@ from functools import partial
 from kairos.cluster.bus.delivery import Delivery, Undeliverable, dead_letter
 from kairos.core.errors import MessageTooLarge
 from kairos.core.ports import Handler, Message, Outgoing
-from kairos.core.topics import DEAD_LETTERS
+from kairos.core.topics import Topic
 
 _HANDLED_KEPT = 1_000  # messages per topic, for groups that come late
 
@@ -75,9 +75,9 @@ class MemoryBus:
 
     async def _bury(self, topic: str, group: str, message: Message, reason: str) -> None:
         letter = dead_letter(topic, group, message, reason)
-        grave = self._topic(DEAD_LETTERS)
+        grave = self._topic(Topic.DEAD_LETTERS)
         # Publishing a dead letter never blocks, and dead letters are not dead-lettered again.
-        if topic == DEAD_LETTERS or grave.room.locked():
+        if topic == Topic.DEAD_LETTERS or grave.room.locked():
             log.error("%s: the dead letter of %.100r is lost", group, message.key)
             return
         await grave.room.acquire()

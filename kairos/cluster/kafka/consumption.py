@@ -15,7 +15,7 @@ from kairos.cluster.kafka.transactions import Transactions
 from kairos.cluster.kafka.trials import Trials
 from kairos.core.errors import Unavailable
 from kairos.core.ports import Handler, Message
-from kairos.core.topics import DEAD_LETTERS
+from kairos.core.topics import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -232,10 +232,10 @@ class Consumption:
     def _buried(self, share: Share, received: ReceivedMessage, reason: str) -> HandledMessage:
         message = Message(key=received.key, value=received.value or b"", headers=received.headers)
         letter = dead_letter(received.topic, self._group, message, reason)
-        if received.topic == DEAD_LETTERS:  # dead letters are not dead-lettered again
+        if received.topic == Topic.DEAD_LETTERS:  # dead letters are not dead-lettered again
             logger.error("%s: the dead letter of %.100r is lost", self._group, received.key)
             return HandledMessage(share, received, ())
-        return HandledMessage(share, received, [(DEAD_LETTERS, letter)], is_dead=True)
+        return HandledMessage(share, received, [(Topic.DEAD_LETTERS, letter)], is_dead=True)
 
     def _ended(self, what: tuple[Where, str], handler: asyncio.Task[None]) -> None:
         del self._running[what]

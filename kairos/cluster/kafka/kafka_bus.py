@@ -13,7 +13,7 @@ from kairos.cluster.kafka.transactions import Transactions
 from kairos.cluster.kafka.trials import Trials
 from kairos.core.errors import MessageTooLarge, Unavailable
 from kairos.core.ports import Handler, Message, Outgoing
-from kairos.core.topics import DEAD_LETTERS
+from kairos.core.topics import Topic
 
 _AGAIN_S = 0.05
 
@@ -63,7 +63,7 @@ class KafkaBus:
             TopicMissing: The topic, or that of dead letters, does not exist.
             Unavailable: The topic cannot be read, or dead letters cannot be written, permanently.
         """
-        for each in (topic, DEAD_LETTERS):
+        for each in (topic, Topic.DEAD_LETTERS):
             await self._producer.require(each)
 
         async def checked(message: Message) -> Sequence[Outgoing]:

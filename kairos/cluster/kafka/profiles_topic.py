@@ -18,7 +18,7 @@ from kairos.cluster.kafka.subscription import Subscription
 from kairos.core.errors import MessageTooLarge
 from kairos.core.events import ProfilesLearnt
 from kairos.core.learnt import POOLED
-from kairos.core.topics import PROFILES
+from kairos.core.topics import Topic
 from kairos.observe.left_out import UNREADABLE, count_left_out
 from kairos.observe.store import LIMIT_BYTES, check_joins, check_learnt, have_known_shapes
 
@@ -44,7 +44,7 @@ async def publish(producer: Producer, learnt: ProfilesLearnt) -> None:
     for key, part in _parts(learnt):
         value = None if part is None else _encode(part)
         try:
-            sent.append(producer.send(PROFILES, _encode(key).decode(), value))
+            sent.append(producer.send(Topic.PROFILES, _encode(key).decode(), value))
         except MessageTooLarge as error:
             logger.warning("not published: %s", error)
         if len(sent) >= _SENT_AT_ONCE:
@@ -65,7 +65,7 @@ async def follow(
     Raises:
         Unavailable: The topic cannot be read, and retrying would not help.
     """
-    async with Subscription(cluster, [PROFILES]) as topic:
+    async with Subscription(cluster, [Topic.PROFILES]) as topic:
         news, is_caught_up = _News(limit_bytes), False
         while True:
             for item in await topic.batch():
@@ -125,8 +125,10 @@ class _News:
             try:
                 parts.append(read_part(name, value))
             except UNREADABLE as error:
-                logger.warning("%s: the record of %.200r is left out: %s", PROFILES, name, error)
-                count_left_out(PROFILES)
+                logger.warning(
+                    "%s: the record of %.200r is left out: %s", Topic.PROFILES, name, error
+                )
+                count_left_out(Topic.PROFILES)
             if n % _DECODED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return _merged(parts)

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import msgspec
 
 from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.core import topics
+from kairos.core.topics import Topic
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 
-class Topic(msgspec.Struct, frozen=True, kw_only=True):
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Purpose and required settings of a topic. Replicas are the cluster's default.
 
     A name that ends in a dot is a prefix of several topics. The number of partitions may be
@@ -44,16 +44,16 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TABLE = (
-    Topic(
-        name=topics.AGENTS,
+    TopicSettings(
+        name=Topic.AGENTS,
         carries="an agent's inbox: tasks and messages to it; one topic per agent, `app.agent`",
         key="msg_id",
         partitions=8,
         retention_ms=7 * DAY_MS,
         why="at most as many processes share an agent as there are partitions",
     ),
-    Topic(
-        name=topics.REQUESTS,
+    TopicSettings(
+        name=Topic.REQUESTS,
         carries="LLM calls over the bus, and what those who perform calls tell the balancer",
         key="pool",
         partitions=1,
@@ -61,24 +61,24 @@ TABLE = (
         timestamps="CreateTime",
         why="a pool is in one partition, whose reader decides; more only spread several pools",
     ),
-    Topic(
-        name=topics.DISPATCHES,
+    TopicSettings(
+        name=Topic.DISPATCHES,
         carries="what the balancer tells those who perform calls",
         key="pool",
         partitions=1,
         retention_ms=HOUR_MS,
         why="read as it comes; what is old concerns nobody",
     ),
-    Topic(
-        name=topics.REPLIES,
+    TopicSettings(
+        name=Topic.REPLIES,
         carries="answers to LLM calls over the bus; one topic per host that asks",
         key="msg_id",
         partitions=1,
         retention_ms=HOUR_MS,
         why="read as it comes; who lost a reply asks again",
     ),
-    Topic(
-        name=topics.EVENTS,
+    TopicSettings(
+        name=Topic.EVENTS,
         carries="facts, with what the balancer decided on each",
         key="msg_id",
         partitions=1,
@@ -86,8 +86,8 @@ TABLE = (
         retention_ms=7 * DAY_MS,
         why="takeover and learning rest on the order of all facts",
     ),
-    Topic(
-        name=topics.PROFILES,
+    TopicSettings(
+        name=Topic.PROFILES,
         carries="what was learnt of each agent and application",
         key="what it is about",
         partitions=1,
@@ -97,16 +97,16 @@ TABLE = (
         others={"segment.bytes": str(16 << 20), "segment.ms": str(HOUR_MS)},
         why="a balancer that starts reads all of it",
     ),
-    Topic(
-        name=topics.RESULTS,
+    TopicSettings(
+        name=Topic.RESULTS,
         carries="how workflows ended",
         key="msg_id",
         partitions=8,
         retention_ms=7 * DAY_MS,
         why="as for inboxes: those who submit tasks read it",
     ),
-    Topic(
-        name=topics.DEAD_LETTERS,
+    TopicSettings(
+        name=Topic.DEAD_LETTERS,
         carries="messages that nobody could handle, and why",
         key="that of the message",
         partitions=1,
@@ -134,7 +134,7 @@ Replicas are the cluster's defaults. What a broker acknowledges survives the los
 """
 
 
-def describe(name: str) -> Topic:
+def describe(name: str) -> TopicSettings:
     """Return the settings of the topic with that name."""
     for topic in TABLE:
         if name == topic.name or (topic.name.endswith(".") and name.startswith(topic.name)):
@@ -142,7 +142,7 @@ def describe(name: str) -> Topic:
     raise AssertionError(f"{name} is not one of Kairos's topics")
 
 
-def _kept(topic: Topic) -> str:
+def _kept(topic: TopicSettings) -> str:
     if topic.retention_ms is None:
         return "compacted: the latest of each key"
     days, hours = divmod(topic.retention_ms // HOUR_MS, 24)

@@ -14,7 +14,7 @@ from kairos.cluster.pool.messages import TOLD, TYPE, Told
 from kairos.core.errors import InvalidRequest
 from kairos.core.events import WorkflowEnded
 from kairos.core.ports import Bus, Message, Outgoing
-from kairos.core.topics import REQUESTS, RESULTS
+from kairos.core.topics import Topic
 from kairos.observe.left_out import count_left_out
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Ends:
 
         A result is handled once the workflow's end is published.
         """
-        await self._bus.consume(RESULTS, GROUP, self._ended, concurrency=_AT_ONCE)
+        await self._bus.consume(Topic.RESULTS, GROUP, self._ended, concurrency=_AT_ONCE)
 
     async def tell(self, event: WorkflowEnded) -> None:
         """Publish a workflow's end; return once it is on the bus."""
@@ -46,12 +46,12 @@ class Ends:
         try:
             envelope = read_envelope(message)
         except InvalidRequest as error:
-            logger.warning("a message of %s is left out: %s", RESULTS, error)
-            count_left_out(RESULTS)
+            logger.warning("a message of %s is left out: %s", Topic.RESULTS, error)
+            count_left_out(Topic.RESULTS)
             return ()
         return (self._telling(WorkflowEnded(TENANT, envelope.workflow_id)),)
 
     def _telling(self, event: WorkflowEnded) -> Outgoing:
         self.told += 1
         value = msgspec.json.encode(Told(self._id, event))
-        return REQUESTS, Message(key=self._pool, value=value, headers={TYPE: TOLD})
+        return Topic.REQUESTS, Message(key=self._pool, value=value, headers={TYPE: TOLD})

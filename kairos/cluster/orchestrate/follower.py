@@ -22,7 +22,7 @@ from kairos.core.events import WorkflowEnded
 from kairos.core.model import SECOND
 from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.core.topics import EVENTS
+from kairos.core.topics import Topic
 from kairos.host.clock import WallClock
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Follower:
         return self.following
 
     async def run(self) -> None:
-        async with Subscription(self._cluster, [EVENTS], GROUP, tells_ends=True) as events:
+        async with Subscription(self._cluster, [Topic.EVENTS], GROUP, tells_ends=True) as events:
             try:
                 await self._go_on(events)
             finally:
@@ -175,7 +175,7 @@ class Follower:
         self, events: Subscription, following: Following, offset: int, progress: CommittedProgress
     ) -> None:
         try:
-            await events.commit({(EVENTS, 0): (offset, progress.encoded())})
+            await events.commit({(Topic.EVENTS, 0): (offset, progress.encoded())})
         except Unavailable as error:
             logger.info("%s", error)  # another member's by now, or the bus is away: tried again
             return

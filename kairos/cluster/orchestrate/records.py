@@ -6,7 +6,7 @@ from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.pool.messages import POOL, TAKEOVER, Epochs, read_record
 from kairos.core.events import Record
 from kairos.core.model import SECOND
-from kairos.core.topics import EVENTS
+from kairos.core.topics import Topic
 from kairos.observe.left_out import UNREADABLE, leave_out
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,9 @@ class Records:
             leave_out(message, f"no balancer announced itself at {decided.epoch}")
             return None
         if not epochs.count(decided.epoch):
-            logger.info("%s:%d is of a balancer that had been replaced", EVENTS, message.offset)
+            logger.info(
+                "%s:%d is of a balancer that had been replaced", Topic.EVENTS, message.offset
+            )
             return None
         self._epochs[pool] = epochs
         self._proven.add(pool)

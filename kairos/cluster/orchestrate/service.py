@@ -18,7 +18,7 @@ from kairos.cluster.orchestrate.follower import Follower
 from kairos.cluster.orchestrate.metrics import OrchestratorMetrics
 from kairos.core.errors import SetupError
 from kairos.core.model import SECOND
-from kairos.core.topics import DEAD_LETTERS, EVENTS, PROFILES, REQUESTS, RESULTS
+from kairos.core.topics import Topic
 from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
 from kairos.gateway.api.health import Probes
 from kairos.gateway.api.insight import add_insight
@@ -31,7 +31,7 @@ from kairos.gateway.server.port_tls import ServiceTls
 from kairos.observe.audit_log import AuditLog, auditing, open_audit_log
 from kairos.settings.config import Settings
 
-TOPICS = (EVENTS, PROFILES, REQUESTS, RESULTS, DEAD_LETTERS)
+TOPICS = (Topic.EVENTS, Topic.PROFILES, Topic.REQUESTS, Topic.RESULTS, Topic.DEAD_LETTERS)
 
 
 class Orchestration:

@@ -9,7 +9,7 @@ from kairos.cluster.kafka.subscription import ReceivedMessage
 from kairos.cluster.pool.messages import CallHeaders, read_call_headers
 from kairos.core.entitlements import STANDARD
 from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import ON_BUS, TRACE_PARENT
+from kairos.core.header_names import BUS_HEADERS, Header
 from kairos.core.model import TRACEPARENT, Request, Source, Sources
 from kairos.request.body import Body, read_body
 
@@ -69,6 +69,6 @@ def read_call(message: ReceivedMessage, now: int) -> BusCall:
         prefix=body.prefix,
         prefix_units=body.prefix_units,
     )
-    traceparent = message.headers.get(ON_BUS[TRACE_PARENT], "")
+    traceparent = message.headers.get(BUS_HEADERS[Header.TRACE_PARENT], "")
     is_trace = re.fullmatch(TRACEPARENT, traceparent) is not None
     return BusCall(headers, traceparent if is_trace else None, body, request, {headers.reply_to})

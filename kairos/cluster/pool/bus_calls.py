@@ -22,7 +22,7 @@ from kairos.core.errors import (
     UpstreamFailed,
 )
 from kairos.core.events import Event
-from kairos.core.header_names import ON_BUS, RAW, REQUEST_ID, TRACE_PARENT
+from kairos.core.header_names import BUS_HEADERS, RAW_HEADERS, Header
 from kairos.gateway.server.openai_errors import INTERNAL
 from kairos.proxy.asked import Asked
 from kairos.proxy.call import Call
@@ -195,7 +195,7 @@ class BusCalls:
             raise TooMuchHeld(self._max_held_bytes)
         headers = {b"content-type": b"application/json"}
         if call.traceparent is not None:
-            headers[RAW[TRACE_PARENT]] = call.traceparent.encode()
+            headers[RAW_HEADERS[Header.TRACE_PARENT]] = call.traceparent.encode()
         owner = _Owner(self._prompts, prompt)
         performed = Call(
             call.request,
@@ -234,7 +234,9 @@ class BusCalls:
     def _send(self, call: BusCall, topic: str, payload: bytes) -> asyncio.Future[int]:
         request_id = call.request.id
         key = call.request.workflow_id
-        send = partial(self._producer.send, topic, key, headers={ON_BUS[REQUEST_ID]: request_id})
+        send = partial(
+            self._producer.send, topic, key, headers={BUS_HEADERS[Header.REQUEST_ID]: request_id}
+        )
         try:
             return send(value=payload)
         except MessageTooLarge as error:

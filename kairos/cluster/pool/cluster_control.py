@@ -24,7 +24,7 @@ from kairos.core.errors import InvalidRequest, WorkflowNotFound
 from kairos.core.events import Event, InstanceJoined, InstanceLeft, InstanceStatus, WorkflowEnded
 from kairos.core.model import IDENTIFIER
 from kairos.core.runtime import Observer
-from kairos.core.topics import DEAD_LETTERS, DISPATCHES, EVENTS, PROFILES, REQUESTS
+from kairos.core.topics import Topic
 from kairos.engines.monitor import Monitor
 from kairos.gateway.auth.access import Access, authorization
 from kairos.gateway.server.http import GRACE_S
@@ -37,7 +37,7 @@ from kairos.request.tokens import PromptTokens
 from kairos.settings.config import Settings
 
 _IDENTIFIER = re.compile(IDENTIFIER)
-TOPICS = (REQUESTS, DISPATCHES, EVENTS, PROFILES, DEAD_LETTERS)
+TOPICS = (Topic.REQUESTS, Topic.DISPATCHES, Topic.EVENTS, Topic.PROFILES, Topic.DEAD_LETTERS)
 
 
 class AskTheOrchestrator(InvalidRequest):

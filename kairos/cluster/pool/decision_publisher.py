@@ -35,7 +35,7 @@ from kairos.core.events import (
     Refuse,
     Tick,
 )
-from kairos.core.topics import DEAD_LETTERS, DISPATCHES, EVENTS
+from kairos.core.topics import Topic
 from kairos.observe.left_out import count_buried
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class DecisionPublisher:
         if context.cause is not None and context.performer is None:
             done.append(context.cause)  # but an arrival is done when the call ends
         key = context.workflow_id or self._pool
-        safe = self._send(EVENTS, key, _encode(record), self._headers(context))
+        safe = self._send(Topic.EVENTS, key, _encode(record), self._headers(context))
         safe.add_done_callback(partial(self._act, orders, done))
 
     def _headers(self, context: FactContext) -> dict[str, str]:
@@ -130,7 +130,7 @@ class DecisionPublisher:
         headers = {EPOCH: self._epoch, PERFORMER: performer}
         said = [*orders]
         message = Orders(tuple(command for command, _ in said), tuple(turn for _, turn in said))
-        sent = self._send(DISPATCHES, self._pool, _encode(message), headers)
+        sent = self._send(Topic.DISPATCHES, self._pool, _encode(message), headers)
         sent.add_done_callback(self._break_unless_safe)
         return sent
 
@@ -153,7 +153,7 @@ class DecisionPublisher:
         value = message.value
         if message_bytes(message.key, value, headers) > MESSAGE_BYTES:
             value, headers = None, _ours(headers)  # the message itself remains on its topic
-        sent = self._send(DEAD_LETTERS, message.key, value, headers)
+        sent = self._send(Topic.DEAD_LETTERS, message.key, value, headers)
         self._after(sent, lambda: self.offsets.done(message.offset))
 
     def _act(self, orders: Mapping[str, list[Order]], done: Iterable[int], safe: Sent) -> None:

@@ -10,7 +10,7 @@ from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.kafka.tail import NotKept, read_at
 from kairos.cluster.pool.messages import POOL, TAKEOVER, Orders
 from kairos.core.errors import Unavailable
-from kairos.core.topics import EVENTS
+from kairos.core.topics import Topic
 from kairos.observe.left_out import leave_out
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class EpochFence:
     async def _is_announced(self, epoch: int) -> bool:
         while True:
             try:
-                found = await read_at(self._cluster, EVENTS, epoch)
+                found = await read_at(self._cluster, Topic.EVENTS, epoch)
             except NotKept:
                 if self._epoch >= 0:
                     return False  # any newer announcement would still be on the topic

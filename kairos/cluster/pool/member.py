@@ -43,7 +43,7 @@ from kairos.core.events import (
 from kairos.core.model import SECOND
 from kairos.core.ports import Clock
 from kairos.core.runtime import Observer
-from kairos.core.topics import EVENTS, REQUESTS
+from kairos.core.topics import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class PoolMember:
             active.feed(EntitlementsChanged(self._entitlements))
 
     async def run(self) -> None:
-        self._partition = partition_of(self._pool, await self._producer.partitions(REQUESTS))
+        self._partition = partition_of(self._pool, await self._producer.partitions(Topic.REQUESTS))
         while True:
             try:
                 await self._take_part(f"kairos.balancer.{self._pool}")
@@ -144,7 +144,7 @@ class PoolMember:
         """
         self._others = {}
         async with (
-            Subscription(self._cluster, [REQUESTS], group) as requests,
+            Subscription(self._cluster, [Topic.REQUESTS], group) as requests,
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(self._commit(requests))
@@ -203,7 +203,7 @@ class PoolMember:
         self._stand_down()
         self._is_superseded, self._announced_at = False, self._clock.now()
         headers = {TAKEOVER: self._performer.id, POOL: self._pool}
-        epoch = self._epoch = await self._producer.send(EVENTS, self._pool, None, headers)
+        epoch = self._epoch = await self._producer.send(Topic.EVENTS, self._pool, None, headers)
         balancer, pool_calls = self._new_balancer(), PoolCalls()
         publisher = DecisionPublisher(
             self._pool, epoch, self._producer, self._performer, pool_calls
@@ -233,7 +233,7 @@ class PoolMember:
         # The announcement must be found even if the other host's clock was far ahead of this one's.
         start: Start = "beginning" if since is None else min(since, self._clock.now() - _MARGIN_US)
         while True:
-            async with Subscription(self._cluster, [EVENTS], start=start) as events:
+            async with Subscription(self._cluster, [Topic.EVENTS], start=start) as events:
                 if await read_to_the_announcement(events, recall, until):
                     return
             logger.warning("the clocks of this host and of Kafka disagree by more than a minute")
@@ -246,7 +246,7 @@ class PoolMember:
             _Superseded: Another process announced itself later.
         """
         start = self._announced_at - _MARGIN_US
-        async with Subscription(self._cluster, [EVENTS], start=start) as events:
+        async with Subscription(self._cluster, [Topic.EVENTS], start=start) as events:
             while True:
                 for item in await events.batch():
                     if not isinstance(item, ReceivedMessage) or item.offset <= epoch:
@@ -285,13 +285,15 @@ class PoolMember:
         if self._is_superseded or self.active is None or (done := self.active.done) is None:
             return {}
         offset, since = done
-        return {(REQUESTS, self._partition): (offset, f"{_SINCE}={since},{_EPOCH}={self._epoch}")}
+        return {
+            (Topic.REQUESTS, self._partition): (offset, f"{_SINCE}={since},{_EPOCH}={self._epoch}")
+        }
 
     async def _commit_once(
         self, requests: Subscription, done: dict[Where, tuple[int, str]]
     ) -> None:
         others: dict[Where, tuple[int, str]] = {
-            (REQUESTS, each): (offset, "") for each, offset in self._others.items()
+            (Topic.REQUESTS, each): (offset, "") for each, offset in self._others.items()
         }
         offsets = others | done
         if not offsets:

@@ -19,7 +19,7 @@ import msgspec
 
 from kairos.cluster.bus.envelope import NUMBER, Name
 from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.core.core_names import NAME, POLICIES
+from kairos.core.core_names import NAME, POLICY_NAMES
 from kairos.core.declared_plan import check_plan
 from kairos.core.errors import InvalidRequest, KairosError
 from kairos.core.events import (
@@ -43,10 +43,10 @@ from kairos.core.events import (
     Refuse,
     Tick,
 )
-from kairos.core.header_names import OF_FIELDS
+from kairos.core.header_names import FIELD_HEADERS
 from kairos.core.model import IDENTIFIER, PARENTS_LIMIT, PREFIX_MARKS, Budget, Request
 from kairos.core.rate_limits import RateLimits
-from kairos.core.topics import REPLIES
+from kairos.core.topics import Topic
 from kairos.request.budgets import MAX_BUDGET
 from kairos.settings.tenants import ENTITLEMENTS_BYTES, check_entitlements
 
@@ -77,7 +77,7 @@ MOST_COMMANDS = 1_000
 
 Identifier = Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
 ReplyTopic = Annotated[
-    str, msgspec.Meta(pattern=rf"\A{re.escape(REPLIES)}[A-Za-z0-9._-]{{1,200}}\Z")
+    str, msgspec.Meta(pattern=rf"\A{re.escape(Topic.REPLIES)}[A-Za-z0-9._-]{{1,200}}\Z")
 ]
 AtMost = Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET)]
 # A process, or the caller that awaits a reply on the topic of that name.
@@ -179,7 +179,7 @@ class CallHeaders(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
-    rename=OF_FIELDS,
+    rename=FIELD_HEADERS,
 ):
     """Headers of a call over the bus: its caller, and the topic for its answer."""
 
@@ -293,7 +293,9 @@ def check_event(event: Event) -> None:
         case EntitlementsChanged():
             check_entitlements(event.entitlements)
         case PolicyChosen():
-            if event.policy not in POLICIES:  # names to import must not come from other processes
+            if (
+                event.policy not in POLICY_NAMES
+            ):  # names to import must not come from other processes
                 raise InvalidRequest("the policy is not known")
         case InstanceJoined() | InstanceStatus() | ProfilesLearnt():
             raise InvalidRequest(f"{type(event).__name__} is not accepted over the bus")

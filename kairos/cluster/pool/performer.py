@@ -47,7 +47,7 @@ from kairos.core.events import (
     WorkflowEnded,
 )
 from kairos.core.ports import Clock
-from kairos.core.topics import DISPATCHES, REQUESTS
+from kairos.core.topics import Topic
 from kairos.observe.left_out import UNREADABLE, leave_out
 from kairos.proxy.calls_in_flight import CallsInFlight
 
@@ -82,7 +82,7 @@ class Performer:
         max_wait_s: float,
     ) -> None:
         self.id = _name()
-        self._orders = Subscription(cluster, [DISPATCHES], start="end")
+        self._orders = Subscription(cluster, [Topic.DISPATCHES], start="end")
         self._pool = pool
         self._producer = producer
         self._calls = calls
@@ -95,10 +95,10 @@ class Performer:
         self._fence = EpochFence(cluster, pool, self._obey)
 
     async def __aenter__(self) -> Self:
-        partition = partition_of(self._pool, await self._producer.partitions(DISPATCHES))
+        partition = partition_of(self._pool, await self._producer.partitions(Topic.DISPATCHES))
         await self._orders.__aenter__()
         # Where the topic ends is known once it was reached; from then on no order can be missed.
-        while CaughtUp(DISPATCHES, partition) not in await self._orders.batch():
+        while CaughtUp(Topic.DISPATCHES, partition) not in await self._orders.batch():
             pass
         return self
 
@@ -164,7 +164,7 @@ class Performer:
         while True:
             try:
                 alive = _encode(Alive(self.id))
-                await self._producer.send(REQUESTS, self._pool, alive, {TYPE: ALIVE})
+                await self._producer.send(Topic.REQUESTS, self._pool, alive, {TYPE: ALIVE})
             except KairosError as error:
                 logger.warning("%s", error)
             await asyncio.sleep(BEAT_S)
@@ -204,7 +204,7 @@ class Performer:
         self._tell(fact).add_done_callback(_say_if_lost)
 
     def _tell(self, fact: bytes) -> asyncio.Future[int]:
-        return self._producer.send(REQUESTS, self._pool, fact, {TYPE: TOLD})
+        return self._producer.send(Topic.REQUESTS, self._pool, fact, {TYPE: TOLD})
 
     def _keep(self, fact: bytes, *, is_end: bool) -> bool:
         """Keep a fact until the bus takes it. Return whether there is room."""

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httptools
 
 from kairos.core.errors import Unavailable
-from kairos.core.header_names import RAW, REQUEST_ID
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.gateway.auth.access import KEY_HEADERS
 from kairos.gateway.server.openai_errors import send_error, send_whole
 from kairos.proxy.asked import header_lines
@@ -19,7 +19,7 @@ TIMEOUT_S = 15.0  # enough for a decider that died to restart
 _PATHS = re.compile(r"/(health|metrics)|/v1/(models(/.*)?|workflows/.*|agents)", re.DOTALL)
 _HEADERS = (b"host: decider", b"connection: close")
 _PIECE_BYTES = 1 << 16
-_FORWARDED = {b"authorization", *KEY_HEADERS, b"accept", RAW[REQUEST_ID]}
+_FORWARDED = {b"authorization", *KEY_HEADERS, b"accept", RAW_HEADERS[Header.REQUEST_ID]}
 _RESTARTED = "the process that decides is restarting; try again"
 _DROPPED = {b"content-length", b"transfer-encoding", b"connection", b"date", b"server"}
 

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from kairos.core.errors import KairosError
-from kairos.core.header_names import REQUEST_ID
+from kairos.core.header_names import Header
 from kairos.gateway.server.openai_errors import INTERNAL, RequestIds, new_id
 from kairos.observe.audit_log import AuditLog
 from kairos.request.client_response import error_body, error_headers
@@ -30,7 +30,9 @@ def answer_errors_as_openai_does(app: FastAPI, audit: AuditLog | None = None) ->
         if audit is not None:
             audit.refused(error, None, client_host(request))
         response = error_response(error)
-        response.headers[REQUEST_ID] = new_id()  # an unexpected error never reaches RequestIds
+        response.headers[Header.REQUEST_ID] = (
+            new_id()
+        )  # an unexpected error never reaches RequestIds
         return response
 
     async def no_route(request: HttpRequest, error: Exception) -> JSONResponse:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from kairos.core.errors import KairosError, RequestIdTaken, RequestInFlight
-from kairos.core.header_names import ATTEMPT, RAW, REQUEST_ID
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.core.model import Request
 from kairos.core.ports import FactSink
 from kairos.gateway.api.new_request import request_of
@@ -40,7 +40,7 @@ from kairos.request.tokens import Estimate, PromptTokens
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPT, _REQUEST_ID = RAW[ATTEMPT], RAW[REQUEST_ID]
+_ATTEMPT, _REQUEST_ID = RAW_HEADERS[Header.ATTEMPT], RAW_HEADERS[Header.REQUEST_ID]
 _NO_NAMES: Route = {}  # in a path
 READERS = 2  # threads that read large bodies; one body of a tenant at once
 

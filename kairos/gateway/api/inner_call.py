@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from kairos.core.errors import Unauthorized
-from kairos.core.header_names import ATTEMPT, CLASS, RAW, REQUEST_ID
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.gateway.api.gateway import Gateway
 from kairos.request.bodies import BodyReader
 from kairos.request.caller import Caller
@@ -103,9 +103,9 @@ class InnerCall:
             *headers,
             (b"authorization", caller.encode()),
             (b"content-type", b"application/json"),
-            (RAW[REQUEST_ID], request_id.encode()),
-            (RAW[ATTEMPT], b"%d" % min(attempt, _MAX_ATTEMPT)),
-            (RAW[CLASS], service_class.encode()),
+            (RAW_HEADERS[Header.REQUEST_ID], request_id.encode()),
+            (RAW_HEADERS[Header.ATTEMPT], b"%d" % min(attempt, _MAX_ATTEMPT)),
+            (RAW_HEADERS[Header.CLASS], service_class.encode()),
         ]
         self.answering: Answering | None = None
         self.has_left = self._is_over = False

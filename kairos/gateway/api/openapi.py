@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from kairos import __version__
-from kairos.core import header_names
 from kairos.core.declared_plan import PlannedWork
 from kairos.core.entitlements import CLASSES
+from kairos.core.header_names import Header
 from kairos.core.model import IDENTIFIER, PARENTS_LIMIT
 from kairos.core.orchestrator.workflow import MAX_CALLS
 from kairos.gateway.api.declared_plans import DeclaredPlan
@@ -230,24 +230,24 @@ _PARENTS: Json = {
     "pattern": f"^{_ID}([ \\t]*,[ \\t]*{_ID}){{0,{PARENTS_LIMIT - 1}}}$",
 }
 _HEADERS = [
-    _header(header_names.WORKFLOW_ID, "the user's task that the call is part of", _IDENTIFIER),
-    _header(header_names.APP, "the application", _IDENTIFIER),
-    _header(header_names.AGENT, "who calls", _IDENTIFIER),
-    _header(header_names.UPSTREAM, "the agent whose message led to the call", _IDENTIFIER),
-    _header(header_names.PARENT_ID, "the requests whose answers led to the call", _PARENTS),
-    _header(header_names.STARTED_AT, "when the task began, in µs since the epoch", _INSTANT),
-    _header(header_names.CLASS, "the class of service; operators may add others", _CLASSES),
-    _header(header_names.DEADLINE, "after which nobody waits, in µs since the epoch", _INSTANT),
-    _header(header_names.DEADLINE_MS, "the same, in ms from now", _MILLISECONDS),
-    _header(header_names.BUDGET_CALLS, "that the workflow may make at most", _BUDGET),
-    _header(header_names.BUDGET_TOKENS, "of prompts and answers, that it may use", _BUDGET),
-    _header(header_names.BUDGET_MS, "from its first call on; then its calls end", _BUDGET),
+    _header(Header.WORKFLOW_ID, "the user's task that the call is part of", _IDENTIFIER),
+    _header(Header.APP, "the application", _IDENTIFIER),
+    _header(Header.AGENT, "who calls", _IDENTIFIER),
+    _header(Header.UPSTREAM, "the agent whose message led to the call", _IDENTIFIER),
+    _header(Header.PARENT_ID, "the requests whose answers led to the call", _PARENTS),
+    _header(Header.STARTED_AT, "when the task began, in µs since the epoch", _INSTANT),
+    _header(Header.CLASS, "the class of service; operators may add others", _CLASSES),
+    _header(Header.DEADLINE, "after which nobody waits, in µs since the epoch", _INSTANT),
+    _header(Header.DEADLINE_MS, "the same, in ms from now", _MILLISECONDS),
+    _header(Header.BUDGET_CALLS, "that the workflow may make at most", _BUDGET),
+    _header(Header.BUDGET_TOKENS, "of prompts and answers, that it may use", _BUDGET),
+    _header(Header.BUDGET_MS, "from its first call on; then its calls end", _BUDGET),
     _header(
-        header_names.ATTEMPT,
+        Header.ATTEMPT,
         "counts how often the call was made",
         {"type": "integer", "minimum": 1, "maximum": ATTEMPT_LIMIT},
     ),
-    _header(header_names.REQUEST_ID, "the call's name; taken or odd ones are replaced", _TEXT),
+    _header(Header.REQUEST_ID, "the call's name; taken or odd ones are replaced", _TEXT),
 ]
 _MODEL: Json = {
     "type": "object",

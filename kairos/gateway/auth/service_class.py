@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from kairos.core.entitlements import CLASSES, ServiceClass
 from kairos.core.errors import InvalidRequest, KairosError
-from kairos.core.header_names import CLASS, RAW
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.request.caller import Caller
 from kairos.request.identity.identity import Headers
 
-_CLASS = RAW[CLASS]
+_CLASS = RAW_HEADERS[Header.CLASS]
 
 
 class ClassNotAllowed(KairosError):
@@ -37,7 +37,9 @@ class ServiceClasses:
         name = value.decode("latin-1")
         if name not in self._known:
             known = ", ".join(self._known)
-            raise InvalidRequest(f"header {CLASS.lower()} names no class of service: {known}")
+            raise InvalidRequest(
+                f"header {Header.CLASS.lower()} names no class of service: {known}"
+            )
         if caller.service_classes is not None and name not in caller.service_classes:
             raise ClassNotAllowed(name, caller.service_classes)
         return name

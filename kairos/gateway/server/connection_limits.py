@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kairos.core.errors import KairosError
 from kairos.core.fair_share import ALONE, ShareUsed, is_within_share
-from kairos.core.header_names import RAW, REQUEST_ID
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.gateway.server.openai_errors import new_id
 from kairos.gateway.server.status_lines import STATUS_LINE
 from kairos.host.tuning import most_files
@@ -189,7 +189,10 @@ def limits_of(settings: Settings, on_refused: Callable[[KairosError], None]) -> 
 def refusal(error: KairosError) -> bytes:
     """A whole answer, after which the connection ends."""
     body = json.dumps(error_body(error)).encode()
-    more = (b"content-length", b"%d" % len(body)), (RAW[REQUEST_ID], new_id().encode())
+    more = (
+        (b"content-length", b"%d" % len(body)),
+        (RAW_HEADERS[Header.REQUEST_ID], new_id().encode()),
+    )
     lines = [b"%b: %b\r\n" % each for each in (*error_headers(error), *more)]
     return STATUS_LINE[error.status] + b"".join(lines) + b"connection: close\r\n\r\n" + body
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from kairos.core.errors import KairosError
-from kairos.core.header_names import RAW, REASON, REQUEST_ID
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.gateway.auth.access import Callers
 from kairos.gateway.server.exchange import Exchange
 from kairos.gateway.server.hosts import ANY_HOST, HostNames, UnknownHost
@@ -14,7 +14,10 @@ from kairos.settings.config import Settings
 
 _CALLS, _OTHERS = CALL_METHODS.encode(), OTHER_METHODS.encode()
 _KEPT_S = b"600"  # a browser asks again only after that time
-_EXPOSED = b"%b, %b, retry-after, " % (RAW[REQUEST_ID], RAW[REASON]) + b", ".join(
+_EXPOSED = b"%b, %b, retry-after, " % (
+    RAW_HEADERS[Header.REQUEST_ID],
+    RAW_HEADERS[Header.REASON],
+) + b", ".join(
     b"x-ratelimit-%b-%b" % (figure, of)
     for figure in (b"limit", b"remaining", b"reset")
     for of in (b"requests", b"tokens")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from kairos.core.errors import KairosError
-from kairos.core.header_names import RAW, REQUEST_ID
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.gateway.server.openai_errors import new_id
 from kairos.gateway.server.status_lines import STATUS_LINE
 from kairos.request.bodies import BodyReader, BodySource
@@ -148,7 +148,10 @@ class Exchange:
     def refuse(self, error: KairosError) -> None:
         """Answer with an error, in OpenAI's format."""
         content = json.dumps(error_body(error)).encode()
-        more = (b"content-length", b"%d" % len(content)), (RAW[REQUEST_ID], new_id().encode())
+        more = (
+            (b"content-length", b"%d" % len(content)),
+            (RAW_HEADERS[Header.REQUEST_ID], new_id().encode()),
+        )
         offers = [(b"upgrade", b"HTTP/1.1")] if error.status == 426 else []
         self.start(error.status, [*error_headers(error), *more, *offers])
         self.write(content, more=False)

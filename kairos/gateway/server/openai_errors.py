@@ -6,11 +6,11 @@ from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from kairos.core.errors import KairosError
-from kairos.core.header_names import RAW, REQUEST_ID
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.request.client_response import ASGIApp, Receive, Scope, Send, error_body, error_headers
 
 INTERNAL = KairosError("internal error; the server's log has more")
-_REQUEST_ID = RAW[REQUEST_ID]
+_REQUEST_ID = RAW_HEADERS[Header.REQUEST_ID]
 
 
 def new_id() -> str:

@@ -14,10 +14,10 @@ from hashlib import sha256
 
 import msgspec
 
-from kairos.core.header_names import RAW, TRACE_PARENT
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.core.model import SECOND
 
-TRACE_PARENT_HEADER = RAW[TRACE_PARENT]
+TRACE_PARENT_HEADER = RAW_HEADERS[Header.TRACE_PARENT]
 TRACE_STATE_HEADER = b"tracestate"
 _DAY_US = 86_400 * SECOND
 _STATE_BYTES = 512  # the least that the W3C asks to carry

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from kairos.core.errors import Unavailable, UpstreamUnreachable
-from kairos.core.header_names import ATTEMPT, DEADLINE
+from kairos.core.header_names import Header
 from kairos.core.model import SECOND
 
 _TRIES = 5
@@ -74,12 +74,12 @@ class Patience:
             Unavailable: the last refusal.
             KairosError: whatever else `ask` raises.
         """
-        first, since_s, until_s = int(headers.get(ATTEMPT, "1")), 0.0, None
+        first, since_s, until_s = int(headers.get(Header.ATTEMPT, "1")), 0.0, None
         broken = 0
         for refused in count():
             attempt = min(first + refused, _ATTEMPT_MAX)
             try:
-                return await ask({**headers, ATTEMPT: str(attempt)})
+                return await ask({**headers, Header.ATTEMPT: str(attempt)})
             except Unavailable as error:
                 now_s = self._now_s()
                 if until_s is None:
@@ -115,4 +115,4 @@ class Patience:
 
 
 def _deadline_s(headers: Mapping[str, str]) -> float:
-    return int(headers[DEADLINE]) / SECOND if DEADLINE in headers else inf
+    return int(headers[Header.DEADLINE]) / SECOND if Header.DEADLINE in headers else inf

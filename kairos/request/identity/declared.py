@@ -1,26 +1,21 @@
 """What a call declares of itself: `X-Kairos-*` headers, which are meant for nobody else."""
 
 from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import (
-    AGENT,
-    APP,
-    ATTEMPT,
-    PARENT_ID,
-    RAW,
-    STARTED_AT,
-    UPSTREAM,
-    WORKFLOW_ID,
-)
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.core.model import PARENTS_LIMIT
 from kairos.request.identity.identity import Field, Headers, Identity, identifier
 
 _FIELDS: dict[Field, bytes] = {
-    "workflow_id": RAW[WORKFLOW_ID],
-    "app": RAW[APP],
-    "agent": RAW[AGENT],
-    "upstream": RAW[UPSTREAM],
+    "workflow_id": RAW_HEADERS[Header.WORKFLOW_ID],
+    "app": RAW_HEADERS[Header.APP],
+    "agent": RAW_HEADERS[Header.AGENT],
+    "upstream": RAW_HEADERS[Header.UPSTREAM],
 }
-_STARTED_AT, _PARENT_ID, _ATTEMPT = RAW[STARTED_AT], RAW[PARENT_ID], RAW[ATTEMPT]
+_STARTED_AT, _PARENT_ID, _ATTEMPT = (
+    RAW_HEADERS[Header.STARTED_AT],
+    RAW_HEADERS[Header.PARENT_ID],
+    RAW_HEADERS[Header.ATTEMPT],
+)
 _NAMES = frozenset([*_FIELDS.values(), _STARTED_AT, _PARENT_ID, _ATTEMPT])
 ATTEMPT_LIMIT = 999
 

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from kairos.core.digest import digest
 from kairos.core.errors import SetupError
-from kairos.core.header_names import REQUEST_ID
+from kairos.core.header_names import Header
 from kairos.simulate.standin import bodies, script
 from kairos.simulate.standin.batch import INSTANT, Batch, Timing
 from kairos.simulate.standin.bodies import (
@@ -166,7 +166,7 @@ class StandIn:
         if fail == "unavailable":
             raise RefusedReply(503, "The engine is currently busy. Please try again later.")
         prompt_tokens, text, said = self._draw(body, read_prompt)
-        request_id = request.headers.get(REQUEST_ID) or uuid.uuid4().hex
+        request_id = request.headers.get(Header.REQUEST_ID) or uuid.uuid4().hex
         reply = reply_type(request_id, body.model, said.tool)
         if isinstance(reply, MessagesReply):
             reply.prompt_tokens = prompt_tokens

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from kairos.core.errors import InvalidRequest, KairosError
-from kairos.core.header_names import AGENT, APP, ATTEMPT, CLASS, REQUEST_ID, WORKFLOW_ID
+from kairos.core.header_names import Header
 from kairos.core.model import SECOND
 from kairos.proxy.llm.streamed_chat import Listen
 from kairos.workflows.declare.functions import (
@@ -125,7 +125,7 @@ class RunCalls:
         self._run_id, self._llm, self._functions, self._tell = run_id, llm, functions, tell
         self._processors = processors
         self._shares: dict[str, TimeShares] = {}  # by kind of processor
-        self._of_all = {APP: app, CLASS: service_class}
+        self._of_all = {Header.APP: app, Header.CLASS: service_class}
         self._ahead_class = ahead_class
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="function")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -202,11 +202,11 @@ class RunCalls:
     async def _touched(self, command: TouchPrefix, service_class: str) -> None:
         self._touches += 1
         headers = self._of_all | {
-            CLASS: service_class,
-            REQUEST_ID: request_id(self._run_id, TOUCH, self._touches, 1),
-            WORKFLOW_ID: f"{self._run_id}/{TOUCH}/{self._touches}",
-            AGENT: TOUCH,
-            ATTEMPT: "1",
+            Header.CLASS: service_class,
+            Header.REQUEST_ID: request_id(self._run_id, TOUCH, self._touches, 1),
+            Header.WORKFLOW_ID: f"{self._run_id}/{TOUCH}/{self._touches}",
+            Header.AGENT: TOUCH,
+            Header.ATTEMPT: "1",
         }
         named = {} if command.model is None else {"model": command.model}
         try:
@@ -220,10 +220,10 @@ class RunCalls:
 
     async def _ask(self, command: IssueCall) -> CallAnswered:
         headers = self._of_all | {
-            REQUEST_ID: request_id(self._run_id, command.node, command.row, command.attempt),
-            WORKFLOW_ID: workflow_of(self._run_id, command.stage, command.row),
-            AGENT: command.operator,
-            ATTEMPT: str(command.attempt),
+            Header.REQUEST_ID: request_id(self._run_id, command.node, command.row, command.attempt),
+            Header.WORKFLOW_ID: workflow_of(self._run_id, command.stage, command.row),
+            Header.AGENT: command.operator,
+            Header.ATTEMPT: str(command.attempt),
         }
         named = {} if command.model is None else {"model": command.model}
         async with self._has_room:

@@ -10,24 +10,18 @@ from typing import Any
 import msgspec
 
 from kairos.core.errors import InvalidRequest, KairosError, UpstreamFailed
-from kairos.core.header_names import (
-    AGENT,
-    ATTEMPT,
-    BUDGET_CALLS,
-    BUDGET_MS,
-    BUDGET_TOKENS,
-    CLASS,
-    RAW,
-    REQUEST_ID,
-    WORKFLOW_ID,
-)
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.gateway.api.inner_call import ANSWER_BYTES, InnerAnswer, InnerCall, InnerGateway
 from kairos.proxy.llm.refusals import read_error, refusal
 from kairos.proxy.llm.streamed_chat import Hear, Listen, read_stream
 from kairos.workflows.execute.commands import TOUCH
 
 _CHAT = "/v1/chat/completions"
-_BUDGETS = {RAW[BUDGET_CALLS], RAW[BUDGET_TOKENS], RAW[BUDGET_MS]}
+_BUDGETS = {
+    RAW_HEADERS[Header.BUDGET_CALLS],
+    RAW_HEADERS[Header.BUDGET_TOKENS],
+    RAW_HEADERS[Header.BUDGET_MS],
+}
 
 
 class FlowLLM:
@@ -55,7 +49,7 @@ class FlowLLM:
 
     async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
         """Return a chat completion. Raises KairosError: the status was not 200."""
-        hear = self._heard.get(headers.get(AGENT, ""))
+        hear = self._heard.get(headers.get(Header.AGENT, ""))
         if hear is not None:
             return await self._said_aloud(body, headers, hear)
         try:
@@ -129,15 +123,15 @@ class FlowLLM:
                 answered.set_result(answer)
 
         own = dict(headers)
-        request_id, attempt = own.pop(REQUEST_ID), int(own.pop(ATTEMPT, "1"))
-        service_class = own.pop(CLASS)
-        if own[AGENT] == TOUCH:  # a touch is not part of the workflow, or of its budget
-            del own[WORKFLOW_ID]
+        request_id, attempt = own.pop(Header.REQUEST_ID), int(own.pop(Header.ATTEMPT, "1"))
+        service_class = own.pop(Header.CLASS)
+        if own[Header.AGENT] == TOUCH:  # a touch is not part of the workflow, or of its budget
+            del own[Header.WORKFLOW_ID]
         else:
-            own[WORKFLOW_ID] = self._workflow_id
+            own[Header.WORKFLOW_ID] = self._workflow_id
         said = {name.lower().encode(): value.encode() for name, value in own.items()}
         told = self._headers.items()
-        said.update(pair for pair in told if own[AGENT] != TOUCH or pair[0] not in _BUDGETS)
+        said.update(pair for pair in told if own[Header.AGENT] != TOUCH or pair[0] not in _BUDGETS)
         call = InnerCall(
             *(self._name, request_id, attempt, _CHAT, service_class, said.items()),
             msgspec.json.encode(body),

@@ -12,16 +12,7 @@ import msgspec
 
 from kairos.core.errors import DeadlinePassed
 from kairos.core.events import WorkflowEnded
-from kairos.core.header_names import (
-    BAGGAGE,
-    BUDGET_CALLS,
-    BUDGET_MS,
-    BUDGET_TOKENS,
-    DEADLINE,
-    RAW,
-    STARTED_AT,
-    TRACE_PARENT,
-)
+from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.core.model import SECOND
 from kairos.gateway.api.gateway import Gateway
 from kairos.gateway.api.inner_call import InnerGateway
@@ -62,8 +53,15 @@ _NO_PREFIXES = msgspec.structs.replace(LIMITS, caches_prefixes=False)
 
 # Headers that calls take over from their invocation.
 _PASSED_ON = tuple(
-    RAW[name]
-    for name in (STARTED_AT, BUDGET_CALLS, BUDGET_TOKENS, BUDGET_MS, TRACE_PARENT, BAGGAGE)
+    RAW_HEADERS[name]
+    for name in (
+        Header.STARTED_AT,
+        Header.BUDGET_CALLS,
+        Header.BUDGET_TOKENS,
+        Header.BUDGET_MS,
+        Header.TRACE_PARENT,
+        Header.BAGGAGE,
+    )
 )
 
 
@@ -300,5 +298,5 @@ class Invoking:
 def _said(headers: Headers, deadline_at: int | None) -> dict[bytes, bytes]:
     said = {name: headers[name] for name in _PASSED_ON if name in headers}
     if deadline_at is not None:
-        said[RAW[DEADLINE]] = b"%d" % deadline_at
+        said[RAW_HEADERS[Header.DEADLINE]] = b"%d" % deadline_at
     return said

@@ -35,7 +35,7 @@ from kairos.core.events import (
     Refuse,
     Tick,
 )
-from kairos.core.topics import DISPATCHES, EVENTS, REQUESTS
+from kairos.core.topics import Topic
 from tests.support import build
 from tests.support.played_pool import PlayedPool
 from tests.support.pool_world import POOL as NAME
@@ -49,28 +49,28 @@ def record(event, *commands, **headers):
     def write(pool):
         value = msgspec.json.encode(Record(1, event, commands))
         said = {POOL: NAME, EPOCH: pool.epoch, PERFORMER: "p9"} | headers
-        return EVENTS, "w", value, said
+        return Topic.EVENTS, "w", value, said
 
     return write
 
 
 def raw(value, **headers):
     def write(pool):
-        return EVENTS, "w", value, {POOL: NAME, EPOCH: pool.epoch} | headers
+        return Topic.EVENTS, "w", value, {POOL: NAME, EPOCH: pool.epoch} | headers
 
     return write
 
 
 def order(value, epoch=None, performer="p1"):
     def write(pool):
-        return DISPATCHES, NAME, value, {EPOCH: epoch or pool.epoch, PERFORMER: performer}
+        return Topic.DISPATCHES, NAME, value, {EPOCH: epoch or pool.epoch, PERFORMER: performer}
 
     return write
 
 
 def told(event, performer="p1"):
     def write(_):
-        return REQUESTS, NAME, msgspec.json.encode(Told(performer, event)), {TYPE: TOLD}
+        return Topic.REQUESTS, NAME, msgspec.json.encode(Told(performer, event)), {TYPE: TOLD}
 
     return write
 
@@ -137,7 +137,7 @@ STOPPED = {
 class Attacked(PlayedPool):
     @property
     def epoch(self):
-        found = [each for each in self.world.logs[EVENTS] if TAKEOVER in each.headers]
+        found = [each for each in self.world.logs[Topic.EVENTS] if TAKEOVER in each.headers]
         return str(found[-1].offset)
 
 

@@ -13,7 +13,7 @@ from kairos.cluster.bus.envelope import Envelope, read_envelope, read_value, wri
 from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.core.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
 from kairos.core.ports import Message
-from kairos.core.topics import DEAD_LETTERS, RESULTS
+from kairos.core.topics import Topic
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.proxy.llm.patience import Patience
 
@@ -70,7 +70,7 @@ async def serving(*apps: Application, llm=None, bus=None, **options):
     desk = Desk(bus or MemoryBus())
     jobs = [
         asyncio.create_task(run(apps, desk.bus, llm or EchoLLM(), **options)),
-        asyncio.create_task(desk.bus.consume(RESULTS, "user", desk.take)),
+        asyncio.create_task(desk.bus.consume(Topic.RESULTS, "user", desk.take)),
     ]
     try:
         yield desk
@@ -342,7 +342,7 @@ class TestFailure:
     ):
         app, bus, llm = relay(), MemoryBus(), EchoLLM()
         letters: asyncio.Queue[Message] = asyncio.Queue()
-        grave = asyncio.create_task(bus.consume(DEAD_LETTERS, "test", letters.put))
+        grave = asyncio.create_task(bus.consume(Topic.DEAD_LETTERS, "test", letters.put))
         async with serving(app, bus=bus, llm=llm) as desk:
             await bus.publish(app.inbox("first"), message)
             letter = await asyncio.wait_for(letters.get(), TIMEOUT_S)
@@ -356,7 +356,7 @@ class TestFailure:
     async def test_the_dead_letters_of_other_topics_are_nobodys_result(self):
         app, bus = relay(), MemoryBus()
         stray = write_message(an_envelope(), {}, {"kairos-dead-topic": "kairos.agents.other.x"})
-        await bus.publish(DEAD_LETTERS, stray)
+        await bus.publish(Topic.DEAD_LETTERS, stray)
         async with serving(app, bus=bus) as desk:
             await desk.result(await submit(bus, app, {}, now_us=1))
         assert [r.value for r in desk.results if "error" in r.value] == []
@@ -429,7 +429,7 @@ class TestSending:
             assert sent == [app.inbox("only")]
             leave.set()
             await desk.result(workflow_id)
-        assert sent == [app.inbox("only"), RESULTS]
+        assert sent == [app.inbox("only"), Topic.RESULTS]
 
 
 class TestDeadline:

@@ -11,7 +11,7 @@ from agents import cg, qa, rg
 from kairos.agent import Application, read_result, run, submit
 from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.core.ports import Message
-from kairos.core.topics import RESULTS
+from kairos.core.topics import Topic
 
 TIMEOUT_S = 60
 
@@ -48,7 +48,7 @@ async def ask(app: Application, llm: ScriptedLLM, value: dict) -> dict:
 
     jobs = [
         asyncio.create_task(run([app], bus, llm)),
-        asyncio.create_task(bus.consume(RESULTS, "user", take)),
+        asyncio.create_task(bus.consume(Topic.RESULTS, "user", take)),
     ]
     try:
         workflow_id = await submit(bus, app, value, now_us=7)

@@ -127,8 +127,8 @@ def test_a_value_that_is_wrong_is_refused_as_by_typer():
 
 
 def test_names_and_limits_of_the_core_are_its_own():
-    assert set(core_names.POLICIES) == set(POLICIES)
-    assert set(core_names.PLACEMENTS) == set(PLACEMENTS)
+    assert set(core_names.POLICY_NAMES) == set(POLICIES)
+    assert set(core_names.PLACEMENT_NAMES) == set(PLACEMENTS)
     assert core_names.MAX_WAITING == MAX_WAITING
     assert core_names.MAX_WAIT_S == MAX_WAIT_US // SECOND
     assert core_names.IDLE_S == IDLE_US // SECOND

@@ -20,16 +20,7 @@ from kairos.cluster.orchestrate.records import Records
 from kairos.cluster.pool.messages import EPOCH, PERFORMER, POOL, TYPE
 from kairos.cluster.pool.recall import Recall
 from kairos.core.ports import Message
-from kairos.core.topics import (
-    AGENTS,
-    DEAD_LETTERS,
-    DISPATCHES,
-    EVENTS,
-    PROFILES,
-    REPLIES,
-    REQUESTS,
-    RESULTS,
-)
+from kairos.core.topics import Topic
 from kairos.observe import left_out as module
 from kairos.observe.left_out import buried, bus_figures, left_out
 from tests.support.pool_world import POOL as NAME
@@ -71,7 +62,7 @@ async def test_in_an_inbox_it_becomes_a_dead_letter():
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert handled == []
-    assert buried() == {f"{AGENTS}*": 1}
+    assert buried() == {f"{Topic.AGENTS}*": 1}
 
 
 @pytest.mark.parametrize("kind", ["told", "alive", "call", "forged"])
@@ -80,19 +71,19 @@ def test_among_requests_it_becomes_a_dead_letter(world, kind):
     world.assign(process)
     world.flow()
     before = len(world.records())
-    world.append(REQUESTS, NAME, NONSENSE, {TYPE: kind})
+    world.append(Topic.REQUESTS, NAME, NONSENSE, {TYPE: kind})
     world.flow()
     assert len(world.records()) == before
-    assert [each.value for each in world.logs[DEAD_LETTERS]] == [NONSENSE]
-    assert buried() == {REQUESTS: 1}
+    assert [each.value for each in world.logs[Topic.DEAD_LETTERS]] == [NONSENSE]
+    assert buried() == {Topic.REQUESTS: 1}
 
 
 def test_among_orders_it_is_left_out(world):
     process = world.process()
     world.flow()
     headers = {EPOCH: "99", PERFORMER: process.performer.id}
-    process.performer._read(received(DISPATCHES, headers))
-    assert left_out() == {DISPATCHES: 1}
+    process.performer._read(received(Topic.DISPATCHES, headers))
+    assert left_out() == {Topic.DISPATCHES: 1}
 
 
 def test_among_replies_it_is_left_out():
@@ -102,26 +93,26 @@ def test_among_replies_it_is_left_out():
 
 
 def test_among_events_it_is_left_out_by_whoever_takes_over_and_by_whoever_follows():
-    forged = received(EVENTS, {POOL: NAME, EPOCH: "1"})
+    forged = received(Topic.EVENTS, {POOL: NAME, EPOCH: "1"})
     assert Recall(None, NAME, until=99).read(forged)
-    assert left_out() == {EVENTS: 1}
+    assert left_out() == {Topic.EVENTS: 1}
     assert Records({}).read(forged) is None
-    assert left_out() == {EVENTS: 2}
+    assert left_out() == {Topic.EVENTS: 2}
 
 
 async def test_among_profiles_it_is_left_out():
     news = _News(1_000)
-    news.take(received(PROFILES, {}))
+    news.take(received(Topic.PROFILES, {}))
     learnt = await news.merged()
     assert not learnt.profiles
-    assert left_out() == {PROFILES: 1}
+    assert left_out() == {Topic.PROFILES: 1}
 
 
 async def test_among_results_it_is_left_out():
     ends = Ends(MemoryBus(), NAME)
     assert await ends._ended(Message(key="k", value=NONSENSE)) == ()
     assert ends.told == 0
-    assert left_out() == {RESULTS: 1}
+    assert left_out() == {Topic.RESULTS: 1}
 
 
 async def test_among_dead_letters_it_is_nobodys_result(caplog):
@@ -134,8 +125,16 @@ async def test_among_dead_letters_it_is_nobodys_result(caplog):
 
 
 def test_no_topic_is_forgotten():
-    tested = {AGENTS, REQUESTS, DISPATCHES, REPLIES, EVENTS, PROFILES, RESULTS}
-    assert {each.name for each in TABLE} == tested | {DEAD_LETTERS}
+    tested = {
+        Topic.AGENTS,
+        Topic.REQUESTS,
+        Topic.DISPATCHES,
+        Topic.REPLIES,
+        Topic.EVENTS,
+        Topic.PROFILES,
+        Topic.RESULTS,
+    }
+    assert {each.name for each in TABLE} == tested | {Topic.DEAD_LETTERS}
 
 
 def test_counts_are_shown_by_topic():
@@ -145,7 +144,7 @@ def test_counts_are_shown_by_topic():
 
     module.count_left_out("kairos.replies.a")
     module.count_left_out("kairos.replies.b")
-    module.count_buried(REQUESTS)
+    module.count_buried(Topic.REQUESTS)
     registry = CollectorRegistry()
     registry.register(Shown())
     shown = generate_latest(registry).decode()

@@ -11,7 +11,7 @@ from kairos.cluster.bus import envelope
 from kairos.cluster.bus.envelope import Envelope
 from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.cluster.pool.messages import CallHeaders
-from kairos.core.topics import DEAD_LETTERS, RESULTS
+from kairos.core.topics import Topic
 from tests.support.schema import SCHEMA, as_object, problems
 
 HEADERS = SCHEMA["$defs"]["message"]["properties"]["headers"]
@@ -89,13 +89,13 @@ async def test_what_agents_send_is_valid():
     def keep(topic):
         async def handle(message):
             seen.setdefault(topic, []).append(message)
-            if len(seen.get(RESULTS, ())) == 2:
+            if len(seen.get(Topic.RESULTS, ())) == 2:
                 enough.set()
 
         return bus.consume(topic, "test", handle)
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        topics = [app.inbox("first"), app.inbox("second"), DEAD_LETTERS, RESULTS]
+        topics = [app.inbox("first"), app.inbox("second"), Topic.DEAD_LETTERS, Topic.RESULTS]
         running = [tasks.create_task(keep(topic)) for topic in topics]
         running.append(tasks.create_task(run([app], bus, llm=None)))
         await submit(bus, app, {"a": 1}, now_us=5)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kairos.cluster.kafka import topic_settings
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.topic_setup import partition_of
-from kairos.core import topics
+from kairos.core.topics import Topic, inbox
 
 DOCUMENT = Path(__file__).parents[4] / "deploy" / "topics.md"
 COMMAND = "python -m kairos.cluster.kafka.topic_settings > deploy/topics.md"
@@ -22,19 +22,19 @@ def test_the_document_is_the_table():
 
 def test_every_name_of_a_topic_is_in_the_table():
     names = {
-        value for name, value in vars(topics).items() if name.isupper() and isinstance(value, str)
+        value for name, value in vars(Topic).items() if name.isupper() and isinstance(value, str)
     }
 
     assert names == {topic.name for topic in topic_settings.TABLE}
 
 
 def test_a_family_is_known_by_how_its_names_begin():
-    assert topic_settings.describe(topics.inbox("qa", "router")).name == topics.AGENTS
-    assert topic_settings.describe(topics.REPLIES + "host").name == topics.REPLIES
-    assert topic_settings.describe(topics.EVENTS).name == topics.EVENTS
+    assert topic_settings.describe(inbox("qa", "router")).name == Topic.AGENTS
+    assert topic_settings.describe(Topic.REPLIES + "host").name == Topic.REPLIES
+    assert topic_settings.describe(Topic.EVENTS).name == Topic.EVENTS
 
 
-@pytest.mark.parametrize("name", ["other", topics.EVENTS + ".x", "kairos.repliesx"])
+@pytest.mark.parametrize("name", ["other", Topic.EVENTS + ".x", "kairos.repliesx"])
 def test_a_topic_that_is_none_of_ours_is_a_mistake_of_ours(name):
     with pytest.raises(AssertionError, match="not one of Kairos's topics"):
         topic_settings.describe(name)
@@ -51,7 +51,7 @@ def test_a_topic_takes_what_the_clients_may_send():
 def test_only_what_is_learnt_is_compacted_and_the_rest_is_kept_for_a_time():
     compacted = [topic.name for topic in topic_settings.TABLE if topic.retention_ms is None]
 
-    assert compacted == [topics.PROFILES]
+    assert compacted == [Topic.PROFILES]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from kairos.cluster.pool.messages import EPOCH, POOL
 from kairos.core.errors import Unavailable
 from kairos.core.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
 from kairos.core.model import SECOND
-from kairos.core.topics import EVENTS, PROFILES
+from kairos.core.topics import Topic
 from tests.support import build
 
 IDLE_US = 60 * SECOND
@@ -34,7 +34,7 @@ class Kafka:
     async def commit(self, offsets):
         if self.is_away:
             raise Unavailable("the bus did not take a commit")
-        self.told.append(("commit", offsets[EVENTS, 0]))
+        self.told.append(("commit", offsets[Topic.EVENTS, 0]))
 
 
 def a_member(kafka, idle_us=IDLE_US):
@@ -58,7 +58,7 @@ async def take(member, *told):
         offset = max(0, member.following._next) + (member.following._next < 0)
         value = msgspec.json.encode(record)
         headers = {POOL: "default", EPOCH: "0"}
-        await member._take(ReceivedMessage(EVENTS, 0, offset, record.at, "", value, headers))
+        await member._take(ReceivedMessage(Topic.EVENTS, 0, offset, record.at, "", value, headers))
     member._has_read_all = True
 
 
@@ -68,13 +68,13 @@ async def test_it_commits_only_what_has_been_published_and_all_of_that():
     for number in range(3):  # of which the third is nothing that must be published at once
         await take(member, *records(number))
         await member._learn(kafka, whole=False)
-    assert all(topic == PROFILES for topic, _ in kafka.told)
+    assert all(topic == Topic.PROFILES for topic, _ in kafka.told)
     kafka.told.clear()
 
     await member._learn(kafka, whole=True)
 
     *published, (what, (offset, progress)) = kafka.told
-    assert (PROFILES, '["profile","default","app","x"]') in published
+    assert (Topic.PROFILES, '["profile","default","app","x"]') in published
     assert (what, offset, msgspec.json.decode(progress)["learnt"]) == ("commit", 10, 10)
     profile, _ = member.estimates.published(("default", "app", "x"))
     assert profile.samples == 3

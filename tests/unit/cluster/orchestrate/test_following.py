@@ -20,7 +20,7 @@ from kairos.cluster.orchestrate.records import Records
 from kairos.cluster.pool.messages import EPOCH, POOL, TAKEOVER
 from kairos.core.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
 from kairos.core.model import SECOND
-from kairos.core.topics import EVENTS
+from kairos.core.topics import Topic
 from kairos.observe.views import snapshot, workflow_view
 from tests.support import build
 from tests.support.examples import examples
@@ -33,7 +33,7 @@ def message(offset, record, *, pool="default", epoch=0, at=None):
     value = record if isinstance(record, bytes) else msgspec.json.encode(record)
     headers = {POOL: pool, EPOCH: str(epoch)}
     at = getattr(record, "at", 0) if at is None else at
-    return ReceivedMessage(EVENTS, 0, offset, at, "key", value, headers)
+    return ReceivedMessage(Topic.EVENTS, 0, offset, at, "key", value, headers)
 
 
 def messages(*records):
@@ -41,7 +41,9 @@ def messages(*records):
 
 
 def takeover(offset, pool="default"):
-    return ReceivedMessage(EVENTS, 0, offset, 0, pool, None, {POOL: pool, TAKEOVER: "somebody"})
+    return ReceivedMessage(
+        Topic.EVENTS, 0, offset, 0, pool, None, {POOL: pool, TAKEOVER: "somebody"}
+    )
 
 
 @cache
@@ -263,9 +265,9 @@ def test_who_reads_from_the_middle_knows_which_balancer_had_been_replaced():
         message(1, Record(10**17, Finished("r")), at=10**15),
         message(1, Record(1, Finished("r")), epoch="x"),
         message(1, Record(1, Finished("r")), epoch=1),
-        ReceivedMessage(EVENTS, 0, 1, 1, "", None, {}),
+        ReceivedMessage(Topic.EVENTS, 0, 1, 1, "", None, {}),
         ReceivedMessage(
-            EVENTS, 0, 1, 1, "", msgspec.json.encode(Record(1, Finished("r"))), {POOL: "p"}
+            Topic.EVENTS, 0, 1, 1, "", msgspec.json.encode(Record(1, Finished("r"))), {POOL: "p"}
         ),
     ],
 )

@@ -28,7 +28,7 @@ from kairos.core.events import (
 )
 from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
-from kairos.core.topics import DEAD_LETTERS, DISPATCHES, EVENTS, REPLIES, REQUESTS
+from kairos.core.topics import Topic
 from tests.support import build
 from tests.support.pool_world import POOL as NAME
 from tests.support.pool_world import REPLY_TO, World, life
@@ -61,7 +61,7 @@ def gateway(world, process):
 def orders(world, performer):
     return [
         (command["type"], command["request_id"])
-        for m in world.logs[DISPATCHES]
+        for m in world.logs[Topic.DISPATCHES]
         if m.headers[PERFORMER] == performer
         for command in msgspec.json.decode(m.value)["commands"]
     ]
@@ -85,27 +85,27 @@ def undone(process):
 def test_nobody_is_told_before_the_decision_is_safe(world, process, gateway):
     world.call(gateway, "c")
     world.settle()
-    gateway.outbox.deliver(REQUESTS)
+    gateway.outbox.deliver(Topic.REQUESTS)
     world.settle()
-    assert process.outbox.unsent[EVENTS]
-    assert not process.outbox.unsent[DISPATCHES]
-    process.outbox.deliver(EVENTS)
+    assert process.outbox.unsent[Topic.EVENTS]
+    assert not process.outbox.unsent[Topic.DISPATCHES]
+    process.outbox.deliver(Topic.EVENTS)
     world.settle()
-    assert not process.outbox.unsent[DISPATCHES], "in the log, but that is not known here yet"
-    process.outbox.acknowledge(EVENTS)
+    assert not process.outbox.unsent[Topic.DISPATCHES], "in the log, but that is not known here yet"
+    process.outbox.acknowledge(Topic.EVENTS)
     world.settle()
-    assert process.outbox.unsent[DISPATCHES]
+    assert process.outbox.unsent[Topic.DISPATCHES]
 
 
 def test_this_process_is_not_told_before_the_decision_is_safe_either(world, process):
     world.call(process, "c")
     world.settle()
-    process.outbox.deliver(REQUESTS)
+    process.outbox.deliver(Topic.REQUESTS)
     world.settle()
-    process.outbox.deliver(EVENTS)
+    process.outbox.deliver(Topic.EVENTS)
     world.settle()
     assert world.running == []
-    process.outbox.acknowledge(EVENTS)
+    process.outbox.acknowledge(Topic.EVENTS)
     world.settle()
     assert [running.name for running in world.running] == ["c"]
 
@@ -116,14 +116,14 @@ def test_a_message_is_done_when_the_end_of_its_call_is_safe(world, process, gate
     [arrival] = undone(process)
     world.run("c").end()
     world.settle()
-    gateway.outbox.deliver(REQUESTS)
+    gateway.outbox.deliver(Topic.REQUESTS)
     world.settle()
     [first, end] = undone(process)
     assert first == arrival
-    process.outbox.deliver(EVENTS)
+    process.outbox.deliver(Topic.EVENTS)
     world.settle()
     assert undone(process) == [arrival, end]
-    process.outbox.acknowledge(EVENTS)
+    process.outbox.acknowledge(Topic.EVENTS)
     world.settle()
     assert undone(process) == []
 
@@ -133,9 +133,9 @@ def test_a_record_says_who_decided_who_performs_and_what_told(world, process, ga
     world.flow()
     world.run("c").end()
     world.flow()
-    arrived, finished = world.logs[EVENTS][-2:]
-    epoch = str(next(m.offset for m in world.logs[EVENTS] if TAKEOVER in m.headers))
-    told = [m.offset for m in world.logs[REQUESTS] if m.headers[TYPE] == "told"]
+    arrived, finished = world.logs[Topic.EVENTS][-2:]
+    epoch = str(next(m.offset for m in world.logs[Topic.EVENTS] if TAKEOVER in m.headers))
+    told = [m.offset for m in world.logs[Topic.REQUESTS] if m.headers[TYPE] == "told"]
     assert (arrived.key, finished.key) == ("w", "w")
     said = {PERFORMER: "p1", CAUSE: str(told[0]), TURN: "1"}
     assert arrived.headers == {POOL: NAME, EPOCH: epoch, **said}
@@ -143,11 +143,11 @@ def test_a_record_says_who_decided_who_performs_and_what_told(world, process, ga
 
 
 def test_what_is_learnt_and_an_idle_tick_are_no_news(world, process):
-    before = len(world.logs[EVENTS])
+    before = len(world.logs[Topic.EVENTS])
     process.active.feed(ProfilesLearnt())
     process.active.feed(Tick())
     world.flow()
-    assert len(world.logs[EVENTS]) == before
+    assert len(world.logs[Topic.EVENTS]) == before
 
 
 def of_kind(process, kind):
@@ -155,12 +155,12 @@ def of_kind(process, kind):
 
 
 def test_how_an_instance_does_is_decided_on_and_no_news(world, process):
-    before = len(world.logs[EVENTS])
+    before = len(world.logs[Topic.EVENTS])
     status = InstanceStatus("e0", kv_used=0.5, running=1)
     ClusterControl(process.engine, process.performer, process.member).feed(status)
     world.flow()
     assert of_kind(process, InstanceStatus) == [status]
-    assert len(world.logs[EVENTS]) == before
+    assert len(world.logs[Topic.EVENTS]) == before
 
 
 def test_only_who_decides_hears_of_how_instances_do(world, process, gateway):
@@ -216,11 +216,11 @@ def test_what_is_decided_on_how_an_instance_does_is_recorded_and_outlives_a_take
 def test_how_far_calls_are_is_decided_on_and_no_news(world, process, gateway):
     world.call(gateway, "c")
     world.flow()
-    [arrival], before = undone(process), len(world.logs[EVENTS])
+    [arrival], before = undone(process), len(world.logs[Topic.EVENTS])
     gateway.performer.feed(Progressed({"c": 5}))
     world.flow()
     assert of_kind(process, Progressed) == [Progressed({"c": 5})]
-    assert len(world.logs[EVENTS]) == before
+    assert len(world.logs[Topic.EVENTS]) == before
     assert undone(process) == [arrival]
 
 
@@ -245,7 +245,7 @@ def test_of_how_far_calls_of_others_are_nothing_is_made(world, process, gateway)
     world.flow()
     assert of_kind(process, Progressed) == []
     assert undone(process) == [arrival]
-    assert world.logs[DEAD_LETTERS] == []
+    assert world.logs[Topic.DEAD_LETTERS] == []
 
 
 @pytest.mark.parametrize("tokens", [-1, 1 << 48])
@@ -255,7 +255,7 @@ def test_how_far_no_call_can_be_is_buried(world, process, gateway, tokens):
     gateway.performer.feed(Progressed({"c": tokens}))
     world.flow()
     assert of_kind(process, Progressed) == []
-    assert len(world.logs[DEAD_LETTERS]) == 1
+    assert len(world.logs[Topic.DEAD_LETTERS]) == 1
 
 
 def test_who_says_how_far_its_calls_are_is_there(world, process, gateway):
@@ -291,7 +291,7 @@ def test_how_far_calls_are_may_be_told_to_a_successor_again(world, process, gate
 def test_a_workflows_end_is_recorded_and_done(world, process):
     world.tell("orchestrator", WorkflowEnded("default", "w"))
     world.flow()
-    last = world.logs[EVENTS][-1]
+    last = world.logs[Topic.EVENTS][-1]
     assert last.key == "w"
     assert undone(process) == []
 
@@ -317,7 +317,7 @@ def test_many_commands_are_said_in_several_records(world, monkeypatch):
     world.flow()
     process.member.feed(InstanceLeft("e0"))
     world.flow()
-    last = [msgspec.json.decode(m.value) for m in world.logs[EVENTS][-3:]]
+    last = [msgspec.json.decode(m.value) for m in world.logs[Topic.EVENTS][-3:]]
     assert [record["event"]["type"] for record in last] == ["InstanceLeft", "Tick", "Tick"]
     assert [len(record["commands"]) for record in last] == [2, 2, 2]
     assert sum(client.has_ended for client in clients) == 6
@@ -340,7 +340,7 @@ def test_a_thousand_refusals_at_once_fit_the_bus():
         for n in range(9_000):
             arrived = Arrived(build.request(f"{n:0>100}", at=world.clock.now()))
             world.append(
-                REQUESTS,
+                Topic.REQUESTS,
                 NAME,
                 msgspec.json.encode({"performer": "gone", "event": arrived}),
                 {TYPE: "told"},
@@ -358,11 +358,11 @@ def test_a_thousand_refusals_at_once_fit_the_bus():
 def test_what_cannot_be_recorded_is_decided_again_by_whoever_is_next(world, process, gateway, how):
     client = world.call(gateway, "c")
     world.settle()
-    gateway.outbox.deliver(REQUESTS)
+    gateway.outbox.deliver(Topic.REQUESTS)
     if how == "full":
         process.outbox.is_full = True
     else:
-        process.outbox.refused.add(EVENTS)
+        process.outbox.refused.add(Topic.EVENTS)
     world.settle()
     world.flow()
     assert world.running == []
@@ -448,10 +448,10 @@ def test_news_of_a_call_that_is_not_open_are_done_with(world, process):
 
 
 def test_messages_of_other_pools_are_done_with(world, process):
-    world.append(REQUESTS, "other", b"{", {TYPE: "told"})
+    world.append(Topic.REQUESTS, "other", b"{", {TYPE: "told"})
     world.flow()
     assert is_done(world, process)
-    assert world.logs[DEAD_LETTERS] == []
+    assert world.logs[Topic.DEAD_LETTERS] == []
 
 
 @pytest.mark.parametrize(
@@ -476,15 +476,15 @@ def test_messages_of_other_pools_are_done_with(world, process):
 )  # fmt: skip
 def test_what_makes_no_sense_becomes_a_dead_letter(world, process, kind, value):
     headers = {TYPE: kind} if kind else {}
-    world.append(REQUESTS, NAME, value, headers)
+    world.append(Topic.REQUESTS, NAME, value, headers)
     world.settle()
     [offset] = undone(process)
-    process.outbox.deliver(DEAD_LETTERS)
+    process.outbox.deliver(Topic.DEAD_LETTERS)
     world.settle()
     assert undone(process) == [offset]
-    process.outbox.acknowledge(DEAD_LETTERS)
+    process.outbox.acknowledge(Topic.DEAD_LETTERS)
     world.settle()
-    [letter] = world.logs[DEAD_LETTERS]
+    [letter] = world.logs[Topic.DEAD_LETTERS]
     assert (letter.key, letter.value) == (NAME, value)
     assert {name: letter.headers[name] for name in headers} == headers
     assert is_done(world, process)
@@ -615,14 +615,14 @@ def test_a_call_over_the_bus_is_refused_when_three_processes_have_died_of_it(wor
 
 
 def test_one_that_takes_over_announces_itself_before_it_says_anything(world, process):
-    first, *others = world.logs[EVENTS]
+    first, *others = world.logs[Topic.EVENTS]
     assert first.headers == {TAKEOVER: "p0", POOL: NAME}
     assert first.value is None
     assert {m.headers[EPOCH] for m in others} == {"0"}
 
 
 def test_performers_are_warned_of_balancers_before(world, process):
-    [warning] = world.logs[DISPATCHES]
+    [warning] = world.logs[Topic.DISPATCHES]
     assert (warning.headers[EPOCH], warning.headers[PERFORMER]) == ("0", "")
 
 
@@ -631,12 +631,12 @@ def test_it_begins_when_it_has_caught_up(world):
     for n in range(3):
         world.tell("p9", Arrived(build.request(f"c{n}")))
     world.holder = process
-    log = world.logs[REQUESTS]
-    process.group.put(Assigned(REQUESTS, 0, -1001, ""), *log[:2])
+    log = world.logs[Topic.REQUESTS]
+    process.group.put(Assigned(Topic.REQUESTS, 0, -1001, ""), *log[:2])
     world.flow()
     assert not process.decides
     assert process.member.balancer.in_flight() == []
-    process.group.put(*log[2:], CaughtUp(REQUESTS, 0))
+    process.group.put(*log[2:], CaughtUp(Topic.REQUESTS, 0))
     world.flow()
     assert process.decides
     assert len(process.member.balancer.in_flight()) == 3
@@ -647,7 +647,7 @@ def test_news_of_instances_that_come_while_it_reads_back_are_not_lost(world):
     process.member.feed(InstanceLeft("e1"))
     client = world.call(process, "c", model="new")
     world.settle()
-    process.outbox.deliver(REQUESTS)
+    process.outbox.deliver(Topic.REQUESTS)
     process.is_deaf = True
     world.assign(process)
     world.flow()
@@ -681,13 +681,13 @@ def test_on_standby_news_of_instances_are_kept(world, process, gateway):
 def test_a_partition_of_another_pool_changes_nothing(world, process):
     process.group.put(
         Assigned("kairos.requests", 1, 0, ""),
-        ReceivedMessage(REQUESTS, 1, 41, 0, NAME, b"{", {TYPE: "told"}),
+        ReceivedMessage(Topic.REQUESTS, 1, 41, 0, NAME, b"{", {TYPE: "told"}),
         CaughtUp("kairos.requests", 1),
     )
     world.settle()
     assert process.decides
-    assert world.logs[DEAD_LETTERS] == []
-    process.group.put(Revoked(REQUESTS, 1))
+    assert world.logs[Topic.DEAD_LETTERS] == []
+    process.group.put(Revoked(Topic.REQUESTS, 1))
     world.settle()
     assert process.decides
 
@@ -699,14 +699,14 @@ def test_commits_say_where_to_go_on_and_since_when_to_read_back(world, process, 
     began_at = world.clock.now()
     world.sleep(100)
     offset, metadata = world.committed
-    assert world.logs[REQUESTS][offset].value.count(b'"Arrived"')
-    epoch = next(m.offset for m in world.logs[EVENTS] if TAKEOVER in m.headers)
+    assert world.logs[Topic.REQUESTS][offset].value.count(b'"Arrived"')
+    epoch = next(m.offset for m in world.logs[Topic.EVENTS] if TAKEOVER in m.headers)
     assert metadata == f"events-since={began_at - active_module._RECALL_US},epoch={epoch}"
     world.run("c").end()
     world.flow()
     world.sleep(3)
     offset, metadata = world.committed
-    assert offset >= len(world.logs[REQUESTS]) - 4
+    assert offset >= len(world.logs[Topic.REQUESTS]) - 4
     assert int(metadata.split(",")[0].split("=")[1]) > began_at
 
 
@@ -714,7 +714,7 @@ def test_what_is_done_last_is_committed_on_leaving(world, process):
     world.tell("p9", Finished("x"))
     world.settle()
     world.leave(process)
-    assert world.committed[0] == len(world.logs[REQUESTS])
+    assert world.committed[0] == len(world.logs[Topic.REQUESTS])
 
 
 @pytest.mark.parametrize("metadata", ["", "x", "events-since", "events-since=", "events-since=²"])
@@ -766,9 +766,9 @@ def test_what_was_decided_when_an_instance_joined_is_known_to_the_next(world, pr
 def test_an_order_that_was_lost_is_given_again(world, process, gateway, reaches):
     client = world.call(gateway, "c")
     world.settle()
-    gateway.outbox.deliver(REQUESTS)
+    gateway.outbox.deliver(Topic.REQUESTS)
     world.settle()
-    process.outbox.deliver(EVENTS, reaches)
+    process.outbox.deliver(Topic.EVENTS, reaches)
     world.kill(process)
     world.assign(gateway)
     world.flow()
@@ -785,7 +785,7 @@ def test_a_refusal_that_was_lost_is_told_again(world, process, gateway):
     for name in ("e0", "e1"):
         process.member.feed(InstanceLeft(name))
     world.settle()
-    process.outbox.deliver(EVENTS)
+    process.outbox.deliver(Topic.EVENTS)
     world.kill(process)
     world.assign(gateway)
     world.flow()
@@ -804,9 +804,9 @@ def test_a_refused_call_over_the_bus_is_answered_by_the_next(world, process, gat
         for name in ("e0", "e1"):
             each.member.feed(InstanceLeft(name))
     world.settle()
-    process.outbox.deliver(EVENTS)
+    process.outbox.deliver(Topic.EVENTS)
     world.settle()
-    process.outbox.acknowledge(EVENTS)
+    process.outbox.acknowledge(Topic.EVENTS)
     world.sleep(0)
     process.is_cut_off = True
     world.sleep(2)
@@ -825,8 +825,8 @@ def test_a_refused_call_over_the_bus_is_not_done_before_its_answer_is_safe(world
     for name in ("e0", "e1"):
         process.member.feed(InstanceLeft(name))
     world.settle()
-    process.outbox.deliver(EVENTS)
-    process.outbox.acknowledge(EVENTS)
+    process.outbox.deliver(Topic.EVENTS)
+    process.outbox.acknowledge(Topic.EVENTS)
     world.settle()
     assert offset in undone(process)
     world.flow()
@@ -880,12 +880,12 @@ def test_an_older_balancer_that_goes_on_is_not_counted(world, process, gateway):
     world.flow()
     world.ask("b")
     world.flow()
-    process.outbox.deliver(EVENTS)
+    process.outbox.deliver(Topic.EVENTS)
     third = world.process()
     world.kill(gateway)
     world.assign(third)
     world.flow()
-    assert len([m for m in world.logs[EVENTS] if m.headers.get(CAUSE)]) == 2
+    assert len([m for m in world.logs[Topic.EVENTS] if m.headers.get(CAUSE)]) == 2
     assert third.active._pool_calls.get("b").performer == "p1", "what the zombie said is left out"
 
 
@@ -897,13 +897,13 @@ def test_a_zombie_is_not_obeyed(world, process, gateway):
     world.flow()
     client = world.call(third, "c")
     world.settle()
-    third.outbox.deliver(REQUESTS)
+    third.outbox.deliver(Topic.REQUESTS)
     world.settle()
-    process.outbox.deliver(EVENTS)
-    process.outbox.acknowledge(EVENTS)
+    process.outbox.deliver(Topic.EVENTS)
+    process.outbox.acknowledge(Topic.EVENTS)
     world.settle()
-    assert process.outbox.unsent[DISPATCHES], "it has decided"
-    process.outbox.deliver(DISPATCHES)
+    assert process.outbox.unsent[Topic.DISPATCHES], "it has decided"
+    process.outbox.deliver(Topic.DISPATCHES)
     world.settle()
     assert not world.starts
     world.flow()
@@ -939,7 +939,7 @@ def test_one_whose_announcement_came_too_late_does_not_silence_the_other(world, 
 def test_what_was_done_by_one_that_is_superseded_is_not_committed(world, process, gateway):
     world.sleep(2)
     before = world.committed
-    world.append(EVENTS, NAME, None, {TAKEOVER: "late", POOL: NAME})
+    world.append(Topic.EVENTS, NAME, None, {TAKEOVER: "late", POOL: NAME})
     world.tell("p9", Finished("x"))
     world.sleep(3)
     assert world.committed == before or world.committed[0] <= before[0] + 4
@@ -947,7 +947,7 @@ def test_what_was_done_by_one_that_is_superseded_is_not_committed(world, process
 
 
 def test_another_pools_takeover_is_none_of_ours(world, process):
-    world.append(EVENTS, "other", None, {TAKEOVER: "late", POOL: "other"})
+    world.append(Topic.EVENTS, "other", None, {TAKEOVER: "late", POOL: "other"})
     world.sleep(3)
     assert process.decides
 
@@ -969,7 +969,7 @@ def test_another_pools_takeover_is_none_of_ours(world, process):
 def test_records_that_make_no_sense_do_not_keep_anybody_from_taking_over(
     world, process, gateway, value, headers
 ):
-    world.append(EVENTS, NAME, value, headers)
+    world.append(Topic.EVENTS, NAME, value, headers)
     world.call(gateway, "c")
     world.flow()
     world.kill(process)
@@ -983,7 +983,7 @@ def test_a_host_whose_clock_is_far_ahead_does_not_keep_the_next_from_taking_over
     world, process, gateway
 ):
     ahead = world.clock.now() + 3_600 * SECOND
-    world.committed = (len(world.logs[REQUESTS]), f"events-since={ahead}")
+    world.committed = (len(world.logs[Topic.REQUESTS]), f"events-since={ahead}")
     world.kill(process)
     world.assign(gateway)
     world.flow()
@@ -993,11 +993,11 @@ def test_a_host_whose_clock_is_far_ahead_does_not_keep_the_next_from_taking_over
 def test_a_record_from_the_future_counts_as_of_now(world, process, gateway):
     world.call(gateway, "c")
     world.flow()
-    [message] = [m for m in world.logs[EVENTS] if CAUSE in m.headers]
+    [message] = [m for m in world.logs[Topic.EVENTS] if CAUSE in m.headers]
     record = msgspec.json.decode(message.value)
     record["at"] += 3_600 * SECOND
     late = msgspec.structs.replace(message, value=msgspec.json.encode(record))
-    world.logs[EVENTS][message.offset] = late
+    world.logs[Topic.EVENTS][message.offset] = late
     world.kill(process)
     world.assign(gateway)
     world.flow()
@@ -1011,17 +1011,17 @@ def test_what_is_asked_again_of_one_who_began_it_in_another_life_is_not_lost(
 ):
     """It decided although it was superseded, so only it knows of the call that it runs."""
     process.is_cut_off = False
-    world.append(EVENTS, NAME, None, {TAKEOVER: "late", POOL: NAME})
+    world.append(Topic.EVENTS, NAME, None, {TAKEOVER: "late", POOL: NAME})
     world.ask("b")
     world.settle()
-    process.outbox.deliver(EVENTS)
-    process.outbox.acknowledge(EVENTS)
+    process.outbox.deliver(Topic.EVENTS)
+    process.outbox.acknowledge(Topic.EVENTS)
     world.settle()
     assert world.run("b").process is process
     world.sleep(2)
     world.assign(process)
     world.sleep(2)
-    offset = next(m.offset for m in world.logs[REQUESTS] if m.headers[TYPE] == "call")
+    offset = next(m.offset for m in world.logs[Topic.REQUESTS] if m.headers[TYPE] == "call")
     assert world.committed[0] <= offset
     world.run("b").end()
     world.flow()
@@ -1039,10 +1039,10 @@ def test_a_successor_waits_for_messages_that_were_decided_on_after_it_caught_up(
     world.assign(gateway, orderly=False)
     client = world.call(process, "late")
     world.settle()
-    process.outbox.deliver(REQUESTS)
+    process.outbox.deliver(Topic.REQUESTS)
     world.settle()
-    process.outbox.deliver(EVENTS)
-    process.outbox.acknowledge(EVENTS)
+    process.outbox.deliver(Topic.EVENTS)
+    process.outbox.acknowledge(Topic.EVENTS)
     world.settle()
     process.hear_again()
     world.flow()
@@ -1061,7 +1061,7 @@ def test_a_topic_that_lost_its_end_does_not_keep_a_successor_waiting_for_ever(
 ):
     world.call(gateway, "c")
     world.flow()
-    lost = world.logs[REQUESTS].pop()
+    lost = world.logs[Topic.REQUESTS].pop()
     assert b"Arrived" in lost.value
     world.kill(process)
     world.assign(gateway)
@@ -1072,11 +1072,11 @@ def test_a_topic_that_lost_its_end_does_not_keep_a_successor_waiting_for_ever(
 
 
 def test_replies_go_where_the_caller_said_and_nowhere_else(world, process):
-    world.ask("b", f"{REPLIES}x")
+    world.ask("b", f"{Topic.REPLIES}x")
     world.flow()
     world.run("b").end()
     world.flow()
-    assert world.replies("b", f"{REPLIES}x") == [200]
+    assert world.replies("b", f"{Topic.REPLIES}x") == [200]
     assert world.logs[REPLY_TO] == []
 
 
@@ -1085,10 +1085,10 @@ def test_after_a_record_that_is_missing_there_are_no_others(world, process, gate
     for name in "cd":
         client = world.call(gateway, name)
         world.settle()
-        gateway.outbox.deliver(REQUESTS)
+        gateway.outbox.deliver(Topic.REQUESTS)
         world.settle()
         process.outbox.is_full = False
-    assert not process.outbox.unsent[EVENTS]
+    assert not process.outbox.unsent[Topic.EVENTS]
     world.flow()
     assert not client.has_ended
     assert world.starts == []

@@ -5,10 +5,10 @@ import pytest
 
 from kairos.cluster.pool import bus_calls as calls_module
 from kairos.core.events import Arrived, Cancelled
-from kairos.core.topics import DEAD_LETTERS, REPLIES, REQUESTS
+from kairos.core.topics import Topic
 from tests.support.pool_world import BODY, REPLY_TO, Answer, World
 
-OTHER = f"{REPLIES}other"
+OTHER = f"{Topic.REPLIES}other"
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ def test_a_call_named_as_one_of_another_gateway_must_wait_for_it(world, process)
 
 def test_of_two_that_arrive_at_once_under_one_name_one_is_refused(world, process):
     client = world.call(world.process(), "x")
-    world.processes[1].outbox.deliver(REQUESTS)
+    world.processes[1].outbox.deliver(Topic.REQUESTS)
     world.ask("x")
     world.flow()
     assert len(world.starts) == 1
@@ -397,9 +397,9 @@ def test_a_process_that_ends_while_the_bus_is_away_ends(world, process):
 def test_a_call_that_makes_no_sense_is_a_dead_letter(world, process, wrong):
     world.ask("b", **wrong)
     world.flow()
-    [letter] = world.logs[DEAD_LETTERS]
+    [letter] = world.logs[Topic.DEAD_LETTERS]
     assert letter.value == wrong.get("value", BODY)
-    assert letter.headers["kairos-dead-topic"] == REQUESTS
+    assert letter.headers["kairos-dead-topic"] == Topic.REQUESTS
     assert letter.headers["kairos-dead-group"] == "kairos.balancer.pool"
     assert "InvalidRequest" in letter.headers["kairos-dead-reason"]
     assert is_done(world, process)
@@ -408,9 +408,9 @@ def test_a_call_that_makes_no_sense_is_a_dead_letter(world, process, wrong):
 def test_a_dead_letter_that_is_too_large_goes_without_its_content(world, process):
     world.ask("b", value=b"x" * ((1 << 20) - 100))
     world.flow()
-    [letter] = world.logs[DEAD_LETTERS]
+    [letter] = world.logs[Topic.DEAD_LETTERS]
     assert letter.value is None
-    assert letter.headers["kairos-dead-topic"] == REQUESTS
+    assert letter.headers["kairos-dead-topic"] == Topic.REQUESTS
     assert is_done(world, process)
 
 

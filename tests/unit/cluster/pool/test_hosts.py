@@ -10,7 +10,7 @@ from kairos.cluster.pool.member import _Superseded
 from kairos.core.errors import UpstreamFailed
 from kairos.core.events import Arrived, Finished, WorkflowEnded
 from kairos.core.model import SECOND
-from kairos.core.topics import DEAD_LETTERS, REQUESTS
+from kairos.core.topics import Topic
 from tests.support import build
 from tests.support.pool_world import Answer, World
 
@@ -67,7 +67,7 @@ def test_tokens_that_no_engine_counts_are_buried(world, tokens):
     world.flow()
     world.tell("p-other", Finished("a", 1, tokens))
     world.flow()
-    assert len(world.logs[DEAD_LETTERS]) == 1
+    assert len(world.logs[Topic.DEAD_LETTERS]) == 1
     assert process.decides
     world.tell("p-other", Finished("a", 1, (1 << 48) - 1))
     world.flow()
@@ -149,8 +149,8 @@ def test_an_instance_that_only_other_processes_name_is_said_to_the_client(world)
 
 def test_a_member_that_joins_anew_commits_nothing_for_partitions_that_it_had(world):
     process = world.process()
-    theirs = ReceivedMessage(REQUESTS, 1, 7, 0, "another", b"", {})
-    process.group.put(Assigned(REQUESTS, 1, 0, ""), theirs)
+    theirs = ReceivedMessage(Topic.REQUESTS, 1, 7, 0, "another", b"", {})
+    process.group.put(Assigned(Topic.REQUESTS, 1, 0, ""), theirs)
     world.assign(process)
     world.flow()
     commits = []
@@ -160,7 +160,7 @@ def test_a_member_that_joins_anew_commits_nothing_for_partitions_that_it_had(wor
 
     process.group.commit = commit
     world.sleep(1.5)
-    assert commits[-1] == {(REQUESTS, 0), (REQUESTS, 1)}
+    assert commits[-1] == {(Topic.REQUESTS, 0), (Topic.REQUESTS, 1)}
 
     async def superseded():
         raise _Superseded
@@ -173,7 +173,7 @@ def test_a_member_that_joins_anew_commits_nothing_for_partitions_that_it_had(wor
     assert process.decides
     process.group.commit = commit
     world.sleep(1.5)
-    assert commits[-1] == {(REQUESTS, 0)}
+    assert commits[-1] == {(Topic.REQUESTS, 0)}
 
 
 def test_whoever_takes_over_knows_how_long_a_call_has_waited_and_run(world):

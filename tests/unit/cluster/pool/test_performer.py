@@ -28,7 +28,7 @@ from kairos.core.events import (
     Refuse,
     WorkflowEnded,
 )
-from kairos.core.topics import DISPATCHES, EVENTS, REQUESTS
+from kairos.core.topics import Topic
 from kairos.observe.left_out import left_out
 from tests.support.pool_world import POOL, World
 
@@ -46,7 +46,7 @@ def world():
 def process(world):
     """Decides nothing itself. Others announced themselves before."""
     for _ in range(10):
-        world.append(EVENTS, POOL, None, {TAKEOVER: "p9", IN_POOL: POOL})
+        world.append(Topic.EVENTS, POOL, None, {TAKEOVER: "p9", IN_POOL: POOL})
     process = world.process()
     world.flow()
     return process
@@ -57,14 +57,14 @@ def order(process, *commands, turn=0, epoch=5, performer="p0", key=POOL, value=N
     value = msgspec.json.encode(orders) if value is None else value
     headers = {EPOCH: str(epoch), PERFORMER: performer}
     headers = {name: text for name, text in headers.items() if text != "None"}
-    process.performer._read(ReceivedMessage(DISPATCHES, 0, 0, 0, key, value, headers))
+    process.performer._read(ReceivedMessage(Topic.DISPATCHES, 0, 0, 0, key, value, headers))
     process.world.settle()
 
 
 def told(world, kind="told"):
     return [
         msgspec.json.decode(m.value)["event"]
-        for m in world.logs[REQUESTS]
+        for m in world.logs[Topic.REQUESTS]
         if m.headers["kairos-type"] == kind
     ]
 
@@ -150,8 +150,8 @@ def test_orders_wait_in_their_order_for_their_epoch_to_be_found(world, process, 
     world.settle()
     order(process, Dispatch("c", "e0"), epoch=7)
     order(process, Dispatch("d", "e1"), epoch=7)
-    assert (world.starts, asked) == ([], [(EVENTS, 7)])
-    answer.set_result(world.logs[EVENTS][7])
+    assert (world.starts, asked) == ([], [(Topic.EVENTS, 7)])
+    answer.set_result(world.logs[Topic.EVENTS][7])
     world.settle()
     assert [where for _, _, where in world.starts] == ["e0", "e1"]
     order(process, epoch=7)
@@ -183,7 +183,7 @@ def test_while_the_bus_does_not_say_whether_an_epoch_is_one_it_is_asked_again(
         tries.append(None)
         if len(tries) < 3:
             raise Unavailable("away")
-        return world.logs[EVENTS][7]
+        return world.logs[Topic.EVENTS][7]
 
     monkeypatch.setattr(fence_module, "read_at", read_at)
     world.call(process, "c")
@@ -215,7 +215,7 @@ def test_it_gives_up_while_the_bus_is_away_as_well(world, process):
 
 
 def test_a_call_whose_arrival_the_cluster_refuses_fails_at_once(world, process):
-    process.outbox.refused.add(REQUESTS)
+    process.outbox.refused.add(Topic.REQUESTS)
     client = world.call(process, "a")
     world.flow(3)
     assert (client.error.status, client.error.code) == (503, "unavailable")
@@ -234,7 +234,7 @@ def test_how_a_call_ended_is_told_when_the_bus_takes_messages_again(world, proce
 
 
 def test_how_a_call_ended_is_told_until_the_cluster_has_it(world, process):
-    process.outbox.refused.add(REQUESTS)
+    process.outbox.refused.add(Topic.REQUESTS)
     process.performer.feed(Finished("a"))
     process.performer.feed(Finished("b"))
     world.sleep(3)
@@ -265,7 +265,7 @@ def test_ends_of_workflows_are_kept_within_bounds_and_facts_of_calls_all(
 
 def test_ends_that_the_cluster_refuses_are_kept_within_bounds(world, process, monkeypatch):
     monkeypatch.setattr(performer_module, "_MOST_ENDS", 3)
-    process.outbox.refused.add(REQUESTS)
+    process.outbox.refused.add(Topic.REQUESTS)
     for number in range(10):
         process.performer.feed(WorkflowEnded("default", f"w{number}"))
     world.sleep(2)
@@ -278,7 +278,7 @@ def test_how_far_calls_are_is_told_in_messages_of_a_bounded_size(world, process)
     counts = {f"{n:0>128}": (1 << 48) - 1 - n for n in range(2 * TOLD_CALLS + 1)}
     process.performer.feed(Progressed(counts))
     world.flow()
-    messages = [m for m in world.logs[REQUESTS] if m.headers["kairos-type"] == "told"]
+    messages = [m for m in world.logs[Topic.REQUESTS] if m.headers["kairos-type"] == "told"]
     assert [len(each["completion_tokens"]) for each in told(world)] == [TOLD_CALLS, TOLD_CALLS, 1]
     assert {k: n for each in told(world) for k, n in each["completion_tokens"].items()} == counts
     assert max(len(message.value) for message in messages) <= TOLD_BYTES
@@ -288,7 +288,7 @@ def test_how_far_calls_are_is_not_told_again(world, process, caplog):
     process.outbox.is_full = True
     process.performer.feed(Progressed({"a": 1}))
     process.outbox.is_full = False
-    process.outbox.refused.add(REQUESTS)
+    process.outbox.refused.add(Topic.REQUESTS)
     process.performer.feed(Progressed({"a": 2}))
     world.sleep(2)
     assert "kairos.requests is not wanted" in caplog.text

@@ -7,7 +7,7 @@ from kairos.cluster.kafka.subscription import ReceivedMessage
 from kairos.cluster.pool.messages import CAUSE, EPOCH, POOL, TAKEOVER, TURN
 from kairos.cluster.pool.recall import Recall
 from kairos.core.events import Finished, Record
-from kairos.core.topics import EVENTS
+from kairos.core.topics import Topic
 from kairos.observe.left_out import left_out
 
 UNTIL = 100
@@ -36,12 +36,12 @@ def recall(active):
 def record(offset, epoch, name="", pool="pool", **headers):
     value = msgspec.json.encode(Record(1, Finished(name or f"r{offset}")))
     return ReceivedMessage(
-        EVENTS, 0, offset, 1, "w", value, {POOL: pool, EPOCH: str(epoch)} | headers
+        Topic.EVENTS, 0, offset, 1, "w", value, {POOL: pool, EPOCH: str(epoch)} | headers
     )
 
 
 def takeover(offset, pool="pool"):
-    return ReceivedMessage(EVENTS, 0, offset, 1, pool, None, {POOL: pool, TAKEOVER: "p"})
+    return ReceivedMessage(Topic.EVENTS, 0, offset, 1, pool, None, {POOL: pool, TAKEOVER: "p"})
 
 
 def test_all_up_to_our_own_takeover_is_read(active, recall):
@@ -79,11 +79,11 @@ def test_no_number_makes_a_balancer_deaf(active, recall, forged):
 
 
 def test_a_record_at_which_kairos_fails_is_left_out_and_no_other(active, recall):
-    before = left_out()[EVENTS]
+    before = left_out()[Topic.EVENTS]
     for message in (record(9, 3), record(10, 3, "terrible"), record(11, 3)):
         assert recall.read(message)
     assert active.recalled == ["r9", "r11"]
-    assert left_out()[EVENTS] == before + 1
+    assert left_out()[Topic.EVENTS] == before + 1
 
 
 def test_other_pools_are_none_of_ours(active, recall):
