@@ -255,11 +255,11 @@ async def test_an_ipv6_address_names_an_instance_too(kairos, engine):
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (b"", "the body is no engine: Input data was truncated"),
-        (b"[]", "the body is no engine: Expected `object`, got `array`"),
-        (b"\xff", "the body is no engine: JSON is malformed: invalid character (byte 0)"),
-        (b'{"url": "\xff"}', "the body is no engine: 'utf-8' codec can't decode byte 0xff"),
-        (b"{}", "the body is no engine: Object missing required field `url`"),
+        (b"", "the body is not an engine: Input data was truncated"),
+        (b"[]", "the body is not an engine: Expected `object`, got `array`"),
+        (b"\xff", "the body is not an engine: JSON is malformed: invalid character (byte 0)"),
+        (b'{"url": "\xff"}', "the body is not an engine: 'utf-8' codec can't decode byte 0xff"),
+        (b"{}", "the body is not an engine: Object missing required field `url`"),
         ({"url": "http://h", "models": []}, "Object contains unknown field `models`"),
         ({"url": "http://h", "max_num_seqs": "8"}, "Expected `int | null`, got `str`"),
         ({"url": "gpu1"}, "engine 'gpu1' is no URL such as http://127.0.0.1:8101"),

@@ -462,7 +462,7 @@ async def test_a_viewer_sees_engines_and_why_nothing_can_be_done(visit, kairos, 
     served = await kairos(engine.url, key=keys("viewer", "admin"))
     shown = {"username": "ann", "password": "viewer"}
     page = (await visit(served.service.admin_url + "/ui/operate", http_credentials=shown)).page
-    await expect(page.get_by_text("it needs a key of role admin")).to_be_visible()
+    await expect(page.get_by_text("this needs a key of role admin")).to_be_visible()
     await expect(page.get_by_role("row")).to_have_count(2)
     await expect(page.get_by_role("button")).to_have_count(0)
 

@@ -177,7 +177,7 @@ async def test_who_looks_is_told_what_may_be_done(kairos, standin, audited):
     viewer = (await served._ask("GET", url, headers=basic("viewer"))).json()
     assert (viewer["may_act"], viewer["why_not"]) == (
         False,
-        "it needs a key of role admin; yours may look",
+        "read-only: this needs a key of role admin",
     )
 
 
@@ -218,5 +218,5 @@ def test_of_a_pool_engines_are_changed_in_the_settings_alone():
     assert (acts.me(caller).may_act, acts.me(caller).may_change_engines) == (True, False)
     request = SimpleNamespace(state=SimpleNamespace(caller=caller))
     acts.check(request)
-    with pytest.raises(CannotAct, match="name its engines"):
+    with pytest.raises(CannotAct, match="a pool's engines are defined"):
         acts._check_engines(request)

@@ -289,7 +289,7 @@ async def test_tls_begins_and_ends_with_a_start(serve, authority, tmp_path):
     process, *ports = await serve("--config", str(settings))
     settings.write_text("")
     os.kill(process.pid, signal.SIGHUP)
-    await process.until_it_says("goes on with TLS until the next start")
+    await process.until_it_says("keeps TLS until the next restart")
     assert await asyncio.to_thread(certificate_at, ports[0]) == shown_in(files.certificate)
 
 

@@ -138,8 +138,8 @@ async def test_while_the_issuer_is_away_keys_serve_and_tokens_are_told_to_come_a
     assert (await served.chat(headers=bearer(issuer.token()))).status == 200
     told = [record.message for record in caplog.records if "the keys of" in record.message]
     assert len(told) == 2  # not once for each attempt
-    assert "no token is let in: it cannot be reached" in told[0]
-    assert "are known again" in told[1]
+    assert "no token is admitted: it cannot be reached" in told[0]
+    assert "were fetched again" in told[1]
 
 
 async def test_what_cannot_be_fetched_leaves_the_keys_as_they_were(
@@ -185,8 +185,10 @@ async def test_what_cannot_be_fetched_leaves_the_keys_as_they_were(
                 assert (await code(served, unknown))[0] == "invalid_token"
         assert (await served.chat(headers=bearer(good))).status == 200
     assert followed == []
-    [told] = [record.message for record in caplog.records if "cannot be had" in record.message]
-    assert "those that it had are used on: its document is larger than 65536 bytes" in told
+    [told] = [
+        record.message for record in caplog.records if "cannot fetch the keys" in record.message
+    ]
+    assert "the last ones remain in use: its document is larger than 65536 bytes" in told
 
 
 async def test_a_silent_issuer_holds_a_call_for_as_long_as_a_fetch_may_take(

@@ -1,1 +1,1 @@
-"""What Kairos serves over HTTP: calls, views, operators' routes."""
+"""HTTP routes for clients: calls, models, views of workflows and agents, declared plans."""

@@ -1,6 +1,6 @@
-"""The application that clients reach with all but calls and what `front.py` answers.
+"""The FastAPI application for client requests, except calls and the routes of `front.py`.
 
-Those go straight to the gateway (`connection.py`): FastAPI's own request and response objects cost
+Calls go straight to the gateway (`connection.py`): FastAPI's own request and response objects cost
 more than everything that Kairos does with a call, and its streaming response does not notice a
 client that leaves before the first byte.
 """
@@ -27,8 +27,10 @@ def build_app(
     add_rooms: Iterable[Callable[[FastAPI], None]],
     audit: AuditLog | None = None,
 ) -> ASGIApp:
-    """The application that clients reach. `add_rooms` add the routes of other rooms: to look
-    into workflows, of files and batches, of flows. `audit`: is told who is refused."""
+    """Build the application. `add_rooms` add routes: views of workflows, files and batches, flows.
+
+    `audit` records refusals.
+    """
     app = FastAPI(
         title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )

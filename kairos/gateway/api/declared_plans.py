@@ -1,4 +1,4 @@
-"""The route by which a caller declares the plan of its app's workflows."""
+"""Route by which a caller declares the plan of its app's workflows."""
 
 import re
 
@@ -15,7 +15,7 @@ from kairos.core.ports import FactSink
 from kairos.gateway.auth.access import Access, authorization
 from kairos.gateway.server.small_body import small_body
 
-MOST_BYTES = 32 << 10  # of a plan: what one says of it must fit a message of the bus
+MOST_BYTES = 32 << 10  # of a plan: its fact must fit into a message of the bus
 
 _NAME = re.compile(IDENTIFIER)
 _DECODER = msgspec.json.Decoder(PlannedWork)
@@ -32,7 +32,10 @@ class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
 def add_plans(app: FastAPI, access: Access, told: FactSink) -> None:
     @app.put("/v1/plans/{name:path}")
     async def put(request: HttpRequest, name: str) -> Response:
-        """It holds for workflows that have no call in flight. A key of an app speaks for that."""
+        """Declare the plan of an app's workflows; it applies where no call is in flight yet.
+
+        A key of one app declares that app's plan, regardless of the path.
+        """
         caller = await access.admitted(authorization(request))
         of_app = caller.app or name
         if not _NAME.match(of_app):
@@ -44,10 +47,14 @@ def add_plans(app: FastAPI, access: Access, told: FactSink) -> None:
 
 
 def read_plan(body: bytes) -> PlannedWork:
-    """Raises InvalidRequest."""
+    """Parse a plan.
+
+    Raises:
+        InvalidRequest: The body is not a valid plan.
+    """
     try:
         plan = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is no plan: {error}") from None
+        raise InvalidRequest(f"the body is not a plan: {error}") from None
     check_plan(plan)
     return plan

@@ -1,4 +1,4 @@
-"""Errors of FastAPI's applications, as OpenAI's API tells them."""
+"""Error responses of FastAPI applications, in the format of OpenAI's API."""
 
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
@@ -16,13 +16,13 @@ from kairos.request.routes import RouteRefused, is_passed_on
 
 
 def error_response(error: KairosError) -> JSONResponse:
-    """In OpenAI's format."""
+    """Return the error as a response in OpenAI's format."""
     headers = {name.decode(): value.decode() for name, value in error_headers(error)}
     return JSONResponse(error_body(error), error.status, headers)
 
 
 def answer_errors_as_openai_does(app: FastAPI, audit: AuditLog | None = None) -> None:
-    """`audit`: is told who is refused."""
+    """Register handlers that answer errors in OpenAI's format. `audit` records refusals."""
 
     async def answer(request: HttpRequest, error: Exception) -> JSONResponse:
         if not isinstance(error, KairosError):

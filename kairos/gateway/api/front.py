@@ -1,8 +1,8 @@
-"""What a port is asked that is no call.
+"""Answers of a port to requests that are not calls.
 
-The few routes that probes and clients ask again and again are answered without FastAPI. All others
-are answered by an application that is built when one of them is first asked for: to import FastAPI
-and to build it takes a third of a second of CPU time. It is built in a thread, so that calls go on.
+The few routes that probes and clients request often are answered without FastAPI. All others are
+answered by an application that is built on the first such request: to import FastAPI and build the
+application takes a third of a second of CPU time. It is built in a thread, so that calls go on.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RouteTaker(Protocol):
-    """Answers some of the requests; an ASGI application for these."""
+    """ASGI application for some of the requests."""
 
     def takes(self, scope: Scope) -> bool: ...
 
@@ -30,7 +30,7 @@ class RouteTaker(Protocol):
 
 
 class PassedOn:
-    """Requests that nobody but an engine can answer: a `RouteTaker`."""
+    """`RouteTaker` for requests that are passed on to an engine."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -45,10 +45,10 @@ class PassedOn:
 
 
 class LateApp:
-    """An ASGI application that is built when it is first asked for anything."""
+    """ASGI application that is built on its first request."""
 
     def __init__(self, build: Callable[[], ASGIApp]) -> None:
-        """`build`: is called once, in a thread."""
+        """Wrap an application. `build` is called once, in a thread."""
         self._build = build
         self._building: asyncio.Task[ASGIApp] | None = None
         self._app: ASGIApp | None = None
@@ -60,12 +60,12 @@ class LateApp:
     async def _built(self) -> ASGIApp:
         if self._building is None:
             self._building = asyncio.create_task(asyncio.to_thread(self._build))
-        self._app = await asyncio.shield(self._building)  # whoever leaves does not end it
+        self._app = await asyncio.shield(self._building)  # a client that leaves does not cancel it
         return self._app
 
 
 class PortFront:
-    """Has a request answered by the first of the takers that takes it, or by the application."""
+    """ASGI application that passes a request to the first taker that takes it, or to `app`."""
 
     def __init__(self, takers: Sequence[RouteTaker], app: ASGIApp) -> None:
         self._takers, self._app = takers, app
@@ -82,7 +82,7 @@ class PortFront:
         try:
             await answering(scope, receive, noted)
         except Exception:
-            if not is_started:  # it is our own, and logged by who asked for an answer
+            if not is_started:  # a bug in Kairos, logged by the server
                 await send_error(INTERNAL, send)
             raise
 
@@ -94,8 +94,11 @@ def clients_front(
     add_rooms: Iterable[Callable[["FastAPI"], None]],
     audit: AuditLog | None,
 ) -> ASGIApp:
-    """Return what clients reach with all but calls. `takers`: beside what is passed on. `add_rooms`
-    add the routes of other rooms to the application. `audit`: is told who is refused."""
+    """Return the application for client requests that are not calls.
+
+    `takers` answer before the application does, in addition to the passed-on routes. `add_rooms`
+    add routes of other packages to the application. `audit` records refusals.
+    """
 
     def build() -> ASGIApp:
         from kairos.gateway.api.app import build_app

@@ -46,7 +46,7 @@ READERS = 2  # threads that read large bodies; one body of a tenant at once
 
 
 class Gateway:
-    """HTTP requests as calls: of connections, and as an ASGI application."""
+    """The gateway: turns HTTP requests into calls, from connections or as an ASGI application."""
 
     targets: Mapping[bytes, str] = {path.encode(): path for path in HOT_ROUTES}
 
@@ -68,10 +68,10 @@ class Gateway:
         salts_caches: bool = False,
         caches_prefixes: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Put it together.
+        """Create the gateway.
 
-        `salts_caches`: tenants share no prefix caches of engines. `caches_prefixes`: whether an
-        engine has one, as far as this process knows.
+        With `salts_caches`, tenants do not share engines' prefix caches. `caches_prefixes` returns
+        whether an engine has a prefix cache, as far as this process knows.
         """
         self.served_models, self.caches_prefixes = served_models, caches_prefixes
         self.sink, self.engine, self.access, self.prompts = sink, engine, access, prompts
@@ -79,22 +79,25 @@ class Gateway:
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
         self.tracing, self.pace = tracing, engine.pace
         self.salts_caches = salts_caches
-        self.own_models: OwnModels | None = None  # beside those that engines serve
+        self.own_models: OwnModels | None = None  # in addition to those that engines serve
         threads = ThreadPoolExecutor(READERS, thread_name_prefix="kairos-body")
         self.readers = TenantThreads(threads, most=1)
 
     def takes(self, exchange: Asking) -> bool:
-        """Return whether it is a call. Other requests for calls come by way of the application."""
+        """Return whether the request is a call.
+
+        Other kinds of calls come through the application.
+        """
         path = exchange.path
         return path in HOT_ROUTES or names_in(path, exchange.raw_path)[1] in HOT_ROUTES
 
     def caller_of(self, exchange: Asking) -> str:
-        """See `Access.known_as`."""
+        """Return the caller's name for shares: see `Access.known_as`."""
         headers = dict(exchange.headers)
         return self.access.known_as(credential_of(headers), exchange.caller)
 
     def take(self, exchange: Asking) -> None:
-        """Answer it, in time. Never raises."""
+        """Start a call for the request. Never raises."""
         path, raw_path, names = exchange.path, exchange.raw_path, _NO_NAMES
         if path not in HOT_ROUTES:
             names, path = names_in(path, raw_path)
@@ -103,7 +106,7 @@ class Gateway:
         GatewayCall(self, exchange, asked, raw_path, names).begin()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """As an ASGI application, but for the body and the answer, which the exchange has."""
+        """Serve a call as an ASGI application; the exchange has its body and its answer."""
         asked = Asked(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]))
         ended = asyncio.Event()
         raw_path, names = scope["raw_path"], route_of(scope)
@@ -113,7 +116,7 @@ class Gateway:
     def meant(
         self, error: Exception, response: ClientResponse, caller: Caller | None
     ) -> KairosError:
-        """What the client is told, and who hears of errors."""
+        """Return the error for the client, after logging and counting it."""
         if not isinstance(error, KairosError):  # the last resort
             message = "call %s met an error of Kairos's own"
             logger.error(message, response.request_id, exc_info=error)
@@ -159,7 +162,7 @@ class GatewayCall:
         self._raw_path, self._names = raw_path, names
         self._on_end = on_end
         self._is_over = False
-        self._arrived: tuple[Body, Identity] | None = None  # under the id that its client named
+        self._arrived: tuple[Body, Identity] | None = None  # if it has the id from its client
         self._coming: asyncio.Task[Body] | asyncio.Task[Estimate] | None = None
         request_id = identifier(asked.headers.get(_REQUEST_ID)) or new_id()
         self._response = ClientResponse(request_id, exchange, exchange.caller)
@@ -185,7 +188,7 @@ class GatewayCall:
             if not gateway.access.is_open:
                 check_response_path(asked.path, caller.tenant)
             self._upload = gateway.bodies.read(asked.headers, exchange, self._response, self)
-        except KeysComing as awaited:  # who calls is known then
+        except KeysComing as awaited:  # the caller is known after that
             awaited.coming.add_done_callback(self._begin_again)
         except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is Kairos's
             self.ended(error)
@@ -208,7 +211,7 @@ class GatewayCall:
             return
         try:
             self._take(content, read())
-        except Exception as error:  # noqa: BLE001 - it is answered, and told where it is our own
+        except Exception as error:  # noqa: BLE001 - it is answered, and logged if it is Kairos's
             self.ended(error)
 
     def _has_read(self, content: bytes, reading: asyncio.Task[Body]) -> None:
@@ -216,7 +219,7 @@ class GatewayCall:
         if self._is_over or reading.cancelled():
             return
         failed = reading.exception()
-        if isinstance(failed, Exception):  # not raised here, where a frame has its task
+        if isinstance(failed, Exception):  # not raised: this frame would keep the task alive
             self.ended(failed)
             return
         try:
@@ -225,7 +228,11 @@ class GatewayCall:
             self.ended(error)
 
     def _take(self, content: bytes, body: Body) -> None:
-        """Raises KairosError: it is refused."""
+        """Handle the parsed body.
+
+        Raises:
+            KairosError: The request is refused.
+        """
         gateway, asked, caller = self._gateway, self._asked, self._caller
         assert caller is not None
         own = gateway.own_models
@@ -260,14 +267,18 @@ class GatewayCall:
             self.ended(error)
 
     def _arrive(self, body: Body, identity: Identity, prompt: Estimate) -> None:
-        """Raises KairosError: it is refused."""
+        """Create the call and start it.
+
+        Raises:
+            KairosError: The request is refused.
+        """
         gateway, asked, response = self._gateway, self._asked, self._response
         self._prompt = prompt
         assert self._caller is not None
         taken_by = gateway.engine.calls.tenant_of(response.request_id)
-        if taken_by is not None:  # another call of that name is in flight
+        if taken_by is not None:  # another call with that id is in flight
             if taken_by == self._caller.tenant and _ATTEMPT in asked.headers:
-                raise RequestInFlight(response.request_id)  # that very call, as it is counted
+                raise RequestInFlight(response.request_id)  # a retry of that very call
             response.request_id = new_id()
         named = self._asked.headers.get(_REQUEST_ID) == response.request_id.encode()
         self._arrived = (body, identity) if named else None
@@ -303,7 +314,7 @@ class GatewayCall:
         call.begin(request.deadline_at)
 
     def _is_id_taken(self, error: Exception) -> bool:
-        """Return whether another call has the id, in another process: see `_arrive`."""
+        """Return whether another process has a call with the id, by the error: see `_arrive`."""
         if not isinstance(error, KairosError):
             return False
         is_attempt = _ATTEMPT in self._asked.headers
@@ -312,7 +323,7 @@ class GatewayCall:
         )
 
     def _arrive_anew(self, body: Body, identity: Identity) -> None:
-        """Arrive under an id that nobody else can have."""
+        """Arrive again, under a fresh id."""
         self._response.request_id = new_id()
         assert self._prompt is not None
         try:
@@ -321,7 +332,7 @@ class GatewayCall:
             self.ended(error)
 
     def _follow(self, request: Request, *, streams: bool) -> tuple[Request, FactSink]:
-        """Record the call, where its trace is recorded."""
+        """Attach tracing to the request's facts, if it is on."""
         tracing, sink = self._gateway.tracing, self._gateway.sink
         if tracing is None:
             return request, sink
@@ -332,11 +343,11 @@ class GatewayCall:
         self.ended(error)
 
     def client_left(self) -> None:
-        """See `Answering`: before the call has arrived."""
+        """See `Answering`. The call has not arrived yet."""
         self.ended(None)
 
     def client_drained(self) -> None:
-        """See `Answering`: nothing waits for it yet."""
+        """See `Answering`. Nothing has been written yet."""
 
     def counted(self, prompt_tokens: int) -> None:
         """See `Owner`."""

@@ -1,4 +1,4 @@
-"""What a supervisor and Prometheus ask of every service, each second or so."""
+"""Routes that supervisors and Prometheus poll on every service: `/health` and `/metrics`."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -25,10 +25,10 @@ class _Families(Collector):
 
 
 class Probes:
-    """Answers `/health` and `/metrics`: a `RouteTaker`."""
+    """`RouteTaker` for `/health` and `/metrics`."""
 
     def __init__(self, is_well: Callable[[], bool], metrics: MetricFamilies) -> None:
-        """`is_well`: while the process can do its work."""
+        """Create the routes. `is_well` returns whether the process can do its work."""
         self._is_well, self._families = is_well, _Families(metrics)
 
     def takes(self, scope: Scope) -> bool:
@@ -51,12 +51,12 @@ class Probes:
 
         @app.get("/health")
         async def health() -> Response:
-            """200 while it can do its work."""
+            """Return 200 while the process can do its work, else 503."""
             return Response(status_code=self.status())
 
         @app.get("/metrics")
         async def prometheus(request: Request) -> Response:
-            """As text; as OpenMetrics, which has exemplars, for those that ask for it."""
+            """Return the metrics as text, or as OpenMetrics if the client accepts it."""
             content, kind = self.figures(request.headers.get("accept", ""))
             return Response(content, media_type=kind)
 
@@ -64,9 +64,9 @@ class Probes:
         return 200 if self._is_well() else 503
 
     def figures(self, accept: str) -> tuple[bytes, str]:
-        """As text; as OpenMetrics, which has exemplars, for those that ask for it."""
+        """Return the metrics and their content type: OpenMetrics if accepted, else text."""
         try:
             encode, kind = choose_encoder(accept)
-        except (TypeError, ValueError):  # the version is no number
+        except (TypeError, ValueError):  # the version is not a number
             encode, kind = choose_encoder("")
         return encode(self._families), kind

@@ -1,7 +1,7 @@
-"""A call that Kairos makes itself, for a line of a batch or an operator of a flow: what the gateway
-takes for a client, without a connection.
+"""A call that Kairos makes itself, for a line of a batch or an operator of a flow.
 
-So it goes the way of all calls: roles, quotas, budgets, learning and the log hold for it.
+It is a client of the gateway without a connection. So it is treated like any call: roles, quotas,
+budgets, learning and the log apply to it.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _RETRY_AFTER = b"retry-after"
 
 
 class InnerAnswer(msgspec.Struct, frozen=True):
-    """What the call was answered. `status` None: it broke off."""
+    """Answer to an inner call. `status` None: the answer was cut off."""
 
     request_id: str
     status: int | None
@@ -32,8 +32,7 @@ class InnerAnswer(msgspec.Struct, frozen=True):
 
 
 class InnerCallers:
-    """Who is let in: batches and invocations by their names, each with what its own key stood for.
-    An `Access` to the gateway."""
+    """`Access` of inner calls: batches and invocations by name, with the rights of their keys."""
 
     is_open = False
 
@@ -47,10 +46,14 @@ class InnerCallers:
         self._callers.pop(name.encode(), None)
 
     def caller(self, authorization: bytes | None) -> Caller:
-        """Raises Unauthorized."""
+        """Return the caller with that name.
+
+        Raises:
+            Unauthorized: The name is unknown.
+        """
         caller = self._callers.get(authorization or b"")
         if caller is None:
-            raise Unauthorized("nothing of this name is under way")
+            raise Unauthorized("no batch or invocation with this name is in progress")
         return caller
 
     def known_as(self, authorization: bytes | None, address: str) -> str:  # noqa: ARG002
@@ -58,8 +61,10 @@ class InnerCallers:
 
 
 class InnerGateway:
-    """The gateway as Kairos's own calls use it: the same in all but who is let in, and that no
-    words are looked at to find out what led to a call: that is known."""
+    """The gateway for Kairos's own calls.
+
+    It differs in who is admitted, and infers no parents from texts: inner calls declare them.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -68,16 +73,16 @@ class InnerGateway:
         self._own.access, self._own.inference = self.callers, None
 
     def take(self, call: "InnerCall") -> None:
-        self._own.classes = self._gateway.classes  # which settings that are read again may change
+        self._own.classes = self._gateway.classes  # a reload of the settings may change them
         self._own.take(call)
 
     def is_waiting(self, call: "InnerCall") -> bool:
-        """In the queue."""
+        """Return whether the call is in the queue."""
         return self._own.engine.calls.is_waiting(call.request_id)
 
 
 class InnerCall:
-    """Asks, and takes the answer. `on_end` is told once, unless the call was left."""
+    """Client of an inner call. `on_end` is called once, unless the call was left."""
 
     method = "POST"
     query = b""
@@ -94,8 +99,11 @@ class InnerCall:
         on_end: Callable[["InnerCall", InnerAnswer], None],
         on_piece: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`caller`: the name by which `InnerCallers` know for whom it is. `on_piece` is told an
-        answer with 200 as it comes, too."""
+        """Create the call.
+
+        `caller` is the name that `InnerCallers` know. `on_piece` also receives the parts of an
+        answer with status 200 as they arrive.
+        """
         self.name, self.request_id = caller, request_id
         self.caller = caller
         self.path, self.raw_path = endpoint, endpoint.encode()
@@ -126,7 +134,7 @@ class InnerCall:
             reader.body_came()
 
     def leave(self) -> None:
-        """Nobody wants its answer any more, and nobody is told of it."""
+        """Cancel the call without calling `on_end`."""
         if self._is_over:
             return
         self._is_over = self.has_left = True
@@ -168,6 +176,6 @@ class InnerCall:
         self._tell(status)
 
     def _tell(self, status: int | None) -> None:
-        """In a turn of its own: the call has not told its facts yet."""
+        """Report the answer in the next turn of the loop, after the call's last facts."""
         answer = InnerAnswer(self.request_id, status, bytes(self._answer), self._retry_after_s)
         asyncio.get_running_loop().call_soon(self._on_end, self, answer)

@@ -1,5 +1,7 @@
-"""Routes to look into workflows and agents, and to say that a workflow has ended. Each client sees
-its own tenant's alone."""
+"""Routes that show workflows and agents, and end workflows.
+
+Each client sees only its own tenant's.
+"""
 
 import asyncio
 from functools import partial
@@ -23,22 +25,22 @@ MAX_OFFSET = 10**9
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `POST /v1/workflows/{id}/end`."""
+    """Response of `POST /v1/workflows/{id}/end`."""
 
     id: str
     object: str = "workflow"
-    ended_at: int | None  # None: it has been told on, and soon will be
+    ended_at: int | None  # None: the end was forwarded, and takes effect soon
 
 
 class Source(Protocol):
-    """Where workflows are followed. All of it may raise Unavailable."""
+    """Source of followed workflows. All members may raise Unavailable."""
 
     @property
     def orchestrator(self) -> Orchestrator: ...
 
     @property
     def estimates(self) -> WorkEstimates:
-        """What has been published."""
+        """Estimates as published."""
 
     def now(self) -> int: ...
 
@@ -58,38 +60,38 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
 
     @app.post("/v1/workflows/{workflow_id:path}/end")
     async def end(request: HttpRequest, workflow_id: str) -> Response:
-        """The user has the final reply. Said again, it changes nothing."""
+        """End a workflow whose user has the final reply. Repeated requests change nothing."""
         return await told_of_end(request, workflow_id, cancelled=False)
 
     @app.delete("/v1/workflows/{workflow_id:path}")
     async def cancel(request: HttpRequest, workflow_id: str) -> Response:
-        """Nobody wants its reply any more: its calls end, and no more are served."""
+        """Cancel a workflow: its calls end, and further ones are refused."""
         return await told_of_end(request, workflow_id, cancelled=True)
 
     @app.get("/v1/workflows/{workflow_id:path}")
     async def workflow(request: HttpRequest, workflow_id: str) -> Response:
-        """The rebuilt graph and its calls, of an open workflow or one that ended lately."""
+        """Return the rebuilt graph and the calls of a workflow that is open or ended recently."""
         tenant = (await access.admitted(authorization(request))).tenant
         return await _workflow(source, tenant, workflow_id, request)
 
     @app.get("/v1/agents")
     async def agents(request: HttpRequest) -> Response:
-        """What was learnt of the tenant's agents, by app and name."""
+        """Return what was learnt of the tenant's agents, by app and name."""
         tenant = (await access.admitted(authorization(request))).tenant
         return await _agents(source, tenant, request)
 
 
 def add_tenants(app: FastAPI, source: Source) -> None:
-    """Add the same for operators, of any tenant."""
+    """Add the same routes for operators, for any tenant."""
 
     @app.get("/admin/tenants/{tenant}/workflows/{workflow_id:path}")
     async def workflow(request: HttpRequest, tenant: str, workflow_id: str) -> Response:
-        """As `GET /v1/workflows/{id}` shows it to its tenant."""
+        """Return what `GET /v1/workflows/{id}` shows to the tenant."""
         return await _workflow(source, tenant, workflow_id, request)
 
     @app.get("/admin/tenants/{tenant}/agents")
     async def agents(request: HttpRequest, tenant: str) -> Response:
-        """As `GET /v1/agents` shows them to their tenant."""
+        """Return what `GET /v1/agents` shows to the tenant."""
         return await _agents(source, tenant, request)
 
 
@@ -124,13 +126,17 @@ async def _agents(source: Source, tenant: str, request: HttpRequest) -> Response
 
 
 def _page(request: HttpRequest, usual: int, most: int) -> tuple[int, int]:
-    """The query's `offset` and `limit`."""
+    """Return the query's `offset` and `limit`."""
     offset = number_of(request, "offset", 0, 0, MAX_OFFSET)
     return offset, number_of(request, "limit", usual, 1, most)
 
 
 def number_of(request: HttpRequest, name: str, usual: int, least: int, most: int) -> int:
-    """Of the query. Raises InvalidRequest."""
+    """Return a number from the query, or `usual` if it is missing.
+
+    Raises:
+        InvalidRequest: The number is malformed or out of range.
+    """
     text = request.query_params.get(name, str(usual))
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
     if not least <= number <= most:

@@ -1,4 +1,4 @@
-"""The routes that list models, and tell of one."""
+"""Routes that list the served models, and describe one."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -17,7 +17,7 @@ _JSON = ((b"content-type", b"application/json"),)
 
 
 class Models:
-    """Answers `/v1/models` and what is beneath it: a `RouteTaker`."""
+    """`RouteTaker` for `/v1/models` and the paths below it."""
 
     def __init__(
         self,
@@ -26,8 +26,10 @@ class Models:
         own_models: NamesOf | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        """`own_models`: those that Kairos has itself, beside engines'. `audit`: is told who is
-        refused."""
+        """Create the routes.
+
+        `own_models` returns the models that Kairos answers itself. `audit` records refusals.
+        """
         self._access, self._served, self._own = access, served_models, own_models
         self._audit = audit
 

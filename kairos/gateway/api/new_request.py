@@ -1,4 +1,4 @@
-"""A call, as the balancer is to know it: of what its HTTP request says, and who makes it."""
+"""Creation of a `Request`, which the balancer handles, from an HTTP request and its caller."""
 
 from kairos.core.model import Request, Sources
 from kairos.gateway.auth.service_class import ServiceClasses
@@ -25,7 +25,7 @@ def request_of(
     """Return the call's request.
 
     Raises:
-        KairosError: a header is not what it must be, or the class is not the caller's to use.
+        KairosError: A header is invalid, or the caller may not use the class of service.
     """
     service_class = classes.of(asked.headers, caller)
     deadline_at = deadline_of(asked.headers, now, streams=body.stream)

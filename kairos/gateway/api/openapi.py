@@ -1,7 +1,7 @@
-"""What the gateway says of itself at `/openapi.json`: the routes that Kairos reads or answers.
+"""The gateway's OpenAPI description, at `/openapi.json`: the routes that Kairos reads or answers.
 
-Of a body it describes what Kairos reads; the rest is between client and engine, and goes through.
-Schemas of Kairos's own answers are made from their types.
+Of a body it describes the fields that Kairos reads; the rest is passed to the engine. Schemas of
+Kairos's own answers are generated from their types.
 """
 
 from functools import cache
@@ -44,7 +44,7 @@ _TOKENS: Json = {
     "type": ["integer", "null"],
     "minimum": NO_LIMIT,
     "maximum": MAX_TOKENS,
-    "description": "the most that are wanted; -1: no limit",
+    "description": "the maximum number; -1: no limit",
 }
 _CHOICES: Json = {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_CHOICES}
 _LOGPROBS: Json = {"type": ["integer", "null"], "minimum": NO_LIMIT, "maximum": MAX_LOGPROBS}
@@ -81,7 +81,7 @@ _STOP: Json = {
 
 @cache
 def description() -> Json:
-    """An OpenAPI description: made once, since anybody may ask for it."""
+    """Return the OpenAPI description. It is cached, since anyone may request it."""
     views, schemas = msgspec.json.schema_components(
         (WorkflowView, Ended, AgentsView, DeclaredPlan, PlannedWork),
         ref_template="#/components/schemas/{name}",
@@ -98,27 +98,31 @@ def description() -> Json:
             "/v1/messages": _messages(),
             "/v1/embeddings": _hot("Embeddings", ["input"], input=_TEXTS),
             "/v1/models": _get("The models that instances serve", _MODELS),
-            "/v1/models/{name}": _get("One of them", _MODEL, in_path("name")),
+            "/v1/models/{name}": _get("A model", _MODEL, in_path("name")),
             "/v1/workflows/{workflow_id}": _get(
-                "A workflow's graph and calls: open, or ended lately",
+                "Graph and calls of a workflow that is open or ended recently",
                 workflow,
                 in_path("workflow_id"),
                 *_page(CALLS, MAX_CALLS),
             )
-            | _ends("delete", "Nobody wants its reply any more: its calls end", ended),
-            "/v1/workflows/{workflow_id}/end": _ends("post", "The user has the final reply", ended),
+            | _ends("delete", "Cancel a workflow and its calls", ended),
+            "/v1/workflows/{workflow_id}/end": _ends(
+                "post", "End a workflow whose user has the final reply", ended
+            ),
             "/v1/plans/{app}": {
                 "put": route(
-                    "Which calls the workflows of an app consist of",
+                    "Declare the calls that the workflows of an app consist of",
                     *(json_of(declared), in_path("app")),
                     body=json_of(plan),
                 )
             },
-            "/v1/agents": _get("What was learnt of agents", agents, *_page(AGENTS, MAX_AGENTS)),
+            "/v1/agents": _get("Learnt profiles of agents", agents, *_page(AGENTS, MAX_AGENTS)),
             "/health": _open(
                 "Whether an instance can take calls", {"200": _said("Yes"), "503": _said("No")}
             ),
-            "/metrics": _open("For Prometheus", {"200": _said("Figures", {"text/plain": {}})}),
+            "/metrics": _open(
+                "Metrics for Prometheus", {"200": _said("Metrics", {"text/plain": {}})}
+            ),
         },
         "components": {
             "schemas": schemas | {"Error": _ERROR, "MessagesError": _MESSAGES_ERROR},
@@ -135,7 +139,7 @@ def _hot(summary: str, required: list[str], **fields: Json) -> Json:
 
 
 def _messages() -> Json:
-    """Describe Anthropic's route, whose errors have a form of their own."""
+    """Describe Anthropic's route, whose errors have their own format."""
     system: Json = {"anyOf": [_TEXT, _PARTS]}
     limit: Json = {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS}
     fields = {"messages": _MESSAGES, "system": system, "max_tokens": limit}
@@ -147,7 +151,7 @@ def _messages() -> Json:
 
 
 def route(summary: str, content: Json, *parameters: Json, body: Json | None = None) -> Json:
-    """Describe an operation: it answers with content, or with an error as OpenAI's API does."""
+    """Describe an operation that returns content, or an error in OpenAI's format."""
     said = {"summary": summary, "parameters": [*parameters], "responses": _answers(content)}
     return said if body is None else said | {"requestBody": {"required": True, "content": body}}
 
@@ -158,12 +162,12 @@ def _get(summary: str, answer: Json, *parameters: Json) -> Json:
 
 def _ends(method: str, summary: str, answer: Json) -> Json:
     said = route(summary, json_of(answer), in_path("workflow_id"))
-    said["responses"]["202"] = _said("Told on", json_of(answer))
+    said["responses"]["202"] = _said("Accepted; it takes effect soon", json_of(answer))
     return {method: said}
 
 
 def _open(summary: str, responses: Json) -> Json:
-    """For everybody."""
+    """Describe an operation that needs no key."""
     return {"get": {"summary": summary, "security": [{}], "responses": responses}}
 
 
@@ -171,8 +175,8 @@ def _answers(content: Json, error_form: str = "Error") -> Json:
     error = json_of({"$ref": f"#/components/schemas/{error_form}"})
     return {
         "200": _said("The answer", content),
-        "4XX": _said("It cannot be served as it is", error),
-        "5XX": _said("It could not be served; Retry-After says whether to try again", error),
+        "4XX": _said("The request is invalid or refused", error),
+        "5XX": _said("The request failed; Retry-After says whether to retry", error),
     }
 
 
@@ -181,12 +185,12 @@ def _said(what: str, content: Json | None = None) -> Json:
 
 
 def json_of(schema: Json) -> Json:
-    """Describe content that is JSON."""
+    """Describe JSON content."""
     return {"application/json": {"schema": schema}}
 
 
 def in_path(name: str, schema: Json = _TEXT) -> Json:
-    """Describe a part of the path."""
+    """Describe a path parameter."""
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
@@ -232,22 +236,22 @@ _PARENTS: Json = {
 _HEADERS = [
     _header(Header.WORKFLOW_ID, "the user's task that the call is part of", _IDENTIFIER),
     _header(Header.APP, "the application", _IDENTIFIER),
-    _header(Header.AGENT, "who calls", _IDENTIFIER),
+    _header(Header.AGENT, "the agent that makes the call", _IDENTIFIER),
     _header(Header.UPSTREAM, "the agent whose message led to the call", _IDENTIFIER),
     _header(Header.PARENT_ID, "the requests whose answers led to the call", _PARENTS),
     _header(Header.STARTED_AT, "when the task began, in µs since the epoch", _INSTANT),
     _header(Header.CLASS, "the class of service; operators may add others", _CLASSES),
-    _header(Header.DEADLINE, "after which nobody waits, in µs since the epoch", _INSTANT),
+    _header(Header.DEADLINE, "the call's deadline, in µs since the epoch", _INSTANT),
     _header(Header.DEADLINE_MS, "the same, in ms from now", _MILLISECONDS),
-    _header(Header.BUDGET_CALLS, "that the workflow may make at most", _BUDGET),
-    _header(Header.BUDGET_TOKENS, "of prompts and answers, that it may use", _BUDGET),
-    _header(Header.BUDGET_MS, "from its first call on; then its calls end", _BUDGET),
+    _header(Header.BUDGET_CALLS, "maximum number of the workflow's calls", _BUDGET),
+    _header(Header.BUDGET_TOKENS, "maximum tokens of its prompts and answers", _BUDGET),
+    _header(Header.BUDGET_MS, "maximum time since the workflow's first call, ms", _BUDGET),
     _header(
         Header.ATTEMPT,
-        "counts how often the call was made",
+        "the number of the attempt, from 1",
         {"type": "integer", "minimum": 1, "maximum": ATTEMPT_LIMIT},
     ),
-    _header(Header.REQUEST_ID, "the call's name; taken or odd ones are replaced", _TEXT),
+    _header(Header.REQUEST_ID, "the call's id; used or invalid ones are replaced", _TEXT),
 ]
 _MODEL: Json = {
     "type": "object",

@@ -1,4 +1,4 @@
-"""Models that Kairos answers itself, with no engine's answer but its own: see `workflows/serve`."""
+"""Models that Kairos answers itself, without an engine: see `workflows/serve`."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -13,11 +13,11 @@ NamesOf = Callable[[str], Awaitable[list[str]]]  # by tenant
 
 class OwnModels(Protocol):
     def takes(self, model: str) -> bool:
-        """Whether a model of this name is one of them, if there is one."""
+        """Return whether a model with this name would be one of these, if it exists."""
 
     def begin(
         self, asked: Asked, content: bytes, caller: Caller, response: ClientResponse, owner: Owner
     ) -> None:
-        """Answer a call, whose owner hears how it ended. Never raises."""
+        """Answer a call; `owner` receives its end. Never raises."""
 
     async def names(self, tenant: str) -> list[str]: ...

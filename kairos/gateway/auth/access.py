@@ -1,5 +1,4 @@
-"""Who may call: API keys, each of a tenant, and perhaps of one of its apps; and signed tokens of an
-identity provider beside them."""
+"""Authentication of callers: API keys, of a tenant or one of its apps, and signed tokens (OIDC)."""
 
 import asyncio
 import hashlib
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from kairos.gateway.auth.signed_tokens import SignedTokens
 
 _DOTS = 2  # in a signed token
-# Of Anthropic's clients, Azure's and Google's.
+# Headers of Anthropic's, Azure's and Google's clients.
 KEY_HEADERS = b"x-api-key", b"api-key", b"x-goog-api-key"
 _CALLS = RIGHTS["caller"]
 
@@ -33,7 +32,7 @@ def _caller(key: KeySettings) -> Caller:
 
 
 class Callers(Protocol):
-    """Who may call."""
+    """Callers that are admitted."""
 
     @property
     def is_open(self) -> bool:
@@ -47,10 +46,10 @@ class Callers(Protocol):
 
 
 class Access:
-    """Checks a client's bearer token against the keys' SHA-256 digests.
+    """Authentication of bearer tokens, by the SHA-256 digests of the keys.
 
-    Keys are long random strings, so a plain digest is enough to store them safely; and comparing
-    digests through a dict gives no timing to learn from, as nobody can choose a digest.
+    Keys are long random strings, so a plain digest is enough to store them safely. Looking digests
+    up in a dict leaks no useful timing, as a caller cannot choose a digest.
     """
 
     def __init__(
@@ -61,8 +60,11 @@ class Access:
         now: Callable[[], int] | None = None,
         tokens: "SignedTokens | None" = None,
     ) -> None:
-        """`needed`, as in `change`. `now`: the clock by which keys expire, in microseconds since
-        the Unix epoch; None: real time. `tokens`: lets in who shows one, too."""
+        """Create it with keys; `needed` as in `change`.
+
+        `now` is the clock by which keys expire, in µs since the Unix epoch; None: real time.
+        `tokens` also admits callers with signed tokens.
+        """
         self._now = now or WallClock().now
         self._tokens = tokens
         self._callers: dict[str, tuple[Caller, int | None]] = {}
@@ -70,25 +72,30 @@ class Access:
         self.change(keys, needed=needed)
 
     def change(self, keys: Iterable[KeySettings], *, needed: bool = False) -> None:
-        """From the next call on these count. Without any key everybody is let in, as one tenant;
-        or, where one is `needed`, nobody. Once operators have had keys, theirs alone let in."""
+        """Replace the keys, from the next call on.
+
+        Without any key everyone is admitted, as one tenant; or nobody, if a key is `needed`. Once
+        operators have had keys, their port requires one.
+        """
         self._callers = {key.sha256: (_caller(key), key.expires_at) for key in keys}
         self._asks_operators |= any(caller.roles != _CALLS for caller, _ in self._callers.values())
         self._is_open = not self._callers and not needed and self._tokens is None
 
     def know_classes(self, names: Collection[str]) -> None:
-        """Of service, that there are from now on."""
+        """Set the known classes of service, which tokens may name."""
         if self._tokens is not None:
             self._tokens.know_classes(names)
 
     @property
     def is_open(self) -> bool:
-        """To anybody, without a key."""
+        """Whether everyone is admitted, without a key."""
         return self._is_open
 
     def known_as(self, authorization: bytes | None, address: str) -> str:
-        """Who calls, where each caller has a share: its tenant, if it has shown a key; else its
-        address. A token counts once it has been verified, which is not done here."""
+        """Return the name for a caller's share: its tenant or, without a key, its address.
+
+        A token counts only if it has been verified before.
+        """
         if self._is_open:
             return address
         try:
@@ -101,17 +108,16 @@ class Access:
         return address if caller is None else caller.tenant
 
     def tenant(self, authorization: bytes | None) -> str:
-        """Raises as `caller` does."""
+        """Return the caller's tenant. Raises as `caller` does."""
         return self.caller(authorization).tenant
 
     def caller(self, authorization: bytes | None) -> Caller:
-        """Who may call.
+        """Return the caller.
 
         Raises:
-            Unauthorized: keys are asked for and this is none of them, or has expired; or it is a
-                signed token that lets nobody in.
-            NotAllowed: it is for the operators' routes alone.
-            IssuerUnreachable, KeysComing: see `SignedTokens.caller`.
+            Unauthorized: The key is missing, unknown or expired, or the signed token is invalid.
+            NotAllowed: The key is only for operators' routes.
+            IssuerUnreachable, KeysComing: See `SignedTokens.caller`.
         """
         if self._is_open:
             return ANYBODY
@@ -120,12 +126,14 @@ class Access:
         return caller
 
     async def admitted(self, authorization: bytes | None) -> Caller:
-        """As `caller`, but waits for an issuer's keys that are coming."""
+        """Return the caller as `caller` does, but wait while an issuer's keys are fetched."""
         return await _once_known(partial(self.caller, authorization))
 
     async def operator(self, authorization: bytes | None, role: Role) -> Caller:
-        """Who asks for the operators' routes, having shown that it has the role; anybody, where
-        keys and tokens have none. Raises as `caller` does."""
+        """Return the operator, who must have the role; anyone if no key or token has a role.
+
+        Raises as `caller` does.
+        """
         if not self._asks_operators:
             return ANYBODY
         caller = await _once_known(partial(self._shown_by, authorization))
@@ -143,7 +151,11 @@ class Access:
         raise Unauthorized("this API key is not known here")
 
     def _of_key(self, digest: str) -> Caller | None:
-        """Raises Unauthorized: it has expired."""
+        """Return the caller of a key, or None.
+
+        Raises:
+            Unauthorized: The key has expired.
+        """
         found = self._callers.get(digest)
         if found is None:
             return None
@@ -153,12 +165,12 @@ class Access:
         return caller
 
     def background(self) -> list[Coroutine[None, None, None]]:
-        """What is to run beside it."""
+        """Return the coroutines to run in the background."""
         return [] if self._tokens is None else [self._tokens.keys.run()]
 
 
 def access_of(settings: Settings) -> Access:
-    """As the settings have it."""
+    """Create the authentication that the settings describe."""
     oidc, tokens, now = settings.oidc, None, WallClock().now
     if oidc is not None:
         from kairos.gateway.auth.jwks import IssuerKeys
@@ -178,10 +190,10 @@ async def _once_known(find: Callable[[], Caller]) -> Caller:
 
 
 def credential_of(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return what a request shows, as `Authorization` has it; None: nothing.
+    """Return a request's credential as an `Authorization` value, or None.
 
-    Clients of other vendors send a bare key in a header of their own. `headers`: names in lower
-    case.
+    Clients of other vendors send a bare key in a header of their own. Names in `headers` are in
+    lower case.
     """
     shown = headers.get(b"authorization")
     if shown is not None and shown[:7].lower() == b"bearer ":
@@ -194,7 +206,11 @@ def credential_of(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 
 def _shown(authorization: bytes | None) -> bytes:
-    """Raises Unauthorized: it is no bearer token."""
+    """Return the key of a bearer token.
+
+    Raises:
+        Unauthorized: The value is not a bearer token.
+    """
     scheme, _, key = (authorization or b"").partition(b" ")
     if scheme.lower() != b"bearer" or not key:
         raise Unauthorized("send an API key: 'Authorization: Bearer KEY', or 'x-api-key: KEY'")
@@ -206,7 +222,7 @@ def _digest(key: bytes) -> str:
 
 
 def authorization(request: "HttpRequest") -> bytes | None:
-    """Return what the request shows: see `credential_of`."""
+    """Return the request's credential: see `credential_of`."""
     shown = {
         name: value.encode("latin-1")
         for name in (b"authorization", *KEY_HEADERS)

@@ -1,8 +1,8 @@
-"""The public keys with which an issuer signs (JSON Web Key Set, RFC 7517), fetched and kept.
+"""The public keys with which an issuer signs (JSON Web Key Set, RFC 7517), fetched and cached.
 
-A token that names a key which is not among them makes Kairos ask once more, since issuers exchange
-their keys; but seldom, as anybody can make up a name. What cannot be fetched leaves the keys as
-they were. A key that the issuer no longer publishes is let go at the next fetch.
+A token that names an unknown key triggers another fetch, since issuers rotate keys; but rarely, as
+anyone can invent a key's name. A failed fetch leaves the keys as they were. A key that the issuer
+no longer publishes is dropped at the next fetch.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from kairos.settings.oidc import OidcSettings
 logger = logging.getLogger(__name__)
 
 FETCH_S = 5.0  # the longest that one document may take
-RENEW_S = 600.0  # between fetches that nothing asks for
-AGAIN_S = 10.0  # the least between two fetches, whoever asks; and after one that failed
+RENEW_S = 600.0  # between periodic fetches
+AGAIN_S = 10.0  # the minimum between two fetches
 MAX_BYTES = 64 << 10  # of a document
 MAX_KEYS = 64
 _RSA_BITS = range(2048, 8193)
 _MODULUS_CHARS = range(2048 // 6, 8192 // 6 + 4)  # in base64; joserfc warns of shorter keys
 _DISCOVERY = "/.well-known/openid-configuration"
 
-# What a key must be for an algorithm; also for the fully specified names of RFC 9864.
+# The kind of key for an algorithm; also for the fully specified names of RFC 9864.
 _KIND = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     "ES256": "P-256",
@@ -48,21 +48,21 @@ class SigningKey(msgspec.Struct, frozen=True):
     key: Key
 
     def is_for(self, kid: str | None, alg: str) -> bool:
-        """Without a `kid`: any of that algorithm."""
+        """Return whether the key fits a token's `kid`, if it has one, and its algorithm."""
         if kid is not None and kid != self.kid:
             return False
         return _KIND.get(alg) == self.kind and (self.alg is None or _same(self.alg, alg))
 
 
 class Unfetched(Exception):
-    """The issuer gave no keys; says why."""
+    """The issuer's keys could not be fetched; the text says why."""
 
 
 def signing_keys(document: bytes) -> tuple[SigningKey, ...]:
-    """Those of a set with which signatures can be verified; others in it are passed over.
+    """Return the keys of a set with which signatures can be verified; others are skipped.
 
     Raises:
-        Unfetched: it is no such set, or has none.
+        Unfetched: The document is not a key set, or has no usable key.
     """
     try:
         told = msgspec.json.decode(document)
@@ -82,7 +82,7 @@ def signing_keys(document: bytes) -> tuple[SigningKey, ...]:
 
 
 class _Jwk(msgspec.Struct):
-    """A public key as it is published (RFC 7517, section 4; RFC 7518, section 6)."""
+    """A public key as published (RFC 7517, section 4; RFC 7518, section 6)."""
 
     kty: str
     kid: str | None = None
@@ -97,7 +97,7 @@ class _Jwk(msgspec.Struct):
 
     @property
     def public(self) -> dict[str, str]:
-        """What makes the key. A private one that is published by mistake is not kept."""
+        """Public parameters of the key. A private key published by mistake is not kept."""
         named = ("kty", "n", "e", "crv", "x", "y")
         return {name: value for name in named if (value := getattr(self, name))}
 
@@ -129,28 +129,31 @@ def _same(of_key: str, of_token: str) -> bool:
 
 
 class IssuerKeys:
-    """The issuer's keys as last fetched. Run `run` beside what asks for them."""
+    """The issuer's keys as last fetched. `run` it concurrently with the requests for keys."""
 
     def __init__(self, oidc: OidcSettings) -> None:
         self._oidc = oidc
         self._keys: tuple[SigningKey, ...] = ()
-        self._again_at: float = 0  # by the loop's clock; before that nobody's asking helps
+        self._again_at: float = 0  # by the loop's clock; no fetch before that
         self._asked = asyncio.Event()
         self._coming: asyncio.Future[None] | None = None  # done when the fetch is
         self._is_failing = False
-        self.version = 0  # another for other keys
+        self.version = 0  # changes when the keys change
 
     @property
     def are_known(self) -> bool:
         return bool(self._keys)
 
     def key(self, kid: str | None, alg: str) -> Key | None:
-        """That of the name. Without a name: the only one that there is for the algorithm."""
+        """Return the key with that name; without a name, the only one for the algorithm."""
         found = [each.key for each in self._keys if each.is_for(kid, alg)]
         return found[0] if len(found) == 1 or (found and kid is not None) else None
 
     def coming(self) -> "asyncio.Future[None] | None":
-        """Done when keys have been fetched, or could not be. None: it is too early to ask again."""
+        """Request a fetch; the future is done when it has succeeded or failed.
+
+        None: it is too early to fetch again.
+        """
         if self._coming is None:
             loop = asyncio.get_running_loop()
             if loop.time() < self._again_at:
@@ -160,7 +163,7 @@ class IssuerKeys:
         return self._coming
 
     async def run(self) -> None:
-        """Fetch them when they are asked for, and now and then."""
+        """Fetch the keys when requested, and periodically."""
         try:
             while True:
                 if self._coming is None:
@@ -187,14 +190,14 @@ class IssuerKeys:
             keys = signing_keys(await self._fetch())
         except Unfetched as error:
             if not self._is_failing:
-                kept = "those that it had are used on" if self._keys else "no token is let in"
+                kept = "the last ones remain in use" if self._keys else "no token is admitted"
                 logger.warning(
-                    "the keys of %s cannot be had, %s: %s", self._oidc.issuer, kept, error
+                    "cannot fetch the keys of %s, %s: %s", self._oidc.issuer, kept, error
                 )
             self._is_failing = True
             return False
         if self._is_failing:
-            logger.warning("the keys of %s are known again", self._oidc.issuer)
+            logger.warning("the keys of %s were fetched again", self._oidc.issuer)
         self._is_failing = False
         if _names(keys) != _names(self._keys):
             self.version += 1
@@ -202,7 +205,11 @@ class IssuerKeys:
         return True
 
     async def _fetch(self) -> bytes:
-        """Raises Unfetched."""
+        """Fetch the document of keys.
+
+        Raises:
+            Unfetched: It cannot be fetched.
+        """
         async with aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=FETCH_S),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -217,15 +224,15 @@ class IssuerKeys:
 
 
 def _names(keys: Iterable[SigningKey]) -> set[tuple[str | None, str, str | None, str]]:
-    """By which other keys are told from the same."""
+    """Return what identifies each key, to detect changes."""
     return {(each.kid, each.kind, each.alg, each.key.thumbprint()) for each in keys}
 
 
 def _jwks_url(document: bytes, issuer: str) -> str:
-    """Where a discovery document (OpenID Connect Discovery 1.0, section 3) says that the keys are.
+    """Return the URL of the keys from a document of OpenID Connect Discovery 1.0 (section 3).
 
     Raises:
-        Unfetched: it is none, or of another issuer, or what it names cannot be trusted.
+        Unfetched: The document is invalid or of another issuer, or its URL is not safe.
     """
     try:
         told = msgspec.json.decode(document)
@@ -240,7 +247,7 @@ def _jwks_url(document: bytes, issuer: str) -> str:
 
 
 async def _get(session: aiohttp.ClientSession, url: str) -> bytes:
-    """The body of an answer, which may not lead elsewhere."""
+    """Fetch a body, without following redirects."""
     body = bytearray()
     try:
         async with session.get(url, allow_redirects=False) as answer:

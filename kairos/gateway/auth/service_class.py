@@ -1,4 +1,4 @@
-"""Which class of service a call is of: what it asks for, within what its key may ask for."""
+"""Class of service of a call: as requested, if its key allows that class."""
 
 from collections.abc import Mapping
 
@@ -12,17 +12,17 @@ _CLASS = RAW_HEADERS[Header.CLASS]
 
 
 class ClassNotAllowed(KairosError):
-    """The API key may not ask for this class of service (`service_classes` of `[[key]]`)."""
+    """The API key does not allow this class of service (`service_classes` of `[[key]]`)."""
 
     status = 403
     code = "class_not_allowed"
 
     def __init__(self, name: str, allowed: tuple[str, ...]) -> None:
-        super().__init__(f"this API key may not ask for class '{name}': {', '.join(allowed)}")
+        super().__init__(f"this API key may not use class '{name}', only: {', '.join(allowed)}")
 
 
 class ServiceClasses:
-    """All that there are."""
+    """All known classes of service."""
 
     def __init__(self, known: Mapping[str, ServiceClass] = CLASSES) -> None:
         self._known = known
@@ -30,7 +30,12 @@ class ServiceClasses:
         self._deadlines = {n: each.deadline_us for n, each in known.items() if each.deadline_us}
 
     def of(self, headers: Headers, caller: Caller) -> str:
-        """Raises InvalidRequest, ClassNotAllowed: the header names one that is not to be had."""
+        """Return the class of a call.
+
+        Raises:
+            InvalidRequest: The header names an unknown class.
+            ClassNotAllowed: The key does not allow the class.
+        """
         value = headers.get(_CLASS)
         if value is None:
             return caller.service_class
@@ -45,11 +50,11 @@ class ServiceClasses:
         return name
 
     def spare(self, caller: Caller) -> str | None:
-        """One whose calls go as spare; None: there is none that the caller may ask for."""
+        """Return a best-effort class that the caller may use, or None."""
         allowed = caller.service_classes
         return next((name for name in self._spare if allowed is None or name in allowed), None)
 
     def deadline(self, name: str, named: int | None, now: int) -> int | None:
-        """The call's own, else that of its class, in µs since the epoch."""
+        """Return the call's own deadline, else that of its class, in µs since the epoch."""
         after_us = self._deadlines.get(name) if named is None and self._deadlines else None
         return named if after_us is None else now + after_us

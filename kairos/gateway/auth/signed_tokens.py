@@ -1,9 +1,9 @@
-"""Signed tokens (JSON Web Token, RFC 7519) of an identity provider: who calls with one.
+"""Signed tokens (JSON Web Token, RFC 7519) of an identity provider, and the callers they identify.
 
-A token is verified with a key that its issuer publishes (`jwks.py`), by an asymmetric algorithm of
-the settings. What the token itself says of how it is signed only chooses among these; keys that it
-carries or points to are not looked at (RFC 8725, sections 3.1 and 3.10). One that was verified is
-remembered by its digest until it expires, or the issuer's keys change: then it costs a look-up.
+A token is verified with a key that its issuer publishes (`jwks.py`), by one of the asymmetric
+algorithms in the settings. The token's header only selects among these; keys that it carries or
+points to are ignored (RFC 8725, sections 3.1 and 3.10). A verified token is cached by its digest
+until it expires, or the issuer's keys change: then it costs a look-up.
 """
 
 import binascii
@@ -36,17 +36,17 @@ _IDENTIFIER = re.compile(IDENTIFIER)
 _SUBJECT = re.compile(r"[ -~]{1,128}")
 _CALLER: tuple[Role, ...] = ("caller",)
 _OWN_NAMES: Mapping[str, Role] = {role: role for role in RIGHTS}
-_ED25519 = {"EdDSA": "Ed25519"}  # the only curve that is taken for it (RFC 9864 names it so)
+_ED25519 = {"EdDSA": "Ed25519"}  # the only curve that is accepted for it (RFC 9864's name)
 
 
 class InvalidToken(Unauthorized):
-    """A signed token is none, or not for Kairos; the message says which. Get another."""
+    """A signed token is malformed or not valid for Kairos; the message says why. Get a new one."""
 
     code = "invalid_token"
 
 
 class TokenExpired(Unauthorized):
-    """A signed token is good no more. Get another."""
+    """A signed token has expired. Get a new one."""
 
     code = "token_expired"
 
@@ -55,13 +55,13 @@ class TokenExpired(Unauthorized):
 
 
 class IssuerUnreachable(Unavailable):
-    """The identity provider's keys could not be fetched yet, so no token can be verified."""
+    """The identity provider's keys have not been fetched yet, so no token can be verified."""
 
     code = "issuer_unreachable"
     retry_after_s = 10
 
     def __init__(self) -> None:
-        super().__init__("the keys to verify tokens with cannot be had at the moment")
+        super().__init__("the keys that verify tokens cannot be fetched at the moment")
 
 
 class _Header(msgspec.Struct):
@@ -70,8 +70,7 @@ class _Header(msgspec.Struct):
 
 
 class _Registry(JWSRegistry):
-    """joserfc's, for the headers of identity providers, which may be longer and have fields of
-    their own."""
+    """joserfc's registry, with longer headers and extra fields, as identity providers use them."""
 
     max_header_length = _HEADER_BYTES
 
@@ -80,7 +79,7 @@ class _Registry(JWSRegistry):
 
 
 class SignedTokens:
-    """Verifies tokens of one issuer, and reads who calls."""
+    """Verification of one issuer's tokens."""
 
     def __init__(
         self,
@@ -89,7 +88,10 @@ class SignedTokens:
         classes: Collection[str],
         now: Callable[[], int],
     ) -> None:
-        """`classes`: of service, that there are. `now`: microseconds since the Unix epoch."""
+        """Create it.
+
+        `classes` are the known classes of service. `now` returns µs since the Unix epoch.
+        """
         self.keys = keys
         self._oidc, self._classes, self._now = oidc, classes, now
         self._leeway_us = oidc.leeway_s * SECOND
@@ -107,12 +109,12 @@ class SignedTokens:
         return self._oidc.role_claim is not None
 
     def know_classes(self, names: Collection[str]) -> None:
-        """Of service, that there are from now on: tokens are read again."""
+        """Set the known classes of service; tokens are parsed again."""
         self._classes = names
         self._known.clear()
 
     def known(self, digest: str) -> Caller | None:
-        """Who calls with a token of this SHA-256 digest, if it was verified and is good still."""
+        """Return the caller of a verified, still valid token by its SHA-256 digest, or None."""
         if self._version != self.keys.version:
             self._known.clear()
             self._version = self.keys.version
@@ -126,12 +128,12 @@ class SignedTokens:
         return found[0]
 
     def caller(self, token: bytes, digest: str) -> Caller:
-        """Who calls with it. `digest`: its SHA-256, in hexadecimal.
+        """Verify a token and return its caller. `digest` is its SHA-256, in hexadecimal.
 
         Raises:
-            InvalidToken, TokenExpired: it lets nobody in.
-            IssuerUnreachable: no keys are known, and it is too early to ask for them again.
-            KeysComing: its key is not known, and may be among those that are being fetched.
+            InvalidToken, TokenExpired: The token is not valid.
+            IssuerUnreachable: No keys are known, and it is too early to fetch them again.
+            KeysComing: The token's key is unknown, and the keys are being fetched.
         """
         caller = self.known(digest)
         if caller is None:
@@ -144,7 +146,7 @@ class SignedTokens:
         return caller
 
     def _verified(self, token: bytes) -> dict[str, Any]:
-        """Its claims."""
+        """Return the claims of a token whose signature is correct."""
         key = self._key(token)
         try:
             return jwt.decode(token, key, registry=self._registry).claims
@@ -158,7 +160,7 @@ class SignedTokens:
         try:
             header = self._header.decode(urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
         except (binascii.Error, ValueError, RecursionError):
-            raise InvalidToken("the token is no JWT") from None
+            raise InvalidToken("the token is not a JWT") from None
         if header.alg not in self._algorithms:
             raise InvalidToken("the token is signed by an algorithm that is not allowed here")
         key = self.keys.key(header.kid, header.alg)
@@ -171,7 +173,7 @@ class SignedTokens:
         return key
 
     def _check(self, claims: Mapping[str, Any]) -> int:
-        """Until when it is good, in microseconds since the Unix epoch."""
+        """Check the standard claims; return when the token expires, in µs since the Unix epoch."""
         oidc = self._oidc
         if claims.get("iss") != oidc.issuer:
             raise InvalidToken("the token is of another issuer")
@@ -181,13 +183,13 @@ class SignedTokens:
             raise InvalidToken("the token is for another audience")
         ends, now = _instant(claims, "exp"), self._now()
         if ends is None:
-            raise InvalidToken("the token never expires ('exp'), and such are not let in")
+            raise InvalidToken("the token never expires ('exp'); such tokens are refused")
         if now >= ends + self._leeway_us:
             raise TokenExpired
         for name in ("nbf", "iat"):
             begins = _instant(claims, name)
             if begins is not None and now < begins - self._leeway_us:
-                raise InvalidToken(f"the token is not good yet ('{name}'); do clocks differ?")
+                raise InvalidToken(f"the token is not valid yet ('{name}'); do clocks differ?")
         return ends + self._leeway_us
 
     def _known_by(self, claims: Mapping[str, Any]) -> Caller:
@@ -198,14 +200,17 @@ class SignedTokens:
             raise InvalidToken(f"the token {problem} whose it is (claim '{oidc.tenant_claim}')")
         app = None if oidc.app_claim is None else _claim(claims, oidc.app_claim)
         if app is not None and not (isinstance(app, str) and _IDENTIFIER.match(app)):
-            raise InvalidToken(f"the token's claim '{oidc.app_claim}' is no name of an app")
+            raise InvalidToken(f"the token's claim '{oidc.app_claim}' is not a valid app name")
         allowed = self._allowed(claims)
         default = allowed[0] if allowed else STANDARD
         roles, name = self._roles(claims), _subject(claims)
         return Caller(tenant, app, default, allowed, roles=roles, name=name)
 
     def _roles(self, claims: Mapping[str, Any]) -> tuple[Role, ...]:
-        """Of names that are no roles here, nothing is said: they may be for others."""
+        """Return the caller's roles.
+
+        Unknown role names are ignored: they may be for other services.
+        """
         name, named = self._oidc.role_claim, self._oidc.roles or _OWN_NAMES
         told = None if name is None else _claim(claims, name)
         listed = told if isinstance(told, list) else [told]
@@ -215,7 +220,7 @@ class SignedTokens:
         return tuple(right for right in RIGHTS if right in rights)
 
     def _allowed(self, claims: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """Classes of service; None: all."""
+        """Return the classes of service that the token allows; None: all."""
         name = self._oidc.class_claim
         told = None if name is None else _claim(claims, name)
         if told is None:
@@ -224,14 +229,12 @@ class SignedTokens:
         if not isinstance(named, list) or not 0 < len(named) <= _MOST_CLASSES:
             raise InvalidToken(f"the token's claim '{name}' names no class of service")
         if any(not isinstance(each, str) or each not in self._classes for each in named):
-            raise InvalidToken(
-                f"the token's claim '{name}' names no class of service that there is"
-            )
+            raise InvalidToken(f"the token's claim '{name}' names an unknown class of service")
         return tuple(named)
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:
-    """None: the token has none of that name."""
+    """Return a claim by its name or dotted path; None if the token has none."""
     if name in claims:
         return claims[name]
     found: Any = claims
@@ -241,17 +244,20 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
 
 
 def _subject(claims: Mapping[str, Any]) -> str | None:
-    """Whom the issuer gave it to, as far as that can be shown in a line."""
+    """Return the token's subject, if it is short and printable."""
     told = claims.get("sub")
     return told if isinstance(told, str) and _SUBJECT.fullmatch(told) else None
 
 
 def _instant(claims: Mapping[str, Any], name: str) -> int | None:
-    """In microseconds; the claim has seconds, perhaps with a fraction (RFC 7519, section 2)."""
+    """Return a time claim in µs.
+
+    The claim has seconds, possibly with a fraction (RFC 7519, section 2).
+    """
     told = claims.get(name)
     if told is None:
         return None
     is_number = isinstance(told, int | float) and not isinstance(told, bool)
     if not is_number or not -_YEAR_10000_S < told < _YEAR_10000_S:
-        raise InvalidToken(f"the token's claim '{name}' is no instant")
+        raise InvalidToken(f"the token's claim '{name}' is not a time")
     return int(told * SECOND)

@@ -1,1 +1,1 @@
-"""The operators' port: who may ask there, and what it answers beside the page."""
+"""The operators' port: access control, and its routes except for the page."""

@@ -24,18 +24,21 @@ def build_admin(
     has_changes: bool = True,
     add_pages: Callable[[FastAPI], None] | None = None,
 ) -> FastAPI:
-    """Build it. `has_changes`: whether instances can be
-    changed by it, which they cannot where /health and /metrics are asked for by whoever reaches
-    them, as those of a process without clients are. `add_pages` adds the page."""
+    """Build the application.
+
+    Without `has_changes` the routes that change instances are left out: where the port also
+    serves /health and /metrics to everyone, as in a process without clients. `add_pages` adds the
+    page.
+    """
     # No /docs: that page has the browser ask other hosts.
     app = FastAPI(title="Kairos for operators", version=__version__, docs_url=None, redoc_url=None)
 
     @app.get("/admin/status")
     async def status() -> dict[str, Any]:
-        """What waits, what runs where, and why an instance is not used."""
+        """Return what waits, what runs where, and why an instance is not in use."""
         ledger = brain.balancer.ledger
         return {
-            "decides": brain.decides,  # false: another process of the pool does, and knows the rest
+            "decides": brain.decides,  # false: another process of the pool decides
             "waiting": brain.balancer.waiting,
             "instances": {
                 instance.id: {

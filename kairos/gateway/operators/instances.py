@@ -1,4 +1,4 @@
-"""Operators' routes to see, add and remove instances while Kairos runs."""
+"""Operators' routes that show, add and remove instances while Kairos runs."""
 
 import os
 
@@ -16,8 +16,11 @@ _engine = msgspec.json.Decoder(EngineSettings)
 
 
 class NotForPages(InvalidRequest):
-    """A browser says so when a page asks, whichever address it came from; operators' tools do
-    not. Else any page that is open where these routes can be reached could redirect all calls."""
+    """A web page may not change instances.
+
+    A browser sends an Origin with a page's request, whichever address it uses; operators' tools do
+    not. Otherwise any page open in a browser that reaches these routes could redirect all calls.
+    """
 
     status = 403
     code = "not_for_pages"
@@ -29,15 +32,14 @@ class NotForPages(InvalidRequest):
 def add_views(app: FastAPI, fleet: Fleet) -> None:
     @app.get("/admin/instances")
     async def instances() -> Response:
-        """Each instance: whether it is in use, and how many calls run there."""
+        """Return each instance: whether it is in use, and how many calls run there."""
         return _json({"instances": fleet.views()})
 
 
 def add_changes(app: FastAPI, fleet: Fleet) -> None:
     @app.post("/admin/instances", status_code=201)
     async def add(request: Request) -> Response:
-        """Use one more; the body is what the settings say of an engine, as JSON. One that drains
-        is kept."""
+        """Add an instance. The body is an engine's settings, as JSON. A draining one is kept."""
         _check_origin(request)
         engine = await read_engine(request)
         request.state.changed = engine.id
@@ -45,7 +47,7 @@ def add_changes(app: FastAPI, fleet: Fleet) -> None:
 
     @app.delete("/admin/instances/{instance_id}", status_code=202)
     async def drain(request: Request, instance_id: str) -> Response:
-        """Send it nothing more; it is gone once what runs there has ended."""
+        """Drain an instance: it gets no new calls, and is removed once its last call has ended."""
         _check_origin(request)
         return _json(fleet.drain(instance_id), 202)
 
@@ -56,13 +58,17 @@ def _check_origin(request: Request) -> None:
 
 
 async def read_engine(request: Request) -> EngineSettings:
-    """Raises InvalidRequest: the body does not describe an engine that can be used."""
+    """Parse an engine's settings.
+
+    Raises:
+        InvalidRequest: The body does not describe a usable engine.
+    """
     body = await small_body(request, _LIMIT_BYTES)
     try:
         engine = _engine.decode(body)
         check_engine(engine, os.environ)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is no engine: {error}") from None
+        raise InvalidRequest(f"the body is not an engine: {error}") from None
     except SetupError as error:
         raise InvalidRequest(str(error)) from None
     return engine

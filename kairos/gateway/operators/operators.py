@@ -1,5 +1,7 @@
-"""Who may ask for the operators' routes: whoever reaches them; or, where keys or tokens have roles,
-who shows one."""
+"""Access control of operators' routes.
+
+Everyone who reaches the port has access or, where keys or tokens have roles, everyone with one.
+"""
 
 import base64
 import binascii
@@ -19,9 +21,9 @@ from kairos.settings.addresses import is_loopback
 from kairos.settings.config import Settings
 from kairos.settings.tenants import Role
 
-PAGE = "/ui"  # what a browser shows, and all beneath it
-ASK = f"{PAGE}/ask/"  # what whoever looks may have worked out
-ACT = f"{PAGE}/act/"  # what an admin may do by it
+PAGE = "/ui"  # the page, and all paths below
+ASK = f"{PAGE}/ask/"  # computations that a viewer may start
+ACT = f"{PAGE}/act/"  # actions of an admin
 _OPEN = b"/health"  # a supervisor's probes have no key
 _PAGE, _ASK, _ACT = f"{PAGE}/".encode(), ASK.encode(), ACT.encode()
 _ASK_FOR_KEY = 'Basic realm="Kairos: the key of a viewer or admin as password", charset="UTF-8"'
@@ -29,23 +31,25 @@ _SEES = {"GET", "HEAD", "OPTIONS"}
 
 
 def may_have_page(settings: Settings) -> bool:
-    """Of a process whose one port is for /health and /metrics, or for clients, too, and may be
-    reached from elsewhere: whether only those would see its page who may."""
+    """Return whether a process may serve the page on its only port, which also has other routes.
+
+    It may if the port is only reachable from this host, or if operators need a key.
+    """
     return is_loopback(settings.host) or settings.asks_operators
 
 
 class OtherOrigin(KairosError):
-    """Another site's page may have a browser send what its user may."""
+    """Another site's page may not use the rights of a browser's user."""
 
     status = 403
     code = "other_origin"
 
     def __init__(self) -> None:
-        super().__init__("only Kairos's own page may ask for this: open it, and do it there")
+        super().__init__("only Kairos's own page may send this: open it, and do it there")
 
 
 class Needed(msgspec.Struct, frozen=True):
-    """What a request for the operators' port must show."""
+    """Credentials that a request to the operators' port needs."""
 
     role: Role | None  # None: nothing
     is_page: bool = False  # a browser may show it, by its user's password
@@ -53,11 +57,11 @@ class Needed(msgspec.Struct, frozen=True):
 
 
 def needed(method: str, raw_path: bytes) -> Needed:
-    """Decide about access. Nothing else does so by a path.
+    """Decide which access a request needs. No other code decides that by the path.
 
-    Only the path as it was sent counts: not the decoded one, and none that a framework derives from
-    a URL or a header. A path in any other spelling than these needs an admin to change anything,
-    and a viewer to see anything.
+    Only the path as sent matters: not the decoded one, and none that a framework derives from a URL
+    or a header. For a path in any other spelling than these, changes need an admin, and reading
+    needs a viewer.
     """
     if raw_path == _OPEN:
         return Needed(None)
@@ -70,8 +74,10 @@ def needed(method: str, raw_path: bytes) -> Needed:
 
 
 class Operators:
-    """Lets requests through that may see, or change, what they ask for; and tells the audit log of
-    changes, and of refusals. A route says what it changed in the request's state, as `changed`."""
+    """Middleware that enforces roles, and records changes and refusals in the audit log.
+
+    A route names what it changed in the request's state, as `changed`.
+    """
 
     def __init__(self, app: ASGIApp, access: Access, audit: AuditLog | None) -> None:
         self._app, self._access, self._audit = app, access, audit
@@ -102,7 +108,7 @@ class Operators:
             await send_error(error, send)
 
     def _told(self, audit: AuditLog, scope: Scope, caller: Caller, send: Send) -> Send:
-        """What tells the audit log of a change once it is answered, before the operator hears."""
+        """Return a `send` that records a change before the operator receives the answer."""
 
         async def tell(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -125,20 +131,22 @@ def _client_host(scope: Scope) -> str | None:
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
-    """The first of that name."""
+    """Return the first header with that name, or None."""
     found = (value for header, value in scope["headers"] if header == name)
     value = next(found, None)
     return None if value is None else value.decode("latin-1")
 
 
 def _check_origin(scope: Scope) -> None:
-    """A browser says which page asks, and no page can say another; what Kairos is asked as, no page
-    can choose (`hosts.py`). A form can send no JSON, and a script of another origin none without
-    asking first, which is not answered here. Behind a proxy that ends TLS, the page's own scheme
-    is https and this request's is not.
+    """Check that Kairos's own page sent the request.
+
+    A browser states the page's origin, which no page can forge, and a page cannot choose the Host
+    that Kairos is addressed by (`hosts.py`). A form cannot send JSON, and a script of another
+    origin cannot send it without a preflight, which is not answered here. Behind a proxy that
+    terminates TLS the page's scheme is https, and the request's is not.
 
     Raises:
-        OtherOrigin: it is another page, or none.
+        OtherOrigin: Another page, or no page, sent the request.
     """
     origin = urlsplit(_header(scope, b"origin") or "")
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
@@ -151,10 +159,12 @@ def _check_origin(scope: Scope) -> None:
 
 
 def _shown(scope: Scope, asked: Needed) -> bytes | None:
-    """A browser asks its user for a name, which does not matter, and a password, which is the key;
-    and then shows them with all that it asks for, also where another site's page has it ask. So
-    they count for the page alone: for what changes nothing and no other site can read, and for what
-    no other site can have sent."""
+    """Return the request's credential; a browser's user enters the key as a password.
+
+    A browser then attaches the password to all requests, even when another site's page triggers
+    them. So passwords count only for the page: for reads that no other site can see, and for
+    requests that no other site can have sent.
+    """
     value = _header(scope, b"authorization")
     shown = None if value is None else value.encode("latin-1")
     counts = asked.is_page or asked.is_from_page

@@ -1,4 +1,4 @@
-"""What operators reach, on a port of their own."""
+"""Front of the operators' port, without the application behind it."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Decides(Protocol):
-    """What decides in this process, or stands by to do so."""
+    """The balancer of this process, which decides or stands by."""
 
     @property
     def balancer(self) -> Balancer: ...
@@ -29,14 +29,14 @@ class Decides(Protocol):
     def decides(self) -> bool: ...
 
     def now(self) -> int:
-        """In µs."""
+        """Return the time in µs."""
 
 
 class OperatedBrain(Decides, Protocol):
-    """What decides, and shows it to operators."""
+    """A balancer that shows its state to operators."""
 
     def add_tenants(self, app: "FastAPI") -> None:
-        """Add the routes to look into workflows and agents of any tenant."""
+        """Add the routes that show workflows and agents of any tenant."""
 
 
 def operators_front(
@@ -51,8 +51,11 @@ def operators_front(
     audit: AuditLog | None = None,
     add_pages: Callable[["FastAPI"], None] | None = None,
 ) -> ASGIApp:
-    """`names`: by which it may be asked, beside any address (`hosts.py`). `audit`: is told who did
-    what, and who was refused. The rest: see `build_admin`."""
+    """Return the application of the operators' port.
+
+    `names` are host names that requests may use, in addition to addresses (`hosts.py`). `audit`
+    records changes and refusals. For the rest see `build_admin`.
+    """
     probes = Probes(lambda: bool(monitor.models()), metrics)
 
     def build() -> ASGIApp:

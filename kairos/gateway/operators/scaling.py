@@ -1,5 +1,4 @@
-"""What an autoscaler asks for: how much work waits, and how much of the pool is used; and what open
-workflows will still bring."""
+"""Routes for autoscalers: queued work, used capacity, and future work of open workflows."""
 
 from typing import Any
 
@@ -14,9 +13,9 @@ from kairos.gateway.operators.operators_front import Decides
 
 
 class WorkView(msgspec.Struct, frozen=True, kw_only=True):
-    """What `kairos plan-autoscale` reads."""
+    """Response of `/admin/work`, which `kairos plan-autoscale` reads."""
 
-    decides: bool  # false: another process of the pool does, and knows the rest
+    decides: bool  # false: another process of the pool decides
     waiting: int  # calls
     look: Look
 
@@ -24,11 +23,10 @@ class WorkView(msgspec.Struct, frozen=True, kw_only=True):
 def add_scaling(app: FastAPI, brain: Decides) -> None:
     @app.get("/admin/scaling")
     async def scaling() -> dict[str, Any]:
-        """Seconds of work that wait, and the share of the pool that is used: of the model for which
-        they are highest, and of each."""
+        """Return seconds of queued work and the used share of the pool: worst model, and each."""
         models = pool_load(brain.balancer)
         return {
-            "decides": brain.decides,  # false: another process of the pool does, and knows the rest
+            "decides": brain.decides,  # false: another process of the pool decides
             "waiting_work_seconds": most_waiting_s(models),
             "busy_ratio": busiest(models),
             "models": {
@@ -44,8 +42,11 @@ def add_scaling(app: FastAPI, brain: Decides) -> None:
 
     @app.get("/admin/work")
     async def work() -> Response:
-        """What open workflows still bring: rows of workflows, their calls in flight, and seconds of
-        execution that are left, of those that are alike together."""
+        """Return the work that open workflows will bring.
+
+        Rows of similar workflows together, their calls in flight, and their remaining execution
+        time in seconds.
+        """
         balancer = brain.balancer
         view = WorkView(
             decides=brain.decides,

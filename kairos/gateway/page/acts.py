@@ -1,8 +1,9 @@
-"""What an admin may do from the page: routes beneath `ACT` (`operators.py`), which see to it that
-the page's own script asks, and that whoever looks has the role.
+"""Actions of an admin on the page: routes below `ACT`.
 
-Nothing is done here of which nothing is written down: without an audit log every act is refused,
-and so it is where no key or token has a role, since then nobody knows who it was.
+`operators.py` checks that the page's own script sends the request, and that the user has the role.
+
+Every action must be recorded: without an audit log all are refused, and also where no key or token
+has a role, since then it is unknown who acts.
 """
 
 import re
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 class Reread(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of settings that were read again."""
+    """Result of a reload of the settings."""
 
     changed: list[str]
     needs_restart: list[str]  # differ, and stay as they were
@@ -38,7 +39,7 @@ class Reread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MayAct(msgspec.Struct, frozen=True, kw_only=True):
-    """Who looks, and what of that may be done from here: the JSON of `/ui/data/me`."""
+    """The user, and the actions allowed on this page: the JSON of `/ui/data/me`."""
 
     name: str | None
     may_act: bool
@@ -48,7 +49,7 @@ class MayAct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CannotAct(KairosError):
-    """Whoever asks may only look, or this process cannot do that."""
+    """The user may only look, or this process cannot perform the action."""
 
     status = 403
     code = "cannot_act"
@@ -64,7 +65,10 @@ class _Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Acts:
-    """`reload`: set once there is what reads the settings again; None: not from this process."""
+    """Actions of the page.
+
+    `reload` is set once settings can be reloaded; None: not by this process.
+    """
 
     def __init__(
         self,
@@ -75,7 +79,10 @@ class Acts:
         is_audited: bool,
         changes_engines: bool,
     ) -> None:
-        """`changes_engines`: no, where the settings of all processes of a pool name them."""
+        """Create the actions.
+
+        `changes_engines` is false where the settings of all processes of a pool name the engines.
+        """
         self._fleet, self._told, self._orchestrator = fleet, told, orchestrator
         self._is_audited, self._changes_engines = is_audited, changes_engines
         self.reload: Callable[[], Reread] | None = None
@@ -92,15 +99,19 @@ class Acts:
 
     def _why_not(self, caller: Caller) -> str | None:
         if caller is ANYBODY:
-            return "nobody has shown a key: give out one of role admin (kairos keys, or [[key]])"
+            return "read-only: no key has a role; create an admin key (kairos keys, or [[key]])"
         if "admin" not in caller.roles:
-            return "it needs a key of role admin; yours may look"
+            return "read-only: this needs a key of role admin"
         if not self._is_audited:
-            return "there is no audit log: set audit_log, so that it is written down"
+            return "read-only: actions must be recorded; set audit_log"
         return None
 
     def check(self, request: "Request") -> None:
-        """Raises CannotAct."""
+        """Check that the user may act.
+
+        Raises:
+            CannotAct: The user may not; the text says why.
+        """
         why_not = self._why_not(request.state.caller)
         if why_not is not None:
             raise CannotAct(why_not)
@@ -109,12 +120,16 @@ class Acts:
         self.check(request)
         if not self._changes_engines:
             raise CannotAct(
-                "the settings of all processes of a pool name its engines: change them there, and "
-                "have each read them again"
+                "a pool's engines are defined in the settings of all its processes: change them "
+                "there, and reload each process"
             )
 
     def cancel(self, named: _Workflow) -> None:
-        """Raises WorkflowNotFound: none of that name is known here, or can be."""
+        """Cancel a workflow.
+
+        Raises:
+            WorkflowNotFound: No workflow with this id is known here, or can exist.
+        """
         if not _IDENTIFIER.match(named.id) or len(named.tenant) > _TENANT:
             raise WorkflowNotFound(named.id)
         if self._orchestrator is not None:
@@ -131,14 +146,14 @@ class Acts:
 
         @app.get("/ui/data/me")
         async def me(request: Request) -> Response:
-            """Who looks, and whether that is somebody who may act."""
+            """Return the user, and whether they may act."""
             return json_response(self.me(request.state.caller))
 
         self._add_engines(app)
 
         @app.post(f"{ACT}cancel")
         async def cancel(request: Request) -> Response:
-            """Nobody wants the workflow's reply any more."""
+            """Cancel a workflow."""
             self.check(request)
             named = await read_said(request, _Workflow)
             request.state.changed = f"{named.tenant} {named.id}"
@@ -147,10 +162,10 @@ class Acts:
 
         @app.post(f"{ACT}reload")
         async def reload(request: Request) -> Response:
-            """Read the settings again, as on SIGHUP."""
+            """Reload the settings, as on SIGHUP."""
             self.check(request)
             if self.reload is None:
-                raise CannotAct("send SIGHUP to the process that was started: it reads the files")
+                raise CannotAct("this process cannot reload; send SIGHUP to the main process")
             return json_response(self.reload())
 
     def _add_engines(self, app: "FastAPI") -> None:
@@ -161,12 +176,12 @@ class Acts:
 
         @app.get("/ui/data/engines")
         async def engines() -> Response:
-            """Each, as `/admin/instances` tells of it."""
+            """Return each engine, as `/admin/instances` does."""
             return json_response({"instances": self._fleet.views()})
 
         @app.post(f"{ACT}add")
         async def add(request: Request) -> Response:
-            """Use one more engine, or again one that drains."""
+            """Add an engine, or use a draining one again."""
             self._check_engines(request)
             engine = await read_engine(request)
             request.state.changed = engine.id
@@ -174,7 +189,7 @@ class Acts:
 
         @app.post(f"{ACT}drain")
         async def drain(request: Request) -> Response:
-            """Send it nothing more; it is gone once what runs there has ended."""
+            """Drain an engine: it gets no new calls, and is removed after its last call."""
             self._check_engines(request)
             named = await read_said(request, _Named)
             request.state.changed = named.id
@@ -182,11 +197,15 @@ class Acts:
 
 
 async def read_said(request: "Request", kind: type[T]) -> T:
-    """Raises InvalidRequest: the body is none of these."""
+    """Parse a request's body.
+
+    Raises:
+        InvalidRequest: The body is malformed.
+    """
     from kairos.gateway.server.small_body import small_body
 
     body = await small_body(request, _LIMIT_BYTES)
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the page and Kairos are of two versions: {error}") from None
+        raise InvalidRequest(f"the page and Kairos have different versions: {error}") from None

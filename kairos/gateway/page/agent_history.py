@@ -1,7 +1,7 @@
-"""How what is known of agents changed over the last hours: the JSON of `/ui/data/agents/history`.
+"""Changes of agents' learnt figures over the last hours: the JSON of `/ui/data/agents/history`.
 
-Once a minute it is noted of those agents of which something has changed. Memory is bounded: 1,000
-agents, 240 points of each, 6 MB; beyond, those go that changed longest ago.
+Once a minute, a point is added for each agent whose figures changed. Memory is bounded: 1,000
+agents with 240 points each, 6 MB; beyond that the agents that changed longest ago are evicted.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _FIELDS = 7  # of a point: minute, calls, rank, call, remaining, distance, chang
 
 
 class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds; null: not known."""
+    """Point of an agent's history. Times in seconds; null: unknown."""
 
     at: int  # µs since the epoch
     samples: int
@@ -42,7 +42,7 @@ class AgentHistoryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentHistory:
-    """`run` notes; it goes on beside what serves."""
+    """History of agents; `run` records it in the background."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class AgentHistory:
         estimates: Callable[[], WorkEstimates],
         followed: Callable[[], Orchestrator],
     ) -> None:
-        """As for `Agents`. `now` in µs."""
+        """Create it with the sources of `Agents`. `now` returns µs."""
         self._now, self._estimates, self._followed = now, estimates, followed
         self._begun_at = now()
         self._known: OrderedDict[AgentKey, array[float]] = OrderedDict()
@@ -66,7 +66,7 @@ class AgentHistory:
             await asyncio.sleep(EVERY_S)
 
     def note(self, tenant: str) -> None:
-        """What is known now of the tenant's agents, where that is not what was."""
+        """Record the figures of the tenant's agents that have changed."""
         minute = (self._now() - self._begun_at) / (EVERY_S * SECOND)
         for status in self._followed().profiles.status(tenant):
             key = tenant, status.app, status.agent
@@ -76,7 +76,7 @@ class AgentHistory:
                 kept = self._known[key] = array("f")
                 if len(self._known) > MOST_AGENTS:
                     self._known.popitem(last=False)
-            elif kept[1 - _FIELDS :].tobytes() == point[1:].tobytes():  # NaN is none's equal
+            elif kept[1 - _FIELDS :].tobytes() == point[1:].tobytes():  # NaN equals nothing
                 continue
             self._known.move_to_end(key)
             kept.extend(point)

@@ -1,4 +1,4 @@
-"""Agents: what was learnt of them, and how far that has come. The JSON of `/ui/data/agents`."""
+"""Agents: what was learnt of them, and how settled it is. The JSON of `/ui/data/agents`."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ AGENTS_PAGE = 50
 
 
 class AgentsPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of one tenant's agents, and all tenants of whose agents anything is known."""
+    """A page of one tenant's agents, and all tenants with known agents."""
 
     tenants: list[str]
     tenant: str | None  # null: nothing is known of any
@@ -23,7 +23,7 @@ class AgentsPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentsSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page is made of, as it was at an instant: to be worked out beside the event loop."""
+    """Snapshot of the page's data, for encoding outside the event loop."""
 
     tenants: list[str]
     tenant: str | None
@@ -37,12 +37,14 @@ class Agents:
     def __init__(
         self, estimates: Callable[[], WorkEstimates], followed: Callable[[], Orchestrator]
     ) -> None:
-        """`estimates`: what has been published; `followed` raises where another process follows
-        the workflows, and learns."""
+        """Create it. `estimates` returns the published estimates.
+
+        `followed` raises where another process follows the workflows, and learns.
+        """
         self._estimates, self._followed = estimates, followed
 
     def seen(self, tenant: str | None, offset: int) -> AgentsSeen:
-        """Of the tenant, or, not named, of the first."""
+        """Return a snapshot for the tenant, or for the first one."""
         profiles, estimates = self._followed().profiles, self._estimates()
         tenants = profiles.tenants()
         shown = tenant if tenant or not tenants else tenants[0]
@@ -61,7 +63,7 @@ class Agents:
 
 
 def agents_page(seen: AgentsSeen) -> AgentsPage:
-    """Pure."""
+    """Build the page from a snapshot. Pure."""
     return AgentsPage(
         tenants=seen.tenants,
         tenant=seen.tenant,

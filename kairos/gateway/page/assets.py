@@ -1,9 +1,8 @@
-"""The page's files, and the headers under which a browser takes them and nothing else.
+"""Static files of the page, and the headers that restrict browsers to them.
 
-They are read when the page is first asked for, and are served by exact name: no path of a request
-ever leads to a file. They are plain HTML, CSS and JavaScript modules, as a browser reads them, but
-that `frame.html` has what all pages share: nothing else is built, and nothing is loaded from
-another host.
+They are read on the first request, and served by exact name: no path of a request ever leads to a
+file. They are plain HTML, CSS and JavaScript modules; only `frame.html`, which all pages share, is
+merged in. Nothing is loaded from another host.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ _TYPES = {
     "svg": "image/svg+xml",
 }
 _FRAME = "frame.html"
-# Whatever else reaches the page is text: no script or style in it runs, and nothing leads away.
+# All other content on the page is inert text: no injected script, style or link is followed.
 HEADERS: Mapping[str, str] = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
@@ -53,7 +52,7 @@ def json_response(content: object) -> "Response":
 
 
 def read_assets() -> dict[str, Asset]:
-    """By name."""
+    """Return the static files by name."""
     folder = files("kairos.gateway.page").joinpath("static")
     frame, found = folder.joinpath(_FRAME).read_text(encoding="utf-8"), {}
     for each in folder.iterdir():
@@ -68,7 +67,7 @@ def read_assets() -> dict[str, Asset]:
 
 
 def _framed(frame: str, name: str, page: str) -> str:
-    """The page whole, of which the file has what is its own: of the head, and from `main` on."""
+    """Return the whole page: the frame, with the file's part of the head, and its `main`."""
     head, opening, rest = page.partition("<main ")
     link = f'<a href="/ui/{name}"' if name != "now" else '<a href="/ui"'
     current = frame.replace(f"{link}>", f'{link} aria-current="page">')

@@ -1,7 +1,7 @@
-"""Commands of Kairos in processes of their own, on what this one leaves over.
+"""Kairos commands in background processes, which use only idle resources.
 
 They run only when nothing else wants the processor (SCHED_IDLE, or the lowest priority), within
-bounds on memory and time, and know no secret of this process.
+bounds on memory and time, and get no secret of this process.
 """
 
 import asyncio
@@ -15,19 +15,19 @@ from kairos.core.errors import Unavailable
 from kairos.host import child_process
 
 _MEMORY_BYTES = 4 << 30  # of addresses, of which numpy alone takes 1 GB
-_MOST_BYTES = 16 << 20  # of what it says
-_SAID = 500  # characters of why it failed
+_MOST_BYTES = 16 << 20  # of output
+_SAID = 500  # characters of the reason of a failure
 _PASSED_ON = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "VIRTUAL_ENV", "TZ")
 
 
 class NotWorkedOut(Unavailable):
-    """It failed, took too long, or was ended."""
+    """A background command failed, timed out, or was stopped."""
 
     code = "not_worked_out"
 
 
 class Beside:
-    """One command at a time; `pid` of the one that runs."""
+    """Runner of background commands, one at a time; `pid` is that of the running one."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -39,18 +39,17 @@ class Beside:
         return None if self._process is None else self._process.pid
 
     def stop(self) -> None:
-        """Whoever waits for it hears that it was ended; at once, where its process is not there
-        yet."""
+        """Stop the command, even before its process exists; its caller gets an error."""
         self._is_stopped = self._is_taken
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
     async def run(self, *arguments: str, tell: Callable[[float], None] = lambda _: None) -> bytes:
-        """What `kairos ARGUMENTS` says. `tell` hears the numbers that it writes on stderr.
+        """Return the output of `kairos ARGUMENTS`. `tell` receives numbers from its stderr.
 
         Raises:
-            NotWorkedOut: nothing came of it, with why.
+            NotWorkedOut: The command failed; the text says why.
         """
         try:
             async with asyncio.timeout(self._limit_s), self._child(arguments) as process:
@@ -65,7 +64,7 @@ class Beside:
         except (OSError, ValueError) as error:
             raise NotWorkedOut(str(error)[:_SAID]) from None
         if status == -signal.SIGKILL:
-            raise NotWorkedOut("it was ended from outside: perhaps memory is short")
+            raise NotWorkedOut("it was killed: perhaps memory is short")
         if status:
             raise NotWorkedOut(problem or f"it ended with status {status}")
         return said
@@ -73,7 +72,7 @@ class Beside:
     @contextlib.asynccontextmanager
     async def _child(self, arguments: tuple[str, ...]) -> AsyncIterator[asyncio.subprocess.Process]:
         if self._is_taken:
-            raise NotWorkedOut("another is being worked out: ask again in a moment")
+            raise NotWorkedOut("another request is being computed: try again in a moment")
         self._is_taken, self._is_stopped = True, False
         try:
             async with self._started(arguments) as process:
@@ -108,7 +107,7 @@ class Beside:
 
 
 async def _follow(stream: asyncio.StreamReader, tell: Callable[[float], None]) -> str:
-    """The last line that is no number is why it failed."""
+    """Read progress from stderr; return the last line that is not a number: the error."""
     problem = ""
     while line := await stream.readline():
         said = line.decode(errors="replace").strip()
@@ -120,13 +119,13 @@ async def _follow(stream: asyncio.StreamReader, tell: Callable[[float], None]) -
 
 
 def _environment() -> dict[str, str]:
-    """Without keys of engines, and on one core."""
+    """Return an environment without engines' keys, for one core."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     return passed | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def _bound(pid: int) -> None:
-    """It takes only what is left over. Where the system knows no such bounds, it runs without."""
+    """Bound a process to idle resources, as far as the system supports that."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, pid, 19)
     with contextlib.suppress(OSError, AttributeError):
@@ -138,10 +137,14 @@ def _bound(pid: int) -> None:
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:
-    """Raises ValueError: it says more than that."""
+    """Read all of a stream.
+
+    Raises:
+        ValueError: It exceeds the limit.
+    """
     said = bytearray()
     while part := await stream.read(1 << 16):
         said += part
         if len(said) > _MOST_BYTES:
-            raise ValueError(f"it says more than {_MOST_BYTES} bytes")
+            raise ValueError(f"its output exceeds {_MOST_BYTES} bytes")
     return bytes(said)

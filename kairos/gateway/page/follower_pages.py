@@ -1,8 +1,7 @@
-"""The page of a process that follows workflows and decides nothing, `kairos orchestrate`: workflows
-and agents. Of the rest it says who knows it.
+"""The page of `kairos orchestrate`: workflows and agents only, since it does not decide.
 
-Clients ask on the same port for what is their tenant's, so only what is beneath `PAGE` is for
-operators alone (`PageGuard`).
+Its other parts refer to the process that decides. Clients use the same port for their tenant's
+data, so only paths below `PAGE` are for operators alone (`PageGuard`).
 """
 
 from collections.abc import Callable
@@ -38,8 +37,10 @@ _PAGES = {
 def add_follower_pages(
     app: FastAPI, follower: Source, access: Access, names: tuple[str, ...], audit: AuditLog | None
 ) -> AgentHistory:
-    """`names`: by which the page may be asked for, beside any address (`hosts.py`). What it returns
-    is to `run` beside what serves."""
+    """Add the page; return the history to `run` in the background.
+
+    `names` are host names that requests may use, in addition to addresses (`hosts.py`).
+    """
     history = AgentHistory(follower.now, lambda: follower.estimates, lambda: follower.orchestrator)
     add_files(app, _PAGES)
     add_workflows(app, Workflows(follower, lambda: follower.orchestrator))
@@ -48,12 +49,12 @@ def add_follower_pages(
 
     @app.get("/ui/data/me")
     async def me(request: Request) -> Response:
-        """Who looks; nothing is done from here."""
+        """Return the user; no action is possible here."""
         return json_response(
             MayAct(
                 name=request.state.caller.name,
                 may_act=False,
-                why_not="this process only follows workflows: operate from one that decides",
+                why_not="this process only follows workflows: use the page of one that decides",
                 may_reload=False,
                 may_change_engines=False,
             )
@@ -61,7 +62,7 @@ def add_follower_pages(
 
     @app.get("/ui/data/gained/workflow")
     async def gained() -> Response:
-        """Nothing is known of that here."""
+        """Return an empty result: this process has no data on it."""
         return json_response(WorkflowGain(others=[], times=None))
 
     def guard(inner: ASGIApp) -> ASGIApp:
@@ -72,7 +73,7 @@ def add_follower_pages(
 
 
 class PageGuard:
-    """Asks of the page what is asked of operators' routes, and of nothing else."""
+    """Middleware that enforces operators' access on the page's paths, and on no others."""
 
     def __init__(self, app: ASGIApp, guard: Callable[[ASGIApp], ASGIApp]) -> None:
         self._app, self._guarded = app, guard(app)

@@ -1,5 +1,7 @@
-"""What Kairos gained, as the model of its engines says: the JSON of `/ui/data/gained`, and of
-`kairos gained --json`, which finds it out (`simulate/gained.py`)."""
+"""Gains by Kairos, as simulated with its model of engines: the JSON of `/ui/data/gained`.
+
+It is also the output of `kairos gained --json`, which computes it (`simulate/gained.py`).
+"""
 
 from typing import Literal
 
@@ -7,26 +9,26 @@ import msgspec
 
 from kairos.core.confidence import Interval
 
-# good: off by at most a tenth for what really happened; fair: by a quarter.
+# good: within a tenth of the measured times; fair: within a quarter.
 Trust = Literal["good", "fair", "poor"]
 # No difference: the interval holds 1, or the difference is smaller than the model's own error.
 Verdict = Literal["quicker", "slower", "no difference", "not known"]
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model says of a policy. End-to-end times, s."""
+    """Simulated result of a policy. End-to-end times, s."""
 
     policy: str
     placement: str
     mean_s: float
     p95_s: float
-    # How many times as long as under the policy that served; null: too few workflows to tell.
+    # Ratio of times to those under the policy that served; null: too few workflows.
     times: Interval | None
     verdict: Verdict
 
 
 class WorkflowTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow's end-to-end times, s: as it was, and by the model."""
+    """A workflow's end-to-end times, s: measured, and simulated."""
 
     tenant: str
     id: str
@@ -37,7 +39,7 @@ class WorkflowTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gained(msgspec.Struct, frozen=True, kw_only=True):
-    """Instants are µs since the epoch."""
+    """Result of a comparison. Instants are µs since the epoch."""
 
     begins_at: int
     ends_at: int
@@ -53,4 +55,4 @@ class Gained(msgspec.Struct, frozen=True, kw_only=True):
     p95_off: float
     engines_off: float  # the median of how far the model of engines is from single calls' times
     others: list[Predicted]
-    by_workflow: list[WorkflowTimes]  # those first that the first of the others would delay most
+    by_workflow: list[WorkflowTimes]  # most delayed first, by the first of the others

@@ -1,8 +1,7 @@
-"""What Kairos gained in the last hour, found out in a process of its own while this one serves.
+"""Gains by Kairos in the last hour, computed in a background process.
 
 The log of an hour is read and simulated several times, which takes up to minutes. So `kairos
-gained` does it, one at a time, on what is left over (`beside.py`). What it found is kept for a
-while, so who looks again waits for nothing.
+gained` does it, one run at a time, on idle resources. Its result is cached for a while.
 """
 
 import asyncio
@@ -18,11 +17,11 @@ from kairos.settings.config import Settings
 logger = logging.getLogger(__name__)
 
 SINCE_S = 3600
-FRESH_US = 600_000_000  # how long what was found is good enough
+FRESH_US = 600_000_000  # how long a result counts as recent
 LIMIT_S = 900.0
 _SHOWN = 10  # workflows at either end
 
-# no_log: nothing is known of the last hour; idle: nobody has asked yet, or it was stopped.
+# no_log: there is no log of the last hour; idle: not requested yet, or stopped.
 State = Literal["no_log", "idle", "running", "done", "failed"]
 
 
@@ -35,14 +34,14 @@ class GainsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkflowGain(msgspec.Struct, frozen=True, kw_only=True):
-    """One workflow, by what was found last; null: it is not among those."""
+    """Results of one workflow in the last comparison; null: it is not included."""
 
     others: list[str]  # what was asked about: policy, placement
     times: WorkflowTimes | None
 
 
 class Gains:
-    """Runs it, and keeps what it found. `run` goes on beside what serves."""
+    """Runner and cache of comparisons. `run` it in the background."""
 
     def __init__(self, settings: Settings, *, since_s: int = SINCE_S) -> None:
         self._log_dir, self._since_s = settings.log_dir, since_s
@@ -84,7 +83,7 @@ class Gains:
         )
 
     def start(self, now: int) -> None:
-        """Find it out, unless that is under way, or was done a moment ago; `now` in µs."""
+        """Start a comparison, unless one is running or recent; `now` in µs."""
         is_fresh = self._found_at is not None and now < self._found_at + FRESH_US
         is_busy = self._wanted.is_set() or self._beside.pid is not None
         if self._log_dir is not None and not is_busy and not is_fresh:
@@ -92,24 +91,24 @@ class Gains:
             self._wanted.set()
 
     def stop(self) -> None:
-        """Find out no more. What was found before stays."""
+        """Stop the running comparison. The last result is kept."""
         self._wanted.clear()
         self._beside.stop()
 
     async def run(self) -> None:
-        """Until cancelled; whatever goes wrong is told to who asked."""
+        """Run requested comparisons until cancelled. Errors are shown on the page."""
         while True:
             await self._wanted.wait()
             try:
                 await self._find_out()
             except (NotWorkedOut, msgspec.MsgspecError) as error:
                 if self._wanted.is_set():  # else it was stopped
-                    logger.warning("what Kairos gained cannot be found out: %s", error)
+                    logger.warning("cannot compute what Kairos gained: %s", error)
                     self._problem = str(error)
             self._wanted.clear()
 
     async def _find_out(self) -> None:
-        """In a thread it is decoded: there may be 20,000 workflows."""
+        """Run one comparison. The result is decoded in a thread: there may be 20,000 workflows."""
         assert self._log_dir is not None
         said = await self._beside.run(
             *("gained", "--json", "--progress", "--log", self._log_dir),

@@ -1,4 +1,4 @@
-"""Routes of the page that look into workflows and agents, and those of its files."""
+"""Routes of the page that show workflows and agents, and routes of its static files."""
 
 import asyncio
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ MAX_OFFSET = 1_000_000
 
 
 def add_files(app: FastAPI, pages: Mapping[str, str]) -> None:
-    """`pages`: the file that each path is."""
+    """Add the routes of static files. `pages` maps each path to its file."""
     assets = read_assets()
     for path, name in pages.items():
         app.add_api_route(path, assets[name].response, include_in_schema=False)
@@ -34,7 +34,7 @@ def add_files(app: FastAPI, pages: Mapping[str, str]) -> None:
 def add_workflows(app: FastAPI, workflows: Workflows) -> None:
     @app.get("/ui/data/workflows")
     async def search(request: Request) -> Response:
-        """A page of the workflows that the query names."""
+        """Return a page of the workflows that match the query."""
         query, offset = _query(request), offset_of(request)
         remembered, at = workflows.remembered()
         # In a thread: there may be 100,000.
@@ -42,7 +42,7 @@ def add_workflows(app: FastAPI, workflows: Workflows) -> None:
 
     @app.get("/ui/data/workflow")
     async def one(request: Request) -> Response:
-        """One of them, with a page of its calls, each explained."""
+        """Return one workflow, with a page of its calls, each explained."""
         said, offset = request.query_params, offset_of(request)
         seen = workflows.snapshot(said.get("tenant", ""), said.get("id", ""))
         return await asyncio.to_thread(lambda: json_response(explain(seen, offset)))
@@ -51,13 +51,13 @@ def add_workflows(app: FastAPI, workflows: Workflows) -> None:
 def add_agents(app: FastAPI, agents: Agents, history: AgentHistory) -> None:
     @app.get("/ui/data/agents")
     async def of_a_tenant(request: Request) -> Response:
-        """A page of a tenant's agents, and whose there are."""
+        """Return a page of a tenant's agents, and all tenants with agents."""
         seen = agents.seen(request.query_params.get("tenant"), offset_of(request))
         return await asyncio.to_thread(lambda: json_response(agents_page(seen)))
 
     @app.get("/ui/data/agents/history")
     async def over_time(request: Request) -> Response:
-        """How what is known of one agent changed."""
+        """Return the history of one agent."""
         said = request.query_params
         named = (said.get(name, "") for name in ("tenant", "app", "agent"))
         return json_response(history.view(*named))
@@ -68,7 +68,11 @@ def offset_of(request: Request) -> int:
 
 
 def _query(request: Request) -> WorkflowQuery:
-    """What is empty is not asked for. Raises InvalidRequest."""
+    """Parse the query; empty fields are ignored.
+
+    Raises:
+        InvalidRequest: A field is malformed.
+    """
     said = {name: value for name, value in request.query_params.items() if value}
     said.pop("offset", None)
     try:

@@ -1,4 +1,4 @@
-"""What each instance's KV memory holds, is kept for, and is expected to hold: for people to see."""
+"""KV memory of each instance, for the page: used, reserved, and forecast."""
 
 import msgspec
 import numpy as np
@@ -13,25 +13,28 @@ _WIDE = 2.0  # standard deviations: an instance rarely holds more
 
 
 class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """In tokens. The lists are what is expected, from now on, every `step_s`."""
+    """Memory in tokens. The lists are forecasts from now on, one value every `step_s`."""
 
     size: int | None  # null: not known
     held: int  # by calls, as Kairos counts them
-    kept: int  # free, but kept for calls that are likely to come back for their context
+    kept: int  # free, but reserved for calls that are likely to reuse their prefix
     step_s: float = 1.0
     expected: list[int]  # held and kept, on average
     high: list[int]  # rarely more
 
 
 class MemoryOutlook:
-    """The default placement's forecast, whichever placement decides. It looks and changes nothing;
-    what it derived it keeps to itself, half a second long (`core/dispatcher/occupancy.py`)."""
+    """Forecast of the default placement, whichever placement decides.
+
+    It changes nothing: its derived tables are its own, with slots of half a second
+    (`core/dispatcher/occupancy.py`).
+    """
 
     def __init__(self) -> None:
         self._survival = BySurvival()
 
     def view(self, ledger: Ledger, instance: Instance, at: int) -> MemoryView:
-        """Of an instance that is in use, at the instant of the last fact."""
+        """Return the view of an instance in use, at the time of the last fact."""
         kept = ledger.retention.kept(instance.id).by_slot(at)
         mean, spread = self._expected(ledger, instance, at)
         return MemoryView(
@@ -43,7 +46,7 @@ class MemoryOutlook:
         )
 
     def _expected(self, ledger: Ledger, instance: Instance, at: int) -> tuple[Floats, Floats]:
-        """What calls will hold: mean and standard deviation, by slot."""
+        """Return the tokens that calls will hold: mean and standard deviation, by slot."""
         flight = ledger.flight(instance.id)
         if not flight:
             return np.zeros(SLOTS), np.zeros(SLOTS)

@@ -1,7 +1,7 @@
-"""What goes on at this moment: the instances, what waits and why it is where it is, what ended.
+"""Present state: instances, the queue and the reasons for its order, and what ended.
 
-The values are the JSON of `/ui/data/now` and `/ui/data/queue`, and of what `/ui/live` sends.
-Instants are µs since the epoch (`_at`), durations seconds (`_s`).
+The values are the JSON of `/ui/data/now`, `/ui/data/queue` and `/ui/live`. Instants are µs since
+the epoch (`_at`), durations seconds (`_s`).
 """
 
 from itertools import islice
@@ -23,7 +23,7 @@ _RENEWED_US = 2 * SECOND
 
 
 class InstanceNow(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine. Of one that is not in use only the first four are known."""
+    """An engine. If it is not in use, only the first four fields are known."""
 
     id: str
     state: str  # in_use, not_in_use, draining
@@ -31,14 +31,14 @@ class InstanceNow(msgspec.Struct, frozen=True, kw_only=True):
     running: int  # calls
     models: tuple[str, ...] = ()
     max_num_seqs: int | None = None
-    token_s: float | None = None  # that a token of each answer takes, as it is loaded now
-    circuit: str | None = None  # closed: it is trusted; open: left alone; half-open: on trial
-    short_of_memory: bool = False  # it said so itself, so nothing new goes there
+    token_s: float | None = None  # time per output token at the present load
+    circuit: str | None = None  # closed: in use; open: not used; half-open: on trial
+    short_of_memory: bool = False  # reported by the engine; it gets no new calls
     memory: MemoryView | None = None
 
 
 class QueuedView(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits."""
+    """A waiting call."""
 
     place: int  # from 1 on, in the order in which they would go (`core/scheduler/service_order.py`)
     id: str
@@ -52,7 +52,7 @@ class QueuedView(msgspec.Struct, frozen=True, kw_only=True):
     expected_call_s: float
     expected_remaining_s: float  # of the workflow's work, from this call on
     waited_s: float
-    deadline_s: float | None  # until then; negative: it is over; null: the call has none
+    deadline_s: float | None  # time left; negative: it has passed; null: the call has none
     prompt_tokens: int
 
 
@@ -65,7 +65,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LongestWait(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that has waited longer than others, wherever it stands in the queue."""
+    """Call among the longest-waiting ones, wherever it stands in the queue."""
 
     id: str
     workflow_id: str
@@ -89,7 +89,7 @@ class NowView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Now:
-    """Looks at what decides here. It changes nothing."""
+    """Reader of this process's state. It changes nothing."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Now:
         telemetry: Telemetry,
         orchestrator: Orchestrator | None,
     ) -> None:
-        """`orchestrator`: None where another process follows the workflows."""
+        """Create it. `orchestrator`: None where another process follows the workflows."""
         self._brain, self._fleet, self._telemetry = brain, fleet, telemetry
         self._orchestrator = orchestrator
         self._memory = MemoryOutlook()
@@ -119,8 +119,11 @@ class Now:
         )
 
     def _longest(self) -> list[LongestWait]:
-        """Calls are known in the order in which they arrived, and those that run mostly came
-        first: of 10,000 that run, to pass over them takes 1 ms."""
+        """Return the calls that have waited longest.
+
+        Calls are known in the order of arrival, and running ones mostly came first: to skip 10,000
+        running ones takes 1 ms.
+        """
         balancer, now = self._brain.balancer, self._brain.now()
         ledger = balancer.ledger
         waiting = (each for each in balancer.estimates.requests() if each.id not in ledger)
@@ -138,8 +141,11 @@ class Now:
         ]
 
     def queue(self, offset: int, limit: int) -> QueueView:
-        """Its first pages are as they are now. To find the whole order takes 40 ms where 10,000
-        calls wait, so other pages are up to `_RENEWED_US` old, without what has left since."""
+        """Return a page of the queue; the first pages are up to date.
+
+        To compute the whole order takes 40 ms with 10,000 waiting calls, so other pages are up to
+        `_RENEWED_US` old, without calls that have left since.
+        """
         balancer, now, until = self._brain.balancer, self._brain.now(), offset + limit
         if until <= 2 * QUEUE_PAGE:
             calls = balancer.queued(until)

@@ -1,5 +1,7 @@
-"""The page's routes, on the operators' port. All are beneath `PAGE` (`operators.py`). These
-read; what is beneath `ASK` has something worked out; what changes anything is in `acts.py`."""
+"""The page's routes, on the operators' port, below `PAGE` (`operators.py`).
+
+These only read; routes below `ASK` start computations; actions are in `acts.py`.
+"""
 
 from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Protocol
@@ -27,7 +29,7 @@ from kairos.settings.config import Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-# And the file that each is.
+# The file of each path.
 _PAGES = {
     PAGE: "now.html",
     "/ui/workflows": "workflows.html",
@@ -41,7 +43,7 @@ _RECONNECT_MS = 1_000
 
 
 class Ui:
-    """The page of one process. Its `background` runs beside what serves it."""
+    """The page of one process. Run its `background` concurrently with the server."""
 
     def __init__(
         self,
@@ -79,17 +81,17 @@ class Ui:
 
         @app.get("/ui/data/now")
         async def now() -> Response:
-            """What goes on at this moment, once."""
+            """Return the present state once."""
             return json_response(self._now.view())
 
         @app.get("/ui/data/queue")
         async def queue(request: Request) -> Response:
-            """A page of what waits, in the order in which it would go."""
+            """Return a page of the queue, in order."""
             return json_response(self._now.queue(offset_of(request), QUEUE_PAGE))
 
         @app.get("/ui/live")
         async def live() -> Response:
-            """What goes on, every second, as server-sent events."""
+            """Stream the present state every second, as server-sent events."""
             self._watch.check()
             return StreamingResponse(
                 self._events(), media_type="text/event-stream", headers=dict(HEADERS)
@@ -103,18 +105,18 @@ class Ui:
 
         @app.get("/ui/data/gained")
         async def gained() -> Response:
-            """What Kairos gained, as it was found out last, or how far that is."""
+            """Return the last comparison, or the progress of the running one."""
             return json_response(gains.view())
 
         @app.get("/ui/data/gained/workflow")
         async def workflow(request: Request) -> Response:
-            """The same of one workflow."""
+            """Return the last comparison's results for one workflow."""
             said = request.query_params
             return json_response(gains.workflow(said.get("tenant", ""), said.get("id", "")))
 
         @app.post(f"{ASK}gained")
         async def start() -> Response:
-            """Find it out, unless that was done a moment ago."""
+            """Start a comparison, unless there is a recent one."""
             gains.start(self._workflows.now())
             return json_response(gains.view())
 
@@ -129,7 +131,7 @@ class Ui:
 
         @app.post(f"{ASK}past")
         async def past(request: Request) -> Response:
-            """What happened at a time that is over."""
+            """Return what happened at a past time."""
             found = await self._past.happened(await read_said(request, PastQuestion))
             return Response(found, media_type="application/json", headers=dict(HEADERS))
 
@@ -140,7 +142,7 @@ class Ui:
 
 
 class Deciding(Decides, FactSink, Protocol):
-    """What decides in this process, and hears of what happened."""
+    """A balancer in this process that also takes facts."""
 
 
 def ui_of(
@@ -152,7 +154,7 @@ def ui_of(
     *,
     changes_engines: bool = True,
 ) -> Ui:
-    """`orchestrator`: None where another process follows the workflows."""
+    """Create the page. `orchestrator`: None where another process follows the workflows."""
 
     def followed() -> Orchestrator:
         if orchestrator is None:

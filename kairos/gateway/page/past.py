@@ -1,5 +1,8 @@
-"""What happened at a time that is over, by the log: the JSON of `/ui/ask/past`, and of `kairos
-happened --json`, which finds it out (`cli/past.py`). Instants are µs since the epoch."""
+"""Past events, from the log: the JSON of `/ui/ask/past`.
+
+It is also the output of `kairos happened --json`, which computes it (`cli/past.py`). Instants are
+µs since the epoch.
+"""
 
 from datetime import UTC, datetime
 
@@ -13,7 +16,7 @@ _LIMIT_S = 120.0
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of a stretch of time, and how many waited and ran in it at most."""
+    """Calls in a time interval, and the maximum numbers of waiting and running ones."""
 
     at: int  # its beginning
     arrived: int
@@ -27,7 +30,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PastChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed for all: an instance came or went, an operator chose."""
+    """A change that affected all calls: an instance joined or left, an operator acted."""
 
     at: int
     what: str
@@ -61,22 +64,22 @@ class PastQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Past:
-    """Has the log read, beside what serves, for one who asks at a time."""
+    """Reader of the log, in a background process."""
 
     def __init__(self, log_dir: str | None) -> None:
         self._log_dir, self._beside = log_dir, Beside(_LIMIT_S)
 
     async def happened(self, asked: PastQuestion) -> bytes:
-        """A `Happened` as JSON.
+        """Return a `Happened` as JSON.
 
         Raises:
-            InvalidRequest: no log is kept, or there is no such time.
-            NotWorkedOut: the log says nothing of it, or another asks.
+            InvalidRequest: No log is kept, or the time is invalid.
+            NotWorkedOut: The log does not cover the time, or another request is running.
         """
         if self._log_dir is None:
             raise InvalidRequest(
-                "Kairos keeps no log, so nothing is known of what is over: set log_dir, or start "
-                "it with kairos serve --log DIR"
+                "Kairos keeps no log, so past events are unknown: set log_dir, or start it with "
+                "kairos serve --log DIR"
             )
         try:
             begins = datetime.fromtimestamp(asked.begins_at / SECOND, UTC)

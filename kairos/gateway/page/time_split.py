@@ -1,8 +1,8 @@
-"""Where the time of a workflow went, of the whole time from its start to its end.
+"""Breakdown of a workflow's time from its start to its end.
 
-At each instant it counts as doing what is furthest on of all that it does: answering, else reading
-a prompt, else waiting, else nothing that Kairos sees (agents, tools, people). So the parts add up
-to the whole, however many of its calls ran at once. Ours.
+Each instant counts for the most advanced activity of its calls: answering, else reading a prompt,
+else waiting, else nothing that Kairos sees (agents, tools, people). So the parts add up to the
+whole, however many of its calls ran at once. Not in the paper.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from kairos.core.model import SECOND
 
 
 class TimeSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """In seconds."""
+    """Breakdown of time, in seconds."""
 
     answering_s: float = 0.0  # at least one call generates; all of it, where it is not streamed
     prompts_s: float = 0.0  # else: one's prompt is read, on its instance
@@ -24,7 +24,7 @@ class TimeSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def time_split(rows: Iterable[CallRow], started_at: int, until: int) -> TimeSplit:
-    """Of these calls of one workflow, up to that instant. O(n log n)."""
+    """Return the breakdown for these calls of one workflow, up to `until`. O(n log n)."""
     changes: list[tuple[int, int, int]] = []  # when, which part, by how much
     for row in rows:
         for part, stretch in enumerate(_stretches(row, until)):
@@ -43,7 +43,10 @@ def time_split(rows: Iterable[CallRow], started_at: int, until: int) -> TimeSpli
 
 
 def _stretches(row: CallRow, until: int) -> tuple[tuple[int, int], ...]:
-    """From when to when it answered, had its prompt read, and waited; empty: never."""
+    """Return the intervals in which the call was answered, its prompt read, and it waited.
+
+    An interval is empty if that never happened.
+    """
     ended_at = until if row.ended_at is None else row.ended_at
     gone_at = ended_at if row.dispatched_at is None else row.dispatched_at
     answers_at = gone_at if row.first_token_at is None else row.first_token_at

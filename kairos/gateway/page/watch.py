@@ -1,4 +1,4 @@
-"""Those who look: one picture for all of them, taken while somebody looks and not otherwise."""
+"""Live view of the page: one snapshot for all viewers, taken only while there are any."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ MAX_VIEWERS = 100
 
 
 class TooManyViewers(Unavailable):
-    """As many pages are open as there may be."""
+    """The maximum number of pages is open."""
 
     code = "too_many_viewers"
 
@@ -23,7 +23,7 @@ class TooManyViewers(Unavailable):
 
 
 class Watch:
-    """Takes a picture every `PERIOD_S` while anybody views, until `run` is cancelled."""
+    """Publisher of a snapshot every `PERIOD_S` while anyone watches, until `run` is cancelled."""
 
     def __init__(self, take: Callable[[], bytes]) -> None:
         self._take = take
@@ -34,27 +34,33 @@ class Watch:
         self._is_over = False
 
     async def run(self) -> None:
-        """A picture that fails is none: it must end nothing but itself."""
+        """Take snapshots. An error in one is logged, and nothing else."""
         try:
             while True:
                 await self._wanted.wait()
                 try:
                     self._tell(self._take())
                 except Exception:
-                    logger.exception("the operators' page is not renewed: an error in Kairos")
+                    logger.exception("the operators' page is not updated: an error in Kairos")
                 await asyncio.sleep(PERIOD_S)
         finally:
             self._is_over = True
             self._tell(None)
 
     def check(self) -> None:
-        """Raises TooManyViewers: one more would be."""
+        """Check that one more viewer is allowed.
+
+        Raises:
+            TooManyViewers: The limit is reached.
+        """
         if self._viewers >= MAX_VIEWERS:
             raise TooManyViewers
 
     async def pictures(self) -> AsyncIterator[bytes]:
-        """For one viewer: the latest, then each that follows; whoever is slow misses some. Ends
-        when `run` does."""
+        """Yield the latest snapshot, then each new one, until `run` ends.
+
+        A slow viewer misses some.
+        """
         with self._viewing():
             latest = self._latest
             while not self._is_over:

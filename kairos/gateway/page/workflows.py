@@ -1,4 +1,4 @@
-"""Workflows: which there are, and one of them with each of its calls explained.
+"""Workflows: a list, and a single one with each of its calls explained.
 
 The values are the JSON of `/ui/data/workflows` and `/ui/data/workflow`. Instants are µs since the
 epoch (`_at`), durations seconds (`_s`).
@@ -21,11 +21,11 @@ from kairos.observe.views import Snapshot, WorkflowView, snapshot, workflow_view
 
 WORKFLOWS_PAGE, CALLS_PAGE = 50, 100
 
-# open: its end was not told; silent: it ended since nothing more was heard of it.
+# open: no end was reported; silent: taken as ended after a time without calls.
 State = Literal["open", "ended", "silent", "cancelled"]
 Order = Literal["longest", "newest"]
-# Of an open one. runs: a call of it is on an instance; waits: all that it has wait; away: it has
-# none at the moment.
+# An open workflow's activity. runs: at least one call is on an instance; waits: all its calls are
+# queued; away: it has no call at the moment.
 Doing = Literal["runs", "waits", "away"]
 
 
@@ -37,13 +37,13 @@ class FollowedElsewhere(InvalidRequest):
 
     def __init__(self) -> None:
         super().__init__(
-            "workflows are followed by another process of this pool, `kairos orchestrate`: ask it, "
-            "or `kairos explain` with --url"
+            "workflows are followed by another process of this pool, `kairos orchestrate`: use its "
+            "page, or `kairos explain` with --url"
         )
 
 
 class WorkflowQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for; None: whatever it is."""
+    """Filter for workflows; None: any."""
 
     part: str | None = None  # of its id
     tenant: str | None = None
@@ -66,7 +66,7 @@ class WorkflowRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkflowsView(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of those that were found."""
+    """A page of the workflows that were found."""
 
     total: int
     remembered: int  # among which it was looked
@@ -75,7 +75,7 @@ class WorkflowsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainedWorkflow(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow with a page of its calls, and of each of these what is to be said of it."""
+    """A workflow with a page of its calls, and their explanations."""
 
     at: int
     split: TimeSplit
@@ -86,8 +86,11 @@ class ExplainedWorkflow(msgspec.Struct, frozen=True, kw_only=True):
 def find(
     workflows: Iterable[OpenedWorkflow], query: WorkflowQuery, offset: int, at: int
 ) -> WorkflowsView:
-    """Reads alone, so it may run beside the event loop: 0.1 s for 100,000. What changes meanwhile
-    is shown as it was or as it is."""
+    """Return a page of the workflows that match.
+
+    It only reads, so it may run in a thread: 0.1 s for 100,000. Concurrent changes may or may not
+    be included.
+    """
     remembered = [each for each in workflows if each.calls]
     found = [each for each in remembered if _matches(each, query, at)]
     until = offset + WORKFLOWS_PAGE
@@ -156,7 +159,7 @@ def _doing(workflow: OpenedWorkflow) -> Doing:
 
 
 def explain(seen: Snapshot, offset: int) -> ExplainedWorkflow:
-    """Pure; O(n log n) in the workflow's calls."""
+    """Build the explained workflow. Pure; O(n log n) in the workflow's calls."""
     view = workflow_view(seen, offset, CALLS_PAGE)
     until = seen.at if seen.ended_at is None else seen.ended_at
     return ExplainedWorkflow(
@@ -168,22 +171,26 @@ def explain(seen: Snapshot, offset: int) -> ExplainedWorkflow:
 
 
 class Workflows:
-    """Those that the orchestrator remembers: open, or ended lately."""
+    """Workflows that the orchestrator remembers: open, or ended recently."""
 
     def __init__(self, clock: Clock, followed: Callable[[], Orchestrator]) -> None:
-        """`followed` raises where another process follows the workflows."""
+        """Create it. `followed` raises where another process follows the workflows."""
         self._clock, self._followed = clock, followed
 
     def now(self) -> int:
-        """In µs."""
+        """Return the time in µs."""
         return self._clock.now()
 
     def remembered(self) -> tuple[list[OpenedWorkflow], int]:
-        """All of them, for `find`, and the instant."""
+        """Return all workflows, for `find`, and the time."""
         return self._followed().workflows(), self._clock.now()
 
     def snapshot(self, tenant: str, workflow_id: str) -> Snapshot:
-        """Raises WorkflowNotFound."""
+        """Return a snapshot of one workflow.
+
+        Raises:
+            WorkflowNotFound: It is not remembered.
+        """
         followed = self._followed()
         workflow = followed.workflow(tenant, workflow_id)
         if workflow is None or not workflow.calls:

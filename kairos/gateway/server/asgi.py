@@ -1,4 +1,4 @@
-"""What is no call is answered by an ASGI application, in a task of its own."""
+"""Answers to requests that are not calls, by an ASGI application, each in its own task."""
 
 import asyncio
 import logging
@@ -14,10 +14,10 @@ _FAILED = b"Internal Server Error"
 
 
 class AsgiAnswer:
-    """Gives an application the request, and takes its answer."""
+    """An exchange with an application: passes it the request, and takes its answer."""
 
     def __init__(self, exchange: Exchange, server: Any, client: Any, scheme: str = "http") -> None:
-        """`server`, `client`: host and port."""
+        """Create it. `server` and `client` are host and port."""
         self._exchange = exchange
         self._changed = asyncio.Event()
         self._has_all = False  # of the request's body

@@ -1,7 +1,7 @@
 """A client's connection: its requests, and the answers, in order.
 
-Requests for calls go straight to whoever takes them, without ASGI and without a task; all others to
-the ASGI application.
+Calls go straight to the gateway, without ASGI and without a task; all other requests to the ASGI
+application.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _NO_TARGETS: Mapping[bytes, str] = {}
 
 
 class ServerState:
-    """Connections of one server, and the tasks that answer what is no call."""
+    """Connections of one server, and the tasks that answer requests other than calls."""
 
     def __init__(self) -> None:
         self.connections: set[Connection] = set()
@@ -41,7 +41,7 @@ class ServerState:
 
 
 class Connection(asyncio.Protocol):
-    """Of a client. An exchange writes to it, its limits may close it."""
+    """Protocol of a client's connection. An exchange writes to it; its limits may close it."""
 
     _transport: asyncio.Transport  # once it is made
     _peer: ClientAddress  # once it may stay
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
             self._read(b"".join(unread))
 
     def _read(self, data: bytes, *, at_once: bool = False) -> None:
-        """`at_once`: there is time for what follows of it, too."""
+        """Parse data. `at_once`: the requests in it may be started immediately."""
         reader = self._reader
         try:
             reader.feed(data)
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
             self._begin(at_once=at_once)
 
     def head_is_late(self) -> None:
-        """End it: the limits give its head no more time."""
+        """Close the connection, whose request head took too long."""
         if self._reader.is_in_head:
             self._refuse(408, _TOO_SLOW)
         else:
@@ -127,11 +127,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has had answers to all that was asked."""
+        """Whether all requests have been answered."""
         return self._exchange is None and not self._awaits_head and not self._unread
 
     def _refuse(self, status: int, reason: bytes) -> None:
-        """What comes is no HTTP, so nothing that follows can be."""
+        """Answer with an error and close: what follows malformed HTTP cannot be parsed."""
         if self._exchange is None or not self._exchange.is_started:
             head = (
                 b"%bcontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n"
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def eof_received(self) -> bool:
-        """The client leaves."""
+        """Close: the client has left."""
         self._limits.close_soon(self._transport)
         return True
 
@@ -157,11 +157,11 @@ class Connection(asyncio.Protocol):
         del self._reader  # which names this connection
 
     def in_turn(self, caller: str, step: Callable[[], None]) -> None:
-        """Take a step of a caller who has left at the loop's pace: its calls need not wait."""
+        """Queue a step of a caller that has left at the loop's pace: other calls go first."""
         self._pace.begin((caller, "leaves"), step)
 
     def _leave(self) -> None:
-        """The client has gone, or will get nothing more."""
+        """Abandon all exchanges: the client has gone, or will get nothing more."""
         exchange, self._exchange = self._exchange, None
         ahead, self._ahead = self._ahead, []
         self._is_new = False
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
             each.leave()
 
     def head_came(self, exchange: Exchange) -> None:
-        """Take a request that has begun; its body may come still."""
+        """Take a request whose head is complete; its body may still arrive."""
         if self._pages is not None:
             self._pages.admit(exchange)
         if self._awaits_head:
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
             self._pace.begin(exchange.caller, self._answer, exchange)
 
     def _answer(self, exchange: Exchange) -> None:
-        """By the application."""
+        """Answer with the application."""
         info = self._transport.get_extra_info
         ends = _address(info("sockname")), _address(info("peername"))
         scheme = "http" if info("ssl_object") is None else "https"
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self._state.tasks.discard)
 
     def answered(self) -> None:
-        """Go on: all of an answer was written."""
+        """Continue after an answer has been written completely."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None and not exchange.is_kept:
             self._transport.close()
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
             self.read_on()
 
     def _look(self) -> None:
-        """One timer serves all answers: when it ends, it is looked since when nothing is asked."""
+        """Close the connection if it has been idle for too long. One timer serves all answers."""
         self._idle = None
         if self._exchange is not None:
             return
@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
             self._idle = self._loop.call_later(left_s, self._look)
 
     def shutdown(self) -> None:
-        """End it once what has come is answered: the server stops."""
+        """Close the connection once pending requests are answered: the server stops."""
         last = self._ahead[-1] if self._ahead else self._exchange
         if last is None:
             self._transport.close()
@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def close(self) -> None:
-        """End it once all that was written is sent."""
+        """Close the connection once all written data is sent."""
         self._transport.close()
 
     def hold(self) -> None:

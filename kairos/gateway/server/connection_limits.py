@@ -1,8 +1,7 @@
-"""How many connections clients may have, all together and each address; and how many of them may
-leave the head of a request unfinished, and for how long.
+"""Limits on connections, in total and per address, and on unfinished request heads.
 
-Of an address, since of a connection nothing else is known before it has shown a key. Of IPv6 it is
-the network of 64 bits, all of which one host may have.
+They count addresses, since nothing else is known of a connection before it has shown a key. For
+IPv6 an address is its 64-bit network: one host may have all of it.
 """
 
 import asyncio
@@ -26,18 +25,18 @@ if TYPE_CHECKING:
     from kairos.gateway.server.connection import Connection
 
 HEAD_S = 30.0  # from a connection's or a request's first moment to the end of its head
-UNFINISHED = 0.25  # of all connections: so many may be without a whole head
+UNFINISHED = 0.25  # the share of connections that may lack a whole head
 # Younger heads than this may be under way as usual, however many there are.
 _YOUNG_S = 1.0
 _LOOKED_AT = 32  # of an address's connections, for one that is idle
 _LINGER_S = 2.0  # for a client to read that its connection is refused
-_LINGERING = 64  # at once; others are not told why
+_LINGERING = 64  # at once; others are closed without a reason
 _CLOSED = 64  # connections in a turn of the loop: takes 2 ms
 _LOOK_S = 1.0  # between two looks at unfinished heads
 
 
 class ClientAddress:
-    """The connections from one address."""
+    """Connections from one address."""
 
     __slots__ = ("connections", "name", "unfinished")
 
@@ -48,7 +47,7 @@ class ClientAddress:
 
 
 class ConnectionLimits:
-    """Of one listening socket of one process."""
+    """Limits of one listening socket in one process."""
 
     def __init__(
         self,
@@ -57,7 +56,10 @@ class ConnectionLimits:
         on_refused: Callable[[KairosError], None] = lambda _: None,
         idle_s: float = Settings().client_idle_s,
     ) -> None:
-        """`share`: see `fair_share.py`. `idle_s`: between two requests of a connection."""
+        """Create the limits. For `share` see `fair_share.py`.
+
+        `idle_s` is the maximum time between two requests of a connection.
+        """
         self.idle_s = idle_s
         self._max_connections, self._share, self._on_refused = max_connections, share, on_refused
         self._peers: dict[str, ClientAddress] = {}
@@ -66,7 +68,7 @@ class ConnectionLimits:
         self._closing: deque[asyncio.Transport] = deque()
 
     def came(self, connection: "Connection", transport: asyncio.Transport) -> ClientAddress | None:
-        """A connection is made. None: it may not stay, and is told why."""
+        """Admit a connection. None: it is refused, and told why."""
         name = address_of(transport.get_extra_info("peername"))
         peer = self._peers.get(name) or ClientAddress(name)
         if not self._has_room(peer) and not self._close_idle(peer):
@@ -83,7 +85,10 @@ class ConnectionLimits:
         return is_within_share(len(peer.connections) + 1, free, self._share)
 
     def _close_idle(self, peer: ClientAddress) -> bool:
-        """One of those looked at longest ago, so that however many are busy a look is short."""
+        """Close an idle connection of the address.
+
+        Only the few looked at longest ago are checked.
+        """
         for each in list(islice(peer.connections, _LOOKED_AT)):
             if each.is_idle:
                 self.left(each, peer)
@@ -94,7 +99,7 @@ class ConnectionLimits:
         return False
 
     def left(self, connection: "Connection", peer: ClientAddress) -> None:
-        """It is no more; told again, nothing."""
+        """Forget a connection; repeated calls do nothing."""
         if connection not in peer.connections:
             return
         self.has_head(connection, peer)
@@ -104,8 +109,10 @@ class ConnectionLimits:
             del self._peers[peer.name]
 
     def close_soon(self, transport: asyncio.Transport) -> None:
-        """Of a client that leaves. Thousands may at once, and what follows of each takes a while,
-        all of it in the loop's next turn."""
+        """Close the connection of a client that has left, a few in each turn of the event loop.
+
+        Thousands may leave at once, and each close takes a while in the loop's next turn.
+        """
         if not self._closing:
             asyncio.get_running_loop().call_soon(self._close_some)
         self._closing.append(transport)
@@ -118,7 +125,7 @@ class ConnectionLimits:
             asyncio.get_running_loop().call_soon(self._close_some)
 
     def awaits_head(self, connection: "Connection", peer: ClientAddress) -> None:
-        """From now on a head must come, and end in time."""
+        """Start the time limit for the next request head."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         peer.unfinished[connection] = now_s
@@ -170,8 +177,10 @@ class ConnectionLimits:
 
 
 class _Lingering(asyncio.Protocol):
-    """What a client says after it was refused is read and dropped: were the connection closed with
-    something unread, it might never see why."""
+    """Protocol that discards data from a refused client.
+
+    If the connection were closed with unread data, the client might never see the reason.
+    """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
@@ -181,13 +190,13 @@ class _Lingering(asyncio.Protocol):
 
 
 def limits_of(settings: Settings, on_refused: Callable[[KairosError], None]) -> ConnectionLimits:
-    """Of clients, each of whose calls may need a second connection, to an engine."""
+    """Create the limits for clients; each call may need a second connection, to an engine."""
     most = min(settings.max_connections, most_files() * 3 // 4)
     return ConnectionLimits(most, settings.caller_share, on_refused, settings.client_idle_s)
 
 
 def refusal(error: KairosError) -> bytes:
-    """A whole answer, after which the connection ends."""
+    """Return a complete error response, after which the connection is closed."""
     body = json.dumps(error_body(error)).encode()
     more = (
         (b"content-length", b"%d" % len(body)),
@@ -198,7 +207,7 @@ def refusal(error: KairosError) -> bytes:
 
 
 def address_of(told: Any) -> str:
-    """Unlike a tenant's name, since it has spaces."""
+    """Return the name of an address. It has a space, unlike a tenant's name."""
     if not isinstance(told, tuple):
         return "this host"  # by a socket that is a file
     host = cast(str, told[0])

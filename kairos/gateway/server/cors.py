@@ -1,4 +1,4 @@
-"""Rules for web pages: who may ask, who may read answers (CORS), and answers to OPTIONS."""
+"""Rules for web pages: origins that may send requests and read answers (CORS), and OPTIONS."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -30,24 +30,24 @@ _MOST_HOSTS = 256  # headers Host that are remembered as known
 
 
 class ForeignPage(KairosError):
-    """A page of another origin asks while no key is asked for."""
+    """A page of another origin sends a request while no key is required."""
 
     status = 403
     code = "foreign_origin"
 
     def __init__(self, origin: bytes) -> None:
-        """Name the origin, as the browser sent it."""
+        """Create the error. `origin` is as the browser sent it."""
         super().__init__(
-            f"a web page of {origin.decode('latin-1')[:_SHOWN]!r} may not ask while no API key is "
-            "asked for: name its origin in the setting cors_origins, or give out keys"
+            f"a web page of {origin.decode('latin-1')[:_SHOWN]!r} may not send requests while no "
+            "API key is required: add its origin to the setting cors_origins, or create keys"
         )
 
 
 class WebPages:
-    """Let pages of some origins ask and read answers. Cookies are never asked for or read.
+    """Allow pages of some origins to send requests and read answers. Cookies are never used.
 
-    While no key is asked for, requests of pages of all other origins are refused, and so are
-    requests by a name that is not known: see `hosts.py`.
+    While no key is required, requests from pages of all other origins are refused, and so are
+    requests by an unknown host name: see `hosts.py`.
     """
 
     def __init__(
@@ -58,12 +58,14 @@ class WebPages:
         is_open: Callable[[], bool] = lambda: False,
         on_refused: OnError | None = None,
     ) -> None:
-        """Name the origins, as browsers send them; `*` stands for all.
+        """Create the rules.
 
         Args:
-            hosts: names by which the port may be asked while it is open, in addition to addresses.
-            is_open: whether anybody may ask now, without a key.
-            on_refused: receives each refusal.
+            origins: Allowed origins, as browsers send them; `*` allows all.
+            hosts: Host names that requests may use while the port is open, in addition to
+                addresses.
+            is_open: Returns whether no key is required at the moment.
+            on_refused: Receives each refusal.
         """
         self._origins = {each.lower().encode() for each in origins}
         self._has_any = ANY_ORIGIN in origins
@@ -72,7 +74,7 @@ class WebPages:
         self._known_hosts: set[bytes] = set()
 
     def admit(self, exchange: Exchange) -> None:
-        """Let the page that asks read the answer, or refuse its request, by its origin."""
+        """Allow the requesting page to read the answer, or refuse its request, by its origin."""
         if exchange.refused is None and self._is_open() and exchange.path != _PROBED:
             exchange.refused = self._refusal(exchange)
             if exchange.refused is not None and self._on_refused is not None:
@@ -127,7 +129,7 @@ class WebPages:
         return True
 
     def answer_options(self, exchange: Exchange, *, is_call: bool) -> None:
-        """Answer without a key: browsers show none before they may ask."""
+        """Answer OPTIONS without a key: browsers send none in a preflight."""
         methods = _CALLS if is_call else _OTHERS
         headers = [(b"allow", methods)]
         asked = dict(exchange.headers)
@@ -144,7 +146,7 @@ class WebPages:
 
 
 def pages_of(settings: Settings, access: Callers, on_refused: OnError | None = None) -> WebPages:
-    """Return what the settings let web pages do at the callers' port."""
+    """Return the rules for web pages on the callers' port, from the settings."""
     return WebPages(
         settings.cors_origins,
         hosts=(*settings.allowed_hosts, settings.host),

@@ -1,4 +1,4 @@
-"""One HTTP request of a client, and the answer to it, on the connection that they share."""
+"""An HTTP request of a client, and the answer to it, on their connection."""
 
 import json
 from collections.abc import Iterable
@@ -20,11 +20,11 @@ _HIGH_BYTES = 1 << 18  # of a request's body that nobody takes: beyond it the cl
 
 
 class UnsafeHeader(Exception):
-    """A header of an answer would end its line early, or is none."""
+    """A header of an answer is malformed, or contains a line break."""
 
 
 class Asking(Client, BodySource, Protocol):
-    """A request, as whoever answers it sees it."""
+    """A request, as its handler sees it."""
 
     caller: str
 
@@ -45,9 +45,9 @@ class Asking(Client, BodySource, Protocol):
 
 
 class Exchange:
-    """A request, its body as it comes, and its answer: a `Client` and a `BodySource`.
+    """A request, its body as it arrives, and its answer: a `Client` and a `BodySource`.
 
-    The head of an answer goes out with the first of its body.
+    The head of an answer is sent together with the first part of its body.
     """
 
     __slots__ = (
@@ -79,19 +79,21 @@ class Exchange:
     def __init__(
         self, wire: "Connection", method: str, headers: list[tuple[bytes, bytes]], caller: str
     ) -> None:
-        """`headers`: names in lower case. `caller`: see `Access.known_as`; the address, until it
-        has shown its key."""
+        """Create the exchange. Names in `headers` are in lower case.
+
+        `caller` is as in `Access.known_as`: the address, until the caller has shown its key.
+        """
         self._wire, self.caller = wire, caller
         self.method, self.headers = method, headers
         self.path, self.raw_path, self.query = "", b"", b""  # the first unquoted
         self.http_version = "1.1"
         self.is_kept = True  # the connection, after the answer
-        self.refused: KairosError | None = None  # whoever would answer it, is not asked
+        self.refused: KairosError | None = None  # answered with this error, by the connection
         self.has_left = False  # the client
         self.is_started = self.is_answered = False
         self.is_whole = False  # the request's body
         self.answering: Answering | None = None
-        self.added: list[tuple[bytes, bytes]] = []  # headers of whatever is answered
+        self.added: list[tuple[bytes, bytes]] = []  # headers to add to any answer
         self._expects_continue = False
         self._parts: list[bytes] = []
         self._held_bytes = 0  # in them
@@ -103,7 +105,7 @@ class Exchange:
     # The request's body
 
     def expect_continue(self) -> None:
-        """The client waits until somebody wants its body."""
+        """Note that the client waits for `100 Continue` before it sends its body."""
         self._expects_continue = True
 
     def body_came(self, data: bytes) -> None:
@@ -157,7 +159,11 @@ class Exchange:
         self.write(content, more=False)
 
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raises UnsafeHeader."""
+        """Start the answer.
+
+        Raises:
+            UnsafeHeader: A header is malformed.
+        """
         if self.has_left:
             return
         assert not self.is_started
@@ -213,7 +219,7 @@ class Exchange:
         return not self._wire.is_full
 
     def cut_off(self) -> None:
-        """See `Client`. Nothing, where the answer is whole."""
+        """Close the connection amid the answer; do nothing if the answer is complete."""
         if self.is_answered or self.has_left:
             return
         head, self._head = self._head, None
@@ -225,7 +231,7 @@ class Exchange:
             self._wire.close()
 
     def leave(self) -> None:
-        """The client has gone."""
+        """Note that the client has gone."""
         self.has_left = True
         if self.answering is not None:  # thousands may leave at once
             self._wire.in_turn(self.caller, self._tell_answering)
@@ -237,7 +243,11 @@ class Exchange:
 
 
 def _checked(lines: list[bytes]) -> bytes:
-    """Return the head that the lines make. Raises UnsafeHeader."""
+    """Return the head that the lines make.
+
+    Raises:
+        UnsafeHeader: A line contains a line break or a control character.
+    """
     head = b"".join(lines)
     if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):
         raise UnsafeHeader

@@ -1,9 +1,9 @@
-"""Names by which a port may be asked while it asks for no key.
+"""Host names that requests to a port may use while it requires no key.
 
-Such a port relies on who can reach it. A browser on this machine can, and a web page could have its
-own name lead here once it is loaded (DNS rebinding): to the browser all of this is then the page's
-own. What gives the page away is the name in the request, which it cannot choose. An address is no
-name, so a request that comes by one is from no such page.
+Such a port relies on who can reach it. A browser on this machine can, and a web page could make its
+own host name resolve to this machine after loading (DNS rebinding): the browser then treats this
+port as the page's own origin. The Host header reveals such a page, which cannot choose it. A
+request by an address instead of a name cannot come from such a page.
 """
 
 import ipaddress
@@ -24,29 +24,29 @@ _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:/?#@\[\]\\,]+
 
 
 class UnknownHost(InvalidRequest):
-    """A request came by a name by which the port may not be asked."""
+    """A request used a host name that is not known to the port."""
 
     status = 421
     code = "unknown_host"
 
     def __init__(self, host: str, *, setting: str, what: str, also: str = "") -> None:
-        """Name the setting that would let the request in, and the routes that were asked for."""
+        """Create the error. `setting` would allow the name, `what` names the routes."""
         super().__init__(
-            f"{what} are not known by the name {host[:_SHOWN]!r}: ask by an address, or name it in "
+            f"{what} are not known by the name {host[:_SHOWN]!r}: use an address, or add it to "
             f"the setting {setting}{also}"
         )
 
 
 class HostNames:
-    """Names by which a port may be asked, in addition to any address and names of this machine."""
+    """Host names that are allowed, in addition to any address and names of this machine."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        """`*` among the names: by any."""
+        """Create the set of names; `*` among them allows all."""
         self._names = {_plain(name) for name in (*names, *_own_names())}
         self._has_any = ANY_HOST in self._names
 
     def has(self, host: str) -> bool:
-        """Return whether a request with this header Host may be answered."""
+        """Return whether a request with this Host header is allowed."""
         if self._has_any:
             return True
         found = _HOST.fullmatch(host)
@@ -63,13 +63,13 @@ class HostNames:
 
 
 class KnownHosts:
-    """Let requests for operators' routes pass that come by a known name.
+    """Middleware that admits requests for operators' routes only by known host names.
 
-    A request without a name is from no browser.
+    A request without a Host header does not come from a browser.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str], audit: AuditLog | None = None) -> None:
-        """Let requests by these names pass. `audit`: receives the refusals."""
+        """Create the middleware for these names. `audit` records refusals."""
         self._app, self._audit = app, audit
         self._names = HostNames(name for name in names if name != ANY_HOST)
 

@@ -1,4 +1,4 @@
-"""How a service of Kairos answers HTTP, and runs what else it does beside that."""
+"""HTTP servers of a service, and its background tasks."""
 
 import asyncio
 import contextlib
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GRACE_S = 10  # for running calls, once told to stop
+GRACE_S = 10  # for running calls, after the stop
 _BACKLOG = 2048  # connections that wait to be accepted
 _LOOK_S = 0.01  # between two looks whether all has ended
 
 
 class Server:
-    """Accepts connections until it is stopped. Signals are left to the command."""
+    """Server that accepts connections until it is stopped. It handles no signals."""
 
     def __init__(self, connection: Callable[[ServerState], asyncio.Protocol]) -> None:
-        """`connection`: makes one for each client."""
+        """Create the server. `connection` makes the protocol of each client."""
         self._connection = connection
         self.ready, self._stopping = asyncio.Event(), asyncio.Event()
         self.server_state = ServerState()
@@ -39,8 +39,10 @@ class Server:
         self._stopping.set()
 
     async def serve(self, sock: socket.socket) -> None:
-        """Accept connections at the socket. Cancelled, it still shuts down: its loop would watch
-        closed sockets otherwise."""
+        """Accept connections at the socket until stopped.
+
+        It also shuts down in order when cancelled: otherwise the loop would watch closed sockets.
+        """
         loop, state = asyncio.get_running_loop(), self.server_state
         server = await loop.create_server(
             lambda: self._connection(state), sock=sock, backlog=_BACKLOG
@@ -53,7 +55,7 @@ class Server:
         await self._shut_down()
 
     async def _shut_down(self) -> None:
-        """Calls that run still when their time is up end as if their clients had left."""
+        """Close connections as their calls end; cancel the remaining ones after a grace period."""
         await asyncio.sleep(_LOOK_S)  # what was accepted last becomes a connection
         running = self.server_state
         for each in list(running.connections):
@@ -61,7 +63,7 @@ class Server:
         try:
             await asyncio.wait_for(_all_ended(running), GRACE_S)
         except TimeoutError:
-            logger.warning("%d requests still ran, and were given up", len(running.tasks))
+            logger.warning("%d requests were still running, and are cancelled", len(running.tasks))
             for task in running.tasks:
                 task.cancel()
             for each in list(running.connections):
@@ -78,7 +80,7 @@ async def serving(
     servers: Mapping[socket.socket, Server],
     background: Iterable[Coroutine[None, None, None]],
 ) -> AsyncIterator[None]:
-    """Everything that runs beside the block; whatever of it breaks, breaks the block too."""
+    """Run servers and background tasks during the block. An error in any of them ends the block."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in background]
@@ -106,9 +108,9 @@ def server_of(
     tls: PortTls | None = None,
     pages: WebPages | None = None,
 ) -> Server:
-    """Make the server of one port.
+    """Create the server of one port.
 
-    `calls`: takes the requests that are calls; `app` has all others. `pages`: answers OPTIONS.
+    `calls` takes the requests that are calls; `app` all others. `pages` answers OPTIONS.
     """
     pace = LoopPace() if calls is None else calls.pace
     within = ConnectionLimits() if limits is None else limits
@@ -122,7 +124,7 @@ def server_of(
 
 @contextlib.contextmanager
 def listen(host: str, port: int, *, shared: bool = False) -> Iterator[socket.socket]:
-    """`shared`: with other sockets of the same user that say so too."""
+    """Yield a listening socket. `shared`: other sockets of the same user may share the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio sets TCP_NODELAY on accepted connections; uvloop always does.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's API tells them, and an id for each answer."""
+"""Errors in the format of OpenAI's API, and ids of responses."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def new_id() -> str:
 
 
 async def send_error(error: KairosError, send: Send, *more: tuple[bytes, bytes]) -> None:
-    """Answer in OpenAI's format. `more`: headers."""
+    """Send an error in OpenAI's format. `more` are additional headers."""
     content = json.dumps(error_body(error), separators=(",", ":")).encode()
     await send_whole(send, error.status, content, (*error_headers(error), *more))
 
@@ -26,7 +26,7 @@ async def send_error(error: KairosError, send: Send, *more: tuple[bytes, bytes])
 async def send_whole(
     send: Send, status: int, content: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    """Answer with a body that is known."""
+    """Send a complete response."""
     length = (b"content-length", b"%d" % len(content))
     start = {"type": "http.response.start", "status": status, "headers": [length, *headers]}
     await send(start)
@@ -34,7 +34,7 @@ async def send_whole(
 
 
 class RequestIds:
-    """Gives every response that has none yet an `x-request-id`; calls set their own."""
+    """Middleware that gives every response without one an `x-request-id`; calls set their own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""TLS of the ports that are listened on."""
+"""TLS of the listening ports."""
 
 import logging
 import ssl
@@ -11,37 +11,44 @@ from kairos.settings.tls import TlsFiles, server_context
 
 logger = logging.getLogger(__name__)
 
-_TOLD_S = 60.0  # between two lines of the log that tell of failed handshakes
+_TOLD_S = 60.0  # between two log lines on failed handshakes
 
 # What `ServiceTls.change` takes over; see `Reload` for the first.
 TLS_SETTINGS = ("tls_certificate", "tls_key", "tls_client_ca", "admin_tls_client_ca")
 
 
 class PortTls:
-    """Of one port."""
+    """TLS of one port."""
 
     def __init__(
         self, name: str, files: TlsFiles, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """`name`: of the port, for the log. Raises SetupError: a file cannot be used."""
+        """Load the files. `name` is the port's name in the log.
+
+        Raises:
+            SetupError: A file cannot be used.
+        """
         self._name, self._now_s = name, now_s
         self._fresh = FreshContext(name, files, server_context, now_s)
         self._failed = 0  # since the log told of it
         self._told_s: float | None = None
 
     def context(self) -> ssl.SSLContext:
-        """For a client that has just come."""
+        """Return the TLS context for a new client."""
         return self._fresh()
 
     def use(self, files: TlsFiles | None) -> None:
-        """The settings were read again."""
+        """Use other files, after a reload of the settings."""
         if files is None:
-            logger.warning("%s goes on with TLS until the next start", self._name)
+            logger.warning("%s keeps TLS until the next restart", self._name)
         else:
             self._fresh.use(files)
 
     def failed(self, why: str, address: str) -> None:
-        """A handshake. There may be thousands a second, and the log tells of them once a minute."""
+        """Count a failed handshake.
+
+        They are logged once a minute: there may be thousands a second.
+        """
         self._failed += 1
         now_s = self._now_s()
         if self._told_s is None or now_s - self._told_s >= _TOLD_S:
@@ -54,10 +61,14 @@ class PortTls:
 
 
 class ServiceTls:
-    """Of the ports of a service: None where a port has none."""
+    """TLS of a service's ports: None where a port has none."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SetupError: a file cannot be used."""
+        """Load the files of the settings.
+
+        Raises:
+            SetupError: A file cannot be used.
+        """
         callers, operators = callers_files(settings), operators_files(settings)
         self.callers = None if callers is None else PortTls("the callers' port", callers)
         self.operators = None if operators is None else PortTls("the operators' port", operators)
@@ -67,13 +78,13 @@ class ServiceTls:
         return self.callers is not None
 
     def changes(self) -> dict[str, Callable[[Settings], None]]:
-        """For `Reload`. Without TLS none: it begins with a start alone."""
+        """Return the changes for `Reload`; none without TLS, which needs a restart to begin."""
         if not self.is_on:
             return {}
         return dict.fromkeys(TLS_SETTINGS, _nothing) | {TLS_SETTINGS[0]: self.change}
 
     def change(self, settings: Settings) -> None:
-        """They were read again, with their files. Files that cannot be used change nothing."""
+        """Apply reloaded settings, and read the files again. Unusable files change nothing."""
         if self.callers is not None:
             self.callers.use(callers_files(settings))
         if self.operators is not None:
@@ -91,7 +102,7 @@ def callers_files(settings: Settings) -> TlsFiles | None:
 
 
 def operators_files(settings: Settings) -> TlsFiles | None:
-    """Whose certificates operators show is said for them alone, or is what callers show."""
+    """Return the files for the operators' port; its client CA defaults to that of callers."""
     if settings.tls_certificate is None:
         return None
     ca = settings.admin_tls_client_ca or settings.tls_client_ca

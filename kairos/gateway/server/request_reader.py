@@ -1,4 +1,4 @@
-"""What comes on a client's connection, as requests: HTTP/1.1, bounded where it has no end."""
+"""Parser of a client's requests: HTTP/1.1, with bounds on every unlimited part."""
 
 import urllib.parse
 from collections.abc import Mapping
@@ -13,25 +13,25 @@ from kairos.request.routes import OTHER_METHODS
 if TYPE_CHECKING:
     from kairos.gateway.server.connection import Connection
 
-# Of one request: target, names and values of headers and trailers. So much may also come between
-# two steps of a request that is not a part of any, such as a header without end.
+# Of one request: target, names and values of headers and trailers. It also bounds data that
+# completes no part of a request, such as an endless header.
 _MAX_HEAD_BYTES = 1 << 16
 
 
 class HeadTooLarge(Exception):
-    """Of a request."""
+    """The head of a request is too large."""
 
 
 class NoHttp(Exception):
-    """What came."""
+    """The data is not valid HTTP."""
 
 
 class OtherVersion(NoHttp):
-    """A client speaks HTTP/2 without an offer before."""
+    """A client speaks HTTP/2 without negotiation."""
 
 
 class NotSpoken(InvalidRequest):
-    """A request for a protocol or a version of HTTP that Kairos does not speak."""
+    """A request uses a protocol or a version of HTTP that Kairos does not support."""
 
     def __init__(self, status: int, code: str, message: str, allowed: str | None = None) -> None:
         super().__init__(message)
@@ -41,21 +41,20 @@ class NotSpoken(InvalidRequest):
 _NO_WEBSOCKET = NotSpoken(
     426,
     "no_websocket",
-    'there are no WebSockets here: ask by POST over HTTP/1.1, with "stream": true for an answer '
-    "as it is generated",
+    'WebSockets are not supported: use POST over HTTP/1.1, with "stream": true to stream',
 )
 _NO_TUNNEL = NotSpoken(
     405,
     "method_not_allowed",
-    "this is no proxy for other hosts: take it out of the client's proxy settings (HTTP_PROXY, "
-    "HTTPS_PROXY), and ask it by its own URL",
+    "this is not a proxy: remove it from the client's proxy settings (HTTP_PROXY, HTTPS_PROXY), "
+    "and use its own URL",
     OTHER_METHODS,
 )
 _NO_VERSION = NotSpoken(
-    505, "http_version", "only HTTP/1.1 and HTTP/1.0 are spoken here: let the client use HTTP/1.1"
+    505, "http_version", "only HTTP/1.1 and HTTP/1.0 are supported: let the client use HTTP/1.1"
 )
 _TWO_HOSTS = NotSpoken(400, "two_hosts", "a request must have one header Host, not several")
-# A proxy in front may look at the first, and what is behind it at the last.
+# A proxy in front may use the first header, and a server behind it the last.
 _TWO_KEYS = NotSpoken(
     400, "two_authorizations", "a request must have one header Authorization, not several"
 )
@@ -66,10 +65,10 @@ _VERSIONS = ("1.1", "1.0")
 
 
 class RequestReader:
-    """Of one connection. `feed`, and the callbacks of the parser."""
+    """Parser of one connection's requests: `feed`, and the callbacks of the HTTP parser."""
 
     def __init__(self, taker: "Connection", targets: Mapping[bytes, str]) -> None:
-        """`targets`: paths, by targets as they are sent, that need no further look."""
+        """Create the parser. `targets` maps common request targets to their paths."""
         self._taker, self._targets = taker, targets
         self._parser = self._new_parser()
         self._offer: bytes | None = None  # a head that offers another protocol, without the offer
@@ -85,7 +84,11 @@ class RequestReader:
         self._stray_bytes = 0  # that came since it made a step
 
     def feed(self, data: bytes) -> None:
-        """Raises HeadTooLarge, NoHttp: nothing that follows can be read."""
+        """Parse data.
+
+        Raises:
+            HeadTooLarge, NoHttp: The rest of the connection cannot be parsed.
+        """
         self._stood_still = True
         try:
             self._parse(data)
@@ -111,8 +114,8 @@ class RequestReader:
     def _parse(self, data: bytes) -> None:
         """Parse all of the data.
 
-        The parser ends a request at a head that offers another protocol. No offer is taken (RFC
-        9110, 7.8), so a new parser gets the same head without the offer, and then the rest.
+        The parser ends a request at a head that offers another protocol. Offers are declined (RFC
+        9110, 7.8): a new parser gets the same head without the offer, and then the rest.
         """
         rest = memoryview(data)
         while True:
@@ -129,7 +132,7 @@ class RequestReader:
                 return
 
     def _note_offer(self, method: bytes) -> None:
-        """Keep a head that offers another protocol without its offer."""
+        """Store a head that offers another protocol, without its offer."""
         lines = [b"%b %b HTTP/%b" % (method, self._url, self._parser.get_http_version().encode())]
         for name, value in self._headers:
             if name == b"upgrade":
@@ -143,11 +146,11 @@ class RequestReader:
         self._offer = head + b"\r\n\r\n"
 
     def drop(self) -> None:
-        """Nobody takes what comes still of the request."""
+        """Drop the rest of the current request."""
         self._coming = None
 
     def end(self) -> None:
-        """Nothing comes any more."""
+        """Release the parser: the connection is closed."""
         del self._parser  # which names this reader
 
     def on_message_begin(self) -> None:
@@ -232,7 +235,7 @@ class RequestReader:
         exchange.path = urllib.parse.unquote(path) if "%" in path else path
 
     def _check_authority(self, exchange: Exchange) -> None:
-        """Refuse a target with a whole URL whose host is another than that of the header Host."""
+        """Refuse a request whose target is a URL with another host than its Host header."""
         authority = self._url.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
         hosts = [value for name, value in exchange.headers if name == b"host"]
         if not hosts:
@@ -261,7 +264,7 @@ class RequestReader:
 
 
 def _with_one_connection(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Join the headers `Connection`, each of which may name others that end here."""
+    """Join the `Connection` headers; each may name hop-by-hop headers."""
     named = b", ".join(value for name, value in headers if name == b"connection")
     others = [each for each in headers if each[0] != b"connection"]
     return [*others, (b"connection", named)]

@@ -1,4 +1,4 @@
-"""The body of a request that is answered here: short, and read whole."""
+"""Short request bodies, which are read as a whole."""
 
 from starlette.requests import Request
 
@@ -6,7 +6,11 @@ from kairos.core.errors import BodyTooLarge
 
 
 async def small_body(request: Request, most_bytes: int) -> bytes:
-    """Raises BodyTooLarge."""
+    """Return the body.
+
+    Raises:
+        BodyTooLarge: It exceeds `most_bytes`.
+    """
     body = bytearray()
     async for part in request.stream():
         body += part

@@ -1,13 +1,13 @@
 """TLS between a client's socket and its connection.
 
-The event loop has a TLS of its own, but tells nobody of a client before its handshake has ended.
-Here a client counts among the limits of connections from its first moment on, and has as long for
-handshake and first head as others for the head alone (`connection_limits.py`). A handshake takes
-up to a millisecond of CPU time, so its steps take turns with those of others, by address
-(`LoopPace`): thousands at once delay a call no more than thousands of calls do.
+The event loop's own TLS announces a client only after its handshake. Here a client counts among the
+limits of connections from its first moment on, and has as long for handshake and first head as
+others for the head alone (`connection_limits.py`). A handshake takes up to a millisecond of CPU
+time, so the steps of several take turns, by address (`LoopPace`): thousands at once delay a call
+no more than thousands of calls do.
 
-The protocol itself is OpenSSL's (`ssl.SSLObject`), with no socket: what comes goes in, what it has
-to say is sent.
+The protocol itself is OpenSSL's (`ssl.SSLObject`) without a socket: received bytes are fed to it,
+and its output is sent.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _RECORD_BYTES = 1 << 14  # of the largest record
 
 
 class HttpsNeeded(InvalidRequest):
-    """A request came without TLS to a port that speaks TLS alone."""
+    """A request came without TLS to a port that requires TLS."""
 
     code = "https_needed"
 
@@ -34,7 +34,7 @@ class HttpsNeeded(InvalidRequest):
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """To the socket a protocol, to the connection its transport."""
+    """TLS layer: a protocol for the socket, and a transport for the connection."""
 
     _raw: asyncio.Transport  # once it is made
 
@@ -45,14 +45,17 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         pace: LoopPace,
         on_failure: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        """`on_failure` hears why a handshake failed, and from where it came."""
+        """Create the layer.
+
+        `on_failure` receives the reason of a failed handshake, and the address.
+        """
         super().__init__()
         self._protocol, self._pace, self._on_failure = protocol, pace, on_failure
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_secured = self._has_begun = self._waits = False
-        self._is_ending = self._is_closing = False  # nothing more is said; nor read
-        self._unsent: deque[bytes] = deque()  # said before the handshake has ended
+        self._is_ending = self._is_closing = False  # no more writes; no more reads either
+        self._unsent: deque[bytes] = deque()  # written before the end of the handshake
 
     # What the socket tells
 
@@ -142,7 +145,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 pieces.append(piece)
         except ssl.SSLWantReadError:  # the rest of a record comes later
             pass
-        except ssl.SSLError:  # what comes is no TLS, or was changed on its way
+        except ssl.SSLError:  # the data is not TLS, or was tampered with
             self._flush()
             self.abort()
             return

@@ -23,7 +23,9 @@ def test_a_call_that_names_none_has_that_of_its_key():
 def test_one_may_be_named_within_what_the_key_may_ask_for():
     assert class_of(ANYBODY, b"interactive") == "interactive"
     assert class_of(HELD, b"batch") == "batch"
-    with pytest.raises(ClassNotAllowed, match="may not ask for class 'interactive': standard, ba"):
+    with pytest.raises(
+        ClassNotAllowed, match="may not use class 'interactive', only: standard, ba"
+    ):
         class_of(HELD, b"interactive")
 
 

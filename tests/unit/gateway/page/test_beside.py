@@ -13,7 +13,9 @@ async def test_of_two_who_ask_at_the_same_moment_one_is_served():
     found = await asyncio.gather(*(beside.run("--help") for _ in range(2)), return_exceptions=True)
 
     refused = [each for each in found if isinstance(each, NotWorkedOut)]
-    assert [str(each) for each in refused] == ["another is being worked out: ask again in a moment"]
+    assert [str(each) for each in refused] == [
+        "another request is being computed: try again in a moment"
+    ]
     assert b"kairos" in await beside.run("--help")
 
 
@@ -24,7 +26,7 @@ async def test_one_that_is_stopped_before_its_process_is_there_ends_and_the_next
     assert beside.pid is None
     beside.stop()
 
-    with pytest.raises(NotWorkedOut, match="it was ended from outside"):
+    with pytest.raises(NotWorkedOut, match="it was killed"):
         await running
     beside.stop()  # of nothing
     assert b"kairos" in await beside.run("--help")

@@ -67,7 +67,7 @@ def test_settings_without_tls_leave_it_on_and_the_log_says_so(authority, caplog)
     before = tls.callers.context()
     tls.change(Settings())
     assert tls.callers.context() is before
-    assert "the callers' port goes on with TLS until the next start" in caplog.text
+    assert "the callers' port keeps TLS until the next restart" in caplog.text
 
 
 def test_the_log_tells_of_failed_handshakes_once_a_minute(authority, caplog):
