@@ -1,9 +1,9 @@
-"""What operators of each kind do, step by step.
+"""Behaviour of operators of each kind, step by step.
 
-`step` is called with phase 0 first, then again each time that what it asked for has settled, with
-one phase more. It says what it needs now, what it gives, or which call it wants made. Nothing is
+`step` is called with phase 0, then again whenever everything it asked for has settled, with the
+next phase. It returns what it needs now, its value, or the call that it wants made. Nothing is
 asked for before it is needed, so of a branch only the chosen case is computed, and a loop's next
-round only where its last one did not end it.
+round only if the last one did not end it.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,14 +30,14 @@ class Gives(msgspec.Struct, frozen=True, gc=False):
 
 
 class WantsCall(msgspec.Struct, frozen=True):
-    """An LLM call with this body, or one of a function or a processor with these arguments."""
+    """LLM call with this body, or call of a function or a processor with these arguments."""
 
     content: Mapping[str, object]
     signature: str
 
 
 class WantsPrefill(msgspec.Struct, frozen=True):
-    """The beginning of a node's prompt is known, and may be computed while some operators are.
+    """Prefix of a node's prompt, which may be prefilled while certain operators run.
 
     It has no value.
     """
@@ -53,11 +53,11 @@ Progress = list[Slot] | Gives | WantsCall | WantsPrefill
 
 class Behaviour(Protocol):
     def step(self, frame: ValueFrame, phase: int) -> Progress:
-        """Raises OperatorFailed: it has no value for this row."""
+        """Take the next step. Raises OperatorFailed: it has no value for this row."""
 
 
 class GivesOfRow(msgspec.Struct, frozen=True):
-    """What the row was read as, or what is the same for every row."""
+    """Value of the row's input, or a constant."""
 
     of: Callable[[OpenRow], object]
 
@@ -67,7 +67,7 @@ class GivesOfRow(msgspec.Struct, frozen=True):
 
 
 class Computes(msgspec.Struct, frozen=True):
-    """A value, or a call, from inputs alone."""
+    """Value or call computed from inputs alone."""
 
     inputs: ArgumentReader
     after: tuple[Located, ...]
@@ -84,9 +84,10 @@ class Computes(msgspec.Struct, frozen=True):
 
 
 class BeginsPrompt(msgspec.Struct, frozen=True):
-    """Fills in what is known of a prompt. It has no value, and cannot fail its row.
+    """Fills in the known part of a prompt. It has no value, and cannot fail its row.
 
-    `last_round`: of the loop whose next round the prompt is of, in the frame of the round before.
+    `last_round`: of the loop whose next round the prompt belongs to; the frame is that of the round
+    before.
     """
 
     part: PartialPrefill
@@ -119,7 +120,7 @@ class BeginsPrompt(msgspec.Struct, frozen=True):
 
 
 class Chooses(msgspec.Struct, frozen=True):
-    """Filter and branch: which argument an expression chooses; none of them: nothing."""
+    """Filter and branch: an expression chooses an argument; no value if it chooses none."""
 
     inputs: ArgumentReader
     after: tuple[Located, ...]
@@ -141,7 +142,7 @@ class Chooses(msgspec.Struct, frozen=True):
 
 
 class Loops(msgspec.Struct, frozen=True):
-    """Rounds, each unrolled when the one before has not ended it."""
+    """Loop whose rounds are unrolled one by one, until a round ends it."""
 
     slot: int
     start: ArgumentReader
@@ -176,12 +177,12 @@ class Loops(msgspec.Struct, frozen=True):
         if self.until is None:
             return False
         values = self.until_inputs.read(child)
-        # What it would decide by is not there: as it is, then.
+        # The condition's inputs are absent: the loop ends with this state.
         return values is ABSENT or bool(self.until.value(values))  # type: ignore[arg-type]
 
 
 class Maps(msgspec.Struct, frozen=True):
-    """All items side by side."""
+    """Map that computes all items concurrently."""
 
     slot: int
     over: ArgumentReader
@@ -190,7 +191,7 @@ class Maps(msgspec.Struct, frozen=True):
     result: ArgumentReader
     max_items: int
     early: bool  # items may begin before the list is whole
-    batch: int | None  # an item is a list of so many
+    batch: int | None  # an item is a list of this many texts
 
     def step(self, frame: ValueFrame, phase: int) -> Progress:
         if phase == 0:
@@ -215,7 +216,10 @@ class Maps(msgspec.Struct, frozen=True):
 
 
 def batches(items: object, size: int) -> list[object]:
-    """What is no list, or has nothing in it, is one. Raises OperatorFailed: too many items."""
+    """Split a list into batches; anything else, or an empty list, is one batch.
+
+    Raises OperatorFailed: the list has too many items.
+    """
     if not isinstance(items, list) or not items:
         return [items]
     if len(items) > MOST_ITEMS:
@@ -224,7 +228,7 @@ def batches(items: object, size: int) -> list[object]:
 
 
 class Outputs(msgspec.Struct, frozen=True):
-    """What a row comes to: its columns, ABSENT if none of them has a value."""
+    """Columns of a row's output; ABSENT if none of them has a value."""
 
     columns: tuple[tuple[str, ArgumentReader], ...]
 
@@ -238,7 +242,7 @@ class Outputs(msgspec.Struct, frozen=True):
 
 
 class Gathers(msgspec.Struct, frozen=True):
-    """Which group a row belongs to, and with what."""
+    """Group of a row, with the value that it contributes."""
 
     by: Expression
     inputs: ArgumentReader

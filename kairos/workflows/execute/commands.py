@@ -1,4 +1,4 @@
-"""What the executor of a flow asks for. Stages, nodes and rows: see `facts.py`."""
+"""Commands of a flow's executor. Stages, nodes and rows: see `facts.py`."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -9,21 +9,25 @@ from kairos.workflows.compile.passes.decoding import PartialDecode
 
 
 class ReadRows(msgspec.Struct, frozen=True, gc=False):
-    """Up to `count` more rows of the table are wanted; InputEnded, if there are fewer."""
+    """Read up to `count` more rows of the table; InputEnded follows if there are fewer."""
 
     count: int
 
 
 class ReadGroups(msgspec.Struct, frozen=True, gc=False):
-    """Up to `count` more groups are wanted, in order of their first rows; all rows of stage 0 have
-    ended. GroupsEnded, if there are fewer."""
+    """Read up to `count` more groups, in the order of their first rows.
+
+    All rows of stage 0 have ended. GroupsEnded follows if there are fewer groups.
+    """
 
     count: int
 
 
 class CallAttempt(msgspec.Struct, frozen=True):
-    """A call is to be made: CallAnswered or CallBroke follows. `attempt` counts from 1; `delay_us`:
-    to wait before it."""
+    """Make a call: CallAnswered or CallBroke follows.
+
+    `attempt` counts from 1; `delay_us`: wait before it.
+    """
 
     call: int
     stage: int
@@ -36,8 +40,11 @@ class CallAttempt(msgspec.Struct, frozen=True):
 
 
 class IssueCall(CallAttempt, frozen=True):
-    """Of a model, for a chat completion. `body` is the request, without `model` where none is
-    named. With `items`, ItemsFinished is welcome before, as the JSON list at that path grows."""
+    """Make an LLM call: a chat completion.
+
+    `body` is the request, without `model` if none is named. With `items`, ItemsFinished may precede
+    the answer, as the JSON list at that path grows.
+    """
 
     model: str | None
     body: Mapping[str, object]
@@ -45,8 +52,11 @@ class IssueCall(CallAttempt, frozen=True):
 
 
 class RunFunction(CallAttempt, frozen=True):
-    """Of a registered function, with copies of these arguments. `idempotency_key`: within the run,
-    for what has an effect. `batch`: the function takes as many calls at once; `depth`: as below."""
+    """Call a registered function, with copies of these arguments.
+
+    `idempotency_key`: within the run, for a function with effects. `batch`: calls that the function
+    takes at once; `depth`: as below.
+    """
 
     function: str
     arguments: Mapping[str, object]
@@ -56,12 +66,15 @@ class RunFunction(CallAttempt, frozen=True):
 
 
 class RunProcessor(CallAttempt, frozen=True):
-    """Of a processor, to embed, put into a collection, search or rank. `arguments`: what the kind
-    takes, checked, and the operator's settings beside it (`workflows/compile/retrieval.py`);
-    `model` None: the only one there is for that. `depth`: so many operators follow until something
-    comes out. `idempotency_key`: within the run, for what has an effect. `stays`: the value may
-    stay where it is made (`facts.Stays`), with the signature as its id; `held`: where those are,
-    by id, that have a text in their place in the arguments (`workflows/compile/held.py`)."""
+    """Have a processor embed, ingest, search or rank.
+
+    `arguments`: checked arguments of the kind, and the operator's settings
+    (`workflows/compile/retrieval.py`). `model` None: the only one available. `depth`: number of
+    operators on the longest path to an output. `idempotency_key`: within the run, for an effect.
+    `stays`: the processor may keep the value (`facts.Stays`), with the signature as its id. `held`:
+    places of held values by their ids; the arguments have a text in place of each
+    (`workflows/compile/held.py`).
+    """
 
     kind: Literal["embed", "ingest", "search", "rerank"]
     model: str | None
@@ -73,7 +86,7 @@ class RunProcessor(CallAttempt, frozen=True):
 
     @property
     def items(self) -> int:
-        """Return how many it works on: 1 where that is not known here."""
+        """Return the number of items; 1 if it is not known here."""
         items = self.arguments.get(_ITEMS[self.kind])
         return max(1, len(items)) if isinstance(items, list) else 1
 
@@ -82,18 +95,21 @@ _ITEMS = {"embed": "texts", "ingest": "texts", "search": "vectors", "rerank": "p
 
 
 class DropHeld(msgspec.Struct, frozen=True, gc=False):
-    """Nothing needs a value any more that stayed at that place. Nothing follows."""
+    """Drop a held value that no row needs any more. No fact follows."""
 
     value_id: str
     place: str
 
 
-TOUCH = "touch-prefix"  # the agent of such calls: no operator can be called so
+TOUCH = "touch-prefix"  # agent of these calls; no operator can have this name
 
 
 class TouchPrefix(msgspec.Struct, frozen=True):
-    """An engine is to use what prompts of the operator begin with for every row, and to compute it
-    if it must. With a `number`, PrefixTouched follows where it succeeds; else nothing does."""
+    """Use the static prefix of the operator's prompts on an engine, to keep it cached.
+
+    The engine computes it if necessary. With a `number`, PrefixTouched follows on success;
+    otherwise no fact follows.
+    """
 
     operator: str
     model: str | None
@@ -102,7 +118,7 @@ class TouchPrefix(msgspec.Struct, frozen=True):
 
 
 class FetchCached(msgspec.Struct, frozen=True, gc=False):
-    """Does the cache have this result? CacheAnswered follows."""
+    """Look up a result in the cache. CacheAnswered follows."""
 
     call: int
     signature: str
@@ -110,14 +126,16 @@ class FetchCached(msgspec.Struct, frozen=True, gc=False):
 
 
 class DropCall(msgspec.Struct, frozen=True, gc=False):
-    """A call that the cache did not have is not made: nobody wants it any more."""
+    """Forget a call that the cache did not have: no row wants it any more."""
 
     call: int
 
 
 class KeepResult(msgspec.Struct, frozen=True, gc=False):
-    """A result for the journal. `store`: for the cache, too. `until_end`: it is large, and nothing
-    needs it when its row has ended."""
+    """Write a result to the journal.
+
+    `store`: to the cache, too. `until_end`: it is large, and not needed after its row has ended.
+    """
 
     stage: int
     node: str
@@ -130,7 +148,7 @@ class KeepResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeepAnswer(msgspec.Struct, frozen=True, gc=False):
-    """Keep in the cache the text of an answer that could not be read as JSON, for `parse: lenient`.
+    """Cache the text of an answer that could not be read as JSON, for `parse: lenient`.
 
     `FetchCached` asks for it by the same signature.
     """
@@ -140,7 +158,7 @@ class KeepAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class WriteRow(msgspec.Struct, frozen=True):
-    """A row of the table that comes out. One of these four ends each row, in any order."""
+    """Write a row of the output table. One of these four commands ends each row, in any order."""
 
     stage: int
     row: int
@@ -155,14 +173,14 @@ class FailRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class DropRow(msgspec.Struct, frozen=True, gc=False):
-    """It was filtered away: none of its outputs has a value."""
+    """Drop a row that was filtered out: none of its outputs has a value."""
 
     stage: int
     row: int
 
 
 class GatherRow(msgspec.Struct, frozen=True, gc=False):
-    """A row of stage 0 belongs to a group."""
+    """Add a row of stage 0 to a group."""
 
     row: int
     key: str
@@ -170,7 +188,7 @@ class GatherRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndRun(msgspec.Struct, frozen=True, gc=False):
-    """The last command. `stopped`, `budget`: rows are left, and the run can be resumed."""
+    """End the run. `stopped`, `budget`: rows are left, and the run can be resumed."""
 
     reason: Literal["done", "stopped", "budget"]
 

@@ -1,4 +1,4 @@
-"""Items of a list that a model still writes: begun before the list is whole (`trials.py`)."""
+"""Items of a list that a model is still writing: begun before the list is whole (`trials.py`)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,8 +13,10 @@ from kairos.workflows.execute.trials import EarlyWork, TrialRow
 def begin_items(
     evaluation: Evaluation, flight: Flight, first: int, items: Sequence[object]
 ) -> None:
-    """For each map that waits for what the call answers, and may begin with some of it. What came
-    to wait meanwhile begins with the items before the `first`, too."""
+    """Begin new items in each map that waits for the call and may begin early.
+
+    A map that began to wait in the meantime begins with the items before the `first`, too.
+    """
     assert first <= len(flight.items), f"of {len(flight.items)} items the one at {first} follows"
     flight.items[first:] = items
     for frame, slot in flight.waiting:
@@ -26,7 +28,7 @@ def begin_items(
 
 
 def _after_parsers(waiters: Sequence[Slot]) -> Iterator[Slot]:
-    """Yield what waits; in place of a call that takes the text apart, what waits for that."""
+    """Yield the waiting slots; a function that parses the text is replaced by its own waiters."""
     for where, at in waiters:
         operator = where.scope.operators[at].operator
         params = None if operator is None else operator.params

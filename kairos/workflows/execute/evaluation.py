@@ -1,7 +1,7 @@
-"""What each open row needs next: demand goes from what comes out to what it needs, values back.
+"""Evaluate open rows: demand goes from outputs to inputs, values flow back.
 
-A fact costs what it settles: each operator is stepped once a phase, when the last of what it
-waits for is there.
+The cost of a fact is the number of slots that it settles: each operator is stepped once a phase,
+when its last missing input arrives.
 """
 
 from collections import deque
@@ -14,12 +14,12 @@ from kairos.workflows.execute.program import CompiledScope
 from kairos.workflows.execute.reading import Located
 from kairos.workflows.execute.row_bounds import RowTooLarge
 
-# What a row's values may make of a computation that nobody foresaw: it fails that row alone.
+# Errors that a row's values may cause in a computation: only that row fails.
 UNUSUAL = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 
-# A call that an operator wants. It settles the slot, now or later.
+# Called for a call that an operator wants; the slot is settled, now or later.
 Ask = Callable[[ValueFrame, int, WantsCall | WantsPrefill], None]
-# What a row came to: a value of its last slot; or the node that failed, and why.
+# Called when a row ends: with the value of its last slot; or with the failed node, and why.
 Ended = Callable[[OpenRow, object], None]
 Broke = Callable[[OpenRow, str, str], None]
 
@@ -35,14 +35,14 @@ class Evaluation:
         self._begin_ahead(frame)
 
     def run(self) -> None:
-        """Until every open row waits for a call, or has ended."""
+        """Step operators until every open row waits for a call, or has ended."""
         while self._agenda:
             frame, slot = self._agenda.popleft()
             if frame.row.alive:
                 self._step(frame, slot)
 
     def settle(self, frame: ValueFrame, slot: int, value: object) -> None:
-        """`run` goes on from there. A row's last slot ends it."""
+        """Give a slot its value; `run` continues from there. A row's last slot ends it."""
         bounds = frame.row.bounds
         if bounds is not None:
             try:
@@ -62,7 +62,7 @@ class Evaluation:
                 self._agenda.append((where, at))
 
     def fail(self, frame: ValueFrame, slot: int, error: str) -> None:
-        """An operator has no value for its row: what becomes of it is the operator's word."""
+        """Handle an operator without a value for its row, as its `on_error` says."""
         operator = frame.scope.operators[slot].operator
         how = "fail" if operator is None else operator.on_error
         if how in ("skip", "default"):
@@ -80,7 +80,7 @@ class Evaluation:
         self._broke(frame.row, frame.declared_node(slot), error)
 
     def begin_item(self, frame: ValueFrame, needs: Sequence[Located]) -> None:
-        """Ask for what an item's result needs of its own frame."""
+        """Ask for the values that an item's result needs from its own frame."""
         for at in needs:
             if at.up == 0 and frame.values[at.slot] is UNASKED:
                 self._demand((frame, at.slot))
@@ -91,7 +91,7 @@ class Evaluation:
         self._agenda.append(wanted)
 
     def _begin_ahead(self, frame: ValueFrame) -> None:
-        """Ask for what may be computed ahead in a row, or in a round, that begins."""
+        """Ask for all that may be computed ahead when a row, or a round, begins."""
         for slot in frame.scope.ahead:
             if frame.values[slot] is UNASKED:
                 self._demand((frame, slot))

@@ -1,8 +1,8 @@
-"""The executor of a plan: facts in, commands out. It has no clock, no engine and no file.
+"""Executor of a plan: facts in, commands out. It has no clock, no engine and no file.
 
-It streams: rows are asked for as calls end, so that what it holds does not grow with the table, but
+It streams: rows are asked for as calls end, so that its memory does not grow with the table, but
 with its windows (`windows.py`, `intake.py`) and its memo. Each row ends with exactly one command;
-results come before it, for a journal, from which a later session goes on (`facts.Known`).
+its results come before it, for a journal, from which a later session resumes (`facts.Known`).
 """
 
 from collections import deque
@@ -64,26 +64,28 @@ from kairos.workflows.execute.windows import CallWindow
 
 
 class Executor:
-    """Owns all state of a run's session. Only `begin`, once, and `handle` change it. The same facts
-    give the same commands, as long as nobody says that its rows have computed for too long."""
+    """Executor of one session of a run; only `begin`, once, and `handle` change its state.
+
+    The same facts give the same commands, unless `is_spent` stops a row that computes for too long.
+    """
 
     def __init__(self, plan: Plan, limits: FlowLimits, is_spent: IsSpent = never) -> None:
-        """`is_spent`: of rows that are bounded; asked before each step of theirs."""
+        """Prepare a plan. `is_spent`: asked before each step of a bounded row."""
         self._limits, self._is_spent = limits, is_spent
         self.figures, self.observation = FlowFigures(), FlowObservation()
         self._out: list[FlowCommand] = []
         self._scopes = [compile_stage(plan, stage) for stage in range(1 + bool(plan.group))]
         self._intakes = [RowIntake(limits) for _ in self._scopes]
         self._plan = plan
-        # The first rows, by which the order is found; None: it was, or none is sought.
+        # First rows, from which the order is found; None: it was found, or is not needed.
         seeks = plan.passes.order and limits.kv_tokens is not None and limits.max_open_rows != 1
         self._first: list[RowRead] | None = [] if seeks else None
-        self._held_back: deque[RowRead] = deque()  # first rows that the order opens later
+        self._held_back: deque[RowRead] = deque()  # first rows, opened later by the order
         self._held = HeldValues(self._out)
         self._commands = FlightCommands(plan, self._held)
         self._touches = PrefixTouches(plan.static_prefixes, limits)
         self._stage = 0
-        self._awaiting = False  # rows that are not there yet
+        self._awaiting = False  # for rows that are delayed
         self._stopping = False
         self._ended = False
         self._window = CallWindow(limits, self._issue)
@@ -105,25 +107,25 @@ class Executor:
 
     @property
     def gate(self) -> OperatorGate:
-        """How many calls of each operator are wanted: to be read alone."""
+        """Return the calls wanted by operator; for reading only."""
         return self._window.gate
 
     @property
     def is_engine_busy(self) -> bool:
-        """Return whether calls of models are under way, or ready."""
+        """Return whether LLM calls are in flight, or ready."""
         return self._window.calls > 0
 
     @property
     def is_reading(self) -> bool:
-        """Rows were asked for and have not come."""
+        """Return whether rows were asked for and have not come."""
         return any(each.asked for each in self._intakes)
 
     def is_in_flight(self, call: int) -> bool:
-        """Return whether a call has no result yet: it is made, or is to be."""
+        """Return whether a call has no result yet."""
         return self._flights[call] is not None
 
     def keep(self, order: CallOrder) -> None:
-        """Calls go in this order from now on; before `begin`: none is sought."""
+        """Order calls so from now on. Before `begin`: no order is looked for."""
         self._first = None
         self._window.keep(order)
         self._intakes[0].keep(order)
@@ -132,7 +134,7 @@ class Executor:
         return self._go_on()
 
     def handle(self, fact: FlowFact) -> list[FlowCommand]:
-        """Apply one fact; what is to be done about it, in order. Facts after EndRun are idle."""
+        """Apply a fact; return the commands, in order. Facts after EndRun are ignored."""
         if self._ended:
             return []
         match fact:
@@ -177,7 +179,7 @@ class Executor:
         self._touch()
         self._read()
         if not self._flights.fetching and (self._awaiting or not self.is_reading):
-            self._prefills.go()  # what is needed now went first
+            self._prefills.go()  # calls needed now went first
         self._end()
         self.figures.open = sum(each.open for each in self._intakes)
         self.figures.in_flight = self._window.in_flight
@@ -187,7 +189,7 @@ class Executor:
         are_slow, self._awaiting = self._awaiting, False
         if isinstance(fact, InputEnded | GroupsEnded):
             self._find_order()
-            # It may be told again, when another stage goes on.
+            # It may be told again when another stage runs.
             self._intakes[isinstance(fact, GroupsEnded)].exhausted()
             return
         self.figures.read += 1
@@ -203,7 +205,7 @@ class Executor:
             self._find_order()
 
     def _find_order(self) -> None:
-        """Find the order by the first rows, which begin as if they came now."""
+        """Find the order of calls from the first rows, and begin these rows."""
         if not self._first:
             return
         limits = self._limits
@@ -222,8 +224,10 @@ class Executor:
         self._evaluation.begin(row, self._scopes[self._stage])
 
     def _touch(self) -> None:
-        """Between batches, when engines have nothing to do. Those that switch models lose what they
-        hold with each switch."""
+        """Touch static prefixes between batches, when engines have nothing to do.
+
+        Not on engines that switch models: they lose their caches with each switch.
+        """
         if not self._awaiting or self._stopping or not self.gate.is_open_to_all:
             return
         if any(each.open for each in self._intakes):
@@ -231,9 +235,9 @@ class Executor:
         self._touch_all(self._touches.due())
 
     def _paused(self, fact: RowsAwaited | EnginesIdle | PrefixTouched) -> None:
-        """Keep static prefixes while engines idle.
+        """Touch static prefixes while engines idle.
 
-        Where results are known from earlier, calls may never come.
+        Not ones never used if results of earlier runs were found: their calls may never come.
         """
         if isinstance(fact, RowsAwaited):
             self._find_order()
@@ -269,13 +273,13 @@ class Executor:
     def _has_room(self) -> bool:
         window, rows = self._window, sum(each.open for each in self._intakes)
         if self._intakes[0].holds_back:
-            return False  # few are open, and yet many are there
+            return False  # few rows are open, although many have come
         return goes_ahead(rows, window.calls, window.capacity)
 
     def _end(self) -> None:
         waits = self._window.in_flight
         if self._stage + 1 == len(self._scopes) and self._intakes[-1].done:
-            # Calls that no row wants any more may still be in flight.
+            # Calls of rows that have ended may still be in flight.
             self._end_with(EndRun("done"))
         elif self._stopping and not waits:
             self._end_with(EndRun("stopped"))
@@ -330,7 +334,7 @@ class Executor:
         self._flights.answered(self._evaluation, flight, fact)
 
     def _enlarged(self, flight: Flight) -> bool:
-        """Make a call again whose answer was cut, with twice the tokens; False: not."""
+        """Repeat the call of a cut answer with twice the tokens; return false if it may not be."""
         params, content = flight.operator.params, flight.wants.content
         most = content.get("max_tokens")
         if not isinstance(params, Generation) or params.on_cut != "retry":
@@ -373,7 +377,7 @@ class Executor:
 
     def _row_broke(self, row: OpenRow, node: str, error: str) -> None:
         if isinstance(row, TrialRow):
-            return  # it was not known to be needed
+            return  # it was only tried ahead
         self._close(row)
         self.figures.failed += 1
         self._out.append(FailRow(row.stage, row.row, node, error))

@@ -1,8 +1,8 @@
-"""What the executor of a flow is told. Values are JSON; rows count from 0.
+"""Facts for the executor of a flow. Values are JSON; rows count from 0.
 
-Stage 0 goes over the rows of the table, stage 1 over the groups that they were gathered in, if the
-flow has a `group`. A *node* is an operator, by its name, or in a body with its rounds and items:
-`refine.2.better`. A result is of a stage, a node and a row.
+Stage 0 is about the rows of the table, stage 1 about the groups that they were gathered into, if
+the flow has a `group`. A *node* is an operator, by its name, or in a body with its rounds and
+items: `refine.2.better`. A result belongs to a stage, a node and a row.
 """
 
 from collections.abc import Mapping
@@ -11,38 +11,38 @@ import msgspec
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """A result of an earlier session of the run. It counts where it has the same signature."""
+    """Result of an earlier session of the run. It is valid if its signature is the same."""
 
     signature: str
     value: object
 
 
 class RowRead(msgspec.Struct, frozen=True):
-    """A row of the table that did not end in an earlier session. `known`: its results, by node."""
+    """Row of the table that did not end in an earlier session. `known`: its results, by node."""
 
     row: int
     values: Mapping[str, object]
     known: Mapping[str, Known] = {}
-    size_bytes: int = 0  # about what it takes in memory
+    size_bytes: int = 0  # approximate memory of the row
 
 
 class RowUnreadable(msgspec.Struct, frozen=True):
-    """A row, or a group, that cannot be used: it fails."""
+    """Row, or group, that cannot be read: it fails."""
 
     row: int
     error: str
 
 
 class RowsAwaited(msgspec.Struct, frozen=True):
-    """Rows that were asked for are not there yet, and may not be for a while."""
+    """Rows that were asked for are delayed."""
 
 
 class InputEnded(msgspec.Struct, frozen=True):
-    """There are no more rows in the table."""
+    """End of the table."""
 
 
 class GroupRead(msgspec.Struct, frozen=True):
-    """A group of the rows that were gathered: the values of its rows, in their order."""
+    """Group of rows: the values of its rows, in their order."""
 
     row: int
     key: str
@@ -52,19 +52,21 @@ class GroupRead(msgspec.Struct, frozen=True):
 
 
 class GroupsEnded(msgspec.Struct, frozen=True):
-    """There are no more groups."""
+    """End of the groups."""
 
 
 class Stays(msgspec.Struct, frozen=True, gc=False):
-    """In place of a processor's value, which stays there: `HOST:PORT`, and what it takes."""
+    """Stand-in for a value held by a processor: `HOST:PORT`, and its size."""
 
     place: str
     size_bytes: int
 
 
 class CallAnswered(msgspec.Struct, frozen=True, gc=False):
-    """A call has its result: an answer's text, or what a function or a processor gave, or that this
-    `Stays`."""
+    """Result of a call: an answer's text, or the value of a function or a processor.
+
+    A processor that keeps the value answers with `Stays`.
+    """
 
     call: int
     value: object
@@ -73,13 +75,17 @@ class CallAnswered(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0  # of the prompt, found in the engine's prefix cache
     cut: str | None = None  # why the answer is not whole
     finish_reason: str | None = None
-    took_us: int | None = None  # of a function, from when it was called; a share of a processor's
+    took_us: int | None = None  # of a function, its time; of a processor, its share
 
 
 class ItemsFinished(msgspec.Struct, frozen=True, gc=False):
-    """A call whose command asked for it has more of its list: these items are finished, the first
-    of them at that position. From 0 on: its answer has begun, or has begun again. The whole answer
-    follows, and may be another one."""
+    """Finished items of a list that a call's answer is still writing.
+
+    Sent only if the call's command asked for them.
+
+    `first`: position of the first item; 0 when the answer has begun, or begins again. The whole
+    answer follows, and may differ.
+    """
 
     call: int
     first: int
@@ -87,8 +93,11 @@ class ItemsFinished(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallBroke(msgspec.Struct, frozen=True, gc=False):
-    """A call has no result. `retry`: another attempt may have one. `lost`: ids of values that it
-    needs, and that are no longer where they stayed."""
+    """Failure of a call.
+
+    `retry`: another attempt may succeed. `lost`: ids of values that it needs, and that their
+    processors no longer hold.
+    """
 
     call: int
     error: str
@@ -97,7 +106,7 @@ class CallBroke(msgspec.Struct, frozen=True, gc=False):
 
 
 class CacheAnswered(msgspec.Struct, frozen=True, gc=False):
-    """What the cache has under the signature that was asked for."""
+    """Cached value for the signature that was looked up."""
 
     call: int
     hit: bool
@@ -105,31 +114,33 @@ class CacheAnswered(msgspec.Struct, frozen=True, gc=False):
 
 
 class PrefixTouched(msgspec.Struct, frozen=True, gc=False):
-    """The beginning of that number was used. `cached_tokens`: of it, found in the cache."""
+    """The prefix of that number was used. `cached_tokens`: the part found in the cache."""
 
     number: int
     cached_tokens: int
 
 
 class EnginesIdle(msgspec.Struct, frozen=True, gc=False):
-    """Engines have had nothing to do for the run for a while. The fact repeats while that lasts."""
+    """Engines have had nothing to do for the run for a while. Repeated while that lasts."""
 
 
 class CapacityTold(msgspec.Struct, frozen=True, gc=False):
-    """How many calls the engines can run at once, from now on."""
+    """Number of calls that the engines can run at once from now on."""
 
     calls: int
 
 
 class OperatorsOpened(msgspec.Struct, frozen=True):
-    """Calls of these operators alone are to be issued from now on, since engines have their models;
-    None: of all. Those of others are held."""
+    """Operators whose models engines have loaded; None: all.
+
+    Only their calls are issued from now on; calls of others are held.
+    """
 
     operators: frozenset[str] | None
 
 
 class StopAsked(msgspec.Struct, frozen=True):
-    """Nothing more is to be begun. What is in flight is still waited for."""
+    """The run is to begin nothing more; calls in flight are awaited."""
 
 
 FlowFact = (

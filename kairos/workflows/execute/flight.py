@@ -1,4 +1,4 @@
-"""One call of an executor, with those who wait for it."""
+"""Calls of an executor, with the slots that wait for them."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from kairos.workflows.execute.frames import Slot
 
 
 def key_of(operator: Operator, signature: str) -> str:
-    """Return the signature, with `on_cut` and `parse` where another value may come by these."""
+    """Return the signature, with `on_cut` and `parse` where these may change the value."""
     params = operator.params
     if isinstance(params, Generation) and (params.on_cut, params.parse) != ("error", "strict"):
         return f"{signature} {params.on_cut} {params.parse}"
@@ -16,9 +16,12 @@ def key_of(operator: Operator, signature: str) -> str:
 
 
 class Flight:
-    """One call, and who waits for it. `number` names it in commands; `items` are those that its
-    answer has, as far as it is told while it is written. `then`: the calls for which it makes a
-    value again that was lost; `missing`: how many such calls it waits for; `lost`: how often."""
+    """Call, with the slots that wait for it.
+
+    `number` names it in commands; `items` are the finished items of an answer that is still being
+    written. `then`: calls for which it recomputes a lost value; `missing`: number of such calls
+    that it waits for; `lost`: how often its values were lost.
+    """
 
     __slots__ = ("attempt", "items", "lost", "missing", "number", "operator", "reserved_tokens",
                  "then", "waiting", "wants")  # fmt: skip
@@ -26,7 +29,7 @@ class Flight:
     def __init__(
         self, number: int, operator: Operator, wants: WantsCall, first: "Slot | Flight"
     ) -> None:
-        """`first`: that waits for it, or the call that does."""
+        """Make a call. `first`: the slot, or the call, that waits for it."""
         self.number, self.operator, self.wants = number, operator, wants
         self.waiting: list[Slot] = []
         self.items: list[object] = []
@@ -41,12 +44,12 @@ class Flight:
 
     @property
     def key(self) -> str:
-        """Return what calls with the same result have in common."""
+        """Return the key that calls with the same result share."""
         return key_of(self.operator, self.wants.signature)
 
     @property
     def leader(self) -> Slot:
-        """Whose row the call is made for: the first that still wants it."""
+        """Return the slot for whose row the call is made: the first that still wants it."""
         found = next(self._wanting(), None)
         if found is None:
             return self.waiting[0] if self.waiting else self.then[0].leader

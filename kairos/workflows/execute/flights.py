@@ -1,8 +1,8 @@
-"""Calls from being wanted to their results: equal ones are made once, and their results shared.
+"""Calls from demand to result: equal ones are made once, and their results shared.
 
-A call that another row, or another operator, has under way is joined (single flight). One that is
-known from an earlier session, from another row or from the cache is not made at all. Only
-deterministic ones are shared. What stays with a processor is shared by the rows that are open.
+A call that another row, or another operator, has in flight is joined (single flight). A result that
+is known from an earlier session, from another row or from the cache is reused. Only deterministic
+calls are shared. Held values are shared by open rows.
 """
 
 from collections.abc import Callable
@@ -34,12 +34,15 @@ from kairos.workflows.execute.trials import EarlyFailure, EarlyResult, TrialRow
 
 Origin = Literal["called", "merged", "fetched"]
 
-_MOST_MADE_AGAIN = 8  # times that a call finds lost what it needs, until it is given up
+_MOST_MADE_AGAIN = 8  # losses of a call's inputs, until it fails
 
 
 class Flights:
-    """`held`: values that stay with processors, and `staying` the operators whose may; `ready`:
-    told of each call that must be made; `grew`: how many bytes of vectors a row has more."""
+    """Calls in flight, and their sharing.
+
+    `held`: values held by processors, `staying` the operators that may have such; `ready`: called
+    for each call that must be made; `grew`: called with the bytes of vectors that a row gains.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class Flights:
         self._by_signature: dict[str, Flight] = {}
         self._by_number: dict[int, Flight] = {}
         self._fetching: set[int] = set()
-        self._texts: set[int] = set()  # of these, whose answer's text is fetched
+        self._texts: set[int] = set()  # of these, the ones that look up the answer's text
         self._number = 0
 
     @property
@@ -73,7 +76,7 @@ class Flights:
         return self._by_number.get(number)
 
     def want(self, evaluation: Evaluation, frame: ValueFrame, slot: int, wants: WantsCall) -> None:
-        """The slot is settled at once where the result is known."""
+        """Get a slot's value: at once if it is known, else by a call."""
         if (known := self._known(frame, slot, wants)) is not None:
             self._figures.resumed += 1
             self._give(evaluation, frame, slot, wants.signature, known[0])
@@ -101,8 +104,10 @@ class Flights:
         return flight
 
     def _known(self, frame: ValueFrame, slot: int, wants: WantsCall) -> tuple[object] | None:
-        """In a tuple, as a result may be null: that of an earlier session. What stayed with a
-        processor then may be there still, where there are such processors now."""
+        """Return the result of an earlier session, in a tuple, as it may be null.
+
+        A value that a processor held then may still be there, if there are such processors now.
+        """
         known = frame.row.known.get(frame.node(slot)) if frame.row.known else None
         if known is None or known.signature != wants.signature:
             return None
@@ -114,7 +119,7 @@ class Flights:
         if operator.name not in self._staying:
             return None
         if (held := self._held.join(frame.row, wants.signature)) is not None:
-            return (held.stays,)  # another row has it made meanwhile, or found it there
+            return (held.stays,)  # another row has recomputed it, or found it there
         stays = Stays(stayed[1], 0)
         self._held.add(frame.row, operator, wants, stays)
         return (stays,)
@@ -137,8 +142,10 @@ class Flights:
         return True
 
     def _tried(self, evaluation: Evaluation, frame: ValueFrame, slot: int, signature: str) -> bool:
-        """Whether the same was asked for the node before it was known to be needed. Then it is
-        settled, or takes the place of what asked."""
+        """Return whether the same call was tried early for the node.
+
+        If so, the slot is settled, or takes the place of the trial's slot.
+        """
         assert frame.row.early is not None
         node = frame.node(slot)
         found = frame.row.early.calls.get(node)
@@ -172,7 +179,7 @@ class Flights:
             self._ready(flight)
 
     def _read_again(self, evaluation: Evaluation, flight: Flight, fact: CacheAnswered) -> None:
-        """Read an answer that could not be read strictly; ask again if it cannot be read now."""
+        """Parse an answer leniently that failed strictly; make the call if that fails, too."""
         params = flight.operator.params
         assert isinstance(params, Asking)
         if not fact.hit:
@@ -206,7 +213,7 @@ class Flights:
         self._settle(evaluation, flight, value, origin="called", whole=fact.cut is None)
 
     def broke(self, evaluation: Evaluation, flight: Flight, error: str) -> None:
-        """For all who wait for it."""
+        """Fail a call, for all slots that wait for it."""
         self.forget(flight)
         for each in flight.then:
             if self[each.number] is each:
@@ -224,14 +231,17 @@ class Flights:
             del self._made_again[flight.wants.signature]
 
     def not_wanted(self, flight: Flight) -> None:
-        """By any row any more; nor are those that wait for it, and those that wait for them."""
+        """Drop a call that no row wants any more, and the calls that wait for it."""
         self.forget(flight)
         self._out.append(DropCall(flight.number))
         for each in flight.then:
             self.not_wanted(each)
 
     def make_again(self, flight: Flight, lost: tuple[str, ...]) -> bool:
-        """What a call needs and is lost; then the call is made again, too. False: it cannot be."""
+        """Recompute the lost values that a call needs; the call is made again after that.
+
+        False: it cannot be done.
+        """
         flight.lost += 1
         found = {each: self._held[each] for each in lost}
         if flight.lost > _MOST_MADE_AGAIN or None in found.values():
@@ -246,7 +256,7 @@ class Flights:
         return True
 
     def _was_made_again(self, flight: Flight, value: object) -> None:
-        """It stays where it is now. The calls that wait for it and for nothing else are made."""
+        """Note where a recomputed value is held, and make the calls that waited only for it."""
         assert isinstance(value, Stays)
         held = self._held[flight.wants.signature]
         if held is not None:
@@ -322,7 +332,7 @@ class Flights:
 
 
 def _has_json(operator: Operator) -> bool:
-    """Return whether an operator's value is JSON that is read of an engine's text."""
+    """Return whether an operator's value is JSON, read from an engine's text."""
     return isinstance(operator.params, Generation) and operator.params.schema is not None
 
 
@@ -333,12 +343,12 @@ def _is_lenient(operator: Operator) -> bool:
 
 
 def _of_text(flight: Flight) -> str:
-    """Return by what the cache knows the text of an answer that is not JSON as it stands."""
+    """Return the cache's signature of the text of an answer that is not valid JSON."""
     return f"{flight.wants.signature} text"
 
 
 def _given(signature: str, value: object) -> object:
-    """What operators are given: of a value that stays elsewhere its id."""
+    """Return the value that operators receive: the id of a held value, or the value itself."""
     return held_text(signature) if isinstance(value, Stays) else value
 
 
@@ -348,7 +358,7 @@ def _tries(waiting: Slot, row: OpenRow, node: str) -> bool:
 
 
 def _note(frame: ValueFrame, slot: int, call: Flight | EarlyResult | EarlyFailure) -> None:
-    """What became of a trial's call, for when the row itself asks the same."""
+    """Note the result of a trial's call, for when the row itself makes the same call."""
     if isinstance(frame.row, TrialRow):
         assert frame.row.of.early is not None
         frame.row.of.early.calls[frame.node(slot)] = call

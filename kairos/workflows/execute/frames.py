@@ -1,7 +1,8 @@
-"""Where the values of one row are while it is computed.
+"""Values of one row while it is computed.
 
-A row has a frame with a slot for each operator; a round of a loop and an item of a map have one of
-their own, whose parent is the frame around it. A slot is unasked, asked for, absent, or a value.
+A row has a frame with a slot for each operator; a round of a loop and an item of a map have frames
+of their own, whose parent is the frame around them. A slot is unasked, asked for, absent, or has a
+value.
 """
 
 from collections.abc import Mapping
@@ -17,19 +18,21 @@ if TYPE_CHECKING:
 
 
 class Mark(Enum):
-    """What a slot has instead of a value."""
+    """State of a slot without a value."""
 
     UNASKED = 0
     ASKED = 1
-    ABSENT = 2  # settled: there is nothing
+    ABSENT = 2  # settled without a value
 
 
 UNASKED, ASKED, ABSENT = Mark.UNASKED, Mark.ASKED, Mark.ABSENT
 
 
 class OpenRow:
-    """A row that is being computed. `given`: what it was read as. `early`: what was begun for it
-    before it was known that it is needed, if anything was."""
+    """Row that is being computed.
+
+    `given`: its input. `early`: work begun for it before it was known to be needed, if any.
+    """
 
     __slots__ = ("alive", "bounds", "early", "given", "instead", "known", "row", "size_bytes",
                  "stage")  # fmt: skip
@@ -41,13 +44,13 @@ class OpenRow:
         self.known, self.size_bytes = known, size_bytes
         self.alive = True
         self.early: EarlyWork | None = None
-        self.bounds: RowBounds | None = None  # None: it may take what it likes
-        # Operators that had no value, and went on by `skip` or `default`; why the first time.
+        self.bounds: RowBounds | None = None  # None: not bounded
+        # Operators that failed and continued by `skip` or `default`, with the first reason.
         self.instead: dict[str, tuple[str, str]] = {}
 
 
 class ValueFrame:
-    """`path`: what nodes of it are called, before their operators' names."""
+    """Slots of a row, a round or an item. `path`: prefix of its nodes' names."""
 
     __slots__ = ("children", "parent", "path", "pending", "phases", "row", "scope", "values",
                  "waiters")  # fmt: skip
@@ -67,7 +70,7 @@ class ValueFrame:
         return self.path + self.scope.operators[slot].name
 
     def declared_node(self, slot: int) -> str:
-        """Return the node by the name of the operator that its flow declares."""
+        """Return the node, named by the operator that the flow declares."""
         declared = self.scope.operators[slot].declared
         if declared is None:
             return self.node(slot)
@@ -76,7 +79,7 @@ class ValueFrame:
         return around.path + declared
 
     def operator_path(self, slot: int) -> str:
-        """Return the declared node without numbers of rounds and items."""
+        """Return the declared node without the numbers of rounds and items."""
         parts = self.declared_node(slot).split(".")
         return ".".join(part for part in parts if not part.isdigit())
 

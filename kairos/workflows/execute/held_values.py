@@ -1,8 +1,8 @@
-"""Values that stay with processors: where each is, who needs it, and what makes it again.
+"""Values held by processors: their places, the rows that need them, and their calls.
 
-A processor may die with what it held. Then the call that made a value is made again (its lineage,
-as in Spark's RDDs), by whichever processor is there, and nothing else is: whoever needs the value
-has its id alone, which stays the same.
+A processor may die with the values it held. Then the call that made a value is repeated by any
+processor (its lineage, as in Spark's RDDs), and nothing else is: users of the value have only its
+id, which stays the same.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from kairos.workflows.execute.trials import TrialRow
 
 
 class HeldValue:
-    """Of one id. `rows`: that need it still."""
+    """Held value. `rows`: the rows that still need it."""
 
     __slots__ = ("operator", "rows", "stays", "wants")
 
@@ -27,7 +27,7 @@ class HeldValue:
 
 
 class HeldValues:
-    """By id, which is the signature of the call. O(1) for each value that a row needs."""
+    """Held values by id, which is the signature of the call. O(1) for each value of a row."""
 
     def __init__(self, out: list[FlowCommand]) -> None:
         self._out = out
@@ -38,7 +38,7 @@ class HeldValues:
         return self._values.get(value_id)
 
     def add(self, row: OpenRow, operator: Operator, wants: WantsCall, stays: Stays) -> None:
-        """The row needs it. It is where it was told last to be."""
+        """Note that a row needs a value, and where the value is held."""
         held = self._values.get(wants.signature)
         if held is None:
             held = self._values[wants.signature] = HeldValue(operator, wants, stays)
@@ -46,7 +46,7 @@ class HeldValues:
         self.join(row, wants.signature)
 
     def join(self, row: OpenRow, value_id: str) -> HeldValue | None:
-        """The row needs it, too; None: there is no such value."""
+        """Note that another row needs a value, and return the value; None if it is unknown."""
         held = self._values.get(value_id)
         owner = row.of if isinstance(row, TrialRow) else row
         if held is not None and owner not in held.rows:
@@ -55,13 +55,15 @@ class HeldValues:
         return held
 
     def places(self, arguments: Mapping[str, object]) -> dict[str, str]:
-        """Of what has its place in the arguments held by an id. What a row only says to be held has
-        none."""
+        """Return the places of the held values among some arguments.
+
+        A text that only looks like a held value's id has no place.
+        """
         found = ((each, self._values.get(each)) for each in held_in(arguments))
         return {each: held.stays.place for each, held in found if held is not None}
 
     def closed(self, row: OpenRow) -> None:
-        """What no other row needs is dropped."""
+        """Drop values that no other open row needs."""
         for value_id in self._of_row.pop(row, ()):
             held = self._values[value_id]
             held.rows.discard(row)

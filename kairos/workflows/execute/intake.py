@@ -1,10 +1,10 @@
-"""How many rows are asked for."""
+"""Number of rows that an executor asks for."""
 
 from kairos.workflows.compile.passes.order import CallOrder
 from kairos.workflows.execute.limits import FlowLimits, open_rows
 
-_FIRST = 16  # rows that are asked for before the size of any is known
-_LEAST_BYTES = 256  # that a row is taken for
+_FIRST = 16  # rows asked for while no size is known
+_LEAST_BYTES = 256  # assumed for a row
 
 
 class RowIntake:
@@ -12,8 +12,8 @@ class RowIntake:
 
     def __init__(self, limits: FlowLimits) -> None:
         self._told_rows, self._most_bytes = limits.max_open_rows, limits.max_open_bytes
-        self._kept_rows: int | None = None  # by an order
-        self._together = 1  # rows that are asked for together
+        self._kept_rows: int | None = None  # limit by an order
+        self._together = 1  # rows asked for together
         self.resize(limits.capacity)
         self._largest = 0
         self._held = 0
@@ -23,7 +23,7 @@ class RowIntake:
         self.ended = False
 
     def resize(self, capacity: int) -> None:
-        """Take another number of calls that the engines run at once."""
+        """Set the number of calls that the engines run at once."""
         most = open_rows(capacity) if self._told_rows is None else self._told_rows
         self._most_rows = min(most, self._kept_rows or most)
         self._together = min(self._together, self._most_rows)
@@ -34,24 +34,26 @@ class RowIntake:
 
     @property
     def may_open(self) -> bool:
-        """Whether a row that is there may be opened."""
+        """Return whether another row may be opened."""
         return self.open < self._most_rows
 
     @property
     def holds_back(self) -> bool:
-        """Whether more rows could be open, were it not for the order."""
+        """Return whether the order limits the open rows."""
         return self._kept_rows is not None and not self.ended
 
     def keep(self, order: CallOrder) -> None:
-        """Open rows as it has it, as far as there is room."""
+        """Open rows by an order, as far as there is room."""
         self._kept_rows = order.open_rows
         self._most_rows = min(self._most_rows, order.open_rows or self._most_rows)
         self._together = min(order.together or 1, self._most_rows)
 
     def room(self, wanted: int) -> int:
-        """Return how many rows may be asked for now, where `wanted` would do: the rest of rows that
-        go together, and more of them as long as more are wanted. However large they are, one may
-        be, where none is open."""
+        """Return how many rows may be asked for now.
+
+        These are the rest of rows that belong together, and more of them as long as `wanted` is not
+        reached. One row is allowed if none is open, however large it may be.
+        """
         rest = -(self._read + self.asked) % self._together
         more = wanted - self.asked - rest
         more = max(0, -(-more // self._together) * self._together)
@@ -71,8 +73,7 @@ class RowIntake:
         self._largest = max(self._largest, size_bytes, 1)
 
     def grew(self, size_bytes: int, whole_bytes: int) -> None:
-        """An open row takes more than when it was read, and so much in all: those to come are
-        taken to grow like it."""
+        """Count the growth of an open row, and its size; later rows are assumed to grow like it."""
         self._held += size_bytes
         self._largest = max(self._largest, whole_bytes)
 

@@ -1,4 +1,4 @@
-"""Flights as the commands that make them."""
+"""Commands that make the calls of flights."""
 
 from kairos.workflows.compile.operators import (
     Embedding,
@@ -18,7 +18,7 @@ _FIRST_DELAY_US, _LONGEST_DELAY_US = 500_000, 30_000_000
 
 
 class FlightCommands:
-    """Of one plan."""
+    """Commands for the calls of one plan."""
 
     def __init__(self, plan: Plan, held: HeldValues) -> None:
         self._staying, self._held = plan.staying, held
@@ -26,7 +26,7 @@ class FlightCommands:
         self._partial = {each.operator: each for each in plan.partial}
 
     def command(self, flight: Flight) -> IssueCall | RunFunction | RunProcessor:
-        """Its next attempt."""
+        """Return the command of the call's next attempt."""
         frame, slot = flight.leader
         operator, wants = flight.operator, flight.wants
         params, node, row = operator.params, frame.node(slot), frame.row
@@ -67,7 +67,7 @@ class FlightCommands:
 
 
 def _delay_us(attempt: int) -> int:
-    """Before the second attempt half a second, then twice as long each time."""
+    """Return the wait before an attempt: 0.5 s before the second, then twice as long each time."""
     if attempt == 1:
         return 0
     return min(_FIRST_DELAY_US << (attempt - 2), _LONGEST_DELAY_US)

@@ -1,35 +1,36 @@
-"""How much a run may have under way, and what it did so far."""
+"""Limits and counters of a run."""
 
 import msgspec
 
 from kairos.core.errors import SetupError
 
-MOST_IN_FLIGHT = 10_000  # what a balancer's queue holds
-OPEN_ROWS = 4_096  # that may be open on any pool
+MOST_IN_FLIGHT = 10_000  # size of a balancer's queue
+OPEN_ROWS = 4_096  # allowed on any pool
 
 
 class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`capacity`: calls that the engines run at once. Twice as many are released, so that one that
-    ends has its successor at the engine already. `max_calls` and `max_tokens` None: as many
-    as it likes.
+    """Limits of a run.
+
+    `capacity`: calls that the engines run at once. Twice as many are released, so that a call that
+    ends has its successor at the engine already. `max_calls`, `max_tokens`: None for no limit.
 
     Raises:
-        SetupError: one is below 1.
+        SetupError: a limit is below 1.
     """
 
     capacity: int
-    at_once: int | None = None  # calls, and functions, that are under way at most; None: as above
-    kv_tokens: int | None = None  # that the engines' memory holds together; None: not known
+    at_once: int | None = None  # calls, and functions, in flight at most; None: as above
+    kv_tokens: int | None = None  # of all engines' memory; None: not known
     instances: int = 1  # engines
     functions: int = 32  # functions that run at once
-    processors: int = 256  # calls of processors, and of batched functions, that are under way
+    processors: int = 256  # calls of processors, and of batched functions, in flight
     max_open_rows: int | None = None  # None: see `open_rows`
-    max_open_bytes: int = 64 * 1024 * 1024  # of rows as they were read, and their vectors
-    caches_prefixes: bool = True  # False: no engine keeps what it computed of a prompt
-    memo_bytes: int = 64 * 1024 * 1024  # of results that other rows may share
-    # Of one row; None: what it likes.
-    row_steps: int | None = None  # of operators, and values that they ask for
-    row_bytes: int | None = None  # of the values that they give
+    max_open_bytes: int = 64 * 1024 * 1024  # of rows as read, and their vectors
+    caches_prefixes: bool = True  # False: no engine caches prefixes
+    memo_bytes: int = 64 * 1024 * 1024  # of results shared with other rows
+    # Of one row; None: no limit.
+    row_steps: int | None = None  # steps of operators, and values that they ask for
+    row_bytes: int | None = None  # of the values of operators
     max_calls: int | None = None
     max_tokens: int | None = None
 
@@ -41,16 +42,16 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_rows(capacity: int) -> int:
-    """Return how many rows may be open where nobody said.
+    """Return the number of open rows if no limit is given.
 
-    With one call each they fill the window, twice the capacity, and as many calls stand ready as
+    With one call each they fill the window, twice the capacity, and as many more calls are ready as
     the engines run.
     """
     return max(OPEN_ROWS, min(2 * capacity, MOST_IN_FLIGHT) + capacity)
 
 
 class FlowFigures(msgspec.Struct):
-    """Counted since this session of the run began; `open` and `in_flight` are of now."""
+    """Counters of this session of the run; `open` and `in_flight` are current values."""
 
     read: int = 0  # rows, and groups
     written: int = 0
@@ -59,17 +60,17 @@ class FlowFigures(msgspec.Struct):
     gathered: int = 0
     open: int = 0
     in_flight: int = 0
-    calls: int = 0  # LLM calls that were issued, with those that were made again
+    calls: int = 0  # LLM calls issued, retries included
     functions: int = 0
     processed: int = 0  # calls of processors
     retried: int = 0
-    merged: int = 0  # results that an equal call gave
-    fetched: int = 0  # results that the cache had
-    resumed: int = 0  # results that an earlier session had
-    skipped: int = 0  # rows that went on without a value (`on_error: skip`)
-    defaulted: int = 0  # rows that went on with a default
-    cut: int = 0  # answers that were cut, or had no text
-    touched: int = 0  # beginnings of prompts that were computed ahead
+    merged: int = 0  # results taken from an equal call
+    fetched: int = 0  # results found in the cache
+    resumed: int = 0  # results of an earlier session
+    skipped: int = 0  # rows that continued without a value (`on_error: skip`)
+    defaulted: int = 0  # rows that continued with a default
+    cut: int = 0  # answers that were cut, or without text
+    touched: int = 0  # prefixes computed ahead
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0

@@ -1,14 +1,14 @@
-"""Results that rows to come may share, the least recently used forgotten first."""
+"""LRU cache of results that later rows may share."""
 
 from collections import OrderedDict
 
 import msgspec
 
-_OVERHEAD = 200  # bytes, of an entry beside its value
+_OVERHEAD = 200  # bytes, overhead of an entry
 
 
 class ResultMemo:
-    """At most so many bytes. A result that is forgotten is fetched from the cache, or computed."""
+    """Results, bounded in bytes. An evicted result is fetched from the cache, or recomputed."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -19,7 +19,7 @@ class ResultMemo:
         return len(self._entries)
 
     def get(self, signature: str) -> tuple[object] | None:
-        """In a tuple: a result may be null."""
+        """Return a result in a tuple, as it may be null; None: not there."""
         entry = self._entries.get(signature)
         if entry is None:
             return None
@@ -39,5 +39,5 @@ class ResultMemo:
 
 def _size(value: object) -> int:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return sum(map(len, value))  # vectors, most often: large, and of characters of one byte
+        return sum(map(len, value))  # usually vectors: large, in characters of one byte
     return len(value) if isinstance(value, str) else len(msgspec.json.encode(value))

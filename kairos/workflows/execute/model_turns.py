@@ -1,15 +1,14 @@
-"""Which device has which model when: devices go through the phases of a plan, in turn, as long as
-there is work.
+"""Choose the model of each device over time: devices cycle through the phases of a plan.
 
 A phase is a model with operators that were placed on the device. A device leaves it when no call of
-these operators is wanted, and none can come of what engines do now. It goes on with the next of its
-phases, around the end to the first, for which calls are wanted, or come. So a batch of rows (as
-many as may be open) passes all phases, and then the next batch; and it does not matter that a
-branch was not taken, or how often a loop went round.
+these operators is wanted, and none can result from the calls that engines run now. It continues
+with the next of its phases, cyclically, whose calls are wanted or expected. So a batch of rows (as
+many as may be open) passes all phases, and then the next batch; skipped branches and the number of
+a loop's rounds make no difference.
 
-The last device with a model leaves it only once all calls of it have ended, since those that wait
-for it hold the place of others. Where another device has the model, a load must be worth it: the
-calls that are wanted take longer than it.
+The last device with a model leaves it only once all its calls have ended, since waiting calls hold
+the slots of others. If another device has the model, a load must be worth it: the wanted calls take
+longer than the load.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +19,14 @@ from kairos.workflows.compile.device_work import LoadTime, OperatorWork
 
 
 class DeviceTurn(msgspec.Struct, frozen=True):
-    """A model on a device, and the operators that it is there for."""
+    """Model on a device, and the operators it serves."""
 
     model: str
     operators: tuple[str, ...]
 
 
 class SwitchModel(msgspec.Struct, frozen=True):
-    """The device is to leave its model, let its calls end, and load this one; then `loaded`."""
+    """Load another model once the calls of the device's model have ended; then call `loaded`."""
 
     device: int
     turn: DeviceTurn
@@ -38,7 +37,7 @@ class _Device:
         self.turns = turns
         self.at: int | None = None
         self.is_loading = False
-        self.is_leaving = False  # nothing new of its model is begun here
+        self.is_leaving = False  # no new calls of its model
 
     @property
     def turn(self) -> DeviceTurn | None:
@@ -50,8 +49,11 @@ class _Device:
 
 
 class ModelTurns:
-    """Owns which device is where. `turns`: of each device, in order; operators that are in no turn
-    belong to all turns of their model. `works`: what is known of operators, and what they need."""
+    """Current turns of all devices.
+
+    `turns`: of each device, in order; operators in no turn belong to all turns of their model.
+    `works`: costs and inputs of operators.
+    """
 
     def __init__(
         self,
@@ -70,23 +72,26 @@ class ModelTurns:
                 self._beside[each.model] = (*self._beside.get(each.model, ()), each.name)
 
     def begin(self) -> list[SwitchModel]:
-        """The first model of each device."""
+        """Return the first load of each device."""
         return [self._switch(n, 0) for n, each in enumerate(self._devices) if each.turns]
 
     def loaded(self, device: int, took_us: float | None = None) -> None:
-        """Its model serves. `took_us`: how long that was measured to take, for the next time."""
+        """Note that a device's model serves.
+
+        `took_us`: measured time of the load, for later decisions.
+        """
         self._devices[device].is_loading = False
         model = self._devices[device].model
         if took_us is not None and model is not None:
             self._loads[model] = LoadTime(load_us=took_us)
 
     def opened(self) -> frozenset[str]:
-        """Operators whose calls may be issued: their model is there, or will be at once."""
+        """Return the operators whose model is loaded, so that their calls may be issued."""
         here = {each.model for each in self._devices if not each.is_leaving and not each.is_loading}
         return frozenset(name for name, each in self._works.items() if each.model in here)
 
     def look(self, wanted: Mapping[str, int], in_flight: Mapping[str, int]) -> list[SwitchModel]:
-        """What devices do now, by how many calls of each operator are wanted, and in flight."""
+        """Return the switches to make, by the calls of each operator wanted, and in flight."""
         found: list[SwitchModel] = []
         expected = self._expected(wanted)
         for number, device in enumerate(self._devices):
@@ -117,7 +122,7 @@ class ModelTurns:
         return (*turn.operators, *self._beside.get(turn.model, ()))
 
     def _expected(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        """Calls of each operator that are wanted, or follow from those that engines are at."""
+        """Return the calls of each operator that are wanted, or may follow from current calls."""
         there = {each.model for each in self._devices if not each.is_leaving}
         found: dict[str, int] = {}
         for name, work in self._works.items():

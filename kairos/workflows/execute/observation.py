@@ -1,5 +1,7 @@
-"""What a run's calls turned out to be, operator by operator: to learn from, and to compare a plan
-with. What is kept does not grow with the table."""
+"""Observed calls of a run by operator: to learn from, and to compare a plan with.
+
+Its size does not grow with the table.
+"""
 
 from collections.abc import Mapping
 
@@ -7,13 +9,13 @@ import msgspec
 
 from kairos.workflows.execute.facts import CallAnswered
 
-LENGTHS_KEPT = 512  # calls of an operator whose lengths are kept one by one
+LENGTHS_KEPT = 512  # calls of an operator whose lengths are recorded
 _ERROR_LENGTH = 500
-ROWS_KEPT = 256  # the first rows, of which is known how often it was computed
+ROWS_KEPT = 256  # first rows, for which executions of an operator are counted
 
 
 class OperatorSeen(msgspec.Struct):
-    """Of LLM calls that were made, tokens; of all that was computed, how often for a row."""
+    """Observations of an operator: tokens of LLM calls, times, and executions by row."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -25,18 +27,18 @@ class OperatorSeen(msgspec.Struct):
 
 
 class TimeShares:
-    """Owns how a processor's time is shared among the calls that it has under way.
+    """Shares of a processor's time among its concurrent calls.
 
-    Of each moment all items have the same share, so the shares make up the time in which it had
-    something to do. Batches need not be known for that.
+    At each moment all items have the same share, so the shares add up to the time in which it had
+    work. Batches need not be known.
     """
 
     def __init__(self) -> None:
         self._items, self._changed_at = 0, 0.0
-        self._share = 0.0  # of an item that was there from the first on
+        self._share = 0.0  # of an item since the beginning
 
     def begin(self, items: int, at: float) -> tuple[int, float]:
-        """Count a call of so many items. Return what `end` is given for it."""
+        """Count a call of `items` items. Return the argument of `end` for it."""
         self._go_on(at)
         self._items += max(1, items)
         return max(1, items), self._share
@@ -55,33 +57,33 @@ class TimeShares:
 
 
 class Fallback(msgspec.Struct, frozen=True):
-    """Rows for which an operator had no value, and which went on by its `on_error`."""
+    """Rows that continued by `on_error` although an operator failed."""
 
     how: str  # skip or default
     rows: int
-    row: int  # the first that was noticed
-    error: str  # why, for this one
+    row: int  # the first one seen
+    error: str  # reason for this row
 
     def plus(self, later: "Fallback") -> "Fallback":
         return msgspec.structs.replace(self, rows=self.rows + later.rows)
 
 
 class FlowObservation:
-    """By operator, in the order in which they were first seen."""
+    """Observations by operator, in the order in which they were first seen."""
 
     def __init__(self) -> None:
         self.operators: dict[str, OperatorSeen] = {}
         self.fallbacks: dict[str, Fallback] = {}
 
     def went_on(self, row: int, instead: Mapping[str, tuple[str, str]]) -> None:
-        """Count a row that has ended although operators had no value: for each how and why."""
+        """Count a row that ended although operators failed: with how and why for each."""
         for operator, (how, error) in instead.items():
             new = Fallback(how, 1, row, error[:_ERROR_LENGTH])
             before = self.fallbacks.get(operator)
             self.fallbacks[operator] = new if before is None else before.plus(new)
 
     def answered(self, operator: str, fact: CallAnswered) -> None:
-        """An LLM call was."""
+        """Record an answered LLM call."""
         seen = self._of(operator)
         seen.calls += 1
         seen.prompt_tokens += fact.prompt_tokens
@@ -91,15 +93,15 @@ class FlowObservation:
             seen.lengths.append((fact.prompt_tokens, fact.completion_tokens))
 
     def took(self, operator: str, fact: CallAnswered) -> None:
-        """Note how long a function or a processor took to give its value."""
+        """Record the time that a function or a processor took."""
         took_us = self._of(operator).took_us
         if fact.took_us is not None and len(took_us) < LENGTHS_KEPT:
             took_us.append(fact.took_us)
 
     def computed(self, operator: str, stage: int, row: int) -> None:
-        """It has a result, wherever that came from."""
+        """Count a result of an operator, from any source."""
         times = self._of(operator).times
-        if row < ROWS_KEPT:  # by number, so that it is known of how many rows these are some
+        if row < ROWS_KEPT:  # by number, so that the number of rows observed is known
             times[stage, row] = times.get((stage, row), 0) + 1
 
     def _of(self, operator: str) -> OperatorSeen:

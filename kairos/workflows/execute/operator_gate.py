@@ -1,5 +1,7 @@
-"""Of which operators calls may be issued now: where engines have one model at a time, those of
-others wait. And how many calls are wanted of each operator, since by that models are chosen."""
+"""Gate for calls of operators whose models are not loaded.
+
+It also counts the calls wanted by operator, from which models are chosen.
+"""
 
 from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
@@ -8,21 +10,24 @@ from kairos.workflows.execute.flight import Flight
 
 
 class OperatorGate:
-    """`wanted`: calls of an operator that are ready, held or in flight; `in_flight` of these."""
+    """Gate by operator.
+
+    `wanted`: calls that are ready, held or in flight; `in_flight`: the part of these in flight.
+    """
 
     def __init__(self) -> None:
         self.wanted: dict[str, int] = {}
         self.in_flight: dict[str, int] = {}
-        self._open: AbstractSet[str] | None = None  # all
+        self._open: AbstractSet[str] | None = None  # None: all
         self._held: dict[str, list[Flight]] = {}
 
     @property
     def is_open_to_all(self) -> bool:
-        """No engine has to load a model for what is issued."""
+        """Return whether no engine has to load a model for calls."""
         return self._open is None
 
     def pushed(self, flight: Flight) -> bool:
-        """A call is ready. Whether it may be issued; otherwise it is held until it may."""
+        """Count a ready call. Return whether it may be issued; otherwise it is held."""
         name = flight.operator.name
         self.wanted[name] = self.wanted.get(name, 0) + 1
         return self.passes(flight)
@@ -46,7 +51,10 @@ class OperatorGate:
         self.wanted[flight.operator.name] -= 1
 
     def open(self, operators: Collection[str] | None) -> Iterator[Flight]:
-        """Those alone from now on (None: all). Gives the calls that were held and may go now."""
+        """Open the gate for these operators only (None: for all).
+
+        Yield the held calls that may go now.
+        """
         self._open = None if operators is None else frozenset(operators)
         for name in list(self._held):
             if self._open is None or name in self._open:

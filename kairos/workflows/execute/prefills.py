@@ -1,11 +1,11 @@
-"""When beginnings of prompts are computed ahead (`workflows/compile/passes/prefill.py`).
+"""Prefill prefixes of prompts ahead of their calls (`workflows/compile/passes/prefill.py`).
 
-A beginning is ready when its values are there; it goes when something begins that the rest of the
-prompt waits for. So it does not where all of that is known from earlier, and nothing is waited for.
-Nor does it where engines have no room: there it would only take the place of a call, and of what
-others have in caches. Nor of more than a few rows: while one of many waits, engines compute others,
-so nothing is gained (in simulations of 30 rows up to a tenth was lost). Both are not known before
-the rows that were asked for have come, so it waits for them.
+A prefix is ready when its values are known; it is prefilled when an operator begins that the rest
+of the prompt waits for. So it is not where everything is known from earlier sessions, and nothing
+is waited for. Nor if engines have no room: there it would only delay a call, and evict cached
+prefixes. Nor with more than a few open rows: while one of many waits, engines compute others, so
+nothing is gained (in simulations of 30 rows up to a tenth was lost). Both are known only when the
+rows asked for have come, so prefills wait for them.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from kairos.workflows.execute.limits import FlowFigures, FlowLimits
 
 
 class PrefillsAhead:
-    """Owns which beginnings of open rows are ready, and what has begun of what they are beside."""
+    """Prefixes of open rows that are ready, and the begun calls that they may run alongside."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class PrefillsAhead:
         figures: FlowFigures,
         out: list[FlowCommand],
     ) -> None:
-        # A budget is for what is asked.
+        # A budget is for real calls.
         self._is_on = limits.max_calls is None and limits.max_tokens is None
         self._is_on &= limits.caches_prefixes
         self._has_room, self._figures, self._out = has_room, figures, out
         beside = frozenset(name for each in parts for name in each.beside | each.first_beside)
         self._watched = beside | {each.operator for each in parts}
         self._ready: dict[tuple[int, int], list[WantsPrefill]] = {}
-        self._begun: dict[tuple[int, int], set[str]] = {}  # operators, and nodes in loops
+        self._begun: dict[tuple[int, int], set[str]] = {}  # names of operators, and nodes in loops
         self._due: dict[tuple[int, int], list[WantsPrefill]] = {}
 
     def ready(self, row: OpenRow, wants: WantsPrefill) -> None:
@@ -49,7 +49,7 @@ class PrefillsAhead:
             self._ready.setdefault(key, []).append(wants)
 
     def issued(self, flight: Flight) -> None:
-        """A call is made."""
+        """Note that a call is made: prefixes that waited for it are due."""
         name = flight.operator.name
         if name not in self._watched:
             return
@@ -72,7 +72,10 @@ class PrefillsAhead:
             each.pop((row.stage, row.row), None)
 
     def go(self) -> None:
-        """What is due goes, or never does. To be called once rows that were asked for are there."""
+        """Issue the prefills that are due, or drop them.
+
+        Call it once the requested rows have come.
+        """
         due, self._due = self._due, {}
         if not self._has_room():
             return
@@ -81,6 +84,6 @@ class PrefillsAhead:
             for wants in longest.values():
                 part = wants.part
                 if wants.node in self._begun[key]:
-                    continue  # the whole prompt went
+                    continue  # the whole prompt was sent
                 self._figures.touched += 1
                 self._out.append(TouchPrefix(part.operator, part.params.model, wants.body))

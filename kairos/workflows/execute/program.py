@@ -1,4 +1,4 @@
-"""A plan as the executor follows it: every name looked up, every template compiled, once."""
+"""Plan compiled for the executor: names resolved and templates compiled, once."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -53,7 +53,7 @@ from kairos.workflows.execute.reading import (
 )
 from kairos.workflows.execute.requests import function_call, generation, processing
 
-ROOT = "the row"  # stands for what a row comes to, where no operator is to be named
+ROOT = "the row"  # names a row's result, which has no operator
 
 
 class CompiledOperator(msgspec.Struct, frozen=True):
@@ -71,18 +71,18 @@ class CompiledOperator(msgspec.Struct, frozen=True):
 
 
 class CompiledScope:
-    """The slots of one kind of frame. Those of a body begin with its two placeholders."""
+    """Slots of one kind of frame. A body's slots begin with its two placeholders."""
 
     def __init__(self) -> None:
         self.operators: list[CompiledOperator] = []
-        self.ahead: list[int] = []  # slots that are asked for from the beginning on
-        self.is_staged = False  # of a body that the pass `stages` made
+        self.ahead: list[int] = []  # slots demanded at the beginning
+        self.is_staged = False  # of a body made by the pass `stages`
 
     def frame(self, row: OpenRow) -> ValueFrame:
         return ValueFrame(row, self, None, "")
 
     def child(self, parent: ValueFrame, slot: int, number: int, value: object) -> ValueFrame:
-        """Of a round with this state, or of an item."""
+        """Make the frame of a loop's round, with its state, or of a map's item."""
         path = f"{parent.node(slot)}.{number}."
         frame = ValueFrame(parent.row, self, parent, path)
         frame.values[0], frame.values[1] = value, number
@@ -90,7 +90,7 @@ class CompiledScope:
 
 
 def compile_stage(plan: Plan, stage: int) -> CompiledScope:
-    """Its last slot is what a row of the stage comes to."""
+    """Compile a stage; its last slot is the result of a row."""
     return _Compiler(plan, stage).scope()
 
 

@@ -1,4 +1,4 @@
-"""How an operator reads its arguments out of frames, worked out once for all rows."""
+"""Readers of operators' arguments from frames, compiled once for all rows."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,7 +13,7 @@ Read = Callable[[ValueFrame], object]  # a value, or ABSENT; raises OperatorFail
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """An operator's slot, so many frames up."""
+    """Slot of an operator, `up` frames above."""
 
     up: int
     slot: int
@@ -29,7 +29,7 @@ Names = Mapping[str, Located]
 
 
 class ArgumentReader(msgspec.Struct, frozen=True):
-    """`needs`: what must have settled before."""
+    """Reader of an argument. `needs`: slots that must have settled before."""
 
     needs: tuple[Located, ...]
     read: Read
@@ -46,8 +46,11 @@ def argument_reader(argument: Argument, names: Names) -> ArgumentReader:
 
 
 def inputs_reader(inputs: Mapping[str, Argument], names: Names) -> ArgumentReader:
-    """Reads them as a mapping; ABSENT if any of them is, even if another cannot be read: so their
-    order does not count."""
+    """Return a reader of inputs as a mapping.
+
+    It is ABSENT if any input is, even if another cannot be read, so that their order makes no
+    difference.
+    """
     readers = {name: argument_reader(argument, names) for name, argument in inputs.items()}
     reads = tuple((name, reader.read) for name, reader in readers.items())
 
@@ -76,7 +79,7 @@ def _list_reader(argument: References, names: Names) -> ArgumentReader:
         values = [reader.read(frame) for reader in readers]
         found = [value for value in values if value is not ABSENT]
         if frame.row.bounds is not None:
-            frame.row.bounds.hold(found)  # it may be written out before it is anyone's value
+            frame.row.bounds.hold(found)  # it may be written out before it is the value of a slot
         return found
 
     return ArgumentReader(tuple(at for reader in readers for at in reader.needs), read)

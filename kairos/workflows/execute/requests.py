@@ -1,5 +1,4 @@
-"""The requests that operators make of engines, functions and processors, and what their answers
-say."""
+"""Requests of operators to engines, functions and processors, and values of the answers."""
 
 from collections.abc import Callable, Mapping
 
@@ -29,7 +28,7 @@ from kairos.workflows.execute.behaviours import Gives, WantsCall
 
 
 def generation(params: Generation, revision: str) -> Callable[[Mapping[str, object]], WantsCall]:
-    """A chat completion, its keys always in the same order."""
+    """Return a function that makes chat completions, with keys always in the same order."""
     messages = [(each.role, template(each.template)) for each in params.messages]
     rest = _sampling(params)
 
@@ -57,7 +56,7 @@ def processing(
     params: Processing, revision: str
 ) -> Callable[[Mapping[str, object]], Gives | WantsCall]:
     kind, counts = kind_of(params), {**settings(params)}
-    counts.pop("batch", None)  # how many texts are asked at once changes no vector
+    counts.pop("batch", None)  # the size of a batch changes no vector
     if isinstance(params, Embedding | Rerank):
         counts |= {"model": params.model, "revision": revision}
 
@@ -78,12 +77,13 @@ def processing(
 def value_of(
     params: Asking, asked: Mapping[str, object], answered: object, *, cut: str | None
 ) -> object:
-    """What an answer comes to: with a schema the JSON that it says, else what it is. `asked`: the
-    content of the call.
+    """Return the value of an answer: with a schema the JSON in its text, else the answer itself.
+
+    `asked`: the content of the call.
 
     Raises:
-        OperatorFailed: it was cut and is not to be kept, or is not JSON, or does not keep to the
-            schema, or is not what was asked of a processor.
+        OperatorFailed: the answer was cut and may not be used, is not JSON, does not match the
+            schema, or does not fit the request to a processor.
     """
     if isinstance(params, RegisteredCall):
         return answered

@@ -1,9 +1,9 @@
-"""What one row may take of whoever computes it, where its flow is of anyone's making.
+"""Bounds on one row's computation, for flows that anyone may write.
 
 Templates are bounded one by one (`workflows/compile/template_language.py`), and so are rounds and
-items. What nests them is not: a hundred rounds four deep are a hundred million steps without a
-single call, and a list that has the last round's twice has 2**100 texts, though memory has each
-once. What the steps cost, whoever lets the row compute measures, and says when it has had its time.
+items. Their nesting is not: a hundred rounds four deep are a hundred million steps without a single
+call, and a list that has the last round's list twice has 2**100 texts, though memory has each once.
+The caller measures the time of steps, and reports when it is used up.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,10 +12,10 @@ from kairos.workflows.execute.limits import FlowLimits
 
 
 class RowTooLarge(Exception):
-    """A row takes more than it may: it fails, whatever its operators say of failures."""
+    """A row exceeds its bounds: it fails, regardless of `on_error` of its operators."""
 
 
-IsSpent = Callable[[], bool]  # whether rows have computed for as long as they may
+IsSpent = Callable[[], bool]  # returns whether rows have used up their time
 
 
 def never() -> bool:
@@ -23,8 +23,7 @@ def never() -> bool:
 
 
 class RowBounds:
-    """Of one row: how much it may still take. Texts count by their characters, and each value by
-    one more."""
+    """Remaining bounds of one row. A text counts its characters, and each value one more."""
 
     __slots__ = ("_bytes_left", "_is_spent", "_limits", "_steps_left")
 
@@ -33,7 +32,7 @@ class RowBounds:
         self._steps_left, self._bytes_left = limits.row_steps, limits.row_bytes
 
     def step(self, waits_for: int) -> None:
-        """An operator goes on, and asks for so many values. Raises RowTooLarge."""
+        """Count a step of an operator and the values it asks for. Raises RowTooLarge."""
         if self._steps_left is None:
             return
         self._steps_left -= 1 + waits_for
@@ -43,7 +42,7 @@ class RowBounds:
             raise RowTooLarge("the row computes for too long: its templates loop too much")
 
     def hold(self, value: object) -> None:
-        """It has one more value. Raises RowTooLarge."""
+        """Count a new value. Raises RowTooLarge."""
         if self._bytes_left is None:
             return
         self._bytes_left -= _size(value, self._bytes_left)
@@ -53,15 +52,17 @@ class RowBounds:
 
 
 def bounds_of(limits: FlowLimits, is_spent: IsSpent) -> RowBounds | None:
-    """Of a new row; None: it may take what it likes."""
+    """Return the bounds of a new row; None: it is not bounded."""
     if limits.row_steps is None and limits.row_bytes is None:
         return None
     return RowBounds(limits, is_spent)
 
 
 def _size(value: object, most: int) -> int:
-    """As it would be written, with what it has twice counted twice. Beyond `most` it goes no
-    further."""
+    """Return the size of a value as written out; a shared part counts each time.
+
+    Stops once the size is above `most`.
+    """
     size, left = 0, [value]
     while left and size <= most:
         each = left.pop()

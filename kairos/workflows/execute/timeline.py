@@ -1,6 +1,6 @@
-"""What of a run was under way when: its calls of models, functions and processors, in time.
+"""Timeline of a run's calls of models, functions and processors.
 
-Whoever performs an executor's commands tells what begins and ends, and when. In µs, from any zero.
+The driver reports when each begins and ends, in µs since any origin.
 """
 
 import msgspec
@@ -14,7 +14,7 @@ Calling = IssueCall | RunFunction | RunProcessor
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):
-    """A call that has ended."""
+    """Call that has ended."""
 
     stage: int
     row: int
@@ -30,7 +30,7 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
 
 
 class Timeline:
-    """Of up to `MOST_ACTIVITIES` calls; later ones are not looked at."""
+    """Timeline of up to `MOST_ACTIVITIES` calls; later ones are not recorded."""
 
     def __init__(self) -> None:
         self.activities: list[Activity] = []

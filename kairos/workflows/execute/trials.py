@@ -1,9 +1,9 @@
-"""What is tried for a row before it is known to be needed.
+"""Computations for a row before they are known to be needed.
 
-An item is computed in a frame as its map will have it, of a row of its own (`TrialRow`), so that it
-can fail, or be thrown away, without a trace. What comes of its calls is noted by node, with the
-signature of what was asked; when the map itself comes to the node and asks the same, it has the
-result, or joins the call. So what was begun for the wrong item is never taken for the right one.
+An item is computed in a frame like the one its map will use, for a row of its own (`TrialRow`), so
+that it can fail, or be discarded, without a trace. Results of its calls are noted by node, with the
+signature of the request; when the map itself reaches the node and makes the same request, it takes
+the result, or joins the call. So work begun for the wrong item is never taken for the right one.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class EarlyFailure(msgspec.Struct, frozen=True, gc=False):
 
 
 class TrialRow(OpenRow):
-    """A row as an item sees it that may turn out to be another one."""
+    """Row as seen by an item that may turn out to be another one."""
 
     __slots__ = ("item", "of")
 
@@ -39,7 +39,7 @@ class TrialRow(OpenRow):
 
 
 class EarlyWork:
-    """Of one row: its trials, by the map's node, and what came of their calls, by node."""
+    """Early work for one row: trials by the map's node, and results of their calls by node."""
 
     __slots__ = ("_trials", "calls")
 
@@ -50,8 +50,11 @@ class EarlyWork:
     def begin(
         self, row: OpenRow, node: str, items: Sequence[object], first: int, most: int
     ) -> list[tuple[int, TrialRow]]:
-        """Trials for those of the items that have none, by position, `most` at most. One of an item
-        that has changed, from the `first` on, is thrown away. O(1) for each item from there on."""
+        """Begin trials for the items without one, at most `most`; return them with their positions.
+
+        From position `first` on, the trial of an item that has changed is discarded. O(1) for each
+        item from there on.
+        """
         trials = self._trials.setdefault(node, [])
         begun = []
         for at in range(min(first, len(trials)), min(len(items), most)):
@@ -66,7 +69,7 @@ class EarlyWork:
         return begun
 
     def keep(self, node: str, items: Sequence[object]) -> None:
-        """Throw away what was begun for a map but is not of these."""
+        """Discard trials of a map whose items are not among these."""
         for at, trial in enumerate(self._trials.get(node, ())):
             if at >= len(items) or trial.item != items[at]:
                 trial.alive = False

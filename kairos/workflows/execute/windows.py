@@ -1,11 +1,10 @@
-"""Which calls are under way: so many that no engine idles, so few that millions of rows wait
-outside.
+"""Windows of calls: enough in flight that no engine idles, few enough to hold few rows.
 
-Twice the engines' capacity is released: a call that ends has its successor at the engine already.
-Where a limit is set (`--concurrency`), it is kept to.
-Of those that are ready the kept order says which is next: of rows that go together by sequence,
-then earlier rows, so rows end, and few are open. Of rows so many are read that as many calls as the
-engines hold stand ready behind those that are released, or as many more as go together.
+Twice the engines' capacity is released: a call that ends has its successor at the engine already. A
+limit (`--concurrency`) takes precedence. Ready calls are issued in the order that was found: of
+rows that belong together by sequence, then of earlier rows, so that rows end, and few are open.
+Enough rows are read that as many calls as the engines run are ready behind the released ones, or as
+many more as belong together.
 """
 
 import heapq
@@ -22,7 +21,7 @@ _BYTES_PER_TOKEN = 4
 
 
 class Lane:
-    """Calls of one sort: engines', functions', or of what takes several at once."""
+    """Calls of one kind: of engines, of functions, or of processors and batched functions."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -51,14 +50,16 @@ class Lane:
         return heapq.heappop(self._ready)[-1]
 
     def keep(self, passes: Callable[[Flight], bool]) -> None:
-        """Of what is ready only what passes."""
+        """Drop the ready calls that do not pass."""
         self._ready = [each for each in self._ready if passes(each[-1])]
         heapq.heapify(self._ready)
 
 
 class RunBudget:
-    """What a run may use. Tokens of a call in flight count as if its answer were as long as it may
-    be, until it is known."""
+    """Remaining budget of a run.
+
+    Until a call ends it counts with the tokens of the longest answer allowed.
+    """
 
     def __init__(self, limits: FlowLimits) -> None:
         self._calls, self._tokens = limits.max_calls, limits.max_tokens
@@ -76,7 +77,7 @@ class RunBudget:
         self._reserved += flight.reserved_tokens
 
     def used(self, flight: Flight, tokens: int) -> None:
-        """It ended, having taken so many."""
+        """Replace the reserved tokens of an ended call by the tokens it used."""
         self._reserved -= flight.reserved_tokens
         if self._tokens is not None:
             self._tokens -= tokens
@@ -95,13 +96,13 @@ def most_tokens(prompt_size: int, max_tokens: int | None) -> int:
 
     Args:
         prompt_size: characters of all messages.
-        max_tokens: the longest answer; None: as long as answers are expected to be.
+        max_tokens: the longest answer; None: the expected length is taken.
     """
     return prompt_size // _BYTES_PER_TOKEN + (max_tokens or EXPECTED_COMPLETION_TOKENS)
 
 
 class CallWindow:
-    """`issue`: makes a call."""
+    """Window of calls in flight. `issue`: makes a call."""
 
     def __init__(self, limits: FlowLimits, issue: Callable[[Flight], None]) -> None:
         self._issue = issue
@@ -114,14 +115,14 @@ class CallWindow:
         self._processors = Lane(limits.processors)
         self._lanes = (self._calls, self._functions, self._processors)
         self.resize(limits.capacity)
-        self.blocked = False  # a call is ready, and the budget does not allow it
+        self.blocked = False  # a call is ready that the budget does not allow
 
     def resize(self, capacity: int) -> None:
         self.capacity = max(1, capacity)
         self._calls.limit = min(self._at_once or 2 * self.capacity, MOST_IN_FLIGHT)
 
     def keep(self, order: CallOrder) -> None:
-        """Order calls so from the next one on that is ready."""
+        """Order calls so, from the next ready one on."""
         for lane in self._lanes:
             lane.order = order
 
@@ -131,7 +132,7 @@ class CallWindow:
 
     @property
     def calls(self) -> int:
-        """Of engines, under way and ready."""
+        """Return the LLM calls in flight and ready."""
         return self._calls.in_flight + len(self._calls)
 
     @property
@@ -140,7 +141,7 @@ class CallWindow:
 
     @property
     def wanting(self) -> int:
-        """Calls that it has room for, those that are to stand ready among them."""
+        """Return how many more calls should be ready: for free places, and in reserve."""
         return self._calls.free + self.capacity - self.ready
 
     def push(self, flight: Flight) -> None:
@@ -149,14 +150,14 @@ class CallWindow:
             lane.push(flight)
 
     def open(self, operators: Collection[str] | None) -> None:
-        """Calls of these operators alone are released from now on; None: of all."""
+        """Release only calls of these operators from now on; None: of all."""
         released = list(self.gate.open(operators))
         self._calls.keep(self.gate.passes)
         for flight in released:
             self._calls.push(flight)
 
     def release(self, forget: Callable[[Flight], None]) -> None:
-        """As many as there is room for, of those that are still wanted."""
+        """Issue as many of the wanted ready calls as there is room for."""
         self.blocked = False
         for lane in self._lanes:
             while lane.free and (flight := lane.first()) is not None:
@@ -176,7 +177,7 @@ class CallWindow:
                 self._issue(flight)
 
     def ended(self, flight: Flight, tokens: int) -> None:
-        """An attempt has, whatever came of it."""
+        """Count the end of an attempt, with any result."""
         lane = self._lane(flight)
         lane.in_flight -= 1
         if lane is self._calls:
