@@ -67,6 +67,7 @@ _MODULES = (
     "e69_served_passes",
     "e62_hardware_loads",
     "e70_hardware_applications",
+    "e71_served_prefixes",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

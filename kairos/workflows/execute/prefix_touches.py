@@ -26,6 +26,11 @@ _FIRST = 2  # checks until the first touch
 _CALL_TOKENS, _CACHED = 32, 0.02  # cost of a touch, and of each cached token
 
 
+def touch_price(tokens: int) -> float:
+    """Return what a touch of a beginning that is there costs an engine, in tokens."""
+    return _CALL_TOKENS + _CACHED * tokens
+
+
 class _Use:
     """Last use of a prefix, and what is known of how long it stays cached."""
 
@@ -82,7 +87,7 @@ class PrefixTouches:
     def look(self) -> Iterator[TouchPrefix]:
         """Yield the touches that are due after one more check of the pause."""
         for at, (each, use) in enumerate(zip(self._prefixes, self._uses, strict=True)):
-            price = _CALL_TOKENS + _CACHED * each.tokens
+            price = touch_price(each.tokens)
             if use.at is None or use.spent + price > each.tokens:
                 continue
             use.left -= 1
