@@ -1,1 +1,1 @@
-"""Whose fault a failure is, and what follows from that."""
+"""Attribution of failures to calls or instances, and the consequences."""

@@ -1,28 +1,28 @@
-"""Whose fault is it that a call came to nothing: its own, or its instance's? Ours.
+"""Attribution of a failed call to the call itself or to its instance. Not in the paper.
 
-A model with two unknowns. A call may be *poisonous*: it fails on any instance, nearly always. And
-an instance fails sound calls at a rate of its own, which its latest calls tell. A failure is
-evidence for both. By Bayes' rule the odds that a call is poisonous grow with each failure by
+A model with two unknowns. A call may be *poisonous*: it fails on nearly any instance. And an
+instance fails sound calls at a rate of its own, estimated from its latest calls. A failure is
+evidence for both. By Bayes' rule each failure multiplies the odds that a call is poisonous by
 
     P(fails | poisonous) / P(fails | sound) = 0.98 / rate of the instance
 
-so a failure where all others fail says nothing of the call, and one where all others are served
-says much. The instance is charged with what the call is probably not guilty of, so a poisonous call
-that comes again and again costs an instance ever less. Who made poisonous calls before is likelier
-to have made another. Failures of one caller's calls that were served nowhere are evidence on that
-caller: they are left out of the rate by which another of its calls is judged, or whoever makes many
-poisonous calls would make all instances look broken, and none of its calls poisonous.
+so a failure on an instance that fails all calls says nothing about the call, and a failure on an
+instance that serves all others says much. The instance is charged with the probability that the
+call is sound, so a poisonous call that is repeated costs an instance ever less. A caller that made
+poisonous calls before is likelier to make another. Failures of one caller's calls that were served
+nowhere are evidence about that caller: they do not count in the rate by which its other calls are
+judged. Otherwise a caller with many poisonous calls would make all instances look broken, and none
+of its calls poisonous.
 
-Calls with the same body are one call: clients try again under new names. Several of them that were
-on one instance when it failed are evidence once. What is concluded is taken
-back as soon as more is known: where a suspect is served, its failures become the instances'; where
-it is found poisonous, they are none of theirs.
+Calls with the same body count as one call, since clients retry under new names. Several of them on
+one instance when it failed are evidence once. Conclusions are revised as soon as more is known: if
+a suspect is served, its failures are charged to the instances; if it is found poisonous, they are
+not.
 
-All this only shares out what an instance is charged with. A call is held back, or refused, for one
-thing alone: that an instance had it, and broke the connection or died (`quarantine.py`).
+All this only determines what an instance is charged with. A call is delayed or refused for one
+reason alone: an instance had it, and dropped the connection or died (`quarantine.py`).
 
-The verdict's error rates, in worlds of which the truth is known:
-`python -m tests.simulation.faults`.
+Error rates of the verdict, in simulations with known truth: `python -m tests.simulation.faults`.
 """
 
 from collections.abc import Collection, Mapping
@@ -32,76 +32,78 @@ from kairos.core.faults.outcomes import RATE, RATE_CALLS, Outcomes
 from kairos.core.model import SECOND
 from kairos.core.shared_lru import SharedLru
 
-POISONOUS = 0.9  # probability from which on a call that failed twice is taken for poisonous
-# That a call is poisonous, where nothing is known of who made it: a guess. A tenth of it moves no
-# verdict on a call that two well instances failed. It counts as much as ten calls of the caller.
+POISONOUS = 0.9  # minimum probability for which a call that failed twice counts as poisonous
+# Prior probability that a call of an unknown caller is poisonous: a guess. A tenth of it changes no
+# verdict on a call that two healthy instances failed. It weighs as much as ten calls of the caller.
 PRIOR, PRIOR_CALLS = 1e-3, 10.0
 FAILS_IF_POISONOUS = 0.98
-# That an instance dies by itself while a sound call begins there: a guess, too. What matters is how
-# it compares to the prior: where one call was in flight, the fault is as likely the call's.
+# Probability that an instance dies by itself while a sound call begins there: a guess, too. Only
+# its ratio to the prior matters: with one call in flight, the fault is as likely the call's.
 DIES_BY_ITSELF = 1e-3
-REMEMBERED_US = 600 * SECOND  # suspects and callers, since the last failure
-# Of somebody of long standing a call is that much less likely to kill an instance: so little that
-# it is no suspect beside one of somebody new, and so much that it is one alone.
+REMEMBERED_US = 600 * SECOND  # time since the last failure for which suspects and callers are kept
+# Lower bound of the factor on the odds that a call of a caller with a good record kills an
+# instance: low enough that it is no suspect next to a call of a new caller, but is one alone.
 LEAST_BY_RECORD = 0.02
-FEW = 2  # calls that an instance had when it died: each of them comes into question
-MOST_SERVED = 1000  # calls of a caller count for it, of all that it ever made
-MOST_SUSPECTS = 4096  # and callers; the oldest of the tenant that has most are forgotten
+FEW = 2  # up to this many calls on an instance at its death are all suspects
+MOST_SERVED = 1000  # served calls that count for a caller at most
+MOST_SUSPECTS = 4096  # also of callers; the oldest of the tenant that has most are evicted
 
 
 class _Suspect:
-    """A body that failed somewhere."""
+    """Body of a request that failed on some instance."""
 
     failures: int = 0
-    deaths: int = 0  # of instances that had it
-    is_found: bool = False  # to be poisonous
-    may_kill: bool = False  # an instance died at it, or at one of few that ran beside it
-    is_killer: bool = False  # an instance died of it: nothing else ran there
-    suspected: float = 0.0  # what that counts against its caller
+    deaths: int = 0  # number of instances that died while they had it
+    is_found: bool = False  # found to be poisonous
+    may_kill: bool = False  # an instance died of it, or of one of the few calls next to it
+    is_killer: bool = False  # an instance died of it, since nothing else ran there
+    suspected: float = 0.0  # probability counted against its caller
 
     def __init__(
         self, odds: float, odds_before: float, caller: AgentKey, first_at: int, failed_at: int
     ) -> None:
         self.odds = odds  # poisonous : sound
-        self.odds_before = odds_before  # its latest failure
+        self.odds_before = odds_before  # odds before its latest failure
         self.caller = caller
         self.first_at = first_at
         self.failed_at = failed_at
-        self.charged: dict[str, float] = {}  # to instances, by id
-        self.failed_on: dict[str, int] = {}  # the latest that counted there
+        self.charged: dict[str, float] = {}  # share charged to instances, by id
+        self.failed_on: dict[str, int] = {}  # latest counted failure by instance id
 
 
 class CallerRecord:
-    """Who makes calls. Poisonous ones, or some that may have killed an instance?"""
+    """Record of a caller: its poisonous calls, and its calls that may have killed an instance."""
 
     poisonous: int = 0
-    killers: int = 0  # of these: instances died of them
-    comes_into_question: bool = False  # an instance died, and a call of theirs may be why
-    suspected: float = 0.0  # of those of which it is not known: so many, probably
-    served: int = 0  # calls of theirs, `MOST_SERVED` at most
+    killers: int = 0  # poisonous calls that instances died of
+    comes_into_question: bool = False  # an instance died, possibly of one of its calls
+    suspected: float = 0.0  # expected number of poisonous calls among the unresolved ones
+    served: int = 0  # its served calls, at most `MOST_SERVED`
     last_at: int = 0
 
 
 class FaultAttribution:
-    """What failures say of calls and of instances. `key` is the call's body, by its hash, or the
-    call's id where that is not known. O(1) each."""
+    """Evidence from failures about calls and instances.
+
+    `key` is the hash of the call's body, or the call's id if that is unknown. O(1) each.
+    """
 
     def __init__(self) -> None:
         self._outcomes: dict[str, Outcomes] = {}
         self._suspects: SharedLru[int | str, _Suspect] = SharedLru(MOST_SUSPECTS)
         self.callers: SharedLru[AgentKey, CallerRecord] = SharedLru(MOST_SUSPECTS)
-        """By who they are; those of late."""
+        """Records of recent callers."""
         self.knows_deaths = False
         """Whether an instance ever died with calls in flight."""
 
     def served(self, instance_id: str, at: int) -> None:
-        """A call was served there."""
+        """Record that the instance served a call."""
         outcomes = self._of(instance_id)
         outcomes.served_at = at
         outcomes.add(1.0, 0.0)
 
     def well(self, caller: AgentKey) -> None:
-        """A call of theirs was served."""
+        """Record that a call of the caller was served."""
         known = self.callers.get(caller)
         if known is None:
             known = self._new_caller(caller)
@@ -118,9 +120,16 @@ class FaultAttribution:
         began_at: int,
         about_itself: bool = False,
     ) -> float:
-        """A call that began there at `began_at` came to nothing. `about_itself`: for a reason that
-        is none of the call's, as the instance says. Returns the instance's share in that, from 0
-        to 1."""
+        """Record a failed call, and return the instance's share of the blame, 0 to 1.
+
+        Args:
+            key: the call.
+            caller: its caller.
+            instance_id: where it failed.
+            at: current time.
+            began_at: when it was dispatched there.
+            about_itself: the instance reports that the reason is not the call.
+        """
         outcomes = self._of(instance_id)
         share = 1.0
         if not about_itself:
@@ -133,7 +142,7 @@ class FaultAttribution:
         return share
 
     def cleared(self, key: int | str) -> None:
-        """The call was served: where it failed, the instance failed it."""
+        """Record that a call was served, so that its earlier failures are the instances' fault."""
         suspect = self._suspects.get(key)
         if suspect is not None:
             self._suspects.remove(suspect.caller[0], key)
@@ -142,9 +151,16 @@ class FaultAttribution:
                 self.callers[suspect.caller].suspected -= suspect.suspected
 
     def condemned(self, key: int | str, at: int, *, killed: bool) -> list[str]:
-        """The call is found poisonous: it counts against its caller, and not against the instances
-        where it failed. `killed`: an instance died of it. Returns the ids of those where it
-        failed."""
+        """Record that a call is poisonous, which is charged to its caller and not to instances.
+
+        Args:
+            key: the call.
+            at: current time.
+            killed: an instance died of it.
+
+        Returns:
+            Ids of the instances it failed on.
+        """
         suspect = self._suspects[key]
         caller = self._note(suspect.caller, at)
         caller.poisonous += not suspect.is_found
@@ -160,17 +176,24 @@ class FaultAttribution:
     def suspect(
         self, key: int | str, caller: AgentKey, instance_id: str, at: int, began_at: int
     ) -> None:
-        """A call came to nothing on an instance that had left before that was told."""
+        """Record a call's failure on an instance that had left before the failure was reported."""
         self._suspected(key, caller, instance_id, RATE, at, began_at)
 
     def one_of(
         self, weights: Mapping[int | str, float], told: Collection[int | str], at: int
     ) -> None:
-        """One event failed all of these, and at most one of them is its cause: what speaks for one
-        speaks against the others, and that the instance failed one says nothing more of the next.
-        `weights`: what is left of the odds of each. `told`: of which that is news. Of more than
-        `FEW` only a call at which another died before comes into question, or one that is likelier
-        the cause than all others together."""
+        """Record one event that failed several calls, at most one of them being the cause.
+
+        Evidence for one call is evidence against the others, and the failure of one call on the
+        instance says nothing more about the next. With more than `FEW` calls, only a call that
+        another instance died of before becomes a suspect, or one that is a likelier cause than all
+        others together.
+
+        Args:
+            weights: factor on the odds of each call.
+            told: calls whose failure there is new.
+            at: current time.
+        """
         self.knows_deaths = True
         suspects = {key: self._suspects[key] for key in weights if key in self._suspects}
         news = {key: suspects[key] for key in told if key in suspects}
@@ -189,16 +212,16 @@ class FaultAttribution:
                 each.suspected = risk
 
     def caller(self, key: int | str) -> AgentKey:
-        """Of a suspect."""
+        """Return the caller of a suspect."""
         return self._suspects[key].caller
 
     def is_killer(self, key: int | str, at: int) -> bool:
-        """Whether an instance died of it, while nothing else ran there."""
+        """Return whether an instance died of the call while nothing else ran there."""
         suspect = self._suspects.get(key)
         return suspect is not None and suspect.is_killer and at - suspect.failed_at <= REMEMBERED_US
 
     def odds_of_death(self, key: int | str) -> float:
-        """Return the odds that an instance died of the call that it had when it broke off."""
+        """Return the odds that the instance died of the call when it dropped the connection."""
         return self._odds_of_death(self._suspects[key])
 
     def _odds_of_death(self, suspect: _Suspect) -> float:
@@ -206,12 +229,12 @@ class FaultAttribution:
         return odds if suspect.deaths else odds * self._by_record(suspect.caller)
 
     def may_kill(self, key: int | str) -> float:
-        """The probability that instances die at it."""
+        """Return the probability that instances die of the call."""
         suspect = self._suspects.get(key)
         return _probability(suspect.odds) if suspect is not None and suspect.may_kill else 0.0
 
     def _note(self, caller: AgentKey, at: int) -> CallerRecord:
-        """Something bad of them."""
+        """Return the caller's record, marked as having a failure at `at`."""
         known = self.callers.get(caller) or self._new_caller(caller)
         self.callers.touch(caller[0], caller)
         known.last_at = at
@@ -223,9 +246,11 @@ class FaultAttribution:
         return known
 
     def is_poisonous(self, key: int | str, at: int) -> bool:
-        """It failed twice, and more likely by its own fault. One failure condemns no call; nor do
-        any where no other call was served, on a single instance since the first of them; unless
-        the first instance died of it, maybe."""
+        """Return whether the call failed twice, and more likely by its own fault.
+
+        A single failure is never enough. Nor are failures on one instance alone that has served no
+        other call since the first of them, unless the first instance may have died of it.
+        """
         suspect = self._suspects.get(key)
         if suspect is None or suspect.failures < 2 or at - suspect.failed_at > REMEMBERED_US:
             return False
@@ -236,14 +261,14 @@ class FaultAttribution:
         return not is_theirs and _probability(suspect.odds) >= POISONOUS
 
     def rate(self, instance_id: str, at: int) -> float:
-        """At which the instance fails sound calls, of late."""
+        """Return the recent rate at which the instance fails sound calls."""
         outcomes = self._outcomes.get(instance_id)
         if outcomes is None:
             return RATE
         return outcomes.late.rate(RATE_CALLS, outcomes.worth(at))
 
     def forget(self, instance_id: str) -> None:
-        """It has left: one that comes back has started anew."""
+        """Forget an instance that left: if it comes back, it is a new process."""
         self._outcomes.pop(instance_id, None)
 
     def _of(self, instance_id: str) -> Outcomes:
@@ -253,7 +278,7 @@ class FaultAttribution:
         return outcomes
 
     def _settle(self, suspect: _Suspect, share: float) -> None:
-        """The instances' share in its failures is known now."""
+        """Correct the charges of the instances, now that their share in the failures is known."""
         for instance_id, charged in suspect.charged.items():
             if (outcomes := self._outcomes.get(instance_id)) is not None:
                 outcomes.charge(share - charged)
@@ -268,7 +293,7 @@ class FaultAttribution:
         at: int,
         began_at: int,
     ) -> float:
-        """Returns the probability that the call is sound, after this failure."""
+        """Record a failure, and return the probability that the call is sound after it."""
         suspect = self._suspects.get(key)
         if suspect is not None:
             self._suspects.remove(suspect.caller[0], key)
@@ -276,7 +301,7 @@ class FaultAttribution:
             odds = _odds(self.prior(caller, at))
             suspect = _Suspect(odds, odds, caller, at, at)
         self._suspects.put(suspect.caller[0], key, suspect)
-        # Calls with one body that were there side by side failed by one event: it counts once.
+        # Concurrent calls with the same body on one instance failed by one event: it counts once.
         is_new = suspect.failed_on.get(instance_id, began_at) <= began_at
         suspect.failed_at = at
         if is_new:
@@ -289,14 +314,13 @@ class FaultAttribution:
         return share
 
     def _by_record(self, caller: AgentKey) -> float:
-        """How much less likely than of somebody new a call of theirs kills an instance: many others
-        did not."""
+        """Return the factor by which the caller's good record lowers the odds of a killing call."""
         known = self.callers.get(caller)
         served = 0 if known is None else known.served
         return max(PRIOR_CALLS / (PRIOR_CALLS + served), LEAST_BY_RECORD)
 
     def prior(self, caller: AgentKey, at: int) -> float:
-        """That a call of theirs is poisonous, before anything is known of it."""
+        """Return the prior probability that a call of the caller is poisonous."""
         known = self.callers.get(caller)
         if known is None or at - known.last_at > REMEMBERED_US:
             return PRIOR

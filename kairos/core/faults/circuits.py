@@ -1,10 +1,10 @@
-"""Which instances are trusted with calls: a circuit breaker for each; ours.
+"""Circuit breakers of instances. Not in the paper.
 
-One that is not trusted is left alone for a while. Then one call goes there to try it: if it fails,
-the instance is left alone for twice as long as before. With each answer that comes one more may run
-there (slow start), until nothing holds it back any more. So a broken instance that fails quickly,
-and is therefore always idle, does not draw all calls onto itself; and one that fails some calls is
-not given up. When one is not trusted: `faults.py`.
+An instance with an open circuit gets no calls for a while. Then one call is dispatched to try it:
+if it fails, the circuit stays open twice as long as before. With each answer one more concurrent
+call is allowed (slow start), until the circuit is closed. So a broken instance that fails quickly,
+and is therefore always idle, does not attract all calls; and an instance that fails some calls is
+not given up. `faults.py` decides when a circuit opens.
 """
 
 from typing import Literal
@@ -17,15 +17,15 @@ State = Literal["closed", "open", "half-open"]
 
 
 class _Circuit:
-    may_run: int = 1  # calls, once it is tried again
+    may_run: int = 1  # concurrent calls allowed when half-open
 
     def __init__(self, open_us: int, open_until: int) -> None:
-        self.open_us = open_us  # how long it is, or was last, left alone
+        self.open_us = open_us  # current or last duration of the open state
         self.open_until = open_until
 
 
 class Circuits:
-    """Those of instances that are not wholly trusted. O(1) each."""
+    """Circuits that are open or half-open. O(1) each."""
 
     def __init__(self, *, first_us: int = FIRST_US, longest_us: int = LONGEST_US) -> None:
         self._first_us, self._longest_us = first_us, longest_us
@@ -41,25 +41,24 @@ class Circuits:
         return "open" if at < circuit.open_until else "half-open"
 
     def is_on_trial(self, instance_id: str, at: int) -> bool:
-        """Whether it is tried, and has not answered since it was left alone."""
+        """Return whether the instance is being tried and has not answered since it was opened."""
         circuit = self._circuits.get(instance_id)
         return circuit is not None and at >= circuit.open_until and circuit.may_run == 1
 
     def takes(self, instance_id: str, running: int, at: int) -> bool:
-        """Whether one more call may go there, beside the `running`."""
+        """Return whether the instance may get one more call in addition to the `running` ones."""
         circuit = self._circuits.get(instance_id)
         if circuit is None:
             return True
         return at >= circuit.open_until and running < circuit.may_run
 
     def next_try_at(self, at: int) -> int | None:
-        """When the next of those left alone may be tried; None: none is left alone."""
+        """Return when the next open circuit becomes half-open; None if none is open."""
         waiting = [each.open_until for each in self._circuits.values() if each.open_until > at]
         return min(waiting, default=None)
 
     def open(self, instance_id: str, at: int) -> None:
-        """It is not to be trusted. Nothing, while it is left alone: what ends there now was under
-        way before."""
+        """Open the circuit; no effect if it is open, since its failing calls began before."""
         circuit = self._circuits.get(instance_id)
         if circuit is None:
             self._circuits[instance_id] = _Circuit(self._first_us, at + self._first_us)
@@ -71,7 +70,7 @@ class Circuits:
             circuit.may_run = 1
 
     def answered(self, instance_id: str, at: int, most: int) -> None:
-        """An answer came from there. `most`: as many calls as ever run there at once."""
+        """Record an answer. `most`: concurrent calls at which the circuit closes."""
         circuit = self._circuits.get(instance_id)
         if circuit is None or at < circuit.open_until:
             return
@@ -80,5 +79,5 @@ class Circuits:
             del self._circuits[instance_id]
 
     def forget(self, instance_id: str) -> None:
-        """It has left, and one that comes back has started anew; or it was not its fault."""
+        """Close the circuit of an instance that left (it may return as new) or is not at fault."""
         self._circuits.pop(instance_id, None)

@@ -1,5 +1,4 @@
-"""What follows from failures: which instances are left alone, which calls are refused, and which
-run alone."""
+"""Consequences of failures: open circuits, refused calls, and calls that run alone."""
 
 import math
 from collections.abc import Collection
@@ -25,26 +24,31 @@ from kairos.core.faults.circuits import Circuits
 from kairos.core.faults.quarantine import KILLER, SUSPECTED, SUSPICION_US, Quarantine, slowed_us
 from kairos.core.model import SECOND, Instance, Request
 
-# The rate of failures from which on an instance is left alone. Of one that served its latest calls
-# it takes three calls in a row; of one of which nothing is known, or nothing of late, one.
+# Rate of failures above which the circuit of an instance opens. If its latest calls were served,
+# that takes three failures in a row; if nothing recent is known of it, one.
 UNTRUSTED = 0.4
 
 
 class Faults:
-    """Of one balancer."""
+    """Faults known to one balancer."""
 
     def __init__(self, suspicion_us: int = SUSPICION_US) -> None:
-        """`suspicion_us`: for which a call waits that may have killed an instance."""
+        """Start without faults.
+
+        Args:
+            suspicion_us: how long a call that may have killed an instance waits for one to run
+                alone on.
+        """
         self.circuits = Circuits()
         self.quarantine = Quarantine(suspicion_us)
         self._attribution = FaultAttribution()
-        # Under what a call here is suspected, by id; of those that are no suspects, nothing.
+        # Keys of present calls that are suspects, by id.
         self._keys: dict[str, int | str] = {}
-        self._opened_by: dict[str, int | str] = {}  # the latest suspect, by instance id
-        self._poisonous: dict[str, None] = {}  # calls that were found to be, by id; each once
+        self._opened_by: dict[str, int | str] = {}  # the call that opened the circuit
+        self._poisonous: dict[str, None] = {}  # newly found poisonous calls, by id; an ordered set
 
     def check(self, request: Request, body: int | None, at: int) -> None:
-        """One that arrives.
+        """Check an arriving request.
 
         Raises:
             CallBreaksEngines: an instance died of it, or of one with the same body.
@@ -65,8 +69,7 @@ class Faults:
             raise CallerBreaksEngines(max(1, math.ceil((not_before - at) / SECOND)))
 
     def arrived(self, request: Request, body: int | None, at: int) -> None:
-        """It is to run alone, where one like it may have killed an instance, or where others of its
-        caller's did."""
+        """Let a call run alone if one like it, or of its caller, may have killed an instance."""
         attribution = self._attribution
         if body is not None:
             self._keys[request.id] = body
@@ -80,11 +83,11 @@ class Faults:
         ledger: Ledger,
         at: int,
     ) -> None:
-        """How a call ended, or that it bounced, before the ledger forgets it."""
+        """Learn from the end or bounce of a call, before the ledger forgets it."""
         booking = ledger.booking(event.request_id)
         if booking is None:
             return
-        instance = ledger.instances.get(booking.instance_id)  # None: it has left
+        instance = ledger.instances.get(booking.instance_id)  # None if it has left
         if type(event) is Finished:
             prefilling = ledger.prefills.instance_of(event.request_id)
             if prefilling is not None and prefilling in ledger.instances:
@@ -95,8 +98,10 @@ class Faults:
             self._failed(event, booking, at, is_here=instance is not None)
 
     def prefill_failed(self, event: PrefillFailed, ledger: Ledger, at: int) -> None:
-        """The call goes on without that instance: if it is served, the failure is held against the
-        instance alone."""
+        """Record a failed prefill; the call goes on without that instance.
+
+        If the call is served, the failure counts against the instance alone.
+        """
         booking = ledger.booking(event.request_id)
         instance_id = ledger.prefills.instance_of(event.request_id)
         if booking is None or instance_id is None:
@@ -106,8 +111,7 @@ class Faults:
             self._charge(booking, key, instance_id, at, about_itself=False)
 
     def heard(self, event: Event, at: int) -> list[str]:
-        """What a fact that was taken in says of those that are in quarantine. Ids of those that go
-        as any other from now on."""
+        """Apply a fact to the quarantine, and return the ids of calls released by it."""
         quarantine = self.quarantine
         if type(event) is InstanceStatus:
             quarantine.heard_of(event.instance_id, at)
@@ -117,8 +121,10 @@ class Faults:
         return quarantine.take_freed()
 
     def _killer(self, caller: AgentKey, at: int) -> CallerRecord | None:
-        """What is known of them, if a new call of theirs is likely to kill. Of those without a name
-        nothing is thought: they may be many."""
+        """Return the record of the caller if a new call of it is likely to kill an instance.
+
+        Callers without a name are never suspected: they may be many.
+        """
         known = self._attribution.callers.get(caller)
         if known is None or caller[1:] == ("", ""):
             return None
@@ -127,26 +133,31 @@ class Faults:
         return known if self._attribution.prior(caller, at) >= KILLER else None
 
     def _suspect(self, request_id: str, caller: AgentKey, risk: float, at: int) -> None:
-        """It runs alone, if it kills with so high a probability."""
+        """Let a call run alone if its probability to kill an instance is high enough."""
         if risk >= SUSPECTED:
             self.quarantine.suspect(request_id, caller, at)
 
     def is_aside(self, request_id: str) -> bool:
-        """Whether it waits, and not for its turn."""
+        """Return whether the call is in quarantine, so that it is not dispatched in turn."""
         return self.quarantine.is_aside(request_id)
 
     def next_at(self, drained_at: int, at: int) -> int | None:
-        """When something that waits may go by time alone. `drained_at`: when the queues were."""
+        """Return when a waiting call may be dispatched by the passing of time alone.
+
+        Args:
+            drained_at: when the queues were last drained.
+            at: current time.
+        """
         instants = self.circuits.next_try_at(drained_at), self.quarantine.next_at(at)
         return min((each for each in instants if each is not None), default=None)
 
     def take_poisonous(self) -> list[str]:
-        """Ids of those that are here and were found to be just now."""
+        """Return and clear the ids of present calls that were newly found poisonous."""
         found, self._poisonous = self._poisonous, {}
         return list(found)
 
     def ended(self, request_id: str) -> None:
-        """It is here no more."""
+        """Forget a call that has ended."""
         if self._keys:
             self._keys.pop(request_id, None)
         self._poisonous.pop(request_id, None)
@@ -198,14 +209,14 @@ class Faults:
             self._decide(instance_id, [key], at)
 
     def _key_of(self, request_id: str, body: int | None) -> int | str:
-        """Under what it is suspected from now on."""
+        """Return the key under which a call is suspected from now on."""
         key = self._keys[request_id] = request_id if body is None else body
         return key
 
     def _charge(
         self, booking: Booking, key: int | str, instance_id: str, at: int, *, about_itself: bool
     ) -> None:
-        """Charge a failure to the instance, and to the call."""
+        """Charge a failure to the instance and to the call."""
         attribution, circuits = self._attribution, self.circuits
         was_tried = circuits.is_on_trial(instance_id, at)
         share = attribution.failed(
@@ -223,8 +234,13 @@ class Faults:
             self._opened_by[instance_id] = key
 
     def _decide(self, instance_id: str, keys: Collection[int | str], at: int) -> None:
-        """The instance left: which of the calls that failed there may have killed it? `keys`: of
-        those of which that is news."""
+        """Decide which of the calls that failed on an instance may have killed it, as it has left.
+
+        Args:
+            instance_id: the instance.
+            keys: calls whose failure is new.
+            at: current time.
+        """
         attribution, quarantine = self._attribution, self.quarantine
         attribution.one_of(quarantine.weights(instance_id), keys, at)
         held = quarantine.held(instance_id)
@@ -233,12 +249,12 @@ class Faults:
             risk, key = risks[request_id], held[request_id]
             if risk >= POISONOUS and quarantine.was_spared(instance_id):
                 self._found(key, at, killed=True)
-            elif risk >= SUSPECTED:  # else one like it may have been served meanwhile
+            elif risk >= SUSPECTED:  # otherwise a call like it may have been served since
                 self._suspect(request_id, attribution.caller(key), risk, at)
         quarantine.free(instance_id)
 
     def _found(self, key: int | str, at: int, *, killed: bool) -> None:
-        """Take a call for poisonous. `killed`: an instance died of it, so it is refused."""
+        """Condemn a call as poisonous. `killed`: an instance died of it, so it is refused."""
         attribution = self._attribution
         for each in attribution.condemned(key, at, killed=killed):
             self._acquit(each, key, at)
@@ -249,7 +265,7 @@ class Faults:
         self._poisonous |= {name: None for name, other in self._keys.items() if other == key}
 
     def _acquit(self, instance_id: str, key: int | str, at: int) -> None:
-        """Of what a poisonous call did there."""
+        """Close the circuit of an instance if only the poisonous call had opened it."""
         is_trusted = self._attribution.rate(instance_id, at) <= UNTRUSTED
         if is_trusted and self._opened_by.get(instance_id) == key:
             self.circuits.forget(instance_id)

@@ -1,4 +1,4 @@
-"""What an instance's latest calls tell of it: at which rate it fails sound ones. Ours."""
+"""Rate at which an instance fails sound calls, from its latest calls. Not in the paper."""
 
 import math
 
@@ -6,18 +6,18 @@ from kairos.core.agent_key import AgentKey
 from kairos.core.model import SECOND
 from kairos.core.shared_lru import SharedLru
 
-# At which an instance fails sound calls, as long as nothing is known of it, and how many calls that
-# counts for: in what it did of late, and in what it did before.
+# Prior rate at which an instance fails sound calls, and its weight in calls: in the short-term and
+# in the long-term rate.
 RATE, RATE_CALLS, LONG_RATE_CALLS = 0.01, 1.0, 20.0
-# What is left of earlier outcomes with each that follows: of late are four calls, before, fifty.
-# The former tells that an instance broke, the latter that it fails some calls all the time.
+# Factor on earlier outcomes with each new one: the short term covers four calls, the long term
+# fifty. The former shows that an instance broke, the latter that it fails some calls all the time.
 MEMORY, LONG_MEMORY = 0.75, 0.98
-WELL_US = 10 * SECOND  # after which without a served call an instance's good ones count half
-MOST_OPEN = 64  # callers whose failures on one instance are told apart
+WELL_US = 10 * SECOND  # time without a served call after which earlier served calls count half
+MOST_OPEN = 64  # callers whose failures on one instance are counted separately
 
 
 class _Memory:
-    """An instance's outcomes, the latest of which count most."""
+    """Outcomes of an instance, with exponentially decreasing weight."""
 
     served: float = 0.0
     failed: float = 0.0
@@ -30,14 +30,22 @@ class _Memory:
         self.failed = self.keeps * self.failed + failed
 
     def rate(self, prior_calls: float, worth: float, without: float = 0.0) -> float:
-        """`worth`: of what it served. `without` so many of the failures."""
+        """Return the rate of failures.
+
+        Args:
+            prior_calls: weight of the prior rate, in calls.
+            worth: weight of the served calls.
+            without: number of failures to leave out.
+        """
         failed = max(0.0, self.failed - without)
         return (failed + RATE * prior_calls) / (worth * self.served + failed + prior_calls)
 
 
 class _Open:
-    """What one caller's calls that were served nowhere cost an instance, as it was after so many of
-    its outcomes."""
+    """Charges to an instance for one caller's calls that were served nowhere.
+
+    They decay with the instance's outcomes; `outcomes` is the count they are valid for.
+    """
 
     late: float = 0.0
     long: float = 0.0
@@ -56,10 +64,10 @@ class _Open:
 
 
 class Outcomes:
-    """Of an instance."""
+    """Outcomes of one instance."""
 
     count: int = 0
-    served_at: int = -1  # the last; -1: nothing
+    served_at: int = -1  # time of the last served call; -1: none yet
 
     def __init__(self) -> None:
         self.late: _Memory = _Memory(MEMORY)
@@ -72,12 +80,12 @@ class Outcomes:
         self.long.add(served, failed)
 
     def charge(self, share: float) -> None:
-        """With more, or less, than it was at first."""
+        """Correct the charge of an earlier failure by `share`."""
         for memory in (self.late, self.long):
             memory.failed = max(0.0, memory.failed + share)
 
     def worth(self, at: int) -> float:
-        """What it served says the less, the longer ago that is: it may hang since."""
+        """Return the weight of served calls, which decreases with time: it may hang since."""
         return math.pow(0.5, (at - self.served_at) / WELL_US)
 
     def open_of(self, caller: AgentKey) -> _Open:
@@ -88,7 +96,7 @@ class Outcomes:
         return found.at(self.count)
 
     def rate_for(self, caller: AgentKey, at: int) -> float:
-        """At which it fails sound calls, of late or all the time, as others' calls tell."""
+        """Return the higher of the short- and long-term rates, less the caller's own failures."""
         mine = self.open_of(caller)
         late = self.late.rate(RATE_CALLS, self.worth(at), mine.late)
         return max(late, self.long.rate(LONG_RATE_CALLS, 1.0, mine.long))

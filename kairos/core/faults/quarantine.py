@@ -1,22 +1,22 @@
-"""Which calls wait until it is known what became of their instance, and which run alone; ours.
+"""Quarantine of calls that may have killed an engine. Not in the paper.
 
-A call may kill the engine that has it, and then the next one. So a call whose instance took it and
-then broke the connection is set aside until the instance is heard of: it is well, and the call
-waits for another as any that bounced; or it has left, and the call is a suspect, with the other
-one that was in flight there, if there was one. Where more than `FEW` failed at that moment they go
-on at once: most of them are not the cause. Only one that is likelier the cause than all others
-together, or at which another instance died before, is a suspect even then. All failed by one event,
-of which at most one of them is the cause
-(`FaultAttribution.one_of`). One that is the cause with a probability of `SUSPECTED` at least runs
-alone: on an instance that can be spared, since another serves its model; that is left alone until
-nothing runs there, and for as long as the call may still kill it. After `SUSPICION_US` it waits no
-longer for that, and goes as any other. So a call that ran with one other at most kills two engines,
-and takes no other call with it the second time; one among many kills three.
+A call may kill its engine, and then the next one. So a call whose instance accepted it and then
+dropped the connection is quarantined until the state of the instance is known. If the instance is
+well, the call is queued like any bounced one. If it has left, the call is a suspect, together with
+the other call in flight there, if there was one. If more than `FEW` calls failed at that moment,
+they are released at once, since most of them are not the cause. Even then a call is a suspect if it
+is likelier the cause than all others together, or if another instance died of it before. All failed
+by one event, and at most one of them is the cause (`FaultAttribution.one_of`).
 
-What an instance answers, whatever it is, and a connection that it refuses, make no call a suspect.
+A call that is the cause with a probability of at least `SUSPECTED` runs alone: on an instance that
+can be spared, since another serves its model. That instance gets no other calls until it is empty,
+and for as long as the call may still kill it. After `SUSPICION_US` the call stops waiting for that
+and is queued normally. So a call that ran with at most one other kills two engines, and fails no
+other call the second time; a call among many kills three.
 
-Agents whose calls killed engines of late, and make up much of what they ask, are suspects as they
-arrive; and each that kills makes the next wait longer.
+Any answer of the instance, and a refused connection, make no call a suspect. Agents whose calls
+recently killed engines, and make up much of their requests, are suspects on arrival; each further
+kill lengthens the wait of the next.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,36 +27,36 @@ from kairos.core.dispatcher.booking import Booking
 from kairos.core.faults.attribution import FEW
 from kairos.core.model import SECOND
 
-HELD_US = 3 * SECOND // 2  # a call, until its instance is heard of: it is looked at each second
-# For which a suspect waits for an instance that can be spared, or that is to come back.
+# Maximum wait for news of an instance, which is probed each second.
+HELD_US = 3 * SECOND // 2
+# Maximum wait of a suspect for an instance that can be spared, or that should come back.
 SUSPICION_US = SUSPICION_S * SECOND
-SUSPECTED = 0.01  # probability of being the cause from which on a call runs alone
-# The probability from which on a new call runs alone, of somebody whose calls may have killed
-# engines. How long it waits after the first that is found to have, twice as long after each that
-# follows; and at most.
+SUSPECTED = 0.01  # minimum probability of being the cause for which a call runs alone
+# Minimum probability for which a new call runs alone if its caller's calls may have killed engines;
+# its wait after the first kill, doubled with each further one; and the maximum wait.
 KILLER, SLOWED_US, MOST_SLOWED_US = 0.015, 10 * SECOND, 300 * SECOND
-# Most calls that kill an engine do so as it begins with them. So one that ran for longer is less
-# likely the cause; so is one that went there when others had failed already.
+# Most calls that kill an engine do so soon after they begin. So a call that ran for longer is less
+# likely the cause, by this factor; so is a call dispatched when others had failed already.
 BEGINS_US, LATE = 2 * SECOND, 0.05
-ALONE_US = BEGINS_US  # for which a suspect runs alone, where nothing is heard of it before
+ALONE_US = BEGINS_US  # time for which a suspect runs alone, unless a token arrives before
 
 
 class _Unheard:
-    """An instance at which calls failed, and which was not heard of since."""
+    """Instance on which calls failed, without news of it since."""
 
-    was_spared: bool = False  # for a call that failed there
+    was_spared: bool = False  # whether a failed call ran alone there
     has_left: bool = False
 
     def __init__(self, since: int) -> None:
         self.since = since
-        self.weights: dict[int | str, float] = {}  # by key of the call
-        self.held: dict[str, int | str] = {}  # keys, by id of the call
-        self.together = 0.0  # the odds of all
-        self.likeliest = 0.0, ""  # of all: its odds, and its key
+        self.weights: dict[int | str, float] = {}  # factor on the odds, by key of the call
+        self.held: dict[str, int | str] = {}  # keys of quarantined calls, by id
+        self.together = 0.0  # sum of the odds of all calls
+        self.likeliest = 0.0, ""  # odds and key of the likeliest cause
 
 
 class _Suspect:
-    """Runs alone, or as any other from the instant `until` on."""
+    """Call that runs alone, or normally from the time `until` on."""
 
     def __init__(self, not_before: int, until: int, caller: AgentKey) -> None:
         self.not_before = not_before
@@ -65,33 +65,40 @@ class _Suspect:
 
 
 class Quarantine:
-    """Of one balancer. It is asked whenever a fact has been taken in, but in most pools, at most
-    times, it is empty, and false. Calls are meant by id; by key, as in `FaultAttribution`."""
+    """Quarantine of one balancer.
+
+    It is used after each fact, but mostly empty, and then false. Calls are identified by id, or,
+    under the name `key`, as in `FaultAttribution`.
+    """
 
     def __init__(self, suspicion_us: int = SUSPICION_US) -> None:
-        """`suspicion_us`: for which a suspect waits at most."""
+        """Create an empty quarantine.
+
+        Args:
+            suspicion_us: maximum wait of a suspect to run alone.
+        """
         self._held_us, self._alone_us, self._suspicion_us = HELD_US, ALONE_US, suspicion_us
         self._unheard: dict[str, _Unheard] = {}  # by instance id
-        self._suspects: dict[str, _Suspect] = {}  # the first runs first
+        self._suspects: dict[str, _Suspect] = {}  # in the order in which they run
         self._freed: list[str] = []
         self.drained: set[str] = set()
-        """Instances that operators took out, by id: nothing is thought of what fails there."""
+        """Ids of instances that operators drained: failures there make no call a suspect."""
         self._alone_until = self._mourned_until = 0
-        self._mourned: str | None = None  # the instance that left while one ran alone there
+        self._mourned: str | None = None  # the instance that left while a suspect ran there
         self.room: str | None = None
-        """The instance that is left alone for suspects, by id."""
+        """Id of the instance reserved for suspects."""
         self.is_empty = False
-        """Whether it has been empty since: what runs there now was a suspect."""
+        """Whether it has been empty since its reservation, so that only suspects run there."""
         self.alone: str | None = None
-        """The suspect that may still kill it."""
-        self._trying: _Suspect | None = None  # as it waited
+        """Id of the suspect that may still kill it."""
+        self._trying: _Suspect | None = None  # the state of that suspect while it waited
 
     def __bool__(self) -> bool:
         return bool(self._unheard or self._suspects or self.alone or self._mourned or self._freed)
 
     def is_aside(self, request_id: str) -> bool:
-        """Whether it waits, and not for its turn."""
-        if not self._unheard:  # most often
+        """Return whether the call is in quarantine, so that it is not dispatched in turn."""
+        if not self._unheard:  # the common case
             return request_id in self._suspects
         return request_id in self._suspects or any(
             request_id in each.held for each in self._unheard.values()
@@ -100,9 +107,14 @@ class Quarantine:
     def failed(
         self, key: int | str, booking: Booking, at: int, *, ended: bool, odds: float = 1.0
     ) -> None:
-        """Set a call aside: its instance broke the connection, and that may be the call's fault.
+        """Quarantine a call whose instance dropped the connection, possibly by the call's fault.
 
-        `ended`: it is tried nowhere else; `odds`: that the instance died of it.
+        Args:
+            key: key of the call.
+            booking: its booking.
+            at: current time.
+            ended: the call is not tried elsewhere.
+            odds: odds that the instance died of it.
         """
         request_id, instance_id = booking.request.id, booking.instance_id
         unheard = self._unheard.get(instance_id)
@@ -115,7 +127,7 @@ class Quarantine:
             unheard.likeliest = max(unheard.likeliest, (odds * weight, str(key)))
         unheard.weights[key] = weight
         unheard.was_spared |= request_id == self.alone
-        self.is_sound(request_id)  # or else it is suspected anew
+        self.is_sound(request_id)  # it no longer runs alone; it may become a suspect again
         if not ended:
             unheard.held[request_id] = key
         if len(unheard.weights) > FEW and unheard.held:
@@ -127,9 +139,9 @@ class Quarantine:
                     self._freed.append(name)
 
     def answered(self, request_id: str, *, ended: bool) -> None:
-        """Note that the instance gave any answer to the call, or did not take it.
+        """Record that the instance gave any answer to the call, or did not accept it.
 
-        A call that ran alone is free if it has `ended`, and waits as before if not.
+        A call that ran alone is free if it has `ended`; otherwise it waits as before.
         """
         if request_id != self.alone:
             return
@@ -139,13 +151,13 @@ class Quarantine:
             self._suspects[request_id] = suspect
 
     def heard_of(self, instance_id: str, since: int) -> None:
-        """It was well at that instant: those set aside go as any other."""
+        """Release the calls quarantined for an instance that was well at `since`."""
         unheard = self._unheard.get(instance_id)
         if unheard is not None and not unheard.has_left and since >= unheard.since:
             self._forget(instance_id)
 
     def joined(self, instance_id: str) -> None:
-        """It has started anew."""
+        """Record that an instance has started again, and release the calls quarantined for it."""
         self.drained.discard(instance_id)
         if instance_id == self._mourned:
             self._mourned = None
@@ -154,7 +166,10 @@ class Quarantine:
             self._forget(instance_id)
 
     def left(self, instance_id: str, at: int) -> Collection[int | str]:
-        """Keys of the calls that had just failed there: one of these may have killed it."""
+        """Record that an instance left, and return the keys of calls that had just failed there.
+
+        Any of them may have killed it.
+        """
         if self.room == instance_id:
             self.leave_alone(None)
         unheard = self._unheard.get(instance_id)
@@ -166,7 +181,7 @@ class Quarantine:
         return unheard.weights
 
     def drains(self, instance_id: str) -> None:
-        """An operator takes it out."""
+        """Record that an operator drains the instance, and release the calls quarantined for it."""
         self.drained.add(instance_id)
         if self.room == instance_id:
             self.leave_alone(None)
@@ -174,78 +189,82 @@ class Quarantine:
             self._forget(instance_id)
 
     def weights(self, instance_id: str) -> Mapping[int | str, float]:
-        """How likely each of the calls that failed there is the cause, by how long it had run
-        there, by key."""
+        """Return the factors on the odds of the calls that failed there, by key.
+
+        They depend on how long each call had run.
+        """
         return self._unheard[instance_id].weights
 
     def held(self, instance_id: str) -> Mapping[str, int | str]:
-        """Keys of those that are set aside for it."""
+        """Return the keys of the calls quarantined for the instance, by id."""
         return self._unheard[instance_id].held
 
     def was_spared(self, instance_id: str) -> bool:
-        """Whether nothing but a suspect ran there."""
+        """Return whether only suspects ran on the instance."""
         return self._unheard[instance_id].was_spared
 
     def free(self, instance_id: str) -> None:
-        """Those that are still set aside for it go as any other."""
+        """Release the calls that are still quarantined for the instance."""
         held = self._unheard[instance_id].held
         self._freed += held
         held.clear()
 
     def suspect(self, request_id: str, caller: AgentKey, at: int) -> None:
-        """Let the call run alone from `at` on, also if it was set aside."""
+        """Let the call run alone from `at` on; also if it was quarantined before."""
         for each in self._unheard.values():
             each.held.pop(request_id, None)
         self._suspects[request_id] = _Suspect(at, at + self._suspicion_us, caller)
 
     def has_suspect_of(self, caller: AgentKey) -> bool:
-        """One that waits."""
+        """Return whether a suspect of the caller waits."""
         return any(each.caller == caller for each in self._suspects.values())
 
     def slow(self, caller: AgentKey, until: int) -> None:
-        """None of its suspects runs before: a call of theirs killed an instance."""
+        """Delay the caller's suspects until `until`, since one of its calls killed an instance."""
         for each in self._suspects.values():
             if each.caller == caller:
                 each.not_before = max(each.not_before, until)
                 each.until = max(each.until, until + self._suspicion_us)
 
     def next_to_run(self, at: int) -> list[str]:
-        """Suspects that may run now; none, while one does, or the instance where one did is gone
-        and not back yet."""
+        """Return the suspects that may run now.
+
+        Empty while a suspect runs, or while the instance on which one ran is gone.
+        """
         is_spared = any(each.was_spared for each in self._unheard.values() if not each.has_left)
         if self.alone is not None or self._mourned is not None or is_spared:
             return []
         return [name for name, each in self._suspects.items() if each.not_before <= at]
 
     def begins(self, request_id: str, instance_id: str, at: int) -> None:
-        """It runs alone there."""
+        """Record that a suspect begins to run alone."""
         self.room, self.is_empty = instance_id, True
         self._trying = self._suspects.get(request_id)
         self.alone, self._alone_until = request_id, at + self._alone_us
 
     def leave_alone(self, instance_id: str | None) -> None:
-        """Nothing but suspects goes there from now on; None: none is left alone."""
+        """Reserve an instance for suspects; None: reserve no instance."""
         if instance_id != self.room:
             self.room, self.is_empty = instance_id, False
 
     def is_sound(self, request_id: str) -> None:
-        """It killed nothing where it runs alone, or runs there no more."""
+        """Record that a call killed nothing while it ran alone, or no longer runs."""
         if request_id == self.alone:
             self.alone = self._trying = None
 
     def ended(self, request_id: str) -> None:
-        """It is here no more."""
+        """Forget a call that has ended."""
         self.is_sound(request_id)
         self.goes(request_id)
 
     def goes(self, request_id: str) -> None:
-        """To an instance: by a log that may be of another's decisions, it waits here no more."""
+        """Remove a dispatched call; in a replay another balancer may have dispatched it."""
         self._suspects.pop(request_id, None)
         for each in self._unheard.values():
             each.held.pop(request_id, None)
 
     def pass_time(self, at: int) -> None:
-        """Whose time is up goes as any other."""
+        """Release the calls whose waiting time has passed."""
         for instance_id, unheard in list(self._unheard.items()):
             if at >= unheard.since + self._held_us:
                 self._forget(instance_id)
@@ -259,7 +278,7 @@ class Quarantine:
             self.is_sound(self.alone)
 
     def next_at(self, at: int) -> int | None:
-        """When the next time is up."""
+        """Return the next time at which `pass_time` has an effect, if any."""
         instants = [each.since + self._held_us for each in self._unheard.values()]
         for each in self._suspects.values():
             instants += [each.not_before, each.until]
@@ -270,7 +289,7 @@ class Quarantine:
         return min((each for each in instants if each > at), default=None)
 
     def take_freed(self) -> list[str]:
-        """Those that go as any other from now on."""
+        """Return and clear the ids of released calls."""
         freed, self._freed = self._freed, []
         return freed
 
@@ -279,6 +298,5 @@ class Quarantine:
 
 
 def slowed_us(killers: int) -> int:
-    """How long after the latest of so many calls that killed engines the next of their caller
-    waits."""
+    """Return how long a caller's next call waits after its latest of `killers` killing calls."""
     return min(SLOWED_US << min(killers - 1, 10), MOST_SLOWED_US) if killers else 0

@@ -1,26 +1,26 @@
-"""Which calls were forgotten by their instances, told from who makes progress and who does not.
-Ours.
+"""Detection of calls that their instance has lost, from silences. Not in the paper.
 
-Somebody looks at all calls in flight, again and again, and says of each how long nothing has come
-of it. That alone says little. A prompt of 8,000 tokens keeps all streams of an instance silent for
-seconds; a call whose memory the engine took away is silent until there is memory again, while all
-others go on. So a silence counts only as far as nothing excuses it (`owed_us`), it is measured by
-the prompts that the instance has to compute first, and it is compared with those of the instance's
-other calls (`suspicion.py`). There are three cases:
+All calls in flight are probed repeatedly, each with the time since anything arrived for it. That
+alone says little. A prompt of 8,000 tokens silences all streams of an instance for seconds; a
+preempted call is silent until memory is free, while all others go on. So only unexcused silence
+counts (`owed_us`), it is measured relative to the prompts that the instance has to compute first,
+and compared with the silences of the instance's other calls (`suspicion.py`). There are three
+cases:
 
-- A stream has not begun: only the time counts for which the engine says that nothing waits inside
-  it, and that it preempted nothing. Engines that do not say are judged by the time alone.
-- The engine says all the time that it has fewer calls than it was sent: then as many as it lacks,
-  of those that have waited for longer than nearly all before. Of an answer that comes whole,
-  nothing else is seen before its end.
-- Nothing comes of an instance, though streams have begun there, and what it says of itself does not
-  change either: then all calls there that have not begun are suspected, whatever is said to wait.
+- A stream has not begun: only the time counts in which the engine reports that nothing waits inside
+  it and that it preempted nothing. Engines that do not report this are judged by time alone.
+- The engine keeps reporting fewer calls than were sent to it: then as many calls are suspected as
+  it lacks, among the calls that have waited longer than nearly all before. For answers that are not
+  streamed, this is the only evidence before their end.
+- Nothing arrives from an instance although streams have begun there, and its status does not change
+  either: then all calls there that have not begun are suspected, whether or not calls are reported
+  to wait.
 
-A call is suspected only where another instance could take it. A stream that has begun can only be
-broken off, and its silence may well be the engine's way: some hold tokens back until a tool call is
-whole. So it is suspected only where the engine says for `BROKEN_US` that it lacks as many calls as
-are silent there. While nobody looked (the process was stopped, or busy) no silence counts; nor does
-one while the client is slow.
+A call is suspected only if another instance could take it. A stream that has begun can only be
+aborted, and its silence may be normal: some engines withhold tokens until a tool call is complete.
+So it is suspected only if the engine reports for `BROKEN_US` that it lacks as many calls as are
+silent there. No silence counts while nothing was probed (the process was stopped or busy), or while
+the client is slow.
 """
 
 from collections.abc import Iterable
@@ -32,105 +32,105 @@ from kairos.core.events import InstanceStatus
 from kairos.core.faults.suspicion import Silences
 from kairos.core.model import SECOND, Instance
 
-SUSPECTED = 5.0  # level; that is one silence in 100,000
-LOST = 3.0  # where the engine says, too, that it has fewer calls than it was sent
-SHORTEST_US = 2 * SECOND  # silences below that are never suspected
-BROKEN_US = 5 * SECOND  # nor those of streams that have begun below that
-BLIND_US = 2 * SECOND  # between two looks: nobody looked
-SEEN_US = SECOND // 2  # a shorter silence is not told from none
-# What may always be silent for `SEEN_US`, in prompt tokens: so many a slow engine computes in that
-# time. An engine that is slower yet shows it.
+SUSPECTED = 5.0  # level of suspicion: one silence in 100,000
+LOST = 3.0  # level, if the engine also reports fewer calls than were sent to it
+SHORTEST_US = 2 * SECOND  # shorter silences are never suspected
+BROKEN_US = 5 * SECOND  # the same for streams that have begun
+BLIND_US = 2 * SECOND  # a longer time between two probes does not count as silence
+SEEN_US = SECOND // 2  # shorter silences are not distinguished
+# Prompt tokens that a slow engine computes in `SEEN_US`, a silence that is always allowed. A still
+# slower engine shows in its own silences.
 STEP_TOKENS = 2500
-GAP_TOKENS = 8192  # of the prompts under way, that an engine computes before its streams go on
+GAP_TOKENS = 8192  # maximum prompt tokens that an engine computes before its streams go on
 
 
 class SeenCall(NamedTuple):
-    """A call at an instance, as it is seen now."""
+    """State of a call on an instance at a probe."""
 
-    key: int  # of this call at this instance
+    key: int  # identifies this call on this instance
     instance_id: str
     model: str | None
     prompt_tokens: int
-    since: int  # that nothing has come of it: it was sent then, or its last event came
+    since: int  # start of its silence: when it was sent, or its last event arrived
     streams: bool
-    has_begun: bool  # its client has something of the answer
-    is_paused: bool  # it is its client that does not keep up
+    has_begun: bool  # its client has received part of the answer
+    is_paused: bool  # its client does not keep up
 
 
 class _Watch(msgspec.Struct, eq=False):
-    """A call that has not begun."""
+    """Watch on a call that has not begun."""
 
     call: SeenCall
     place: "_Place"
-    tokens: int = 0  # the most that were to be computed before it begins
-    silence: float = 0.0  # owed, in the unit in which it is compared
-    owed_us: int = 0
+    tokens: int = 0  # maximum of tokens to compute before it begins
+    silence: float = 0.0  # unexcused silence, per token to compute
+    owed_us: int = 0  # unexcused silence
 
 
 class _Pace(msgspec.Struct):
-    """How long calls took before anything came of them: at one instance, or at all."""
+    """Durations until anything arrived for a call: on one instance, or on all."""
 
-    begins: Silences = msgspec.field(default_factory=Silences)  # owed, in a unit of prompt tokens
-    waits: Silences = msgspec.field(default_factory=Silences)  # of the same streams, µs
-    wholes: Silences = msgspec.field(default_factory=Silences)  # µs
+    begins: Silences = msgspec.field(default_factory=Silences)  # unexcused, per prompt token
+    waits: Silences = msgspec.field(default_factory=Silences)  # total, of the same streams, µs
+    wholes: Silences = msgspec.field(default_factory=Silences)  # of unstreamed answers, µs
 
     def part(self) -> "_Pace":
-        """That of one, of all."""
+        """Return a new pace of one instance, as a part of this one."""
         return _Pace(Silences(self.begins), Silences(self.waits), Silences(self.wholes))
 
     def waited(self, call: SeenCall) -> Silences:
-        """Of calls such as this."""
+        """Return the durations of calls of the same kind (streamed or not)."""
         return self.waits if call.streams else self.wholes
 
 
 class _Place(msgspec.Struct, eq=False):
-    """An instance."""
+    """State of an instance."""
 
     pace: _Pace
     models: tuple[str, ...] = ()
     has_joined: bool = False
-    status: InstanceStatus | None = None  # the last
-    told_at: int = 0  # the last status
-    changed_at: int = 0  # a status differed from the one before: the engine made steps
-    excused_at: int = 0  # something waited inside the engine, or was preempted
-    complete_at: int = 0  # the engine had all calls that it was sent, or did not say
-    missing: int = 0  # calls that it did not have, by its last status
-    progressed_at: int = 0  # an event of a stream came
+    status: InstanceStatus | None = None  # the last one
+    told_at: int = 0  # time of the last status
+    changed_at: int = 0  # last time the status changed, so the engine made steps
+    excused_at: int = 0  # last time a call waited inside the engine, or was preempted
+    complete_at: int = 0  # last time the engine had all calls sent to it, or did not report it
+    missing: int = 0  # calls missing in its last status
+    progressed_at: int = 0  # time of the last event of a stream
     gaps: Silences = msgspec.field(default_factory=Silences)
-    gap: float = 0.0  # that goes on
-    is_silent: bool = False  # beyond suspicion
-    # As it is looked at:
-    tokens: int = 0  # of prompts under way
-    streams: int = 0  # that have begun, and are read
-    paused: int = 0  # that have begun, and are not: the engine may have ended them
-    latest: int = 0  # the last event of any of them
+    gap: float = 0.0  # current silence of all streams
+    is_silent: bool = False  # whether that is suspicious
+    # Recomputed at each probe:
+    tokens: int = 0  # tokens of prompts under way
+    streams: int = 0  # streams that have begun and are read
+    paused: int = 0  # streams that have begun and are not read: the engine may have ended them
+    latest: int = 0  # time of the last event of any of the read ones
     unbegun: list[_Watch] = msgspec.field(default_factory=list)
-    begun: list[SeenCall] = msgspec.field(default_factory=list)  # the same streams
+    begun: list[SeenCall] = msgspec.field(default_factory=list)  # the read streams
 
 
 class Stalls:
-    """Of the calls that one process performs. Instants are in µs, and never go back."""
+    """Stall detector for the calls of one process. Times are in µs and never decrease."""
 
     def __init__(self) -> None:
-        self._pace = _Pace()  # of all instances
+        self._pace = _Pace()  # over all instances
         self._places: dict[str, _Place] = {}
         self._watches: dict[int, _Watch] = {}
-        self._begun = set[int]()  # streams, at the last look
+        self._begun = set[int]()  # streams that had begun at the last probe
         self._looked_at = self._seeing_since = 0
 
     def joined(self, instance: Instance) -> None:
-        """It takes calls; said again, its models are replaced. One that comes back is another."""
+        """Add an instance, or replace its models. An instance that comes back starts from zero."""
         place = self._place(instance.id)
         if not place.has_joined:
             place = self._places[instance.id] = _Place(self._pace.part())
         place.models, place.has_joined = instance.models, True
 
     def left(self, instance_id: str) -> None:
-        """It takes no more calls, and says nothing more."""
+        """Record that an instance has left: it takes no calls and reports no status."""
         self._place(instance_id).has_joined = False
 
     def told(self, status: InstanceStatus, sent: int, at: int) -> None:
-        """What an instance says of itself. `sent`: as many calls of this process are there."""
+        """Record a status report. `sent`: number of this process's calls on the instance."""
         place = self._place(status.instance_id)
         last, place.status, place.told_at = place.status, status, at
         if last is None or status != last:
@@ -144,7 +144,7 @@ class Stalls:
             place.complete_at = at
 
     def answered(self, key: int, at: int) -> None:
-        """A call has its whole answer."""
+        """Record that a call has its whole answer."""
         watch = self._watches.pop(key, None)
         if watch is None:
             return
@@ -154,8 +154,11 @@ class Stalls:
             watch.place.pace.wholes.add(max(SEEN_US, at - watch.call.since))
 
     def look(self, calls: Iterable[SeenCall], at: int) -> list[int]:
-        """At all calls that are in flight. Returns the keys of those that should go elsewhere, or,
-        where they have begun, end."""
+        """Probe all calls in flight.
+
+        Returns:
+            Keys of the calls to move to another instance, or, if they have begun, to end.
+        """
         if at - self._looked_at > BLIND_US:
             self._seeing_since = at
         self._looked_at = at
@@ -188,7 +191,7 @@ class Stalls:
         self._watches, self._begun = watches, begun
 
     def _see_stream(self, place: _Place, call: SeenCall) -> None:
-        """One that has begun."""
+        """Record the state of a stream that has begun."""
         if call.key not in self._begun:
             _begun(place, self._watches.get(call.key), call.since)
         if call.is_paused:
@@ -199,7 +202,7 @@ class Stalls:
             place.latest = max(place.latest, call.since)
 
     def _look_at(self, place: _Place, at: int) -> None:
-        """The silence of its streams, and that of each call that has not begun."""
+        """Update the silence of the instance's streams, and of each call that has not begun."""
         work, step = STEP_TOKENS + place.tokens, STEP_TOKENS + min(place.tokens, GAP_TOKENS)
         if place.latest > place.progressed_at:
             place.progressed_at = place.latest
@@ -228,7 +231,7 @@ class Stalls:
         return late + self._lost(place, [each for each in silent if each not in late], at)
 
     def _lost(self, place: _Place, silent: list[_Watch], at: int) -> list[_Watch]:
-        """No more than the engine lacks, those first that take longest."""
+        """Return the longest waiting suspicious calls, at most as many as the engine lacks."""
         if place.missing <= 0:
             return []
         complete_at = max(place.complete_at, self._seeing_since)
@@ -242,8 +245,10 @@ class Stalls:
         return missed[: place.missing]
 
     def _broken(self, place: _Place, at: int) -> list[int]:
-        """Streams that had begun and that the engine does not have any more: it lacks as many calls
-        as are silent, so there is no other that it could mean."""
+        """Return the begun streams that the engine no longer has.
+
+        It lacks at least as many calls as are silent, so these must be the missing ones.
+        """
         if place.missing <= 0:
             return []
         complete_at = max(place.complete_at, self._seeing_since)
@@ -273,14 +278,14 @@ class Stalls:
 
 
 def _is_late(watch: _Watch) -> bool:
-    """A stream that has not begun, for all that is known of those that have."""
+    """Return whether a stream that has not begun is suspiciously late."""
     if not watch.call.streams or watch.owed_us < SHORTEST_US:
         return False
     return watch.place.pace.begins.level(watch.owed_us / watch.tokens) >= SUSPECTED
 
 
 def _begun(place: _Place, watch: _Watch | None, at: int) -> None:
-    """A stream; None: nobody looked before it had begun."""
+    """Record that a stream has begun. Without a `watch`, it began before it was ever probed."""
     shortest = SEEN_US / STEP_TOKENS
     place.pace.begins.add(shortest if watch is None else max(shortest, watch.silence))
     place.pace.waits.add(SEEN_US if watch is None else max(SEEN_US, at - watch.call.since))

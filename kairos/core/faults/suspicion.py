@@ -1,13 +1,13 @@
-"""How suspicious a silence is, by how long silences were before.
+"""Suspicion of a silence, from the lengths of earlier silences.
 
 After the phi accrual failure detector (Hayashibara, Défago, Yared, Katayama, "The phi accrual
-failure detector", SRDS 2004): what is told is a level, not a verdict, and a level of phi says that
-a silence as long as this comes of what is well once in 10 ** phi times. There the distribution of
-silences is taken to be normal. Those of an engine are not: a burst of prompts, or a preemption,
-makes some of them a hundred times as long as most. So nothing is assumed of their bulk. Of n
-silences and one more, each is the longest with the same probability; and beyond the longest the
-tail is taken to fall as that of a Pareto distribution does (Pickands 1975 has why tails look alike
-far out; the index is our guess, tried by `python -m tests.simulation.pace`):
+failure detector", SRDS 2004): the result is a level, not a verdict, and a level of phi means that a
+healthy call is silent this long once in 10 ** phi times. There, silences are assumed to be normally
+distributed. Silences of an engine are not: a burst of prompts, or a preemption, makes some of them
+a hundred times as long as most. So nothing is assumed about their bulk. Of n silences and one more,
+each is the longest with equal probability; and beyond the longest the tail is assumed to fall like
+that of a Pareto distribution (Pickands 1975 explains why tails are similar far out; the index is
+our guess, tested by `python -m tests.simulation.pace`):
 
     P(silence > x) <= 1 / (n + 1) * (longest / x) ** TAIL        for x > longest
 """
@@ -15,24 +15,28 @@ far out; the index is our guess, tried by `python -m tests.simulation.pace`):
 import math
 
 TAIL = 3.0
-REMEMBERED = 1000  # silences, at least; of twice as many at most
-# As long as fewer are known of one, it is judged by all, as if it might be that much slower.
+REMEMBERED = 1000  # silences used at least; at most twice as many
+# With fewer silences than this, an instance is judged by those of all, allowing for this factor.
 FEW, SLOWER = 20, 3.0
 
 
 class Silences:
-    """The latest silences, as numbers, in a unit that makes them comparable. O(1)."""
+    """The latest silences, in any unit that makes them comparable. O(1)."""
 
     __slots__ = ("_all", "_count", "_earlier", "_earlier_count", "_longest")
 
     def __init__(self, of_all: "Silences | None" = None) -> None:
-        """`of_all`: of which these are some."""
+        """Start without silences.
+
+        Args:
+            of_all: silences of all instances, to which these are added, too.
+        """
         self._all = of_all
         self._count = self._earlier_count = 0
         self._longest = self._earlier = 0.0
 
     def add(self, silence: float) -> None:
-        """One that ended well; above 0."""
+        """Record a silence, above 0, that ended well."""
         if self._all is not None:
             self._all.add(silence)
         if self._count >= REMEMBERED:
@@ -42,8 +46,10 @@ class Silences:
         self._longest = max(self._longest, silence)
 
     def level(self, silence: float) -> float:
-        """How suspicious one is that goes on: phi. 0: none was seen yet, or it was as long before.
-        The longer, the more suspicious."""
+        """Return the suspicion phi of a silence that goes on; it grows with the silence.
+
+        0 if no silence is known, or an earlier one was as long.
+        """
         longest, count = max(self._longest, self._earlier), self._count + self._earlier_count
         if count < FEW and self._all is not None:
             return self._all.level(silence / SLOWER)
