@@ -1,1 +1,1 @@
-"""The decisions: facts in, commands out. No clock, no I/O, no dice."""
+"""Decisions: facts in, commands out. No clock, no I/O, no randomness."""

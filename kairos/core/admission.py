@@ -1,9 +1,9 @@
-"""Which calls are let in, and which of those that are here are given up.
+"""Admission of calls, and the decision which present calls to drop.
 
-A call is refused when it arrives, where it could never be served, or not in time, or the queue is
-full, or its workflow has used what it may, or was cancelled. One that is here is given up when it
-has waited too long, when its workflow is cancelled or out of time, and when no instance is left
-that could take it. Nothing is refused here: the balancer is told which are to be.
+A call is refused on arrival if it could never be served, or not in time, if the queue is full, or
+if its workflow has exceeded a limit or was cancelled. A present call is dropped when it has waited
+too long, when its workflow is cancelled or out of time, and when no instance is left that could
+take it. This module only decides; the balancer carries out the refusals.
 """
 
 import math
@@ -41,15 +41,15 @@ from kairos.core.scheduler.work_estimates import WorkEstimates
 from kairos.core.shared_lru import SharedLru
 from kairos.core.workflow_tracker import WorkflowKey, workflow_key
 
-RETRIES = 2  # of a call, on instances that have not had it
-# Facts after which some that are here may be given up.
+RETRIES = 2  # retries of a call, on instances that have not had it
+# Facts after which present calls may be dropped.
 GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Bounced, Failed, WorkflowEnded, Tick})
 _NOBODY: frozenset[str] = frozenset()
-_MAX_CANCELLED = 10_000  # workflows of which further calls are refused
+_MAX_CANCELLED = 10_000  # cancelled workflows whose further calls are refused
 
 
 class Admission:
-    """Of one balancer, whose state it reads."""
+    """Admission of one balancer, whose state it reads."""
 
     def __init__(
         self,
@@ -63,9 +63,18 @@ class Admission:
         tenant_share: float,
         idle_us: int,
     ) -> None:
-        """`max_waiting` requests in all queues. `budget`: the most that a workflow may use;
-        `tenant_share` of the places, as `fair_share.py` has it. After `idle_us` of silence a
-        workflow has ended. There are no quotas yet."""
+        """Start without quotas.
+
+        Args:
+            estimates: estimates of work.
+            ledger: instances and bookings.
+            queues: wait queues.
+            faults: known faults.
+            max_waiting: maximum number of requests in all queues together.
+            budget: maximum that any workflow may use.
+            tenant_share: share of the queue for a tenant that is alone in it (`fair_share.py`).
+            idle_us: silence after which a workflow has ended.
+        """
         self._estimates, self._ledger, self._queues = estimates, ledger, queues
         self._faults = faults
         self._max_waiting, self._tenant_share = max_waiting, tenant_share
@@ -74,14 +83,16 @@ class Admission:
         self._quotas: Quotas | None = None
         self._kv_shares: KvShares | None = None
         self._newcomers = Newcomers()
-        # The latest of them; of too many, of the tenant that has most.
+        # The latest ones; beyond the bound the tenant with most loses its oldest.
         self._cancelled: SharedLru[WorkflowKey, None] = SharedLru(_MAX_CANCELLED)
         self._models: set[str] = set()  # all models that an instance ever served
         self.tried: dict[str, set[str]] = {}  # see `Tried`
-        self._returns: dict[str, int] = {}  # by a fault, by id of each request that came back
+        self._returns: dict[
+            str, int
+        ] = {}  # number of returns by a fault, by id of returned requests
 
     def entitle(self, quotas: Sequence[Quota], at: int) -> None:
-        """To these from now on."""
+        """Apply these quotas from now on."""
         shares = {each.tenant: each.kv_share for each in quotas if each.kv_share is not None}
         running = filter(lambda each: each.id in self._ledger, self._estimates.requests())
         self._kv_shares = KvShares(shares, running) if shares else None
@@ -91,17 +102,16 @@ class Admission:
 
     @property
     def next_due_at(self) -> int | None:
-        """When the next request will have waited as long as it may, or the time of a workflow is
-        up."""
+        """Return when the next request reaches its maximum wait, or a workflow its time limit."""
         instants = self._queues.next_due_at(), self._budgets.next_end_at
         return min((each for each in instants if each is not None), default=None)
 
     def check(self, arrived: Arrived, at: int) -> None:
-        """Check a call that arrives, before anything else knows of it.
+        """Check an arriving call, before any state changes.
 
         Raises:
             NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QuotaExceeded, QueueFull,
-            ShareUsed, WorkflowCancelled, CallBreaksEngines, CallerBreaksEngines.
+                ShareUsed, WorkflowCancelled, CallBreaksEngines, CallerBreaksEngines.
         """
         request = arrived.request
         if workflow_key(request) in self._cancelled:
@@ -119,30 +129,30 @@ class Admission:
             raise ShareUsed(f"has {waiting} requests that wait", retry_after_s)
 
     def limits(self, request: Request, at: int) -> RateLimits | None:
-        """What is left of the quotas that hold for it."""
+        """Return what is left of the quotas that apply to the request."""
         return None if self._quotas is None else self._quotas.left(request, at)
 
     def _is_full(self, request: Request, more: int) -> bool:
-        """Whether with so many more of its tenant there would be too many of that, or of all."""
+        """Return whether `more` requests of the tenant would exceed its share or the queue."""
         all_waiting = len(self._queues) + more
-        if all_waiting < self._tenant_share * self._max_waiting:  # all may be of one tenant
+        if all_waiting < self._tenant_share * self._max_waiting:  # even if all are one tenant's
             return False
         free = self._max_waiting - all_waiting
         waiting = self._queues.of_tenant(request.tenant) + more
         return not is_within_share(waiting, free, self._tenant_share)
 
     def _may_take_a_place(self, request: Request, at: int) -> bool:
-        """In a queue that is full: another's."""
+        """Return whether the request may replace another one in a full queue."""
         positions, workflow = self._estimates.positions, workflow_key(request)
         has_begun = positions.has_begun(workflow) and not positions.is_idle(workflow, at)
         return has_begun and self._gives_way_to(request) is not None
 
     def _gives_way_to(self, request: Request) -> Request | None:
-        """Where tenants have shares, one of its own."""
+        """Return the request to evict for this one; with shares, one of the same tenant."""
         return self._newcomers.newest(None if self._tenant_share == 1 else request.tenant)
 
     def let_in(self, request: Request, at: int) -> None:
-        """It waits, and the knowledge was told of it."""
+        """Record an admitted request, which the estimates already know."""
         self._budgets.arrived(request)
         if self._quotas is not None:
             self._quotas.arrived(request, at)
@@ -150,7 +160,7 @@ class Admission:
             self._newcomers.add(request)
 
     def at_kv_share(self) -> AbstractSet[str]:
-        """Tenants that may hold no more KV memory now."""
+        """Return the tenants that may use no more KV memory now."""
         if self._kv_shares is None:
             return _NOBODY
         return self._kv_shares.used_up(self._ledger.instances.values())
@@ -162,10 +172,14 @@ class Admission:
             self._newcomers.begin(self._estimates.in_flight(workflow_key(request)))
 
     def given_back(self, request_id: str, instance_id: str, *, is_fault: bool) -> None:
-        """Note that a call waits once more, since that instance gave no answer.
+        """Record that a call waits again because the instance gave no answer.
 
-        `is_fault`: of the instance or the call. One that merely lacks what is asked for does not
-        count against the call, which may be for what a single instance has.
+        Args:
+            request_id: the call.
+            instance_id: where it was.
+            is_fault: a fault of the instance or the call. An instance that merely lacks what is
+                asked for does not count against the call, which may need something that only one
+                instance has.
         """
         if instance_id in self._ledger.instances:
             self.tried.setdefault(request_id, set()).add(instance_id)
@@ -174,11 +188,17 @@ class Admission:
             self._kv_shares.released(request_id)
 
     def has_returned(self, request_id: str) -> bool:
-        """Return whether an instance gave it back."""
+        """Return whether an instance returned the call."""
         return request_id in self._returns
 
     def ended(self, request: Request, used_tokens: int, at: int) -> None:
-        """It is here no more. `used_tokens`: of its prompt and answer, as far as it ran."""
+        """Forget a request that has ended.
+
+        Args:
+            request: the request.
+            used_tokens: tokens of its prompt and answer, as far as it ran.
+            at: current time.
+        """
         if request.id in self._returns:
             del self._returns[request.id]
             self.tried.pop(request.id, None)
@@ -189,7 +209,7 @@ class Admission:
             self._quotas.ended(request, used_tokens, at)
 
     def workflow_ended(self, event: WorkflowEnded) -> None:
-        """If it is cancelled, no call of it is let in from now on."""
+        """Record the end of a workflow; if it is cancelled, its further calls are refused."""
         workflow = event.tenant, event.workflow_id
         if self._quotas is not None:
             self._quotas.workflow_ended(workflow)
@@ -201,14 +221,14 @@ class Admission:
         self._models.update(instance.models)
 
     def left(self, instance_id: str) -> None:
-        """Forget what was tried there: an instance that comes back is another process."""
+        """Forget which calls were tried on an instance that left: it returns as a new process."""
         for request_id, tried in list(self.tried.items()):
             tried.discard(instance_id)
             if not tried:
                 del self.tried[request_id]
 
     def given_up(self, event: Event, at: int) -> list[Refuse]:
-        """Those that are here and are to be refused now that this was taken in."""
+        """Return the present calls to refuse after this fact."""
         if type(event) is Arrived:
             return self._displaced(event.request, at)
         found = self._poisonous()
@@ -216,7 +236,7 @@ class Admission:
         return found + [each for each in self._gone(event, at) if each.request_id not in ended]
 
     def _gone(self, event: Event, at: int) -> list[Refuse]:
-        """Those whose time is up, or that nobody wants, or that can go nowhere."""
+        """Return the calls that are out of time, no longer wanted, or can be placed nowhere."""
         match event:
             case InstanceJoined() | InstanceLeft():
                 return [
@@ -236,7 +256,10 @@ class Admission:
         return []
 
     def _displaced(self, request: Request, at: int) -> list[Refuse]:
-        """By one that has arrived: itself, where it would be too late, or whose place it took."""
+        """Return the call to refuse because of this arrival.
+
+        That is the request itself if it would be too late, or the call whose place it took.
+        """
         if needs_us := self._needs_too_long(request, at):
             return [Refuse(request.id, request.model, "too_late", needs_us=needs_us)]
         if not self._is_full(request, 0):
@@ -247,8 +270,7 @@ class Admission:
         return [Refuse(newest.id, newest.model, "queue_full", retry_after_s)]
 
     def _needs_too_long(self, request: Request, at: int) -> int | None:
-        """A request that waits and has a deadline: in what time it would be done at the earliest,
-        if that is too late."""
+        """Return the earliest possible duration of a waiting request if it misses its deadline."""
         if request.deadline_at is None:
             return None
         profile, _ = self._estimates.published(agent_key(request))
@@ -261,7 +283,7 @@ class Admission:
         return math.ceil(needs_us) if needs_us > left_us else None
 
     def _due(self, at: int) -> list[Refuse]:
-        """Of which the time is up: of the workflow's, wherever they are, or of the longest wait."""
+        """Return calls of workflows that are out of time, and calls that have waited too long."""
         out_of_time = [
             Refuse(each.id, each.model, "out_of_time")
             for workflow in self._budgets.take_ended(at)
@@ -277,7 +299,7 @@ class Admission:
         return out_of_time + waited
 
     def _bounced_for_good(self, request_id: str) -> list[Refuse]:
-        """If it has been tried often enough, or wherever it could be."""
+        """Return the refusal of a bounced call that has no retries or instances left."""
         request = self._estimates.request(request_id)
         if request is None or request_id in self._ledger:
             return []

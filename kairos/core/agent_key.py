@@ -1,4 +1,4 @@
-"""How an agent is known."""
+"""Key that identifies an agent."""
 
 from kairos.core.model import Request
 

@@ -1,6 +1,7 @@
-"""The brain: facts in, commands out. No clock, no I/O, no dice.
+"""Balancer: facts in, commands out. No clock, no I/O, no randomness.
 
-A request waits in the queue of its model. What could make room drains them (`dispatching.py`).
+A request waits in the queue of its model. Any fact that could free capacity drains the queues
+(`dispatching.py`).
 """
 
 from collections import deque
@@ -58,7 +59,7 @@ _FREES_NO_ROOM = frozenset({WorkflowEnded, ProfilesLearnt, PlanDeclared})
 
 
 class Balancer:
-    """Owns every waiting request and every booking. Only `handle` changes them."""
+    """Owner of all waiting requests and bookings. Only `handle` and `replay` change them."""
 
     def __init__(
         self,
@@ -76,19 +77,29 @@ class Balancer:
         suspicion_us: int = SUSPICION_US,
         entitlements: Entitlements = ALIKE,
     ) -> None:
-        """Begin with no instance.
+        """Start without instances.
 
-        After `max_wait_us` in the queue a request is given up; after `idle_us` without a fact a
-        workflow is forgotten. `guard` to `passed_over`: `core/scheduler/queue.py`; then:
-        `admission.py`. `suspicion_us`: for which a call waits that may have killed an instance.
+        Args:
+            policy: creates the policy.
+            placement: creates the placement.
+            max_waiting: maximum number of waiting requests.
+            max_wait_us: time in the queue after which a request is refused.
+            idle_us: time without a fact after which a workflow is forgotten.
+            guard: creates the guard against starvation.
+            backfill: see `core/scheduler/queue.py`.
+            passed_over: see `core/scheduler/queue.py`.
+            budget: maximum that any workflow may use.
+            tenant_share: see `admission.py`.
+            suspicion_us: maximum wait of a call that may have killed an instance, to run alone.
+            entitlements: weights, classes of service and quotas.
         """
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
         ordering = Ordering(policy, self.estimates, guard, backfill, passed_over)
         fairness = FairQueueing(entitlements.weights, entitlements.classes)
         self._queues = WaitQueues(ordering, fairness, max_wait_us)
-        self.waiting_us = self._queues.waiting_us  # predicted work of what waits, by model
-        self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
+        self.waiting_us = self._queues.waiting_us  # predicted work of waiting requests, by model
+        self._workflow_of: dict[str, WorkflowKey] = {}  # of all present requests
         self.faults = Faults(suspicion_us)
         known = self.estimates, self.ledger, self._queues, self.faults
         self._admission = Admission(
@@ -96,13 +107,13 @@ class Balancer:
             tenant_share=tenant_share, idle_us=idle_us,
         )  # fmt: skip
         self._admission.entitle(entitlements.quotas, 0)
-        self.entitlements = entitlements  # that are in force
+        self.entitlements = entitlements  # the ones in force
         self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
-        self.at = 0  # when the last fact was told
+        self.at = 0  # time of the last fact
         self._taken = self._by_event()
 
     def _by_event(self) -> dict[type, Callable[[Any, int], None]]:
-        """What takes in each kind of fact."""
+        """Return the handler of each kind of fact."""
         return {
             Arrived: self._queue,
             FirstToken: lambda event, at: self.ledger.first_token(event.request_id, at),
@@ -127,36 +138,39 @@ class Balancer:
 
     @property
     def tick_at(self) -> int | None:
-        """When to tell a `Tick`: a wait is too long, an instance may be tried, or time is up."""
+        """Return when the next `Tick` is needed.
+
+        That is when a wait is too long, an instance may be tried again, or a workflow's time is up.
+        """
         instants = [self._admission.next_due_at]
         if self._queues:
             instants.append(self.faults.next_at(self._dispatching.drained_at, self.at))
         return min((each for each in instants if each is not None), default=None)
 
     def in_flight(self) -> list[tuple[Request, str | None]]:
-        """All requests that are here, by arrival, and the instance where each runs, if it does."""
+        """Return all present requests by arrival, with the instance of each running one."""
         return [(each, self.ledger.instance_of(each.id)) for each in self.estimates.requests()]
 
     def queued(self, most: int) -> list[QueuedCall]:
-        """The first so many that wait, in the order in which they would go."""
+        """Return the first `most` waiting calls, in the predicted order of dispatch."""
         return service_order(self._queues, most)
 
     def handle(self, event: Event, at: int) -> list[Command]:
-        """Apply one fact; return what to do about it, in order.
+        """Apply one fact, and return the resulting commands in order.
 
-        Facts about requests that are not here (late, repeated) change nothing. `at` never runs
-        backwards from one fact to the next.
+        Facts about unknown requests (late, repeated) have no effect. `at` must not decrease.
 
         Raises:
             NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QuotaExceeded, QueueFull,
-            ShareUsed, WorkflowCancelled, CallBreaksEngines, InvalidRequest: refused; all as before.
+                ShareUsed, WorkflowCancelled, CallBreaksEngines, InvalidRequest: the fact is
+                refused, and nothing has changed.
         """
         assert at >= self.at, f"{at} is before {self.at}"
         if type(event) is Arrived:
             if event.request.id in self._workflow_of:
                 self._begin(at)
                 return []
-            # Before anything changes: one that is refused leaves no trace.
+            # Checked before anything changes: a refused call leaves no trace.
             self._admission.check(event, at)
         self._begin(at)
         self._taken[type(event)](event, at)
@@ -167,12 +181,12 @@ class Balancer:
         return [] if type(event) in _FREES_NO_ROOM else self._dispatching.drain(at)
 
     def replay(self, record: Record) -> None:
-        """Apply one fact with what another balancer decided on it, and decide nothing.
+        """Apply one fact with another balancer's decisions on it, and decide nothing.
 
-        A log that is replayed whole leaves the state of the balancer that wrote it. One that begins
-        later leaves the same of all requests that arrived in it; of those that did not, nothing is
-        known, and facts and decisions about them change nothing. Instants that run backwards, as
-        between hosts, count as the latest.
+        Replaying a whole log restores the state of the balancer that wrote it. Replaying a log from
+        a later point restores the state of all requests that arrived in it; earlier ones are
+        unknown, and facts and decisions about them have no effect. Decreasing times, as between
+        hosts, count as the latest one.
         """
         event, at = record.event, max(record.at, self.at)
         self._begin(at)
@@ -181,7 +195,7 @@ class Balancer:
         self._taken[type(event)](event, at)
         if self.faults.quarantine:
             self._let_back(event, at)
-        self.faults.take_poisonous()  # they are refused as the record says
+        self.faults.take_poisonous()  # discarded: the record has the refusals
         here = [each for each in record.commands if each.request_id in self._workflow_of]
         refused = self._refuse([each for each in here if isinstance(each, Refuse)], at)
         dispatched = {
@@ -213,7 +227,7 @@ class Balancer:
         self.ledger.prefills.ended(event.request_id, None, at)
 
     def _let_back(self, event: Event, at: int) -> None:
-        """Out of quarantine, by what the fact says."""
+        """Release calls from quarantine, if the fact allows it."""
         if type(event) not in _FREES_NO_ROOM:
             for request_id in self.faults.heard(event, at):
                 self._queues.bring_back(request_id)
@@ -248,7 +262,10 @@ class Balancer:
         self.faults.left(event, at)
 
     def _fit_to_memory(self, at: int) -> None:
-        """Let those wait for an instance that is left which were taken to need a larger one."""
+        """Cap the estimated prompt lengths of waiting calls to the largest present instance.
+
+        Calls that were assumed to need a larger instance are queued again.
+        """
         for (_, model), queue in self._queues.open().items():
             serving = self.ledger.served.serving(model)
             for request in [*queue.requests()] if serving else []:
@@ -277,7 +294,7 @@ class Balancer:
             self._rekey(workflow)
 
     def _take_back(self, request_id: str, at: int, *, is_fault: bool) -> None:
-        """A request that is booked waits once more."""
+        """Queue a booked request again."""
         booking = self.ledger.booking(request_id)
         assert booking is not None
         self._admission.given_back(request_id, booking.instance_id, is_fault=is_fault)
@@ -293,7 +310,7 @@ class Balancer:
     def _forget(
         self, request_id: str, at: int, finished: Finished | None = None, *, drains: bool = True
     ) -> WorkflowKey:
-        """`drains`: its leaving says how quickly its queue drains."""
+        """Remove a request. `drains`: its departure counts for the drain rate of its queue."""
         workflow = self._workflow_of.pop(request_id)
         request = self.estimates.request(request_id)
         assert request is not None
@@ -311,13 +328,17 @@ class Balancer:
         return workflow
 
     def _rekey(self, workflow: WorkflowKey) -> None:
-        """Something happened to the workflow."""
+        """Update the keys of the workflow's waiting calls, after something happened to it."""
         if self._queues:
             calls = self.estimates.in_flight(workflow)
             self._queues.rekey(filter(lambda each: each.id not in self.ledger, calls))
 
     def _refuse(self, requests: list[Refuse], at: int) -> list[Command]:
-        """New keys only once all are gone, or a wide fan-out would get them with each that goes."""
+        """Remove refused requests.
+
+        Keys are updated once all are removed, not after each, which would be slow for a wide
+        fan-out.
+        """
         workflows = [
             self._forget(each.request_id, at, drains=not REFUSALS[each.reason].at_arrival)
             for each in requests

@@ -1,4 +1,4 @@
-"""What became of one call."""
+"""Summary of one call."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from kairos.core.refusals import Outcome
 
 
 class CallRow(msgspec.Struct, gc=False):
-    """One call, followed to its end. Instants in µs; None: did not happen, or was not told."""
+    """Summary of a call up to its end. Times in µs; None: did not happen, or was not reported."""
 
     request: Request
     dispatch: Dispatch | None = None
@@ -16,7 +16,7 @@ class CallRow(msgspec.Struct, gc=False):
     first_token_at: int | None = None
     ended_at: int | None = None
     outcome: Outcome | None = None
-    why: str | None = None  # it failed, or was refused or given up
+    why: str | None = None  # why it failed, or was refused or dropped
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
@@ -30,6 +30,6 @@ class CallRow(msgspec.Struct, gc=False):
 
     @property
     def queued_us(self) -> int:
-        """Time until it was dispatched, or until it ended if it never was."""
+        """Return the time until it was dispatched, or, if it never was, until its end."""
         until = self.dispatched_at if self.dispatched_at is not None else self.ended_at
         return (until or self.request.arrived_at) - self.request.arrived_at

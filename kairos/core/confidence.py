@@ -1,9 +1,8 @@
-"""How far a mean over a few runs may be from that over all: bootstrap confidence intervals.
+"""Bootstrap confidence intervals of a mean over a few runs.
 
-The percentile bootstrap (Efron, 1979): the runs are drawn again with replacement, as many as there
-are, and the middle 95 % of the means that come of it are the interval. It is too narrow where runs
-are few: of normal values the true mean is inside in 51 % of the cases with two of them, 75 % with
-three, 84 % with five, 90 % with ten.
+The percentile bootstrap (Efron, 1979): the runs are resampled with replacement, and the interval is
+the middle 95 % of the resulting means. It is too narrow for few runs: for normal values the true
+mean is inside in 51 % of the cases with two runs, 75 % with three, 84 % with five, 90 % with ten.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ LEVEL = 0.95
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """The mean of some values, and where that of all there could be is likely to lie."""
+    """Mean of some values, and the confidence interval of the true mean."""
 
     mean: float
     low: float
@@ -24,7 +23,10 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def interval(values: Sequence[float], seed: int = 0) -> Interval | None:
-    """The same for the same values and seed; None for fewer than two, of which nothing follows."""
+    """Return the interval, or None for fewer than two values.
+
+    Equal input and seed, equal result.
+    """
     if len(values) < 2:
         return None
     sample = np.asarray(values, dtype=float)
@@ -35,14 +37,18 @@ def interval(values: Sequence[float], seed: int = 0) -> Interval | None:
 
 
 def paired(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Interval | None:
-    """The first's values less the second's, run by run: what differs between runs but not between
-    the two (arrivals, lengths) drops out."""
+    """Return the interval of the differences, first minus second, run by run.
+
+    Effects that differ between runs but not within a pair (arrivals, lengths) cancel out.
+    """
     return interval([one - other for one, other in zip(first, second, strict=True)], seed)
 
 
 def ratio(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Interval | None:
-    """The mean of the first over that of the second; pairs are drawn together. None for fewer than
-    two pairs, or where the second is nothing."""
+    """Return the interval of the ratio of means, first over second, resampling pairs.
+
+    None for fewer than two pairs, or if a value of the second is 0.
+    """
     count = len(first)
     if count < 2 or count != len(second) or not all(second):
         return None

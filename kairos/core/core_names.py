@@ -1,7 +1,7 @@
-"""Names and limits of the core that settings and `--help` speak of, and names that users add.
+"""Names and limits of the core for settings and `--help`, and names of users' own classes.
 
-They stand here for who must not import the core itself, which brings numpy and takes a tenth of a
-second. A test compares each with the core's own.
+They are repeated here for modules that must not import the core itself, which imports numpy and
+takes a tenth of a second. A test compares each with the core's own.
 """
 
 import re
@@ -13,7 +13,7 @@ from kairos.core.errors import SetupError
 
 POLICY_NAMES = ("fcfs", "fcfs-app", "kairos", "wasserstein-mds")
 PLACEMENT_NAMES = ("kairos", "least-kv", "round-robin", "time-slot")
-# Baselines that were Kairos's own once, and what to ask for instead.
+# Former built-in baselines, and the names that replace them.
 MOVED = {
     "ayo": "experiments.baseline_policies:Ayo",
     "gittins": "experiments.baseline_policies:Gittins",
@@ -23,9 +23,9 @@ MOVED = {
     "power-of-two": "experiments.baseline_placements:PowerOfTwo",
 }
 MAX_WAITING = 10_000  # requests in the queue
-MAX_WAIT_S = 600  # in the queue
-SUSPICION_S = 10  # a call that may have killed an instance, for one that it has alone
-IDLE_S = 600  # after a workflow's last call
+MAX_WAIT_S = 600  # maximum wait in the queue
+SUSPICION_S = 10  # maximum wait of a call that may have killed an instance, to run alone
+IDLE_S = 600  # silence after a workflow's last call at which it has ended
 
 NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # becomes part of a topic's name, so no dots
 T = TypeVar("T")
@@ -55,10 +55,10 @@ def check_name(what: str, name: str, known: Collection[str]) -> None:
 
 
 def named(what: str, name: str, known: Mapping[str, Callable[..., T]]) -> Callable[..., T]:
-    """Return what makes a policy or a placement.
+    """Return the factory of a policy or a placement.
 
     Raises:
-        SetupError: It is not known, and cannot be imported.
+        SetupError: It is unknown and cannot be imported.
     """
     if name in known:
         return known[name]
@@ -72,5 +72,5 @@ def _imported(what: str, name: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except Exception as error:
-        # A module of a user's may fail in any way.
+        # A user's module may fail in any way.
         raise SetupError(f"--{what} {name}: {type(error).__name__}: {error}") from error

@@ -1,8 +1,8 @@
-"""A number that follows from a text: chance that is the same in every run."""
+"""Hash of a text, used as chance that is the same in every run."""
 
 from hashlib import blake2b
 
 
 def digest(text: str) -> int:
-    """From 0 to 2**64 - 1, evenly."""
+    """Return a hash from 0 to 2**64 - 1, evenly distributed."""
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())

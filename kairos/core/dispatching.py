@@ -1,9 +1,9 @@
-"""Which waiting requests go now, and where: ours, after kairos paper, 5 and 6.
+"""Dispatch of waiting requests to instances, after kairos paper, 5 and 6, with changes of our own.
 
-The first request by policy among all queues whose requests can still be placed is booked on an
-instance and dispatched, until nothing more fits. A request that does not fit does not hold back a
-smaller one behind it that does not delay it (`core/scheduler/queue.py`); for one that is overdue,
-room is kept.
+Among all queues with requests that can still be placed, the first request in policy order is booked
+on an instance and dispatched, until nothing more fits. A request that does not fit does not block a
+smaller one behind it that does not delay it (`core/scheduler/queue.py`); for an overdue one,
+capacity is reserved.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from kairos.core.scheduler.work_estimates import WorkEstimates
 
 
 class Dispatching:
-    """Drains the queues. It takes requests out of them, and books them."""
+    """Drains the queues: takes requests out of them, and books them."""
 
     def __init__(
         self,
@@ -47,8 +47,13 @@ class Dispatching:
         self._reserved_for: Share | None = None
 
     def drain(self, at: int, logged: deque[Dispatch] | None = None) -> list[Command]:
-        """Dispatch what fits; or what is `logged`, of requests that wait, and nothing else. Either
-        way it is worked out whose turn it is, which says who is overdue."""
+        """Dispatch what fits, and return the commands.
+
+        Args:
+            at: current time.
+            logged: dispatches of a replayed record; if given, these are carried out and nothing
+                else. The order is computed in both cases, since that marks overdue calls.
+        """
         self.drained_at = at
         commands: list[Command] = []
         if not self._queues and not logged:
@@ -78,17 +83,17 @@ class Dispatching:
                 self._keep_for_overdue(place, queue, found)
                 found.does_not_fit(place)
         self._forget_reservation()
-        for dispatch in logged or ():  # not what this balancer would have decided
+        for dispatch in logged or ():  # this balancer would have decided otherwise
             self._dispatch(dispatch, at)
         return commands
 
     def _leave_out(self, found: Drain) -> None:
-        """Tenants that may hold no more memory."""
+        """Leave out tenants that may use no more KV memory."""
         if found.open and (tenants := self._admission.at_kv_share()):
             found.leave_out(tenants)
 
     def _stop_if_full(self, found: Drain, at: int) -> None:
-        """Most often, where several tenants wait, there is nothing to share out."""
+        """Stop early if all queues are for one model without a free instance, the common case."""
         [model, *others] = {model for _, model in found.open}
         if not others:
             room = found.rooms[model, False] = self._room((model, False), found, at)
@@ -100,7 +105,7 @@ class Dispatching:
             serving = self._ledger.served.serving(place[1])
             found.kept.update(each.id for each in serving if could_take(each, overdue, self._tried))
             which = room_of(place)
-            found.rooms = {which: found.rooms[which]}  # there it was kept
+            found.rooms = {which: found.rooms[which]}  # the others lack the reservation
 
     def _dispatch(self, dispatch: Dispatch, at: int) -> None:
         request = self._estimates.request(dispatch.request_id)
@@ -118,8 +123,10 @@ class Dispatching:
             self._quarantine.goes(dispatch.request_id)
 
     def _first(self, place: Place, queue: WaitQueue, found: Drain, at: int) -> Dispatch | None:
-        """Whose turn it is in the queue, and where it would go. What is reserved stays so for the
-        shares that come after."""
+        """Return the dispatch of the queue's next request, or None.
+
+        A reservation stays in force for the shares that follow.
+        """
         share, which = place[0], room_of(place)
         if share == self._reserved_for:
             self._forget_reservation()
@@ -159,7 +166,7 @@ class Dispatching:
         return AvailableInstances(serving, self._ledger, self._placement, at, self._tried)
 
     def _prefilling(self, model: str | None, at: int) -> list[Instance]:
-        """Those that compute the model's prompts for others, and are trusted with one more."""
+        """Return the instances that compute prompts for others, and may get one more."""
         found = self._ledger.served.prefilling(model)
         if not self._circuits:
             return found
@@ -167,7 +174,7 @@ class Dispatching:
         return [i for i in found if self._circuits.takes(i.id, len(under_way(i.id)), at)]
 
     def _takes_spare(self, instance: Instance, free_share: float, at: int) -> bool:
-        """See `spare_calls.py`."""
+        """Return whether the instance takes one more best-effort call (`spare_calls.py`)."""
         ledger, is_spare = self._ledger, self._queues.fairness.is_spare
         used = ledger.running(instance.id) / instance.max_num_seqs
         if instance.kv_tokens:
@@ -175,7 +182,7 @@ class Dispatching:
         return ledger.spare.may_go(instance.id, is_spare, used, free_share, at)
 
     def _passed_over(self, share: Share, found: Drain) -> int:
-        """Count the tenants whose turn was before this share's, and of whom nothing fitted."""
+        """Return the number of tenants before this share for which nothing fitted."""
         passed = [other for other, _ in found.unfit if other != share]
         return len({other[1] for other in passed} - {share[1]})
 
@@ -185,8 +192,7 @@ class Dispatching:
             self._reserved_for = None
 
     def _alone(self, at: int) -> Dispatch | None:
-        """A call that is to run alone, once nothing runs any more on an instance that can be spared
-        for it."""
+        """Return the dispatch of a call that has to run alone, once an instance is empty for it."""
         quarantine, running = self._quarantine, self._ledger.running
         for request_id in quarantine.next_to_run(at):
             request = self._estimates.request(request_id)
@@ -198,7 +204,7 @@ class Dispatching:
                 if could_take(i, request, self._tried) and self._circuits.takes(i.id, 0, at)
             ]
             if able and len(serving) > 1:
-                # The one that is left alone already, or else the first to be empty.
+                # The one reserved already, or else the first to be empty.
                 best = min(able, key=lambda i: (i.id != quarantine.room, running(i.id), i.id))
                 quarantine.leave_alone(best.id)
                 room = AvailableInstances([best], self._ledger, self._placement, at, self._tried)
@@ -213,7 +219,7 @@ class Dispatching:
         return None
 
     def _priority(self, remaining_us: int, reason: Reason, share: Share) -> int:
-        """What goes as spare gives way inside an engine, too, however long it has waited."""
+        """Return the priority in the engine: always lowest for best-effort calls."""
         return LOWEST if share[0] == SPARE else priority_of(remaining_us, reason)
 
     def _to(
@@ -227,7 +233,7 @@ class Dispatching:
     ) -> Dispatch:
         remaining_us = int(self._estimates.remaining_us(request))
         prefill_id = None
-        # One that runs alone comes near no other instance, which it might kill.
+        # A call that runs alone uses no second instance, which it might kill.
         if instance.phase == "decode" and reason != "alone":
             prefilling = self._prefilling(request.model, self.drained_at)
             prefill_id = prefill_choice(

@@ -1,5 +1,7 @@
-"""What is found while the wait queues are drained: whose turn it is, of what nothing fits, and what
-is free of the instances. Ours."""
+"""State while the wait queues are drained. Not in the paper.
+
+It has the order of turns, the queues with nothing that fits, and the free capacity.
+"""
 
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
@@ -9,11 +11,11 @@ from kairos.core.scheduler.fair_queueing import SPARE, FairQueueing, Share
 from kairos.core.scheduler.queue import WaitQueue
 from kairos.core.scheduler.queues import Place
 
-_SHARES_TRIED = 9  # in one drain, of which nothing fits: so much is looked at, however many wait
+_SHARES_TRIED = 9  # shares with nothing that fits after which a drain stops
 
 _by_key = itemgetter(0)
 
-Room = tuple[str | None, bool]  # what is free for a model; and whether for calls that go as spare
+Room = tuple[str | None, bool]  # key of free capacity: model, and whether for best-effort calls
 
 
 def room_of(place: Place) -> Room:
@@ -21,19 +23,19 @@ def room_of(place: Place) -> Room:
 
 
 class Drain:
-    """What has been found while the queues are drained."""
+    """State of one drain of the queues."""
 
     def __init__(self, queues: dict[Place, WaitQueue]) -> None:
-        self.open = queues  # room only shrinks while draining: none need be tried twice
-        self.kept: set[str] = set()  # ids of instances left alone for requests that are overdue
-        self.unfit: dict[Place, WaitQueue] = {}  # those of which nothing fits,
-        self._unfit_of: dict[Room, int] = {}  # and how many of each room
-        self._turns: list[list[Place]] = []  # of each share; whose turn it is comes last
-        # What is free, until something goes.
+        self.open = queues  # queues to try; capacity only shrinks, so none is tried twice
+        self.kept: set[str] = set()  # ids of instances reserved for overdue requests
+        self.unfit: dict[Place, WaitQueue] = {}  # queues with nothing that fits
+        self._unfit_of: dict[Room, int] = {}  # number of these
+        self._turns: list[list[Place]] = []  # queues of each share, the next share last
+        # Free capacity, until something is dispatched.
         self.rooms: dict[Room, AvailableInstances] = {}
 
     def next(self, fairness: FairQueueing, at: int) -> tuple[Place, WaitQueue]:
-        """Of the share whose turn it is, the queue whose head goes before those of the others."""
+        """Return the next queue: of the share whose turn it is, the one whose head comes first."""
         if len(self.open) == 1:
             [only] = self.open.items()
             return only
@@ -55,20 +57,22 @@ class Drain:
         return [by_share[each] for each in reversed(order)]
 
     def leave_out(self, tenants: AbstractSet[str]) -> None:
-        """They get no turn, whatever fits, so nothing overtakes their calls."""
+        """Leave out the queues of these tenants, so that nothing overtakes their calls."""
         for place in [each for each in self.open if each[0][1] in tenants]:
             del self.open[place]
 
     def goes(self, place: Place) -> None:
-        """Something of it."""
+        """Record that a request of this queue was dispatched."""
         self._turns.clear()
         self.rooms.clear()
         if not self.open[place]:
             del self.open[place]
 
     def does_not_fit(self, place: Place) -> None:
-        """Nothing of it does. Where so many shares have nothing that fits, or there is no instance
-        left, no more is tried for the model."""
+        """Record that nothing in this queue fits.
+
+        After enough such shares, or without a free instance, the model's other queues are skipped.
+        """
         self.unfit[place] = self.open.pop(place)
         if not self.open:
             return
@@ -76,6 +80,6 @@ class Drain:
         self._unfit_of[which] = unfit = self._unfit_of.get(which, 0) + 1
         room = self.rooms.get(which)
         is_over = room is None or not room.instances
-        if is_over or unfit >= _SHARES_TRIED:  # for what goes as spare there is no more than that
+        if is_over or unfit >= _SHARES_TRIED:  # best-effort calls have no more capacity than others
             for each in [e for e in self.open if e[1] == model and room_of(e)[1] >= is_spare]:
                 del self.open[each]

@@ -1,4 +1,4 @@
-"""What callers are entitled to: weights of tenants, classes of service, quotas."""
+"""Entitlements of callers: weights of tenants, classes of service, quotas."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,22 +9,22 @@ import msgspec
 
 class TenantWeight(msgspec.Struct, frozen=True, omit_defaults=True):
     weight: float = 1.0
-    apps: Mapping[str, float] = {}  # of one that is not named: 1; none at all: apps do not count
+    apps: Mapping[str, float] = {}  # weights by app, 1 if not named; empty: apps are not weighed
 
 
 STANDARD = "standard"
 
-# first: before all other classes, of every tenant. share: by weight among its tenant's classes.
-# spare: once nothing of other classes fits, of any tenant.
+# first: before all other classes of all tenants. share: by weight among its tenant's classes.
+# spare: best-effort, once nothing of the other classes of any tenant fits.
 Goes = Literal["first", "share", "spare"]
 
 
 class ServiceClass(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How urgent calls are."""
+    """Class of service: how urgent calls are."""
 
     goes: Goes = "share"
     weight: float = 1.0
-    max_wait_us: int | None = None  # in the queue; None: as for all
+    max_wait_us: int | None = None  # maximum wait in the queue; None: the default
     deadline_us: int | None = None  # from a call's arrival, if it names none itself
 
 
@@ -38,20 +38,20 @@ CLASSES: Mapping[str, ServiceClass] = MappingProxyType(
 
 
 class Quota(msgspec.Struct, frozen=True, omit_defaults=True):
-    """None: as much as it likes."""
+    """Limits of a tenant, an app or a key. None: unlimited."""
 
     tenant: str
-    app: str | None = None  # None: all that the tenant's calls use together
-    key: str | None = None  # by its name: what calls with it use, in place of an app
+    app: str | None = None  # None: the quota covers all calls of the tenant
+    key: str | None = None  # name of an API key; the quota covers its calls instead of an app's
     calls_per_minute: int | None = None
-    tokens_per_minute: int | None = None  # of prompts and answers
+    tokens_per_minute: int | None = None  # tokens of prompts and answers
     tokens_per_day: int | None = None
-    calls_at_once: int | None = None  # that wait or run
-    # Workflows that have begun and not ended; after `workflow_idle_s` without a call one has. Their
-    # further calls are let in.
+    calls_at_once: int | None = None  # calls that wait or run
+    # Open workflows; a workflow ends after `workflow_idle_s` without a call. Further calls of open
+    # workflows are admitted.
     workflows_at_once: int | None = None
-    # Of the pool's KV memory, that its running calls hold at most; of a whole tenant alone. Calls
-    # beyond it wait, and are not refused.
+    # Maximum share of the pool's KV memory for running calls; only for a whole tenant. Calls beyond
+    # it wait instead of being refused.
     kv_share: float | None = None
 
     @property
@@ -62,11 +62,11 @@ class Quota(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Entitlements(msgspec.Struct, frozen=True):
-    """All of it. Whoever is not named has a weight of 1, and no quota."""
+    """All entitlements. A tenant that is not named has a weight of 1, and no quota."""
 
     weights: Mapping[str, TenantWeight] | None = {}  # None: tenants have no shares
     classes: Mapping[str, ServiceClass] = msgspec.field(default_factory=lambda: dict(CLASSES))
     quotas: tuple[Quota, ...] = ()
 
 
-ALIKE = Entitlements()  # everybody
+ALIKE = Entitlements()  # all tenants are equal

@@ -1,4 +1,4 @@
-"""Everything that can go wrong and that a caller should know about.
+"""All errors that a caller should know about.
 
 KairosError
  ├─ InvalidRequest 400        the client sent something we can never serve
@@ -13,22 +13,22 @@ KairosError
  ├─ QueueFull 429
  │   └─ GaveWay 429
  ├─ TooMuchHeld 429
- ├─ ShareUsed 429             of what all share one caller uses its part (`fair_share.py`)
+ ├─ ShareUsed 429             the caller's share is used up (`fair_share.py`)
  ├─ DeadlinePassed 504
  │   └─ DeadlineTooNear 504
  ├─ AnswerTimeout 504         an answer did not come within `answer_s`, or `stall_s`
  ├─ UpstreamFailed 502        the engine answered, but not with an answer
- ├─ CallBreaksEngines 502     engines fail at the call, and serve others
+ ├─ CallBreaksEngines 502     engines fail on this call and serve others
  ├─ Unavailable 503
  │   ├─ NoInstance 503
  │   ├─ WaitedTooLong 503
  │   ├─ RequestInFlight 503
  │   │   └─ RequestIdTaken 503
  │   └─ UpstreamUnreachable 503
- ├─ MessageTooLarge           a message is over the bus's limit
+ ├─ MessageTooLarge           a message exceeds the bus's limit
  ├─ TopicMissing              the bus has no such topic
  └─ SetupError                a command cannot start; the message says what to do
-     └─ InvalidFile           a file does not hold what it should; says where and what
+     └─ InvalidFile           a file has invalid content; the message says where and what
 """
 
 from typing import Literal
@@ -39,11 +39,11 @@ from kairos.core.rate_limits import RateLimits
 class KairosError(Exception):
     """Base of all expected failures.
 
-    `status` is the HTTP status the gateway answers with, `code` the machine-readable reason in the
-    body, `param` the field of the request that is wrong, `retry_after_s` the Retry-After header
-    where trying again makes sense: decided here, so that no layer maps errors twice. `retries`
-    False: clients are asked not to try again by themselves, as OpenAI's and Anthropic's SDKs do
-    at 408, 409, 429 and 5xx, and Claude Code at 401 for minutes.
+    `status` is the HTTP status of the gateway's answer, `code` the machine-readable reason in its
+    body, `param` the invalid field of the request, `retry_after_s` the Retry-After header if a
+    retry makes sense: decided here, so that no layer maps errors twice. With `retries` False,
+    clients are asked not to retry by themselves, as OpenAI's and Anthropic's SDKs do at 408, 409,
+    429 and 5xx, and Claude Code at 401 for minutes.
     """
 
     status = 500
@@ -51,9 +51,9 @@ class KairosError(Exception):
     param: str | None = None
     retry_after_s: int | None = None
     retries = True
-    allowed: str | None = None  # methods of the route, where another one is refused (405)
-    is_final = False  # it was asked for again for as long as that makes sense
-    limits: RateLimits | None = None  # of who asked, where they are known
+    allowed: str | None = None  # allowed methods of the route, if another one is refused (405)
+    is_final = False  # retries are exhausted
+    limits: RateLimits | None = None  # the caller's remaining quotas, if known
 
 
 class InvalidRequest(KairosError):
@@ -69,7 +69,7 @@ class InvalidRequest(KairosError):
 
 
 class Unauthorized(InvalidRequest):
-    """No API key was given, or one that is unknown or has expired."""
+    """The API key is missing, unknown or expired."""
 
     status = 401
     code = "invalid_api_key"
@@ -89,20 +89,20 @@ class ModelNotFound(InvalidRequest):
 
 
 class WorkflowNotFound(InvalidRequest):
-    """The tenant has no such workflow, or it ended so long ago that it was forgotten."""
+    """The tenant has no such workflow, or it ended long ago and was evicted from memory."""
 
     status = 404
     code = "workflow_not_found"
 
     def __init__(self, workflow_id: str) -> None:
         super().__init__(
-            f"the workflow '{workflow_id[:128]}' is not known here: it has made no call, or others "
-            "that ended after it have taken its place"
+            f"the workflow '{workflow_id[:128]}' is not known here: it has made no call, or it has "
+            "been evicted from memory"
         )
 
 
 class WorkflowCancelled(InvalidRequest):
-    """The call's workflow was cancelled. Later calls of it are refused, too."""
+    """The call's workflow was cancelled. Its later calls are refused, too."""
 
     status = 410
     code = "workflow_cancelled"
@@ -114,7 +114,7 @@ class WorkflowCancelled(InvalidRequest):
 class BudgetExceeded(InvalidRequest):
     """The call's workflow has used up its budget of calls, tokens or time.
 
-    The status is 403, not 429: OpenAI's clients try 429 again, and waiting brings no budget back.
+    The status is 403, not 429: OpenAI's clients retry 429, and waiting does not restore a budget.
     """
 
     status = 403
@@ -125,7 +125,7 @@ class BudgetExceeded(InvalidRequest):
 
 
 class BodyTooSlow(InvalidRequest):
-    """The request's body stopped coming, or dripped in."""
+    """The request's body stopped arriving, or arrived too slowly."""
 
     status = 408
     code = "body_timeout"
@@ -133,7 +133,7 @@ class BodyTooSlow(InvalidRequest):
 
     def __init__(self, silence_s: float, bytes_per_s: int | None = None) -> None:
         drip = f", or less than {bytes_per_s} bytes a second for longer" if bytes_per_s else ""
-        super().__init__(f"nothing came of the request body for {silence_s:g} s{drip}")
+        super().__init__(f"nothing arrived of the request body for {silence_s:g} s{drip}")
 
 
 class BodyTooLarge(InvalidRequest):
@@ -147,7 +147,7 @@ class BodyTooLarge(InvalidRequest):
 
 
 class NeverFits(InvalidRequest):
-    """The prompt alone needs more KV memory than any instance has, even when idle."""
+    """The prompt alone needs more KV memory than any instance has, even an idle one."""
 
     status = 413
     code = "prompt_too_large"
@@ -160,7 +160,7 @@ class NeverFits(InvalidRequest):
 
 
 class QueueFull(KairosError):
-    """`max_waiting` requests wait already. `Retry-After` says when to try again."""
+    """The queue already has `max_waiting` requests. `Retry-After` says when to retry."""
 
     status = 429
     code = "queue_full"
@@ -171,14 +171,16 @@ class QueueFull(KairosError):
 
 
 class GaveWay(QueueFull):
-    """The queue is full, and a call of a workflow that has begun took its place: its own workflow
-    has not begun."""
+    """The call was evicted from the full queue for a call of a workflow that has begun.
+
+    Its own workflow has not begun.
+    """
 
     def __init__(self, retry_after_s: int) -> None:
         KairosError.__init__(
             self,
-            "the queue is full, and calls of workflows that have begun go before those that begin "
-            "one; try later",
+            "the queue is full, and calls of workflows that have begun take precedence over calls "
+            "that begin one; try later",
         )
         self.retry_after_s = retry_after_s
 
@@ -195,30 +197,30 @@ class TooMuchHeld(KairosError):
 
 
 class DeadlinePassed(KairosError):
-    """The deadline that the caller gave has passed."""
+    """The deadline that the caller set has passed."""
 
     status = 504
     code = "deadline_exceeded"
 
     def __init__(self) -> None:
-        super().__init__("the call's deadline has passed: nobody waits for its answer any more")
+        super().__init__("the call's deadline has passed, so it was ended")
 
 
 class DeadlineTooNear(DeadlinePassed):
-    """The call cannot be done by its deadline, so it was refused at once."""
+    """The call cannot finish by its deadline, so it was refused at once."""
 
     def __init__(self, needs_s: float) -> None:
         KairosError.__init__(
             self,
-            f"the call's deadline cannot be met: it would be done in {needs_s:.3g} s at the "
-            "earliest, as things stand",
+            f"the call's deadline cannot be met: it would finish in {needs_s:.3g} s at the "
+            "earliest under the present load",
         )
 
 
 class AnswerTimeout(KairosError):
-    """The engine was silent for as long as it may be.
+    """The engine was silent for longer than allowed.
 
-    That does not condemn the engine, so the call is not made again on another one, where it would
+    That does not prove the engine broken, so the call is not retried on another one, where it would
     take as long.
     """
 
@@ -230,26 +232,24 @@ class AnswerTimeout(KairosError):
         what = "no answer" if setting == "answer_s" else "nothing of the stream"
         super().__init__(
             f"{what} came from instance {instance_id} within {limit_s:g} s ({setting}), so the "
-            "call was cut off; a client that says that it waits for longer (x-kairos-deadline-ms, "
-            "x-stainless-read-timeout) extends that, up to longest_answer_s"
+            "call was cut off; a client that declares a longer timeout (x-kairos-deadline-ms, "
+            "x-stainless-read-timeout) extends the limit, up to longest_answer_s"
         )
 
 
 class UpstreamFailed(KairosError):
-    """The engine sent no valid answer.
-
-    `about_itself`: it cannot answer any call for now; `dropped`: it had taken the call, and broke
-    the connection; `by_instance` False: the failure says nothing about how well the engine is.
-    """
+    """The engine sent no valid answer."""
 
     status = 502
     code = "upstream_failed"
+    # about_itself: it cannot answer any call for now; dropped: it had accepted the call, and broke
+    # the connection.
     about_itself = dropped = False
-    by_instance = True
+    by_instance = True  # False: the failure says nothing about the engine's health
 
 
 class CallBreaksEngines(KairosError):
-    """Engines that serve other calls failed at this one, or at one with the same body."""
+    """Engines that serve other calls failed on this one, or on one with the same body."""
 
     status = 502
     code = "call_breaks_engines"
@@ -257,7 +257,7 @@ class CallBreaksEngines(KairosError):
 
     def __init__(self) -> None:
         super().__init__(
-            "engines that serve other calls fail at this one: neither it nor one with the same "
+            "engines that serve other calls fail on this one: neither it nor a call with the same "
             "body is tried again for ten minutes; change the request"
         )
 
@@ -271,7 +271,7 @@ class Unavailable(KairosError):
 
 
 class NoInstance(Unavailable):
-    """No instance that serves the model is up. One may come back."""
+    """All instances that serve the model are down. One may come back."""
 
     code = "no_instance"
 
@@ -286,7 +286,7 @@ class WaitedTooLong(Unavailable):
     code = "waited_too_long"
 
     def __init__(self) -> None:
-        super().__init__("the request has waited as long as it may (max_wait_s): too much load")
+        super().__init__("the request has reached the maximum wait (max_wait_s): too much load")
 
 
 class RequestInFlight(Unavailable):
@@ -313,7 +313,14 @@ class UpstreamUnreachable(Unavailable):
     def __init__(
         self, instance_id: str, cause: str, *, refused: bool = False, dropped: bool = False
     ) -> None:
-        """`refused`: nothing listens there; `dropped`: it had the call, and hung up."""
+        """Create the error.
+
+        Args:
+            instance_id: the instance.
+            cause: the error of the connection.
+            refused: nothing listens at its address.
+            dropped: it had accepted the call, and dropped the connection.
+        """
         what = "broke the connection" if dropped else "could not be reached"
         super().__init__(f"instance {instance_id} {what} ({cause})")
         self.instance_id = instance_id
@@ -325,7 +332,7 @@ class UpstreamUnreachable(Unavailable):
 class MessageTooLarge(KairosError):
     def __init__(self, topic: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"a message of {size_bytes} bytes for {topic} is over the bus's limit of {limit_bytes}"
+            f"a message of {size_bytes} bytes for {topic} exceeds the bus's limit of {limit_bytes}"
         )
 
 
@@ -333,7 +340,7 @@ class TopicMissing(KairosError):
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(
             f"the topic '{topic[:249]}' cannot be used ({reason}); a Kairos process creates the "
-            "topics it needs when it starts, any other is yours to create with kafka-topics.sh"
+            "topics it needs when it starts; create any other topic with kafka-topics.sh"
         )
 
 
@@ -342,7 +349,7 @@ class SetupError(KairosError):
 
 
 class InvalidFile(SetupError):
-    """A file does not hold what it should. `line` counts from 1."""
+    """A file has invalid content. `line` counts from 1."""
 
     def __init__(self, path: object, problem: str, *, line: int | None = None) -> None:
         where = f"{path}:{line}" if line else f"{path}"

@@ -1,7 +1,7 @@
-"""Facts, which tell the balancer what happened, and commands, with which it answers.
+"""Facts, which report to the balancer what happened, and commands, its answers.
 
-All are tagged values: a log line says `"type": "Arrived"` and decodes to exactly what was logged.
-Those of calls are none of the garbage collector's business: a value holds no cycle.
+All are tagged values: a log line has `"type": "Arrived"` and decodes to exactly what was logged.
+Facts and commands about calls are exempt from garbage collection, since they contain no cycles.
 """
 
 from typing import Literal
@@ -20,7 +20,7 @@ class Arrived(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=Tru
     """A client asked for an LLM call."""
 
     request: Request
-    body: int | None = None  # its hash, where one of its length failed a while ago
+    body: int | None = None  # hash of its body, if a body of the same length failed recently
 
 
 class FirstToken(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -30,64 +30,71 @@ class FirstToken(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The engine ended an answer in good order. Token counts are the engine's, where it told."""
+    """The engine completed an answer. Token counts are the engine's, if reported."""
 
     request_id: str
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    cached_tokens: int | None = None  # of the prompt, found in the engine's prefix cache
-    preemptions: int | None = None  # how often the engine took the call's memory away
-    recomputed_tokens: int | None = None  # computed again because of that
+    cached_tokens: int | None = None  # prompt tokens found in the engine's prefix cache
+    preemptions: int | None = None  # number of times the engine preempted the call
+    recomputed_tokens: int | None = None  # tokens computed again after preemptions
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The call ended without a whole answer."""
+    """The call ended without a complete answer."""
 
     request_id: str
-    reason: str  # the code of the error that its client was told
-    wasted_tokens: int | None = None  # of its answer, generated in vain, where the engine told
+    reason: str  # the code of the error returned to its client
+    wasted_tokens: int | None = None  # answer tokens generated in vain, if the engine reported them
     by_instance: bool = False  # it may be the instance's fault
-    body: int | None = None  # its hash, where it may be the instance's fault
-    dropped: bool = False  # the instance had taken it, and broke the connection
+    body: int | None = None  # hash of its body, if it may be the instance's fault
+    dropped: bool = False  # the instance had accepted it, and dropped the connection
 
 
 class Bounced(msgspec.Struct, frozen=True, tag="Returned", gc=False):
-    """The instance gave no answer, and the client has nothing of one yet. So the call waits for
-    another instance, before all that were never dispatched."""
+    """The instance gave no answer, and the client has received nothing of one yet.
+
+    So the call waits for another instance, before all calls that were never dispatched.
+    """
 
     request_id: str
     reason: str  # the code of the error
-    body: int | None = None  # its hash
-    by_instance: bool = True  # it may be the instance's fault, or the call's; False: nobody's
-    about_itself: bool = False  # the instance cannot for now, whatever the call
-    dropped: bool = False  # the instance had taken the call, and broke the connection
+    body: int | None = None  # hash of its body
+    by_instance: bool = True  # it may be a fault of the instance or the call; False: of neither
+    about_itself: bool = False  # the instance cannot serve any call for now
+    dropped: bool = False  # the instance had accepted the call, and dropped the connection
 
 
 class PrefillFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The instance that was to compute the call's prompt for another one did not. The other one,
-    which generates the answer, computes it itself."""
+    """The instance that should compute the call's prompt for another one failed to.
+
+    The other one, which generates the answer, computes it itself.
+    """
 
     request_id: str
-    body: int | None = None  # its hash
+    body: int | None = None  # hash of the call's body
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The client left, or no longer wants the answer."""
+    """The client disconnected, or no longer wants the answer."""
 
     request_id: str
 
 
 class Progressed(msgspec.Struct, frozen=True, tag=True):
-    """How many tokens of their answers calls have had so far, by request id. Told once a second of
-    the calls that run, where it is known; those that are not named go on as they did."""
+    """Tokens of the answers so far, by request id.
+
+    Reported once a second for running calls, as far as known; other calls are assumed to go on as
+    before.
+    """
 
     completion_tokens: dict[str, int]
 
 
 class InstanceStatus(msgspec.Struct, frozen=True, tag=True):
-    """What an instance says of itself, once a second. What it does not tell is None.
+    """Status that an instance reports once a second. None: not reported.
 
-    `kv_used` is the share of its KV memory that running calls hold. `preemptions`, `queried_tokens`
+    `kv_used` is the share of its KV memory used by running calls. `preemptions`, `queried_tokens`
     and `cached_tokens` (of prompts, in its prefix cache) count since it started.
     """
 
@@ -95,27 +102,27 @@ class InstanceStatus(msgspec.Struct, frozen=True, tag=True):
     kv_used: float | None = None
     running: int | None = None
     waiting: int | None = None
-    waiting_for_room: int | None = None  # those of `waiting` for which there is no room
+    waiting_for_room: int | None = None  # calls in `waiting` that wait for memory
     preemptions: int | None = None
     queried_tokens: int | None = None
     cached_tokens: int | None = None
 
 
 class InstanceJoined(msgspec.Struct, frozen=True, tag=True):
-    """An instance takes requests from now on. Said again, its limits are replaced."""
+    """An instance takes requests from now on. If repeated, its limits are replaced."""
 
     instance: Instance
 
 
 class InstanceLeft(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """An instance takes no more requests. What runs there ends with facts of its own."""
+    """An instance takes no more requests. Calls that run there end with their own facts."""
 
     instance_id: str
-    drained: bool = False  # an operator took it out, so whatever it does now, no call is at fault
+    drained: bool = False  # removed by an operator, so its failures from now on blame no call
 
 
 class WorkflowEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """The user has the final reply of a workflow; or it is cancelled, and nobody wants one."""
+    """The user has the final reply of a workflow, or the workflow is cancelled."""
 
     tenant: str
     workflow_id: str
@@ -123,20 +130,24 @@ class WorkflowEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class ProfilesLearnt(msgspec.Struct, frozen=True, tag=True):
-    """The orchestrator knows more: what changed replaces what was known of the same agent or app.
-    `forgotten` agents are not known any more, nor is an app whose pool is among them."""
+    """Newly learnt profiles, which replace the earlier ones of the same agent or app.
+
+    `forgotten` agents are unknown from now on, and so is an app whose pool is among them.
+    """
 
     profiles: tuple[AgentProfile, ...] = ()
     models: tuple[RemainingModel, ...] = ()
     ranks: tuple[AgentRank, ...] = ()
     forgotten: tuple[AgentKey, ...] = ()
-    kendall_tau: float | None = None  # of the ranks, against the order of mean remaining work
-    joins: tuple[JoinPlace, ...] | msgspec.UnsetType = msgspec.UNSET  # left out where none changed
+    kendall_tau: float | None = None  # correlation of the ranks with mean remaining work
+    joins: tuple[JoinPlace, ...] | msgspec.UnsetType = msgspec.UNSET  # omitted if none changed
 
 
 class PlanDeclared(msgspec.Struct, frozen=True, tag=True):
-    """A caller says which calls the workflows of its app consist of. It holds from now on, in place
-    of what it said before; but a workflow keeps its plan while it has calls in flight."""
+    """A caller declares the calls of its app's workflows, in place of an earlier plan.
+
+    A workflow keeps its plan while it has calls in flight.
+    """
 
     tenant: str
     app: str
@@ -144,28 +155,30 @@ class PlanDeclared(msgspec.Struct, frozen=True, tag=True):
 
 
 class EntitlementsChanged(msgspec.Struct, frozen=True, tag=True):
-    """The operator gave tenants other weights, classes of service or quotas, which hold from now
-    on: these are all of them."""
+    """The operator changed weights, classes of service or quotas: the complete new set."""
 
     entitlements: Entitlements
 
 
 class PolicyChosen(msgspec.Struct, frozen=True, tag=True):
-    """The operator chose another order of the queue, by its name, which holds from now on."""
+    """The operator chose another policy, by name, in force from now on."""
 
     policy: str
 
 
 class Started(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Whoever decides has started, and writes this into its log alone. Of the calls and instances
-    that were there before, these are still known; what became of the others was told to nobody."""
+    """The deciding process has started; written only to its own log.
+
+    The listed calls and instances are still known. For all others that were present before, no
+    further facts follow.
+    """
 
     calls: tuple[str, ...] = ()
     instances: tuple[str, ...] = ()
 
 
 class Tick(msgspec.Struct, frozen=True, tag=True):
-    """Time has passed, and some request has waited too long, or its workflow's time is up."""
+    """Time has passed, and a request has waited too long, or a workflow's time is up."""
 
 
 Event = (
@@ -190,27 +203,27 @@ Event = (
 )
 
 
-# first: by the policy; backfill: those before it did not fit; overdue: the starvation guard moved
-# it forward, since its workflow had waited for as long as it may; returned: an instance gave it
-# back; kept: memory was kept for it, where its context is; alone: one like it may have killed an
-# instance, so nothing else runs where it goes.
+# first: by the policy; backfill: requests before it did not fit; overdue: moved forward by the
+# starvation guard, since its workflow had waited too long; returned: an instance had returned it;
+# kept: memory was retained for it, where its context is cached; alone: it runs without other
+# calls, since a call like it may have killed an instance.
 Reason = Literal["first", "backfill", "overdue", "returned", "kept", "alone"]
 
 
 class Dispatch(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Send the request to the instance. The rest says why it is this one's turn."""
+    """Send the request to the instance. The other fields explain the decision."""
 
     request_id: str
     instance_id: str
     reason: Reason = "first"
     waiting: int = 0  # other requests that stay in its queue
-    remaining_us: int | None = None  # what its workflow was expected to need from here on
-    rank: float | None = None  # of its agent at that time; None: nothing was ranked yet
-    cached_tokens: int = 0  # of its prompt, expected to be in the instance's prefix cache
-    priority: int | None = None  # inside the engine, lower first; None: it goes by arrival
-    tenants: int = 0  # others that waited
-    tenants_before: int = 0  # of these, with less service for their weight; nothing of them fitted
-    limits: RateLimits | None = None  # what is left of the quotas that hold for it
+    remaining_us: int | None = None  # expected latency of its workflow from this call on
+    rank: float | None = None  # rank of its agent at that time; None: not ranked yet
+    cached_tokens: int = 0  # prompt tokens expected in the instance's prefix cache
+    priority: int | None = None  # priority inside the engine, lower first; None: by arrival
+    tenants: int = 0  # number of other tenants that waited
+    tenants_before: int = 0  # of these, tenants before it in the order, with nothing that fitted
+    limits: RateLimits | None = None  # what is left of the quotas that apply to it
     prefill_id: str | None = None  # the instance that computes its prompt; None: the same
 
 
@@ -227,30 +240,32 @@ Refusal = Literal[
 
 
 class Refuse(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A waiting request is given up. The reason says why:
+    """Drop a waiting request.
+
+    The reason is one of:
 
     - `no_instance`: no instance is left that serves its model.
     - `no_other`: each instance that serves its model has failed it.
     - `breaks_engines`: it failed where other calls are served, so it is the call's fault.
-    - `waited_too_long`: it has waited as long as a request may.
+    - `waited_too_long`: it has reached the maximum wait.
     - `queue_full`: a call of a workflow that has begun needed its place.
-    - `too_late`: it cannot be done by its deadline. This is said when it arrives.
-    - `cancelled`: its workflow was cancelled. A request that runs is given up, too.
-    - `out_of_time`: its workflow has used up its time. A request that runs is given up, too.
+    - `too_late`: it cannot finish by its deadline; decided on arrival.
+    - `cancelled`: its workflow was cancelled. A running request is dropped, too.
+    - `out_of_time`: its workflow has used up its time. A running request is dropped, too.
     """
 
     request_id: str
     model: str | None
     reason: Refusal = "no_instance"
-    retry_after_s: int | None = None  # when to try again; None: the reason says it
-    needs_us: int | None = None  # `too_late`: until it would be done, at the earliest
+    retry_after_s: int | None = None  # when to retry; None: depends on the reason
+    needs_us: int | None = None  # with `too_late`: the earliest possible duration
 
 
 Command = Dispatch | Refuse
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One line of the log: a fact, when it was told, and what was decided on it."""
+    """A line of the log: a fact, its time, and the commands decided on it."""
 
     at: int
     event: Event

@@ -1,31 +1,38 @@
-"""How much one caller may use of what all callers share.
+"""Fair share: how much one caller may use of a shared resource.
 
-At most so many times what is free: 9 times, where one alone may use 9/10. So there is always room
-for another, nobody has to be counted or configured, and what is used by one caller alone is
-nearly all of it. As others come, less is free, so each may use less: n callers that all want more
-than there is come to have the same, together 9n/(9n + 1). Choudhury and Hahne, "Dynamic queue
+A caller may use at most a multiple of what is free: 9 times, if one alone may use 9/10. So there is
+always capacity for another caller, without counting or configuring callers, and a single caller can
+use nearly all. With more callers less is free, so each may use less: n callers that all want more
+than exists converge to equal parts, together 9n/(9n + 1). Choudhury and Hahne, "Dynamic queue
 length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6 (2),
 1998.
 """
 
 from kairos.core.errors import KairosError
 
-ALONE = 0.9  # of all, if nobody else uses any
+ALONE = 0.9  # share of a caller if no other uses any
 
 
 def is_within_share(used: float, free: float, alone: float = ALONE) -> bool:
-    """Whether a caller may use so much, where so much is free with that. `alone`: from 0 to 1; with
-    1 it may use all that is free."""
+    """Return whether a caller may use `used` if `free` is left after that.
+
+    Args:
+        used: amount used by the caller.
+        free: amount left for all.
+        alone: share of a caller that is alone, from 0 to 1; with 1 it may use all.
+    """
     return free >= 0 and used * (1 - alone) <= free * alone
 
 
 class ShareUsed(KairosError):
-    """The caller has as many connections, bytes in flight or waiting calls as one may have beside
-    all others (`caller_share`)."""
+    """The caller has reached its share of connections, bytes in flight or waiting calls.
+
+    See `caller_share`.
+    """
 
     status = 429
     code = "caller_share"
 
     def __init__(self, what: str, retry_after_s: int = 1) -> None:
-        super().__init__(f"the caller {what} already, as much as one may have; try later")
+        super().__init__(f"the caller {what} already, the maximum for one caller; try later")
         self.retry_after_s = retry_after_s

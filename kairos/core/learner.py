@@ -1,8 +1,8 @@
-"""From records to what the policies order by: what the orchestrator learnt, ranked and published.
+"""Learner: from records to published profiles, models and ranks.
 
-`observe` is cheap and runs with every record. The rest is in parts, so that no request ever waits
-for learning: `study` and `compute` are slow, touch nothing that facts touch, and may run in a
-thread of their own. The event that comes of it is fed to the runtime like any other fact.
+`observe` is cheap and runs for every record. The rest is split so that no request ever waits for
+learning: `study` and `compute` are slow, touch nothing that `observe` touches, and may run in a
+thread of their own. The resulting event is fed to the runtime like any other fact.
 """
 
 from collections.abc import Iterable
@@ -17,45 +17,45 @@ from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.orchestrator.workflow import Lesson, OpenedWorkflow
 from kairos.core.scheduler.ranking import Ranking
 
-# All agents are embedded anew, and all ranks published, when more than this share of them has
-# changed since the last time; while there are few, each time (at most 2 ms).
+# All agents are embedded again, and all ranks published, when more than this share of them has
+# changed since the last time; with few agents, each time (at most 2 ms).
 _CHANGED_SHARE = 0.1
 _ALWAYS_EMBEDDED = 20
 
 
 class Learner:
-    """Owns the ranking; `compute` is called for one `Learning` after the other."""
+    """Owner of the ranking. `compute` must be called for one `Learning` at a time."""
 
     def __init__(self, orchestrator: Orchestrator) -> None:
         self.orchestrator = orchestrator
         self._ranking = Ranking()
-        self._changed = 0  # agents, since the last full embedding
-        self._published: dict[AgentKey, float] = {}  # ranks
-        self._models: dict[AppKey, RemainingModel] = {}  # as published last
+        self._changed = 0  # agents changed since the last full embedding
+        self._published: dict[AgentKey, float] = {}  # last published ranks
+        self._models: dict[AppKey, RemainingModel] = {}  # last published models
 
     def observe(self, record: Record) -> None:
         self.orchestrator.observe(record)
 
     def restore(self, known: ProfilesLearnt) -> None:
-        """Go on from what was published before a restart. Nothing has been observed yet."""
+        """Restore what was published before a restart. Call it before any `observe`."""
         self._models.update(((model.tenant, model.app), model) for model in known.models)
         self.orchestrator.profiles.restore(known.profiles, known.models)
         if known.joins is not msgspec.UNSET:
             self.orchestrator.joins.restore(known.joins)
 
     def step(self) -> ProfilesLearnt | None:
-        """All parts one after the other, for whoever has no request to keep waiting."""
+        """Run all parts in sequence, for callers without requests to delay."""
         self.orchestrator.learn(self.study(self.orchestrator.take_ended()))
         learning = self.begin()
         return None if learning is None else self.compute(learning)
 
     def study(self, ended: Iterable[OpenedWorkflow]) -> list[Lesson]:
-        """What these workflows teach. Changes nothing."""
+        """Return what these workflows teach, without changing anything."""
         skew_us, joins = self.orchestrator.skew_us, self.orchestrator.joins
         return [lesson for workflow in ended for lesson in workflow.lessons(skew_us, joins)]
 
     def begin(self, *, whole: bool = False) -> Learning | None:
-        """A copy of what has changed enough, or, the `whole` of it, at all; None: nothing has."""
+        """Return a copy of what is due to be learnt, or with `whole` of all changes, if any."""
         learning = self.orchestrator.profiles.take_changed(whole=whole)
         if learning is None:
             return None
@@ -68,7 +68,7 @@ class Learner:
         return learning
 
     def compute(self, learning: Learning) -> ProfilesLearnt:
-        """What follows from it. Touches nothing that `observe` touches."""
+        """Compute what to publish. Touches nothing that `observe` touches."""
         profiles, models = learning.learn()
         self._models.update(((model.tenant, model.app), model) for model in models)
         for key in learning.forgotten:
@@ -91,7 +91,7 @@ class Learner:
         )
 
     def _new_ranks(self) -> tuple[AgentRank, ...]:
-        """Those that differ from what was published last."""
+        """Return the ranks that differ from the last published ones."""
         ranks = self._ranking.ranks()
         new = [rank for rank in ranks if self._published.get(rank.key) != rank.rank]
         self._published.update((rank.key, rank.rank) for rank in new)

@@ -1,8 +1,8 @@
-"""What has been learnt, as it travels from the orchestrator, which learns, to the scheduler.
+"""Learnt values, as the orchestrator publishes them and the scheduler uses them.
 
-An agent is known by tenant, app and name; calls that name no app or agent go by the empty name.
-`POOLED` stands for all agents: of an app (where an agent is not known, or the app has too many),
-or, as app and tenant too, of everything.
+An agent is identified by tenant, app and name; calls without an app or agent use the empty name.
+`POOLED` stands for all agents: of an app (for unknown agents, or if the app has too many), or, as
+app and tenant too, of everything.
 """
 
 import math
@@ -16,20 +16,20 @@ import numpy.typing as npt
 from kairos.core.agent_key import AgentKey
 from kairos.core.model import SECOND
 
-POOLED = "*"  # no identifier, so no client can claim it
+POOLED = "*"  # not an identifier, so no client can claim it
 QUANTILES = 64
-ROUNDING = 1e-3  # of a step: numbers are learnt from in 32 bits
+ROUNDING = 1e-3  # tolerance, as a part of a step: training data has 32 bits
 MAX_REMAINING_US = 86_400 * SECOND
-_CUTS_KEPT = 300  # samples of so many values at most: those of the scheduler; 0.5 MB
+_CUTS_KEPT = 300  # cuts are cached for samples up to this size, as in the scheduler; 0.5 MB
 _MAX_LOGARITHM = math.log(MAX_REMAINING_US)
 
 Floats = npt.NDArray[np.floating]
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """A sample, cut into `QUANTILES` equal parts in ascending order: the mean of each.
+    """A sample, cut into `QUANTILES` equal parts in ascending order: the mean of each part.
 
-    They serve as its quantiles at (i + 1/2) / QUANTILES, and their mean is the sample's.
+    The means serve as quantiles at (i + 1/2) / QUANTILES, and their mean is the sample's.
     """
 
     mean: float
@@ -37,10 +37,10 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 def parts(values: Floats, count: int = QUANTILES) -> npt.NDArray[np.float64]:
-    """The sample cut into so many equal parts, in ascending order: the mean of each.
+    """Return the means of the sample's equal parts, in ascending order.
 
-    That is the quantile function, averaged over each part: exact for samples of any size, and the
-    parts have the sample's mean. At least one value.
+    That is the quantile function, averaged over each part: exact for samples of any size, and with
+    the sample's mean. Needs at least one value.
     """
     n = len(values)
     ordered = values.astype(np.float64)
@@ -56,37 +56,37 @@ def parts(values: Floats, count: int = QUANTILES) -> npt.NDArray[np.float64]:
 
 @lru_cache(maxsize=_CUTS_KEPT)
 def _cut(n: int, count: int) -> tuple[Floats, npt.NDArray[np.int_]]:
-    """Where so many values are cut into so many parts, and the places between them."""
-    edges = np.arange(count + 1) * (n / count)  # as `linspace`, which takes longer than the rest
+    """Return the edges of `count` parts of n values, and the indices of the values."""
+    edges = np.arange(count + 1) * (n / count)  # like `linspace`, but faster
     edges[-1] = n
     return edges, np.arange(n + 1)
 
 
 def distribution(values: Floats) -> Distribution:
     means = parts(values)
-    total = np.add.reduce(means)  # as `sum`, at half of what that takes
+    total = np.add.reduce(means)  # like `sum`, but twice as fast
     return Distribution(mean=float(total / len(means)), quantiles=tuple(means.tolist()))
 
 
 @lru_cache(maxsize=1024)
 def exponential(mean: float, count: int = QUANTILES) -> Distribution:
-    """What is assumed of numbers of which only the mean is guessed."""
+    """Return an exponential distribution, assumed if only a mean is guessed."""
     quantiles = tuple(-mean * math.log1p(-(i + 0.5) / count) for i in range(count))
     return Distribution(mean, quantiles)
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What one agent's calls were like: kairos paper, 4.3. Queueing and tools' time excluded."""
+    """Statistics of one agent's calls (kairos paper, 4.3), without queueing and tools' time."""
 
     tenant: str
     app: str
     agent: str
-    samples: int  # calls in the window, of workflows that ended
+    samples: int  # calls of ended workflows in the window
     converged: bool
     call_us: Distribution  # execution latency of one call
-    completion_tokens: Distribution | None  # None: no engine told
-    remaining_us: Distribution  # execution latency of the workflow from that call on, included
-    remaining_stages: float  # mean, that call included
+    completion_tokens: Distribution | None  # None: not reported by any engine
+    remaining_us: Distribution  # execution latency of the workflow from a call on, itself included
+    remaining_stages: float  # mean number of calls on the critical path, the call included
 
     @property
     def key(self) -> AgentKey:
@@ -94,44 +94,42 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """A call that may have waited for more branches than the one that it names.
+    """Observation of a call that may have waited for more branches than the one it names.
 
-    `caller`, with the call's agent, is the place: the agent above all of these branches.
+    `caller`, with the call's agent, identifies the place: the agent above all of these branches.
     """
 
     agent: str
     caller: str | None
-    after_us: int  # from the end of the named call until this call arrived
-    # By agent of a branch's first call: from the end of the named call until the branch had ended,
-    # as far as it had begun; negative if it ended before.
+    after_us: int  # time from the end of the named call to the arrival of this call
+    # By agent of a branch's first call: time from the end of the named call to the end of the
+    # branch, as far as it had begun; negative if it ended before.
     others: tuple[tuple[str, int], ...]
-    branch: str  # the agent of the branch that has the named call
-    choices: (
-        float  # logarithm of how many calls of the named agent each such call could choose from
-    )
+    branch: str  # the agent of the branch with the named call
+    # Logarithm of the number of calls of the named agent per call that names it.
+    choices: float
 
 
 class JoinPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A place at which calls may join branches, with its newest sightings; () if forgotten."""
+    """Place at which calls may join branches, with its newest sightings; () if forgotten."""
 
     tenant: str
     app: str
     agent: str
     caller: str | None
-    seen: int  # sightings that there ever were
+    seen: int  # number of sightings so far
     sightings: tuple[Sighting, ...]
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return what it is known by; no agent's name is empty."""
+        """Return a unique key; an agent's name is never empty."""
         return self.tenant, self.app, self.agent, self.caller or ""
 
 
 class RemainingModel(msgspec.Struct, frozen=True, kw_only=True):
-    """ln(remaining_us) of an app's calls, linear in what `kairos.core.position.features` says of
-    a call.
+    """Model of ln(remaining_us) of an app's calls, linear in `kairos.core.position.features`.
 
-    An agent that is not in `agents` is taken for an average one of the app.
+    An agent that is not in `agents` is treated as an average agent of the app.
     """
 
     tenant: str
@@ -139,18 +137,18 @@ class RemainingModel(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     intercept: float
     weights: tuple[float, ...]  # one per feature
-    lowest: tuple[float, ...]  # of each feature, as far as it was seen
-    highest: tuple[float, ...]
-    agents: dict[str, float]  # what is added for the agent
+    lowest: tuple[float, ...]  # lowest observed value of each feature
+    highest: tuple[float, ...]  # highest observed value of each feature
+    agents: dict[str, float]  # term added for the agent
     steps: tuple[tuple[int, float], ...] = ()  # a feature, and its steps per unit
-    habits: dict[str, tuple[dict[int, float], ...]] = {}  # what is added for the agent at a step
-    residuals: tuple[float, ...]  # of ln(actual / predicted), cut as a `Distribution`
+    habits: dict[str, tuple[dict[int, float], ...]] = {}  # term added for the agent at a step
+    residuals: tuple[float, ...]  # of ln(actual / predicted), cut like a `Distribution`
 
     def remaining_us(self, agent: str, features: Sequence[float]) -> float:
-        """As likely exceeded as not, in µs; from 1 µs to a day.
+        """Return the median of the remaining work, in µs, from 1 µs to a day.
 
-        A feature beyond all that was seen counts as the last that was, so that nothing is told
-        from a line drawn into the unknown.
+        A feature outside its observed range is clipped to it, so that the model does not
+        extrapolate.
         """
         logarithm = self.intercept + self.agents.get(agent, 0.0)
         for weight, lowest, highest, value in zip(
@@ -167,12 +165,12 @@ class RemainingModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step(value: float, per_unit: float) -> int:
-    """Which step of a feature the value is on."""
+    """Return the step of a feature on which the value lies."""
     return math.floor(value * per_unit + ROUNDING)
 
 
 class AgentRank(msgspec.Struct, frozen=True, array_like=True):
-    """How far an agent is from having nothing left to do; smaller goes first."""
+    """Distance of an agent from having no work left; smaller ranks are served first."""
 
     tenant: str
     app: str

@@ -1,14 +1,14 @@
-"""Facts -> figures: the metrics record of a run.
+"""Metrics record of a run, computed from its facts.
 
-The record is computed from the same facts for a live run and a simulated one. Per workflow:
-end-to-end seconds from the user's task to its final reply (`WorkflowEnded`, else the last call's
-end), and the same divided by the tokens that its calls generated (program-level token latency;
-kairos paper, 7.1). `queued_share` is the time that calls waited over the workflows' end-to-end
-time. A figure whose facts were never told (an engine that reports no cached tokens) is None.
+It is the same for live and simulated runs. Per workflow: end-to-end seconds from the user's task to
+its final reply (`WorkflowEnded`, else the last call's end), and the same divided by the tokens that
+its calls generated (program-level token latency; kairos paper, 7.1). `queued_share` is the calls'
+waiting time over the workflows' end-to-end time. A figure without any reported facts (an engine
+that reports no cached tokens) has the value None.
 
-Beside the record's own keys stand `wasted_tokens`, which engines generated or computed in vain,
-and, where it is known how long workflows take alone, their `slowdown`: how many times as long they
-took, a spread with the `worst`.
+The record also has `wasted_tokens`, which engines generated or computed in vain, and, if the
+duration of workflows running alone is known, their `slowdown` relative to it: a spread with the
+`worst`.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from kairos.core.workflow_tracker import WorkflowKey, workflow_key
 
 
 class RunMetrics:
-    """Keeps every call of a run that ends, to sum it up: for demos and simulations."""
+    """Collector of all ended calls of a run, for demos and simulations."""
 
     def __init__(self) -> None:
         self.rows: list[CallRow] = []
@@ -36,8 +36,10 @@ class RunMetrics:
             self.ended.setdefault((record.event.tenant, record.event.workflow_id), record.at)
 
     def drop_open(self) -> None:
-        """Forget the calls of workflows whose end was not told: of a run that was broken off, what
-        they took so far says nothing."""
+        """Drop the calls of workflows without a reported end.
+
+        In an aborted run their durations so far mean nothing.
+        """
         self.rows = [row for row in self.rows if workflow_key(row.request) in self.ended]
 
     def record(
@@ -45,9 +47,13 @@ class RunMetrics:
         alone_us: Mapping[WorkflowKey, int] | None = None,
         failed: Collection[WorkflowKey] = (),
     ) -> dict[str, Any]:
-        """The metrics record, whole and per app. `alone_us`: how long each workflow would take with
-        an engine to itself; workflows that are not in it have no slowdown. `failed`: workflows that
-        had no final reply, and so have no end-to-end time, which would be short; their calls count.
+        """Return the metrics record, in total and per app.
+
+        Args:
+            alone_us: duration of each workflow with an engine to itself; workflows that are not in
+                it have no slowdown.
+            failed: workflows without a final reply, and so without an end-to-end time, which would
+                be too short; their calls count.
         """
         by_app: dict[str, list[CallRow]] = defaultdict(list)
         for row in self.rows:
@@ -119,13 +125,13 @@ def _of_calls(rows: Sequence[CallRow]) -> dict[str, Any]:
 
 
 def _queued_share(rows: Sequence[CallRow], total_us: int) -> float | None:
-    """None where no end of any wait was told, as to a client."""
+    """Return the share of waiting; None if no end of a wait was reported, as for a client."""
     told = any(row.dispatched_at is not None or row.outcome == "refused" for row in rows)
     return sum(row.queued_us for row in rows) / total_us if told and total_us else None
 
 
 def _recomputed_share(rows: Iterable[CallRow]) -> float | None:
-    """Of all tokens that engines computed: prompts, as far as they were not cached, and answers."""
+    """Return the share of recomputed tokens among uncached prompt and answer tokens."""
     computed = recomputed = 0
     for row in rows:
         if row.recomputed_tokens is not None:
@@ -136,8 +142,10 @@ def _recomputed_share(rows: Iterable[CallRow]) -> float | None:
 
 
 def wasted_tokens(rows: Iterable[CallRow]) -> int | None:
-    """Computed again after a preemption, or generated for calls that then failed, as far as it was
-    told; None: it never was."""
+    """Return tokens recomputed after preemptions or generated for failed calls.
+
+    As far as reported; None if they never were.
+    """
     told = [tokens for row in rows for tokens in (row.recomputed_tokens, row.wasted_tokens)]
     known = [tokens for tokens in told if tokens is not None]
     return sum(known) if known else None
@@ -146,14 +154,15 @@ def wasted_tokens(rows: Iterable[CallRow]) -> int | None:
 def slowdown(
     e2e_us: Mapping[WorkflowKey, int], alone_us: Mapping[WorkflowKey, int]
 ) -> dict[str, float | None]:
-    """How many times as long as alone each workflow took: 1 is as if nobody else were there."""
+    """Return the spread of the workflows' durations relative to running alone (1: as if alone)."""
     times = [us / alone_us[key] for key, us in e2e_us.items() if key in alone_us]
     return {**spread(times), "worst": max(times, default=None)}
 
 
 def comparison(records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The metrics records by name, and how many times the second's spreads the first's are: below 1
-    the first is quicker. There is no ratio (empty) but of two records, and none (None) to nothing.
+    """Return the metrics records by name, and for two records the ratio of their spreads.
+
+    A ratio below 1 means that the first is faster; None: the divisor is missing or 0.
     """
     ratio = _ratio(*records.values()) if len(records) == 2 else {}
     return {"runs": {**records}, "ratio": ratio}
@@ -175,7 +184,7 @@ def _over(value: float | None, by: float | None) -> float | None:
 
 
 def spread(values: Iterable[float]) -> dict[str, float | None]:
-    """Mean and percentiles, interpolated linearly; all None where there is no value."""
+    """Return mean and percentiles, interpolated linearly; all None without values."""
     ordered = sorted(values)
     if not ordered:
         return dict.fromkeys(("mean", "p50", "p90", "p95", "p99"))
@@ -186,7 +195,7 @@ def spread(values: Iterable[float]) -> dict[str, float | None]:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """Between the two nearest of ascending values, by linear interpolation."""
+    """Return the percentile of ascending values, interpolated linearly."""
     below, part = divmod((len(ordered) - 1) * percent, 100)
     above = min(below + 1, len(ordered) - 1)
     return (ordered[below] * (100 - part) + ordered[above] * part) / 100

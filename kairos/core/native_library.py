@@ -1,6 +1,7 @@
-"""Plain C that was compiled as Kairos was installed (`scripts/compile_native.py`), by ctypes.
+"""Loader of C code that was compiled when Kairos was installed. Not in the paper.
 
-The library that is loaded is that of the very source beside it: its name has a hash of it. Ours.
+See `scripts/compile_native.py`. The name of a library contains the hash of its source, so a library
+only loads next to the exact source it was built from.
 """
 
 import ctypes
@@ -11,8 +12,14 @@ from typing import Any
 
 
 def load(package: str, name: str, kind: type[ctypes.CDLL]) -> ctypes.CDLL | None:
-    """Of the source `name`.c in a package; None: it was not compiled. `kind`: whether other threads
-    run while it works (`CDLL`), or not (`PyDLL`), which takes less where that is short."""
+    """Load the library of the source `name`.c in a package; None if it was not compiled.
+
+    Args:
+        package: the package with the source.
+        name: name of the source.
+        kind: `CDLL` releases the GIL during calls; `PyDLL` does not, which is faster for short
+            calls.
+    """
     folder = files(package)
     digest = hashlib.sha256(folder.joinpath(f"{name}.c").read_bytes()).hexdigest()[:12]
     try:

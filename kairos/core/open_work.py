@@ -1,5 +1,4 @@
-"""How much work open workflows still bring: what is asked of whoever decides, by those who say how
-many instances there should be."""
+"""Remaining work of open workflows, as input for autoscaling."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +9,12 @@ from kairos.core.pool_demand import Look, OpenWork
 from kairos.core.scheduler.work_estimates import WorkEstimates
 from kairos.core.workflow_tracker import WorkflowKey
 
-MOST_LOOKED_AT = 2_000  # workflows; where there are more, every second, third, ... is
-_PER_DOUBLING = 2  # bins: workflows are alike whose time left is within a factor of 1.4
+MOST_LOOKED_AT = 2_000  # workflows; if there are more, every second, third, ... one is used
+_PER_DOUBLING = 2  # bins per doubling: remaining times in a bin are within a factor of 1.4
 
 
 def look(balancer: Balancer, at_us: int) -> Look:
-    """The pool as it is. Changes nothing."""
+    """Return a snapshot of the pool. Changes nothing."""
     estimates = balancer.estimates
     return Look(
         at_s=at_us / SECOND,
@@ -27,8 +26,10 @@ def look(balancer: Balancer, at_us: int) -> Look:
 
 
 def open_work(estimates: WorkEstimates) -> list[OpenWork]:
-    """Of workflows with calls in flight, those together of which about as much is left for each
-    call. Reads alone. At most `MOST_LOOKED_AT` are looked at, and stand for all."""
+    """Group workflows with calls in flight by their remaining work per call in flight.
+
+    Read-only. A sample of at most `MOST_LOOKED_AT` workflows stands for all.
+    """
     keys = list(estimates.workflows())
     some = keys[:: math.ceil(len(keys) / MOST_LOOKED_AT) if keys else 1]
     bins: dict[int, tuple[int, int, float]] = {}
@@ -43,7 +44,7 @@ def open_work(estimates: WorkEstimates) -> list[OpenWork]:
 
 
 def _left_us(estimates: WorkEstimates, key: WorkflowKey, calls: Sequence[Request]) -> float:
-    """As `WorkEstimates.left_us` says, of one workflow by its calls in flight; nothing is kept."""
+    """Return the same as `WorkEstimates.left_us` for one workflow, without storing anything."""
     to_come_us = estimates.to_come_us(key)
     if to_come_us is not None:
         return to_come_us + sum((estimates.call_us(each) for each in calls), 0.0)
@@ -53,9 +54,11 @@ def _left_us(estimates: WorkEstimates, key: WorkflowKey, calls: Sequence[Request
 
 
 def seats(balancer: Balancer) -> float | None:
-    """Calls that an instance holds, in the mean: as many as have room in its memory, were they like
-    those that run, and no more than it takes at once. Instances that compute prompts for others
-    hold none. None: nothing runs."""
+    """Return the mean number of calls that an instance can run; None if nothing runs.
+
+    That is what fits into its memory if calls are like the running ones, and at most its maximum of
+    concurrent sequences. Prefill-only instances do not count.
+    """
     ledger, at = balancer.ledger, balancer.at
     serving = ledger.served.serving(None)
     running = sum(ledger.running(each.id) for each in serving)

@@ -1,10 +1,10 @@
-"""How much more the pool has to do than it can, and how much of it is used: what to scale it by.
+"""Load of the pool, as input for autoscaling: waiting work, and share in use. Not in the paper.
 
-The work that waits for a model is what its waiting calls are predicted to take, one by one. The
-pool makes several at once: as many as run now on the instances that serve the model, which is what
-they hold where anything waits. Both together give the time in which what waits now would have been
-served, by the pool as it is. Where nothing runs, calls count as made one after the other. Instances
-that compute prompts for others have no calls of their own, and are not counted. Ours.
+The waiting work of a model is the predicted latency of its waiting calls, one after the other. The
+pool runs several concurrently: as many as run now on the instances that serve the model, which is
+all they can while calls wait. The quotient is the time in which the present pool would serve what
+waits now. If nothing runs, calls count one after the other. Prefill-only instances have no calls of
+their own, and do not count.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from kairos.core.model import SECOND, Instance
 
 
 class ServedLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one model, on the instances that serve it; calls that name none run on any."""
+    """Load of one model, on the instances that serve it; calls without a model run on any."""
 
     instances: int
-    running: int  # calls there, of whatever model
-    waiting_work_s: float  # that the pool would need for what waits
-    busy: float  # share that is used, from 0 to 1: of sequences or of KV memory, the greater
+    running: int  # calls there, of any model
+    waiting_work_s: float  # time the pool would need for what waits
+    busy: float  # share in use, from 0 to 1, of sequences or KV memory, the greater
 
 
 def pool_load(balancer: Balancer) -> dict[str, ServedLoad]:
-    """By model; "" are calls that name none, where any wait. O(instances + queues)."""
+    """Return the load by model; "" for waiting calls without one. O(instances + queues)."""
     ledger = balancer.ledger
     waiting_us = balancer.waiting_us()
     served = set(ledger.served.models())
@@ -39,12 +39,12 @@ def pool_load(balancer: Balancer) -> dict[str, ServedLoad]:
 
 
 def most_waiting_s(models: Mapping[str, ServedLoad]) -> float:
-    """Of the model for which most work waits; 0 where nothing waits."""
+    """Return the waiting work of the model with most; 0 if nothing waits."""
     return max((each.waiting_work_s for each in models.values()), default=0.0)
 
 
 def busiest(models: Mapping[str, ServedLoad]) -> float:
-    """Of the model whose instances are used most."""
+    """Return the share in use of the model with the busiest instances."""
     return max((each.busy for each in models.values()), default=0.0)
 
 

@@ -1,4 +1,4 @@
-"""What the core needs of the world. Each port has a live body and a simulated or in-memory one."""
+"""Ports of the core to its environment, each with a live and a simulated or in-memory version."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
@@ -9,20 +9,24 @@ from kairos.core.events import Dispatch, Event, Refuse
 
 
 class Clock(Protocol):
-    """Microseconds that never run backwards."""
+    """Clock in microseconds that never decreases."""
 
     def now(self) -> int: ...
 
 
 class FactSink(Clock, Protocol):
-    """Where facts are reported: the runtime, or a way to the one elsewhere."""
+    """Receiver of facts: the runtime, or a proxy of a remote one."""
 
     def feed(self, event: Event) -> None:
-        """Raises KairosError: the request that arrived is refused."""
+        """Report a fact.
+
+        Raises:
+            KairosError: the arriving request is refused.
+        """
 
 
 class Engine(Protocol):
-    """Performs the balancer's commands. Returns at once; what comes of it returns as facts."""
+    """Executor of the balancer's commands. Returns at once; results come back as facts."""
 
     def dispatch(self, command: Dispatch) -> None: ...
 
@@ -30,9 +34,9 @@ class Engine(Protocol):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What travels on the bus: a JSON value with string headers.
+    """Message on the bus: a JSON value with string headers.
 
-    `key` orders: messages of one key are handled in the order in which they were published.
+    Messages with the same `key` are handled in the order in which they were published.
     """
 
     key: str
@@ -40,25 +44,25 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
 
 
-Outgoing = tuple[str, Message]  # a topic, and what goes there
+Outgoing = tuple[str, Message]  # a topic, and a message to publish there
 Handler = Callable[[Message], Awaitable[Sequence[Outgoing] | None]]
 
 
 class Bus(Protocol):
     """Named topics of messages, delivered at least once.
 
-    A message is done when a handler of each consumer group returned. What it returned is published
-    together with that: where the bus can (Kafka), both happen or neither, so that a message that is
-    handled again after a crash has its consequences once. A handler that raises is
-    called again with the same message, a bounded number of times; then the message goes to the
-    topic `kairos.dead-letters` with the reason in its headers.
+    A message is done when a handler of each consumer group has returned. Its result is published
+    together with that: if the bus supports it (Kafka), both happen or neither, so that a message
+    that is handled again after a crash has its effects once. If a handler raises, it is called
+    again with the same message, a limited number of times; then the message is moved to the topic
+    `kairos.dead-letters` with the reason in its headers.
     """
 
     async def publish(self, topic: str, message: Message) -> None:
         """Return once the bus has accepted the message; wait while the topic is full.
 
         Raises:
-            MessageTooLarge: value and headers are over the bus's limit.
+            MessageTooLarge: value and headers exceed the bus's limit.
         """
 
     async def consume(

@@ -1,4 +1,4 @@
-"""A call's place in its workflow, and what a model of what is left makes of it."""
+"""Position of a call in its workflow, and its features for the model of remaining work."""
 
 import math
 
@@ -6,29 +6,30 @@ import msgspec
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A call's place, as it stood when the call arrived."""
+    """Position of a call in its workflow when it arrived."""
 
-    stage: int = 0  # calls of the workflow that arrived before it
-    visit: int = 1  # of this agent: its 1st, 2nd, ... call
-    prompt_tokens: int  # as estimated then
-    grown_tokens: int = 0  # longer than the workflow's first prompt
-    added_tokens: int = 0  # longer than the prompt of the call before
-    agents: int = 1  # different ones so far, its own included
+    stage: int = 0  # number of the workflow's calls before it
+    visit: int = 1  # 1 for this agent's first call in the workflow, 2 for its second, ...
+    prompt_tokens: int  # as estimated on arrival
+    grown_tokens: int = 0  # prompt tokens in excess of the workflow's first prompt
+    added_tokens: int = 0  # prompt tokens in excess of the previous call's prompt
+    agents: int = 1  # number of agents so far, its own included
     served_us: int = 0  # execution latency of the calls that ended before
-    last_completion_tokens: int = 0  # of the call that ended last
+    last_completion_tokens: int = 0  # answer tokens of the call that ended last
 
 
 FEATURES = 11
-# Of these features agents have habits that no line follows: which visit it is, the prompt's length,
-# the length of the answer before. A step is half a doubling; given are steps per unit.
+# Features with nonlinear habits per agent: visit, prompt length, and length of the previous answer.
+# Each is (index, steps per unit); a step is half a doubling.
 STEPS = ((2, 2 / math.log(2)), (3, 20 / math.log(2)), (7, 10 / math.log(2)))
 
 
 def features(position: Position) -> tuple[float, ...]:
-    """`FEATURES` numbers of size about 1, for a model of what is left.
+    """Return `FEATURES` numbers of magnitude about 1 for the model of remaining work.
 
-    Logarithms, because work multiplies: a context twice as long, a workflow twice as old. Squares
-    let an app bend. Which ones pay was measured (experiments/e16_ordering.py); ours.
+    Logarithms, because work is multiplicative: a context twice as long, a workflow twice as old.
+    Squares allow for curvature. The choice of features was measured (experiments/e16_ordering.py);
+    not in the paper.
     """
     stage = math.log1p(position.stage)
     prompt = math.log(position.prompt_tokens) / 10

@@ -1,4 +1,4 @@
-"""What it means that a request is given up: one table for clients, the log, figures and people."""
+"""Meaning of each reason to refuse a call: one table for clients, the log, metrics and people."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -22,13 +22,13 @@ Outcome = Literal["finished", "failed", "cancelled", "refused"]
 
 
 class Meaning(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one reason for a refusal."""
+    """Meaning of one reason to refuse a call."""
 
-    outcome: Outcome  # of the call, in figures
-    words: str  # why it went no further
-    error: Callable[[Refuse], KairosError]  # what its client is told
-    at_arrival: bool = False  # it never was in the queue for good: it says nothing of its pace
-    wherever: bool = False  # it may run already
+    outcome: Outcome  # outcome of the call in metrics
+    words: str  # explanation for people
+    error: Callable[[Refuse], KairosError]  # the error for its client
+    at_arrival: bool = False  # decided on arrival, so it does not count for the drain rate
+    wherever: bool = False  # the call may be running already
 
 
 REFUSALS: Mapping[Refusal, Meaning] = {
@@ -39,17 +39,17 @@ REFUSALS: Mapping[Refusal, Meaning] = {
     ),
     "no_other": Meaning(
         outcome="failed",
-        words="no instance was left that had not failed it",
+        words="all instances that serve its model had failed it",
         error=lambda refuse: NoInstance(refuse.model),
     ),
     "breaks_engines": Meaning(
         outcome="failed",
-        words="engines that serve other calls failed at it",
+        words="engines that serve other calls failed on it",
         error=lambda _: CallBreaksEngines(),
     ),
     "waited_too_long": Meaning(
         outcome="refused",
-        words="it had waited as long as a call may",
+        words="it had reached the maximum wait",
         error=lambda _: WaitedTooLong(),
     ),
     "queue_full": Meaning(
@@ -60,7 +60,7 @@ REFUSALS: Mapping[Refusal, Meaning] = {
     ),
     "too_late": Meaning(
         outcome="refused",
-        words="it could not be done by its deadline",
+        words="it could not finish by its deadline",
         error=lambda refuse: DeadlineTooNear((refuse.needs_us or 0) / SECOND),
         at_arrival=True,
     ),
@@ -72,7 +72,7 @@ REFUSALS: Mapping[Refusal, Meaning] = {
     ),
     "out_of_time": Meaning(
         outcome="cancelled",
-        words="its workflow was out of its time",
+        words="its workflow was out of time",
         error=lambda _: BudgetExceeded("time", "has had its time"),
         wherever=True,
     ),

@@ -1,4 +1,4 @@
-"""The bridge between the core and a body, live or simulated."""
+"""Bridge between the core and its environment, live or simulated."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ Observer = Callable[[Record], None]
 
 
 class Runtime:
-    """The only reader of the clock. Stamps each fact, has it decided, logs it, performs it."""
+    """The only reader of the clock. Timestamps facts, has them decided, logged and performed."""
 
     def __init__(
         self, balancer: Balancer, engine: Engine, clock: Clock, observers: tuple[Observer, ...] = ()
@@ -24,7 +24,7 @@ class Runtime:
         return self._clock.now()
 
     def feed(self, event: Event) -> None:
-        """Tell the balancer a fact and do what it says.
+        """Report a fact to the balancer, and carry out its commands.
 
         Raises:
             KairosError: the fact is refused (see `Balancer.handle`); it is not logged.

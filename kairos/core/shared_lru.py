@@ -1,13 +1,13 @@
-"""What is remembered of all tenants within one bound, so that none pushes out another's.
+"""LRU cache with one bound for all tenants, in which no tenant can crowd out another.
 
-Where there is no room, the tenant that holds most gives way, and of its own what was used longest
-ago. So a tenant that is alone has all of the room, as if there were no tenants; and however much
-one of them makes Kairos remember, the others have as much as they need, or as much as it has: the
-max-min fair share. Nobody is counted or configured. Longest queue drop: Wei, Coyle and Hsiao, "An
-optimal buffer management policy for high-performance packet switching", GLOBECOM 1991.
+When it is full, the tenant that holds most loses its least recently used entry. So a tenant that is
+alone can use the whole cache, as if there were no tenants; and however much one tenant adds, the
+others have as much as they need, or as much as it has: the max-min fair share. Nothing is
+configured. Longest queue drop: Wei, Coyle and Hsiao, "An optimal buffer management policy for
+high-performance packet switching", GLOBECOM 1991.
 
-Deviation: room is made before what comes is added, and where nobody holds more, its own tenant
-gives way. So what was just added is always there.
+Deviation: entries are evicted before the new one is added, and if no tenant holds more, the
+newcomer's tenant loses one. So the entry just added is always present.
 """
 
 from collections import OrderedDict
@@ -18,32 +18,32 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-_FEW = 64  # entries of a heap that may be dead beside as many as are not
+_FEW = 64  # dead entries of a heap that are tolerated in addition to as many as are alive
 
 
 class Holdings:
-    """How much each tenant holds, and who holds most. O(1) while what is held grows by little, and
-    O(log tenants), amortised, at worst.
+    """Amount held by each tenant, with a query for the tenant that holds most.
 
-    A heap has a bound for each tenant, of which it holds no more. The bounds leave some room, so
-    few additions change one; they are corrected when they come to the top.
+    O(1) while amounts grow by little, and O(log tenants), amortised, at worst. A heap has an upper
+    bound of each tenant's amount. The bounds leave some slack, so few additions change one; they
+    are corrected when they reach the top.
     """
 
     def __init__(self) -> None:
         self.total = 0
         self._held: dict[str, int] = {}
         self._bounds: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []  # bounds, negative; some are not true any more
+        self._heap: list[tuple[int, str]] = []  # negated bounds; some entries are outdated
 
     def __iter__(self) -> Iterator[str]:
-        """Tenants that hold something."""
+        """Yield tenants that hold something."""
         return iter(self._held)
 
     def of(self, tenant: str) -> int:
         return self._held.get(tenant, 0)
 
     def add(self, tenant: str, amount: int) -> None:
-        """It holds so much more, or, negative, less."""
+        """Add `amount` (negative: subtract it) to what the tenant holds."""
         self.total += amount
         held = self._held[tenant] = self._held.get(tenant, 0) + amount
         if not held:
@@ -61,8 +61,11 @@ class Holdings:
             self._heap = sorted((-most, each) for each, most in self._bounds.items())
 
     def gives_way(self, newcomer: str) -> str:
-        """To something of the newcomer's: who holds most, or itself, if nobody holds more. Somebody
-        holds something."""
+        """Return the tenant that loses an entry for one of the newcomer's.
+
+        That is the tenant that holds most, or the newcomer if no tenant holds more. Some tenant
+        must hold something.
+        """
         own, heap = self._held.get(newcomer, 0), self._heap
         while True:
             bound, tenant = -heap[0][0], heap[0][1]
@@ -78,13 +81,15 @@ class Holdings:
 
 
 class SharedLru(Generic[Key, Value]):
-    """At most so many entries, or so much of what they weigh, of all tenants together. Each entry
-    is one tenant's, and a key is in use once."""
+    """LRU cache with at most `most` entries, or units of weight, of all tenants together.
+
+    Each entry belongs to one tenant, and each key is used once.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._values: OrderedDict[Key, Value] = OrderedDict()  # of all; longest unused first
-        self._of: dict[str, OrderedDict[Key, int]] = {}  # by tenant, what each weighs; alike
+        self._values: OrderedDict[Key, Value] = OrderedDict()  # least recently used first
+        self._of: dict[str, OrderedDict[Key, int]] = {}  # weights by tenant, in the same order
         self._holdings = Holdings()
         self.get = self._values.get
 
@@ -98,35 +103,35 @@ class SharedLru(Generic[Key, Value]):
         return self._values[key]
 
     def __iter__(self) -> Iterator[Key]:
-        """Longest unused first."""
+        """Yield keys, least recently used first."""
         return iter(self._values)
 
     def keys(self) -> KeysView[Key]:
-        """Longest unused first."""
+        """Return keys, least recently used first."""
         return self._values.keys()
 
     def values(self) -> Iterable[Value]:
-        """Longest unused first."""
+        """Return values, least recently used first."""
         return self._values.values()
 
     def unordered(self) -> list[Value]:
-        """All values, at a tenth of what it takes to have them in order."""
+        """Return all values in any order, ten times as fast as in order."""
         return [*dict.values(self._values)]
 
     def oldest(self) -> tuple[Key, Value]:
-        """Of all. There is something."""
+        """Return the least recently used entry. The cache must not be empty."""
         return next(iter(self._values.items()))
 
     def of(self, tenant: str) -> Collection[Key]:
-        """The tenant's; longest unused first."""
+        """Return the tenant's keys, least recently used first."""
         return self._of.get(tenant, ())
 
     def gives_way(self, newcomer: str) -> str:
-        """See `Holdings`."""
+        """Return the tenant that loses an entry for one of the newcomer's; see `Holdings`."""
         return self._holdings.gives_way(newcomer)
 
     def has_room(self, tenant: str) -> bool:
-        """For one more of the tenant's, without one of its own giving way to it."""
+        """Return whether the tenant can add an entry without losing one of its own."""
         return self._holdings.total < self._most or self.gives_way(tenant) != tenant
 
     @property
@@ -136,7 +141,7 @@ class SharedLru(Generic[Key, Value]):
     def put(
         self, tenant: str, key: Key, value: Value, weight: int = 1
     ) -> Sequence[tuple[Key, Value]]:
-        """Keep it as what was used last, in place of what has its key. Returns what gave way."""
+        """Store an entry as most recently used, replacing any of its key; return evicted ones."""
         if key in self._values:
             if self._of[tenant][key] == weight:
                 self._values[key] = value
@@ -161,12 +166,12 @@ class SharedLru(Generic[Key, Value]):
         return out
 
     def touch(self, tenant: str, key: Key) -> None:
-        """It is used now. It is here."""
+        """Mark an entry, which must be present, as most recently used."""
         self._values.move_to_end(key)
         self._of[tenant].move_to_end(key)
 
     def remove(self, tenant: str, key: Key) -> Value | None:
-        """Returns what it was; None: it is not here."""
+        """Remove an entry and return its value; None if it is not present."""
         if key not in self._values:
             return None
         of = self._of[tenant]
@@ -176,7 +181,7 @@ class SharedLru(Generic[Key, Value]):
         return self._values.pop(key)
 
     def pop_oldest(self, tenant: str) -> tuple[Key, Value]:
-        """Take out what the tenant, which has something, used longest ago."""
+        """Remove and return the tenant's least recently used entry. It must have one."""
         of = self._of[tenant]
         key, weight = of.popitem(last=False)
         if not of:

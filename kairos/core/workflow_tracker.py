@@ -1,7 +1,7 @@
-"""Where a request stands in its workflow: what its past says of what is left.
+"""Position of each request in its workflow, as the basis of estimates of remaining work.
 
-Learning and serving see the same facts, so both ask here: a sample that is learnt from describes
-its call exactly as the call was described when it had to be placed in the queue.
+Learning and serving see the same facts and both use this module, so a training sample describes its
+call exactly as the call was described when it was queued.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from kairos.core.position import Position
 from kairos.core.shared_lru import SharedLru
 
 MAX_WORKFLOWS = 100_000
-MAX_NAMES = 256  # of agents, in one workflow; the rest count as one
+MAX_NAMES = 256  # agent names distinguished in one workflow; the rest count as one
 IDLE_US = 600 * SECOND
 
 WorkflowKey = tuple[str, str]  # tenant, workflow id
@@ -23,26 +23,26 @@ def workflow_key(request: Request) -> WorkflowKey:
 
 
 class Used:
-    """What a workflow has used since it is known."""
+    """Usage of a workflow since it became known."""
 
-    calls: int = 0  # those in flight, and those that ended and had been dispatched
-    tokens: int = 0  # of those that ended, and prompts, as estimated, of those in flight
-    budget: Budget | None = None  # the least that its calls asked for
-    ends_at: int | None = None  # when its time is up, as its budget was last found
-    waiting: int = 0  # calls that do
-    waited_us: int = 0  # while any call did, up to `since`
-    since: int = 0  # when calls began or ceased to wait
+    calls: int = 0  # calls in flight, and ended calls that had been dispatched
+    tokens: int = 0  # tokens of ended calls, and estimated prompts of calls in flight
+    budget: Budget | None = None  # the smallest limits that its calls asked for
+    ends_at: int | None = None  # when its time is up, by the budget at the last check
+    waiting: int = 0  # number of waiting calls
+    waited_us: int = 0  # time in which any call waited, up to `since`
+    since: int = 0  # last change of `waiting`
 
     def __init__(self, began_at: int) -> None:
         self.began_at = began_at  # when its first call arrived
 
     def waits(self, more: int, at: int) -> None:
-        """Add calls that wait from now on; a negative number: fewer do."""
+        """Add `more` waiting calls (negative: remove some)."""
         self.waited_us, self.since = self.waited_by(at), at
         self.waiting += more
 
     def waited_by(self, at: int) -> int:
-        """Return for how long any of its calls waited: calls side by side count once."""
+        """Return for how long any of its calls waited; concurrent waits count once."""
         return self.waited_us + (max(0, at - self.since) if self.waiting else 0)
 
 
@@ -94,21 +94,24 @@ class _Call:
 
 
 class WorkflowTracker:
-    """Follows the open workflows. Bounded: of the tenant that has most the longest idle are
-    forgotten, and one that goes on after that is taken for a new one. O(1) per fact, amortised."""
+    """Tracker of open workflows. O(1) per fact, amortised.
+
+    Bounded: the tenant with most workflows loses the one idle for longest; if that goes on, it
+    counts as a new workflow.
+    """
 
     def __init__(self, *, max_workflows: int = MAX_WORKFLOWS, idle_us: int = IDLE_US) -> None:
         self._idle_us = idle_us
         self._workflows: SharedLru[WorkflowKey, _Workflow] = SharedLru(max_workflows)
         self._calls: dict[str, _Call] = {}  # in flight
         self._none_idle_before = 0
-        self.begun = 0  # workflows that were ever taken for new ones
+        self.begun = 0  # number of workflows that have begun
 
     def __len__(self) -> int:
         return len(self._workflows)
 
     def arrived(self, request: Request, at: int) -> Position:
-        """Where the new call stands; from now on it is one of its workflow's calls."""
+        """Add a new call to its workflow, and return its position."""
         self.forget_idle(at)
         key = workflow_key(request)
         workflow = self._workflows.get(key)
@@ -156,12 +159,12 @@ class WorkflowTracker:
             workflow.begun = True
 
     def has_begun(self, key: WorkflowKey) -> bool:
-        """Whether a call of the workflow ever went to an instance."""
+        """Return whether any call of the workflow was ever dispatched."""
         workflow = self._workflows.get(key)
         return workflow is not None and workflow.begun
 
     def is_idle(self, key: WorkflowKey, at: int) -> bool:
-        """Whether the workflow, if it is known, will be forgotten by the next call that arrives."""
+        """Return whether the workflow, if known, will be forgotten when the next call arrives."""
         workflow = self._workflows.get(key)
         return (
             workflow is not None
@@ -170,7 +173,10 @@ class WorkflowTracker:
         )
 
     def bounced(self, request_id: str, at: int) -> None:
-        """It waits once more. What it had of its instance is neither served nor waited for."""
+        """Record that a call waits again.
+
+        Its time on the instance counts neither as served nor as wait.
+        """
         call = self._calls.get(request_id)
         if call is None:
             return
@@ -181,8 +187,15 @@ class WorkflowTracker:
     def ended(
         self, request_id: str, at: int, completion_tokens: int | None, used_tokens: int = 0
     ) -> None:
-        """The call finished, failed, was cancelled or refused (no completion tokens). What it used,
-        prompt and answer, may be known of those that did not finish, too."""
+        """Record that a call finished, failed, was cancelled or refused.
+
+        Args:
+            request_id: the call.
+            at: current time.
+            completion_tokens: tokens of its answer; None if it did not finish.
+            used_tokens: tokens of prompt and answer, which may also be known for an unfinished
+                call.
+        """
         call = self._calls.pop(request_id, None)
         if call is None:
             return
@@ -194,7 +207,7 @@ class WorkflowTracker:
         if workflow is None:
             return
         self._touch(call.workflow, workflow, at)
-        workflow.in_flight = max(0, workflow.in_flight - 1)  # one that was forgotten meanwhile: 0
+        workflow.in_flight = max(0, workflow.in_flight - 1)  # 0 if it was forgotten and began again
         began_at = at if call.dispatched_at is None else call.dispatched_at
         workflow.served_us += at - began_at
         workflow.waited_us += began_at - call.arrived_at
@@ -202,22 +215,22 @@ class WorkflowTracker:
             workflow.last_completion = completion_tokens
 
     def used(self, key: WorkflowKey) -> Used | None:
-        """What the workflow has used; None: it is not known."""
+        """Return the usage of the workflow; None if it is unknown."""
         workflow = self._workflows.get(key)
         return None if workflow is None else workflow.used
 
     def waited_us(self, request_id: str, at: int) -> int:
-        """Return for how long any call of the workflow of a call in flight has waited."""
+        """Return for how long any call of the workflow waited, given one of its calls in flight."""
         call = self._calls.get(request_id)
         return 0 if call is None else call.used.waited_by(at)
 
     def attained(self, key: WorkflowKey) -> tuple[int, int]:
-        """Execution latency and waiting of the workflow's calls that ended, in µs."""
+        """Return execution latency and waiting time of the workflow's ended calls, in µs."""
         workflow = self._workflows.get(key)
         return (workflow.served_us, workflow.waited_us) if workflow is not None else (0, 0)
 
     def visits(self, key: WorkflowKey) -> tuple[str | None, Mapping[str | None, int]]:
-        """The app that began the workflow, and how many calls of each agent have come."""
+        """Return the app that began the workflow, and its number of calls by agent."""
         workflow = self._workflows.get(key)
         return (None, {}) if workflow is None else (workflow.app, workflow.visits)
 
@@ -229,7 +242,7 @@ class WorkflowTracker:
         self._workflows.touch(key[0], key)
 
     def forget_idle(self, at: int) -> None:
-        """Those of which nothing was heard for too long."""
+        """Forget workflows that were silent for too long."""
         if at < self._none_idle_before:
             return
         since = at - self._idle_us
@@ -240,6 +253,6 @@ class WorkflowTracker:
                 self._none_idle_before = workflow.seen_at + self._idle_us
                 return
             if workflow.in_flight:
-                self._touch(key, workflow, at)  # a call that takes long is no silence
+                self._touch(key, workflow, at)  # a long call is not silence
             else:
                 self._workflows.remove(key[0], key)

@@ -268,7 +268,7 @@ async def test_a_body_that_never_ends_is_given_up(kairos, engine, monkeypatch, s
 
     answer = await wire.answer()
     assert answer.status == 408
-    assert "nothing came of the request body for 0.05 s" in answer.error()["message"]
+    assert "nothing arrived of the request body for 0.05 s" in answer.error()["message"]
 
 
 async def test_a_client_that_closes_its_half_of_the_connection_counts_as_gone(kairos, engine):

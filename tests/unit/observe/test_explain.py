@@ -89,7 +89,7 @@ def test_why_a_call_failed_or_was_refused_is_told(log):
     assert [call.why for call in view.calls] == ["engine", "too_late", None]
     assert "for 1.000 s; it failed: engine\n" in shown(view)
     assert "for 1.000 s; it was cancelled\n" in shown(view)
-    late = "refused after it had waited 0.000 s: it could not be done by its deadline\n"
+    late = "refused after it had waited 0.000 s: it could not finish by its deadline\n"
     assert late in shown(view)
 
 
