@@ -40,11 +40,11 @@ def simulate(
     functions: FunctionsFile = None,
     without: Without = None,
     policy: Annotated[
-        str | None, typer.Option(help=rf"Order of the queue \[{DEFAULTS.policy}]: {POLICY_NAMES}.")
+        str | None, typer.Option(help=rf"Order of the queue \[{DEFAULTS.policy}]: {POLICIES}.")
     ] = None,
     placement: Annotated[
         str | None,
-        typer.Option(help=rf"Choice of the instance \[{DEFAULTS.placement}]: {PLACEMENT_NAMES}."),
+        typer.Option(help=rf"Choice of the instance \[{DEFAULTS.placement}]: {PLACEMENTS}."),
     ] = None,
     versus: Annotated[
         str | None, typer.Option(help="Another policy: the same runs under it too, compared.")
