@@ -1,4 +1,4 @@
-"""The HTTP request of a call, and what of its headers goes on to the engine."""
+"""The HTTP request of a call, and its headers for the engine."""
 
 from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
@@ -28,7 +28,7 @@ class Asked(msgspec.Struct):
 
     @property
     def rules(self) -> RouteRules:
-        """Look up the rules of its route."""
+        """Rules of the request's route."""
         return rules_of(self.method, self.path)
 
     @property
@@ -40,7 +40,10 @@ class Asked(msgspec.Struct):
         return b"&".join(each for each in parts if _name_of(each) not in _KEYS)
 
     def sent(self, dispatch: Dispatch) -> None:
-        """It goes to an instance. Where it is recorded, the headers then name this attempt."""
+        """Record a dispatch.
+
+        Where the call is traced, its headers then name this attempt's span.
+        """
         if self.trace is not None:
             self.trace.sent(dispatch, self.headers)
 
@@ -57,11 +60,12 @@ def request_head(
     size: int,
     passed: PassedHeaders,
 ) -> bytes:
-    """What goes to the engine before a body of that size. `beginning`: its first lines;
-    `priority_line`: see `Upstream`. None of the headers can end its line early.
+    """Return the head of the request to an engine, before a body of `size` bytes.
+
+    `beginning` has its first lines; `priority_line` is as in `Upstream`.
 
     Raises:
-        ValueError: one would.
+        ValueError: A header contains a line break.
     """
     lines = [_REQUEST_ID + request_id]
     lines += [b"%b: %b" % each for each in passed.to_engine(asked.headers)]
@@ -73,7 +77,11 @@ def request_head(
 
 
 def header_lines(lines: Sequence[bytes]) -> bytes:
-    """Raises ValueError: one of them is none, or several."""
+    """Return the lines of a head.
+
+    Raises:
+        ValueError: A line contains a line break.
+    """
     text = b"\r\n".join(lines) + b"\r\n"
     if text.count(b"\r") != len(lines) or text.count(b"\n") != len(lines) or b"\0" in text:
         raise ValueError("a header has a line break in it")

@@ -1,4 +1,4 @@
-"""One LLM call from the client's request to its last byte."""
+"""An LLM call, from the client's request to the last byte of the answer."""
 
 import asyncio
 
@@ -37,16 +37,16 @@ from kairos.request.routes import ROUTES
 
 
 class Call:
-    """Waits for its turn, sends the request to the engine it is given, forwards the answer.
+    """A call: it waits for its dispatch, sends the request to an engine, and forwards the answer.
 
-    No task waits for any of it: each step is taken in the callback that brings what it needs. Those
-    that come while facts are told (`go`, `give_up`) tell none themselves before the next turn of
-    the loop, so facts are never told within each other.
+    No task waits for it: each step runs in the callback that brings its input. Callbacks that run
+    while facts are fed (`go`, `give_up`) feed none themselves before the next turn of the loop, so
+    facts are never nested.
 
-    What comes to nothing by an instance's fault before the client has anything of it waits again,
-    for another instance; so an engine may have worked on it in vain, or twice.
+    If an instance fails before the client has received anything, the call waits for another
+    instance; so an engine may have worked on it in vain, or twice.
 
-    Whatever happens, the balancer is told exactly one of Finished, Failed and Cancelled.
+    The balancer always receives exactly one of Finished, Failed and Cancelled.
     """
 
     def __init__(
@@ -64,10 +64,13 @@ class Call:
         tries_again: bool = False,
         patience_s: float | None = None,
     ) -> None:
-        """`on_trouble` hears of an instance that failed it before the balancer hears of the call:
-        it is looked at at once, and where nothing listens no other call goes there.
-        `ends_workflow`: nothing of it comes after the call. `tries_again`: on other instances, as
-        the balancer allows. `patience_s`: for how long its client waits."""
+        """Create the call.
+
+        `on_trouble` receives the failure of an instance before the balancer gets the call's fact:
+        the instance is probed at once, and if it refuses connections no other call goes there.
+        `ends_workflow`: the call is its workflow's only one. `tries_again`: it may be retried on
+        other instances, as the balancer allows. `patience_s`: its client's timeout.
+        """
         self.request = request
         self._asked = asked
         self.body = body
@@ -92,11 +95,12 @@ class Call:
         self._kept_alive_at = 0.0  # on the clock of the loop
 
     def begin(self, deadline: int | None = None) -> None:
-        """Tell that it has arrived. From then on a client that leaves ends it, wherever it is, and
-        so does the deadline: nobody waits after that instant. Its owner hears how it ended.
+        """Feed its arrival. From then on the client's leaving or the deadline ends the call.
+
+        The owner receives its end.
 
         Raises:
-            KairosError: it is refused, and the owner hears no more.
+            KairosError: The call is refused; the owner is not notified.
         """
         remaining_s = None
         if deadline is not None:
@@ -123,18 +127,18 @@ class Call:
     # Its turn
 
     def go(self, dispatch: Dispatch, content: bytes | None = None) -> None:
-        """Send it: it is its turn. `content`: what it asks, if that is not what the client said."""
+        """Send the call to its instance. `content` replaces the client's body, if given."""
         self.instance_id, self.response.limits = dispatch.instance_id, dispatch.limits
         if self._comments is not None:
             self._comments.cancel()
             self._comments = None
         try:
             self._send(dispatch, content)
-        except Exception as error:  # noqa: BLE001 - not of whose fact it came of
+        except Exception as error:  # noqa: BLE001 - it must not reach the feeder of the fact
             self._loop.call_soon(self._fail, error)
 
     def give_up(self, error: KairosError, *, runs: bool) -> None:
-        """End it, wherever it is. `runs`: it had its turn."""
+        """End the call, wherever it is. `runs`: it has been dispatched."""
         if runs:
             self._loop.call_soon(self._end, Cancelled(self.request.id), error)
         else:
@@ -152,12 +156,16 @@ class Call:
             self._failed(failure)
 
     def _comment_later(self) -> None:
-        """A client that reads a stream sees while it waits that it is not forgotten."""
+        """Send comments to a client that reads a stream while the call waits."""
         if self._reads_stream and self.body.stream:
             self._comments = WaitComments(self.response)
 
     def _send(self, dispatch: Dispatch, content: bytes | None) -> None:
-        """Raises InstanceNotKnown."""
+        """Send the request.
+
+        Raises:
+            InstanceNotKnown: This process does not know the instance.
+        """
         client, asked, body = self._engine.client, self._asked, self.body
         self._hop = None
         if content is None and dispatch.prefill_id is not None:
@@ -179,7 +187,7 @@ class Call:
         self.answer.caller = self.response.caller
 
     def _decode(self, turn: Dispatch, content: bytes, problem: PrefillProblem | None) -> None:
-        """The prompt is computed, or could not be: the other half."""
+        """Continue on the decode instance: the prompt was computed, or could not be."""
         if problem is not None:
             self._on_trouble(problem.trouble)
             self._tell(problem.fact)
@@ -217,7 +225,7 @@ class Call:
             self._fail(error)
 
     def ended(self) -> None:
-        """See `AnswerTaker`. What follows is the longest step."""
+        """See `AnswerTaker`. The rest is the longest step, so it takes its turn."""
         self.answer = None
         self._engine.pace.begin(self.response.caller, self._finish)
 
@@ -243,14 +251,14 @@ class Call:
         self._fail(failure_of(error, self.instance_id, begun=begun, was_dropped=was_dropped))
 
     def stalled(self) -> None:
-        """Fail: its instance has forgotten it."""
+        """Fail: the instance has lost the call."""
         if self._hop is not None:
             self._hop.stalled()
         elif self.instance_id is not None and (self._tries_again or self.response.started):
             self._fail(Stalled(self.instance_id))
 
     def keep_alive(self, silent_s: float) -> None:
-        """Show a client that reads a stream that it is not forgotten, after so long a silence."""
+        """Send a comment to a client that reads a stream, after a long silence."""
         if silent_s >= wait_comments.KEEP_ALIVE_S and self._reads_stream and self.body.stream:
             now = self._loop.time()
             if now >= self._kept_alive_at + wait_comments.KEEP_ALIVE_S:
@@ -265,7 +273,7 @@ class Call:
     # Its end
 
     def _fail(self, error: Exception) -> None:
-        """It came to nothing where it was sent: elsewhere it may not."""
+        """Retry the call on another instance, if possible; else fail."""
         if self._is_over:
             return
         self._drop_answer()
@@ -279,7 +287,7 @@ class Call:
             self._failed(error)
 
     def _pass_on(self, error: InstanceError) -> None:
-        """It waits for another instance."""
+        """Return the call to the queue, to wait for another instance."""
         request_id = self.request.id
         assert self.instance_id is not None
         self._on_trouble(trouble(error, self.instance_id))
@@ -313,7 +321,7 @@ class Call:
         self._end(failed, error)
 
     def _expire(self) -> None:
-        """Nobody waits any more: no fault of the instance."""
+        """Cancel the call at its deadline, which is not the instance's fault."""
         self._end(Cancelled(self.request.id), DeadlinePassed())
 
     def client_left(self) -> None:
@@ -347,7 +355,7 @@ class Call:
             self._owner.ended(error)
 
     def _tell_progress(self) -> None:
-        """Report how far a stream came that breaks off: else its tokens count against no quota."""
+        """Report the progress of a stream that is cut off, so that quotas count its tokens."""
         stream = self._engine.calls.streams.get(self.request.id)
         if stream is not None and (tokens := stream.completion_tokens):
             self._sink.feed(Progressed({self.request.id: tokens}))

@@ -1,8 +1,8 @@
-"""Send calls that need no KV memory to an instance at once.
+"""Immediate dispatch of calls that need no KV memory.
 
-To count a prompt's tokens, or to read, cancel or delete what an engine keeps, takes no memory and
-no step of the model, so such calls neither wait in a queue nor are packed. They leave no facts
-either: quotas and budgets are about calls that engines compute.
+Counting a prompt's tokens, and reading, cancelling or deleting stored responses need no memory and
+no step of the model, so such calls neither wait in a queue nor are packed. They produce no facts
+either: quotas and budgets cover calls that engines compute.
 """
 
 from kairos.core.admission import RETRIES
@@ -26,7 +26,10 @@ from kairos.proxy.calls_in_flight import CallsInFlight
 
 
 class _Tried:
-    """Where a call was: at an instance that lacks what it asks for no fault is counted."""
+    """Instances that a call was sent to, and its failures.
+
+    A 404 is not a failure of the instance.
+    """
 
     def __init__(self) -> None:
         self.instances: set[str] = set()
@@ -34,7 +37,7 @@ class _Tried:
 
 
 class CallsAtOnce:
-    """Choose an instance for such calls, by what this process knows. A `FactSink`."""
+    """Choice of an instance for such calls, by what this process knows. A `FactSink`."""
 
     def __init__(self, calls: CallsInFlight) -> None:
         self._calls = calls
@@ -45,12 +48,12 @@ class CallsAtOnce:
         self._tried: dict[str, _Tried] = {}  # by id of the call
 
     def beside(self, sink: FactSink) -> "CallsAtOnce":
-        """Use the time of the sink that other calls have, and say there that a workflow ends."""
+        """Use the clock of the other calls' sink, and report ends of workflows there."""
         self._sink = sink
         return self
 
     def hear(self, event: Event) -> None:
-        """Note which instances there are."""
+        """Track the instances."""
         match event:
             case InstanceJoined(instance=instance):
                 self._instances[instance.id] = instance
@@ -63,11 +66,11 @@ class CallsAtOnce:
         return self._sink.now()
 
     def feed(self, event: Event) -> None:
-        """Send a call that arrives, or that an instance gave back; forget one that has ended.
+        """Dispatch a call that arrives or was returned; forget one that has ended.
 
         Raises:
-            NoInstance: none that is here serves its model.
-            ModelNotFound: none ever did.
+            NoInstance: No present instance serves the model.
+            ModelNotFound: No instance ever served it.
         """
         if isinstance(event, Arrived):
             request = event.request

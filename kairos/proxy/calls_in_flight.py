@@ -1,5 +1,4 @@
-"""The calls of this process that have begun and not ended, by request id: what is decided on each
-reaches it here."""
+"""Calls in progress of this process by request id; the balancer's commands reach them here."""
 
 from itertools import count
 from typing import TYPE_CHECKING
@@ -18,13 +17,15 @@ class _Turn:
 
     def __init__(self, number: int, call: "Call") -> None:
         self.number, self.call = number, call
-        self.is_over = False  # it was told what it waits for
+        self.is_over = False  # it has been dispatched or refused
         self.instance_id: str | None = None
 
 
 class CallsInFlight:
-    """Tells each waiting call where to go, and each call that it ends. What
-    `kairos.core.ports.Engine` is to whoever decides."""
+    """Calls in progress: passes each its dispatch or refusal.
+
+    It is the counterpart of `kairos.core.ports.Engine`.
+    """
 
     def __init__(self) -> None:
         self.streams: dict[str, SseReader] = {}  # answers under way
@@ -34,31 +35,33 @@ class CallsInFlight:
         self._turns = count(1)
 
     def expect(self, request_id: str, call: "Call") -> None:
-        """It waits for the command that says which instance will serve the request."""
+        """Register a call that waits for its dispatch."""
         assert request_id not in self._expected
         self._expected[request_id] = _Turn(next(self._turns), call)
 
     def turn(self, request_id: str) -> int:
-        """Of a call that waits, or has waited: which of this process's turns it is. What was
-        decided on an earlier one, of the same call or of another that went by its id, is void."""
+        """Return the number of the call's present turn.
+
+        Commands for an earlier turn, of this or another call with its id, are void.
+        """
         return self._expected[request_id].number
 
     def expects(self, request_id: str) -> bool:
-        """Whether a call of this id is in flight."""
+        """Return whether a call with this id is in flight."""
         return request_id in self._expected
 
     def tenant_of(self, request_id: str) -> str | None:
-        """Return whose call of this id is in flight; None: nobody's."""
+        """Return the tenant of the call in flight with this id, or None."""
         turn = self._expected.get(request_id)
         return None if turn is None else turn.call.request.tenant
 
     def is_waiting(self, request_id: str) -> bool:
-        """Whether a call of this id is in flight, and it is not its turn yet."""
+        """Return whether a call with this id is in flight and not yet dispatched."""
         turn = self._expected.get(request_id)
         return turn is not None and not turn.is_over
 
     def running(self, instance_id: str) -> int:
-        """Calls of this process that were told to go to the instance, and have not ended."""
+        """Return the number of this process's calls on the instance."""
         return self._running.get(instance_id, 0)
 
     def forget(self, request_id: str) -> None:
@@ -89,7 +92,7 @@ class CallsInFlight:
             turn.call.give_up(meaning.error(command), runs=True)
 
     def decline(self, request_id: str, error: KairosError) -> None:
-        """What `refuse` does, for a reason that was told from elsewhere."""
+        """Refuse a call for a reason from another process."""
         turn = self._expected[request_id]
         if not turn.is_over:
             turn.is_over = True

@@ -2,9 +2,9 @@
 
 A general client spends more on a call than all that Kairos does with it: `make profile` has the
 shares. This one sends one request at a time on a connection, parses the answer with llhttp
-(`httptools`), and hands out its body as it comes. Redirects, cookies, proxies, pipelining and
-compression are not its business. An engine is not trusted: the size of its headers is bounded, and
-so is what is held of a body that nobody reads.
+(`httptools`), and hands out its body as it arrives. It does not support redirects, cookies,
+proxies, pipelining or compression. An engine is not trusted: the size of its headers is bounded,
+and so is the buffered part of a body.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from kairos.proxy.engine_tls import EngineContexts
 # does not meet a connection that is being closed at that moment.
 KEEPALIVE_S = 4.0
 CONNECT_S = 5.0
-# A name may come to lead elsewhere, and a connection that is used each second never ends by itself.
+# A host name may change its address, and a connection in constant use never ends by itself.
 RENEW_S = 60.0
 
 
 class Connections:
-    """To all engines; those that wait for their next call are closed after `KEEPALIVE_S`."""
+    """Connections to all engines. Idle ones are closed after `KEEPALIVE_S`."""
 
     def __init__(
         self, contexts: EngineContexts | None = None, pace: LoopPace | None = None
     ) -> None:
-        """`pace`: at which answers are read that come quickly."""
+        """Create the pool. `pace` limits the reading of fast answers."""
         self.pace = pace or LoopPace()
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
@@ -45,13 +45,15 @@ class Connections:
         self._idle.clear()
 
     def begin_anew(self, origin: Origin) -> None:
-        """Close those that wait: the next call there has a connection of its own."""
+        """Close idle connections, so that the next call opens a new one."""
         for connection in self._idle.pop(origin, []):
             connection.abort()
 
     def send(self, answer: EngineAnswer, origin: Origin) -> None:
-        """Send what it says. Whoever takes the answer is told of it, and of every failure, later:
-        `AnswerTaker`. Nothing listens there: EngineRefused; no connection in time: TimeoutError."""
+        """Send a request. Its `AnswerTaker` receives the answer and every failure later.
+
+        A failed connect is reported as EngineRefused or, on a timeout, as TimeoutError.
+        """
         connection = self._take(origin)
         if connection is not None:
             connection.send(answer)
@@ -59,13 +61,13 @@ class Connections:
             self.send_again(answer, origin)
 
     def send_again(self, answer: EngineAnswer, origin: Origin) -> None:
-        """Send it on a connection of its own: an engine may close what waits just as it is used."""
+        """Send a request on a new connection: the engine may have closed the idle one."""
         answer.connecting = self.loop.create_task(self._connect_for(answer, origin))
 
     async def _connect_for(self, answer: EngineAnswer, origin: Origin) -> None:
         try:
             connection = await self._connect(origin)
-        except Exception as error:  # noqa: BLE001 - whoever takes it hears of it
+        except Exception as error:  # noqa: BLE001 - passed to the answer's taker
             answer.connecting = None
             answer.fail(error)
         else:
@@ -75,10 +77,10 @@ class Connections:
     def _take(self, origin: Origin) -> EngineLink | None:
         idle = self._idle.get(origin)
         while idle:
-            connection = idle.pop()  # the latest: those that are too many grow old
+            connection = idle.pop()  # the latest: surplus ones time out
             if connection.is_quiet:
                 return connection
-            connection.abort()  # what it brings, nobody has asked for
+            connection.abort()  # it has unrequested data
         return None
 
     async def _connect(self, origin: Origin) -> EngineLink:
@@ -106,7 +108,7 @@ class Connections:
         raise errors[0]
 
     def keep(self, connection: EngineLink, origin: Origin) -> None:
-        """Keep the connection for its next call, unless its name is due to be resolved."""
+        """Keep the connection for its next call, unless its name is due to be resolved again."""
         connection.idle_since = now = self.now()
         if now - connection.made_at > RENEW_S:
             connection.abort()

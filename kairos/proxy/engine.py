@@ -1,4 +1,4 @@
-"""The engine adapter: what carries the calls of one process to engines."""
+"""The engine adapter, which carries the calls of one process to engines."""
 
 from kairos.core.events import Event
 from kairos.proxy.calls_at_once import CallsAtOnce
@@ -9,15 +9,15 @@ from kairos.request.failed_bodies import FailedBodies
 
 
 class HttpEngine:
-    """Its parts, which a call needs together.
+    """Engine adapter: the parts that a call needs.
 
-    A call first says that it waits (`calls`); the command that it gets says where to go, and it is
-    sent there (`client`). The longest of its steps are taken at the loop's `pace`. One that its
-    instance has forgotten is sent to another (`stall_watch`).
+    A call registers as waiting (`calls`); its dispatch names the instance, and it is sent there
+    (`client`). Its longest steps are taken at the loop's `pace`. A call that its instance has lost
+    is sent to another one (`stall_watch`).
     """
 
     def __init__(self, client: EngineClient) -> None:
-        """`client`: once it is entered."""
+        """Create the adapter. `client` must have been entered."""
         self.calls = CallsInFlight()
         self.client = client
         self.stall_watch = StallWatch(self.calls)
@@ -26,6 +26,6 @@ class HttpEngine:
         self.failed_bodies = FailedBodies()
 
     def hear(self, event: Event) -> None:
-        """Note which instances there are, and how they are."""
+        """Track the instances and their status."""
         self.stall_watch.hear(event)
         self.at_once.hear(event)

@@ -1,4 +1,4 @@
-"""An engine's answer while it comes, who takes it, and how it fails to."""
+"""An engine's answer as it arrives, its receiver, and its failures."""
 
 import asyncio
 from collections.abc import Hashable
@@ -15,19 +15,19 @@ MAX_HEADER_BYTES = 1 << 16  # of one answer, names and values
 
 
 class ConnectionBroke(ConnectionError):
-    """The engine closed the connection, or broke HTTP, before its answer was whole."""
+    """The engine closed the connection, or violated HTTP, before its answer was complete."""
 
 
 class ConnectionDropped(ConnectionBroke):
-    """The engine had taken the call, and closed the connection."""
+    """The engine had received the call, and closed the connection."""
 
 
 class EngineRefused(ConnectionRefusedError):
-    """Nothing listens there."""
+    """The engine's address refuses connections."""
 
 
 class NothingCame(TimeoutError):
-    """No byte came within the time that was given."""
+    """No byte arrived within the time limit."""
 
     def __init__(self, limit: "Limit | None" = None) -> None:
         super().__init__()
@@ -35,19 +35,19 @@ class NothingCame(TimeoutError):
 
 
 class Stalled(UpstreamFailed):
-    """Nothing has come of the call for far too long, by what came of others."""
+    """The instance sent nothing for the call for far too long, compared to other calls."""
 
     code = "stalled"
 
     def __init__(self, instance_id: str) -> None:
         super().__init__(
-            f"instance {instance_id} was silent for longer than it ever was: the call is taken for "
+            f"instance {instance_id} was silent for longer than ever before: the call counts as "
             "lost there"
         )
 
 
 class BrokenOff(UpstreamFailed):
-    """An engine's answer ends before its end."""
+    """An engine's answer ended before it was complete."""
 
     def __init__(self, instance_id: str, cause: str, *, dropped: bool) -> None:
         super().__init__(f"instance {instance_id} broke off its answer ({cause})")
@@ -77,31 +77,37 @@ def failure_of(
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """How long an engine may take, in seconds: without anything that counts as progress while it is
-    waited for; and for the whole answer, where that comes in one piece."""
+    """Time limits of an answer, in seconds.
+
+    `stall_s` bounds the time without progress; `whole_s` the whole answer, where it is not
+    streamed.
+    """
 
     stall_s: float
     whole_s: float | None = None
 
 
 class AnswerTaker(Protocol):
-    """Who takes an answer, as it comes. None of these may raise."""
+    """Receiver of an answer as it arrives. No method may raise."""
 
     def begun(self, answer: "EngineAnswer") -> None:
-        """Its status and headers are here."""
+        """Take the status and headers."""
 
     def came(self, data: bytes) -> None:
-        """A part of its body."""
+        """Take a part of the body."""
 
     def ended(self) -> None:
-        """It is whole."""
+        """Note that the answer is complete."""
 
     def broke(self, error: Exception) -> None:
-        """It will not be: an OSError says why, as ConnectionBroke, EngineRefused, NothingCame."""
+        """Note that the answer failed.
+
+        An OSError says why, such as ConnectionBroke, EngineRefused or NothingCame.
+        """
 
 
 class EngineAnswer:
-    """What an engine is asked, and its answer while it comes: status and headers, then the body."""
+    """A request to an engine, and its answer as it arrives: status and headers, then the body."""
 
     __slots__ = (
         "body",
@@ -132,12 +138,12 @@ class EngineAnswer:
         *,
         is_repeatable: bool = False,
     ) -> None:
-        """Hold what is asked.
+        """Create it.
 
-        `head`: request line and headers, as they are sent. `is_repeatable`: no harm is done where
-        an engine has it twice.
+        `head` has the request line and the headers as sent. `is_repeatable`: the engine may receive
+        the request twice without harm.
         """
-        self.taker: AnswerTaker | None = taker  # None: nobody any more
+        self.taker: AnswerTaker | None = taker  # None: it has left
         self.caller: Hashable | None = None  # in whose turns a fast answer is read; None: its own
         self.head, self.body, self.limit = head, body, limit
         self.is_repeatable = is_repeatable or method in ("GET", "HEAD", "DELETE")
@@ -154,7 +160,7 @@ class EngineAnswer:
 
     @property
     def content_type(self) -> bytes:
-        """In lower case, without its parameters; empty: it does not say."""
+        """Content type in lower case, without parameters; empty if it is missing."""
         for name, value in self.headers:
             if name == b"content-type":
                 return value.split(b";", 1)[0].strip().lower()
@@ -162,8 +168,11 @@ class EngineAnswer:
 
     @property
     def silent_since(self) -> float | None:
-        """When it was asked, or when the last progress of its stream came, or whoever takes it kept
-        up again, on the loop's clock; None: there is no connection yet, or no more."""
+        """Time since when the answer has made no progress, on the loop's clock.
+
+        It starts with the request, each progress of the stream, and each resumption of reading.
+        None: without a connection.
+        """
         if self.source is None:
             return None
         return self.source.due_at - (self.limit.whole_s or self.limit.stall_s)
@@ -173,11 +182,11 @@ class EngineAnswer:
         return self.source is not None and self.source.is_paused
 
     def progressed(self) -> None:
-        """What is waited for is in what has just come: the time without it begins anew."""
+        """Note progress, which restarts the time limit."""
         self.has_progressed = True
 
     def pause(self) -> None:
-        """Who takes it is full: the engine has to wait."""
+        """Pause reading: the receiver is full."""
         if self.source is not None:
             self.source.pause()
 
@@ -186,7 +195,7 @@ class EngineAnswer:
             self.source.resume()
 
     def close(self) -> None:
-        """Nobody takes the rest: the engine sees the connection break off. Nothing, once whole."""
+        """Abort the connection: nobody takes the rest. Do nothing if the answer is complete."""
         self.taker = None
         source, self.source = self.source, None
         if source is not None:

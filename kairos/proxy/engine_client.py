@@ -1,4 +1,4 @@
-"""Sends calls to OpenAI-compatible engines over kept-alive connections."""
+"""Client that sends calls to OpenAI-compatible engines over kept-alive connections."""
 
 import contextlib
 from collections.abc import Iterable, Sequence
@@ -21,19 +21,19 @@ _HEADS = 64  # kept of an instance
 
 
 class InstanceNotKnown(UpstreamFailed):
-    """The chosen instance is not among those that this process knows."""
+    """The chosen instance is not known to this process."""
 
     about_itself = True
 
     def __init__(self, instance_id: str) -> None:
         super().__init__(
-            f"instance {instance_id} was chosen, which this process does not know: all processes "
+            f"instance {instance_id} was chosen, but this process does not know it: all processes "
             "of a pool must name the same engines"
         )
 
 
 class Upstream:
-    """Where one instance is, and the key that it asks for. The key goes nowhere else."""
+    """Address of one instance, and its key, which is sent to no other host."""
 
     def __init__(
         self,
@@ -44,8 +44,11 @@ class Upstream:
         priority_header: str | None = None,
         tls: TlsFiles | None = None,
     ) -> None:
-        """`priority_header`: in which it is told a call's place among those that wait inside it.
-        `tls`: of an https URL; None: what the system trusts is trusted, and nothing is shown."""
+        """Create it.
+
+        `priority_header` is the header for a call's priority inside the engine. `tls` is for an
+        https URL; None: the system's authorities are trusted, and no client certificate is sent.
+        """
         self.id = instance_id
         self._priority = priority_header.encode("ascii") if priority_header is not None else None
         self._base_url = base_url.rstrip("/")
@@ -63,7 +66,7 @@ class Upstream:
         )
 
     def head(self, method: str, path: str, query: bytes) -> bytes:
-        """The beginning of a request: its first line, and the headers that all have."""
+        """Return the beginning of a request: its first line and the common headers."""
         if query:
             return self._head(method, path, query)
         head = self._heads.get((method, path))
@@ -74,7 +77,7 @@ class Upstream:
         return head
 
     def priority_line(self, priority: int | None) -> bytes | None:
-        """None: the call has no place there but by its arrival."""
+        """Return the priority header, or None where the engine orders calls by their arrival."""
         if priority is None or self._priority is None:
             return None
         return b"%b: %d" % (self._priority, priority)
@@ -87,8 +90,10 @@ class Upstream:
 
 
 class EngineClient:
-    """An async context manager. The sending is done by whoever holds the client's connection, so
-    bytes take no detour."""
+    """Async context manager that sends calls.
+
+    Answers arrive in callbacks, without an extra task.
+    """
 
     def __init__(
         self,
@@ -100,12 +105,12 @@ class EngineClient:
         pass_headers: Sequence[str] = (),
         contexts: EngineContexts | None = None,
     ) -> None:
-        """Hold the limits of answers.
+        """Create the client, with the limits of answers.
 
-        `stall_s`: so long a stream may bring no event, its beginning included; `answer_s`: so
-        long an answer that comes whole may take; a client that waits for longer extends both, up to
-        `longest_answer_s`. `pass_headers`: see `PassedHeaders`. `contexts`: those of others, for
-        the same engines.
+        `stall_s` is the maximum time without an event in a stream, its start included; `answer_s`
+        the maximum for an answer that is not streamed. A client with a longer timeout extends both,
+        up to `longest_answer_s`. `pass_headers`: see `PassedHeaders`. `contexts`: TLS contexts
+        shared with other clients of the same engines.
         """
         self._contexts = contexts or EngineContexts()
         self.upstreams = {upstream.id: upstream for upstream in upstreams}
@@ -124,8 +129,10 @@ class EngineClient:
             self._connections.close()
 
     def use(self, upstreams: Iterable[Upstream]) -> None:
-        """These in place of those before. Their files are read now, so that one that breaks before
-        the first call does no harm."""
+        """Replace the upstreams.
+
+        Read their TLS files now, so that a broken file shows before a call.
+        """
         self.upstreams = {upstream.id: upstream for upstream in upstreams}
         for each in self.upstreams.values():
             if each.tls is not None:
@@ -146,9 +153,9 @@ class EngineClient:
     ) -> EngineAnswer:
         """Send a call.
 
-        `taker` hears of its answer, and of every failure, but not before this returns. `head`:
-        see `asked.request_head`; `is_repeatable`: see `EngineAnswer`; `patience_s`: for how long
-        its client waits.
+        `taker` receives its answer and every failure, but not before this returns. `head`: see
+        `asked.request_head`; `is_repeatable`: see `EngineAnswer`; `patience_s`: its client's
+        timeout.
         """
         assert self._connections is not None, "used outside of `async with`"
         limit = self._streamed if streams else self._whole

@@ -1,4 +1,4 @@
-"""One connection to an engine: a call at a time, and its answer."""
+"""A connection to an engine: one call at a time, and its answer."""
 
 import asyncio
 import re
@@ -24,21 +24,23 @@ Origin = tuple[TlsFiles | None, str, int]  # with what of TLS, if any; host, por
 
 _JOINED_BYTES = 1 << 16  # a larger request body is not copied behind its headers
 _SENT_BYTES = 1 << 12  # a smaller body is sent with its headers, at once
-# In which the parser finds no end of anything: see `MAX_HEADER_BYTES`, of which a head of many
-# short headers has up to four times.
+# Bytes without a complete element: a head with many short headers can be four times as large as
+# its names and values, which `MAX_HEADER_BYTES` bounds.
 _MAX_ENDLESS_BYTES = 4 * MAX_HEADER_BYTES
 _ID_LINE = b"\r\n" + Header.REQUEST_ID.encode() + b": "
 _ID_BYTES = 512  # of an answer, in which vLLM says which request it is of
 _SAID_ID = re.compile(rb'"id"\s*:\s*"([^"\\]+)"')
-# Of what has come, so much is read at once: of many events of a few bytes it takes 6 ms. The rest
-# waits for a turn, and the engine for its end.
+# Bytes parsed in one turn of the loop: with many tiny events that takes 6 ms. The rest waits for
+# another turn, and reading from the engine is paused.
 TURN_BYTES = 1 << 12
 
 
 class EngineLink(asyncio.Protocol):
-    """One connection, one call at a time; `data_received` and the callbacks of the parser. What the
-    parser finds in a piece is handed on when it is through with it, so that whoever takes an answer
-    may do with it what it likes."""
+    """Protocol of one connection: one call at a time; also the callbacks of the HTTP parser.
+
+    What the parser finds in a piece of data is passed on after it has finished the piece, so the
+    receiver may do anything with the answer.
+    """
 
     _transport: asyncio.Transport  # once it is made
 
@@ -68,7 +70,7 @@ class EngineLink(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is open and brings nothing, not even what the event loop has not read yet."""
+        """Whether the connection is open and has no data, not even in the socket's buffer."""
         sock = self._transport.get_extra_info("socket")
         if not self.is_open or sock is None:
             return False
@@ -100,7 +102,7 @@ class EngineLink(asyncio.Protocol):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Read what has come piece by piece, in as many turns of the event loop as that takes."""
+        """Read buffered data piece by piece, over as many turns of the event loop as needed."""
         if self.is_paused or self._waits:  # then it goes on with `resume`, or in its turn
             return
         if self._unread:
@@ -118,7 +120,7 @@ class EngineLink(asyncio.Protocol):
             self._read_on()
 
     def _read_rest(self) -> None:
-        """Read all that has come: nothing more will."""
+        """Read all buffered data: no more will arrive."""
         while self._unread:
             self._read_piece()
 
@@ -153,7 +155,7 @@ class EngineLink(asyncio.Protocol):
             self._end(answer)
 
     def _hand_on(self, answer: EngineAnswer) -> bool:
-        """Hand on a part of the body. Return whether it is of this call."""
+        """Pass on a part of the body. Return whether it belongs to this call."""
         pieces, self._endless_bytes = self._pieces, 0
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -166,9 +168,10 @@ class EngineLink(asyncio.Protocol):
         return True
 
     def _is_of_earlier(self, answer: EngineAnswer, data: bytes) -> bool:
-        """Return whether the answer says that it is of the call before, and not of this one.
+        """Return whether the answer names the previous call, and not this one.
 
-        Only that of an engine that named the call before: the ids of others mean something else.
+        Only for an engine that named the previous call in its answer: ids of other engines mean
+        something else.
         """
         self._has_said, self._own_id = True, b""
         found = _SAID_ID.search(data, 0, _ID_BYTES)
@@ -185,7 +188,11 @@ class EngineLink(asyncio.Protocol):
             answer.taker.begun(answer)
 
     def _count_endless(self, answer: EngineAnswer, size_bytes: int) -> None:
-        """Raises ConnectionBroke. The parser joins what it holds back anew with each read."""
+        """Count bytes without a complete element, which the parser copies with each read.
+
+        Raises:
+            ConnectionBroke: The headers are too large.
+        """
         has_found = self._is_new or answer.is_whole
         self._endless_bytes = 0 if has_found else self._endless_bytes + size_bytes
         if self._endless_bytes > _MAX_ENDLESS_BYTES:
@@ -223,7 +230,7 @@ class EngineLink(asyncio.Protocol):
             answer.fail(broke)
 
     def _end(self, answer: EngineAnswer) -> None:
-        """The connection is used again, if it can be."""
+        """Finish the answer, and keep the connection for the next call if possible."""
         if self._answer is answer:
             self._answer, self._is_used = None, True
             self._earlier_id = self._own_id
@@ -235,9 +242,9 @@ class EngineLink(asyncio.Protocol):
         answer.end()
 
     def _is_unsent(self, answer: EngineAnswer) -> bool:
-        """Return whether a part of the request waits to be sent still.
+        """Return whether a part of the request is still unsent.
 
-        An engine that answers before it has all of a request may take the rest for another one.
+        An engine that answers before it has the whole request may take the rest for another one.
         """
         is_large = len(answer.body) > _SENT_BYTES
         return is_large and self._transport.get_write_buffer_size() > 0
@@ -298,8 +305,7 @@ class EngineLink(asyncio.Protocol):
             self._read_on()
 
     def _expect(self, within_s: float) -> None:
-        """Progress within that time. One timer serves all answers of a connection: when it ends, it
-        is looked whether somebody still waits, and for how long."""
+        """Set the time limit for progress. One timer serves all answers of a connection."""
         self.due_at = self._pool.now() + within_s
         if self._watch is not None:
             if self._watch_at <= self.due_at:
@@ -323,25 +329,25 @@ class EngineLink(asyncio.Protocol):
         answer.fail(NothingCame(answer.limit))
 
     def abort(self) -> None:
-        """What it brings from here on is nobody's."""
+        """Abort the connection, and ignore further data."""
         self._can_stay, self._answer = False, None
         self._unread = b""
         self._transport.abort()
 
 
 def _id_of(answer: EngineAnswer) -> bytes:
-    """Return the id under which a call was sent."""
+    """Return the id with which a call was sent."""
     return answer.head.partition(_ID_LINE)[2].partition(b"\r\n")[0]
 
 
 def _is_said(request_id: bytes, said: bytes, answer: EngineAnswer) -> bool:
-    """Return whether an answer names this call: in a header, or as vLLM does in its id."""
+    """Return whether an answer names this call: in a header, or in its id as vLLM does."""
     is_named = said == request_id or said.endswith((b"-" + request_id, b"_" + request_id))
     return is_named or (RAW_HEADERS[Header.REQUEST_ID], request_id) in answer.headers
 
 
 def _cause(error: Exception) -> Exception:
-    """What a callback of the parser raised, if that is why it stopped."""
+    """Return the exception from a callback of the parser, if one stopped it."""
     cause = error.__context__
     if isinstance(error, httptools.HttpParserCallbackError) and isinstance(cause, Exception):
         return cause

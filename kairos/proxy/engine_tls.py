@@ -1,4 +1,4 @@
-"""TLS to engines: whose certificates are accepted, and what is shown to them."""
+"""TLS to engines: accepted certificates, and the client certificate."""
 
 import ssl
 
@@ -9,24 +9,24 @@ from kairos.settings.tls import TlsFiles, client_context
 
 
 class TlsFilesOfNoUse(OSError):
-    """No connection can be made with them."""
+    """The TLS files cannot be used, so no connection can be made."""
 
 
 class EngineContexts:
-    """By the files that settings name; those that many engines share are read once."""
+    """TLS contexts by their files; files that many engines share are read once."""
 
     def __init__(self) -> None:
         self._fresh: dict[TlsFiles, FreshContext] = {}
 
     def of(self, files: TlsFiles) -> ssl.SSLContext:
-        """For a connection that begins now.
+        """Return the context for a new connection.
 
         Raises:
-            TlsFilesOfNoUse: the files cannot be used, and never could since they were named.
+            TlsFilesOfNoUse: The files cannot be used, and never could since they were set.
         """
         fresh = self._fresh.get(files)
         if fresh is None:
-            if len(self._fresh) >= MAX_ENGINES:  # settings were read again and again
+            if len(self._fresh) >= MAX_ENGINES:  # after many reloads
                 self._fresh.clear()
             try:
                 fresh = FreshContext("connections to engines", files, client_context)
@@ -37,7 +37,7 @@ class EngineContexts:
 
 
 def why_not(error: ssl.SSLError) -> str:
-    """What an operator reads where TLS to an engine failed."""
+    """Return a message for operators on why TLS to an engine failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     reason = getattr(error, "reason", None)  # which one that was not OpenSSL's has not

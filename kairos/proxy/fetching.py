@@ -1,7 +1,7 @@
-"""What engines are asked beside calls: short answers, read whole.
+"""Requests to engines other than calls: short answers, read as a whole.
 
-By the same connections as calls, HTTP/1.1 without redirects and compression, but kept apart from
-them. No general client, which takes a tenth of a second of CPU time to import.
+The same kind of connections as for calls, HTTP/1.1 without redirects and compression, but a pool
+of their own. A general client would take a tenth of a second of CPU time to import.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ _PLAIN = header_lines([b"Accept-Encoding: identity"]) + b"\r\n"
 
 
 class Fetcher:
-    """Fetches from engines; an async context manager."""
+    """Fetcher of short answers; an async context manager."""
 
     def __init__(self, contexts: EngineContexts, limit_s: float) -> None:
-        """`limit_s`: for one answer."""
+        """Create the fetcher. `limit_s` is the timeout of one answer."""
         self._contexts, self._limit_s = contexts, limit_s
         self._connections: Connections | None = None
         self._used: dict[Origin, ssl.SSLContext] = {}
@@ -42,10 +42,10 @@ class Fetcher:
         """Return the status and the body.
 
         Raises:
-            EngineRefused: nothing listens there.
-            TimeoutError: it did not come in time.
-            ConnectionBroke: it was cut short, or is no HTTP.
-            OSError: there is no connection; as TlsFilesOfNoUse, none can be made.
+            EngineRefused: The address refuses connections.
+            TimeoutError: The answer did not arrive in time.
+            ConnectionBroke: The answer was cut off, or is not HTTP.
+            OSError: The connection failed; as TlsFilesOfNoUse, none can be made.
         """
         assert self._connections is not None, "used outside of `async with`"
         head = upstream.head("GET", path, query.encode("ascii")) + _PLAIN
@@ -62,8 +62,13 @@ class Fetcher:
         return answer.status, bytes(taken.body)
 
     def _look_at_tls(self, upstream: Upstream) -> None:
-        """A connection that is used each second never ends by itself: what has changed in its files
-        is shown by a new one. Raises TlsFilesOfNoUse."""
+        """Open a new connection after the TLS files have changed.
+
+        A connection in constant use never ends by itself.
+
+        Raises:
+            TlsFilesOfNoUse: The files cannot be used.
+        """
         if upstream.tls is None:
             return
         context, origin = self._contexts.of(upstream.tls), upstream.origin
@@ -75,7 +80,7 @@ class Fetcher:
 
 
 class _TakenWhole:
-    """An `AnswerTaker` that keeps the body."""
+    """An `AnswerTaker` that collects the body."""
 
     def __init__(self) -> None:
         self.body = bytearray()

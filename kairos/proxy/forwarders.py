@@ -1,4 +1,4 @@
-"""Who forwards an engine's answer: by its status and what it is."""
+"""Choice of the forwarder for an engine's answer, by its status and content type."""
 
 from collections.abc import Callable
 
@@ -34,15 +34,13 @@ def forwarder(
     reads_stream: bool,
     tries_again: bool,
 ) -> ResponseForwarder:
-    """Of an answer whose status and headers are here.
+    """Return the forwarder of an answer whose status and headers have arrived.
 
-    Args:
-        streams: where a stream can be seen while it comes.
-        reads_stream: whether its end and its errors are known.
-        tries_again: an engine's error that the client has not begun to hear is raised.
+    `streams` registers a stream while it runs. `reads_stream`: the route's end and errors are
+    known. `tries_again`: an engine's error is raised as long as the client has received nothing.
 
     Raises:
-        UpstreamFailed: it is no answer.
+        UpstreamFailed: The answer is a redirect.
     """
     status = answer.status
     if 300 <= status < 400:

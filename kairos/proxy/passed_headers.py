@@ -1,8 +1,8 @@
-"""Decide which headers pass: of a client's request to the engine, and of an engine's answer back.
+"""Headers that are forwarded: from a client's request to the engine, and from its answer back.
 
-To engines a list says what passes, which an operator may add to (`pass_headers`); back passes what
-an engine says, but for credentials, cookies, what belongs to a connection, to a browser's rules for
-other sites (CORS) or to Kairos. No setting lets any of that pass, in either direction.
+To engines an allow list applies, which operators may extend (`pass_headers`). Back to clients all
+headers pass except credentials, cookies, and headers that concern the connection, CORS or Kairos.
+These never pass, in either direction, with any settings.
 """
 
 import re
@@ -24,7 +24,7 @@ _TO_ENGINE = (
     ),
     *(b"anthropic-version", b"anthropic-beta", b"openai-beta"),
 )
-# What no setting lets pass.
+# Headers that never pass.
 _NEVER = re.compile(
     r"connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-length|host|expect"
     r"|authorization|www-authenticate|x-api-key|api-key|.*cookie.*|access-control-.*|origin|server"
@@ -38,13 +38,13 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}\*?")
 
 
 class PassedHeaders:
-    """Apply the lists, and what an operator adds."""
+    """Filter of forwarded headers, with an operator's additions."""
 
     def __init__(self, more: Sequence[str] = ()) -> None:
-        """Add names of requests' headers; one that ends with `*` stands for all that begin so.
+        """Create the filter. A name that ends with `*` is a prefix.
 
         Raises:
-            SetupError: one is not a header's name, or never passes.
+            SetupError: A name is invalid, or must never pass.
         """
         names = [each.lower() for each in more]
         for name in names:
@@ -54,7 +54,7 @@ class PassedHeaders:
         self._kept_back: dict[bytes, bool] = {}  # by name of an engine's header
 
     def to_engine(self, headers: dict[bytes, bytes]) -> Headers:
-        """Return what goes on of a client's request, names in lower case."""
+        """Return the headers of a client's request to forward. Names are in lower case."""
         passed = [(name, value) for name in _TO_ENGINE if (value := headers.get(name)) is not None]
         if self._more is not None:
             passed += [each for each in headers.items() if self._is_more(each[0])]
@@ -65,7 +65,7 @@ class PassedHeaders:
         return passed
 
     def to_client(self, headers: Headers) -> Headers:
-        """Return what goes back of an engine's answer."""
+        """Return the headers of an engine's answer to forward."""
         passed = [each for each in headers if not self._is_kept_back(each[0])]
         if len(passed) < len(headers):
             named = {

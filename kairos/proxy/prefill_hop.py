@@ -1,12 +1,11 @@
-"""The first half of a pair's call: its prompt, on an instance that computes prompts for others.
+"""First half of a call to a prefill/decode pair: the prompt, on a prefill instance.
 
-As vLLM's disaggregated prefill has it (its NixlConnector, and others with the same parameters): the
-prefill instance is asked for an answer of one token, with `kv_transfer_params` that say that the
-cache is wanted elsewhere. Its answer has `kv_transfer_params` that say where the cache lies; with
-these in it the client's own request goes to the decode instance, which fetches the cache.
+As in vLLM's disaggregated prefill (its NixlConnector, and others with the same parameters): the
+prefill instance is sent a request for one token, whose `kv_transfer_params` say that the cache will
+be fetched. Its answer has `kv_transfer_params` that say where the cache is; with these the client's
+own request goes to the decode instance, which fetches the cache.
 
-Whatever goes wrong here, the decode instance computes the prompt itself: the call is late, and not
-lost.
+If anything fails here, the decode instance computes the prompt itself: the call is late, not lost.
 """
 
 from collections.abc import Callable
@@ -41,7 +40,11 @@ class _PrefillAnswer(msgspec.Struct):
 
 
 def prefill_body(content: bytes) -> bytes:
-    """What the prefill instance is asked. Raises ValueError: it is no JSON object."""
+    """Return the body for the prefill instance.
+
+    Raises:
+        ValueError: The content is not a JSON object.
+    """
     fields = msgspec.json.decode(content, type=_Fields)
     for name in _LEFT_OUT:
         fields.pop(name, None)
@@ -52,14 +55,18 @@ def prefill_body(content: bytes) -> bytes:
 
 
 def decode_body(content: bytes, params: dict[str, msgspec.Raw]) -> bytes:
-    """What the decode instance is asked. Raises ValueError: it is no JSON object."""
+    """Return the body for the decode instance.
+
+    Raises:
+        ValueError: The content is not a JSON object.
+    """
     fields = msgspec.json.decode(content, type=_Fields)
     fields[_PARAMS] = msgspec.Raw(msgspec.json.encode(params))
     return msgspec.json.encode(fields)
 
 
 class PrefillProblem(NamedTuple):
-    """The prefill instance failed a prompt: what is to be looked at, and told."""
+    """A failure of the prefill instance: the trouble to report, and the fact to feed."""
 
     trouble: UpstreamUnreachable
     fact: PrefillFailed
@@ -69,11 +76,14 @@ OnPrefilled = Callable[[Dispatch, bytes, PrefillProblem | None], None]
 
 
 class PrefillHop:
-    """Takes the prefill instance's answer, and says what to ask the decode instance."""
+    """Receiver of the prefill instance's answer, which yields the body for the decode instance."""
 
     def __init__(self, instance_id: str, dispatch: Dispatch, content: bytes, then: OnPrefilled):
-        """`content`: the client's request. `then` hears once what to go on with: that, or it with
-        where the cache lies."""
+        """Create it. `content` is the client's request.
+
+        `then` is called once with the body to continue with: the content, or the content with the
+        cache's place.
+        """
         self._id, self._dispatch, self._content, self._then = instance_id, dispatch, content, then
         self._awaited: EngineAnswer | None = None
         self._status = 0
@@ -88,8 +98,11 @@ class PrefillHop:
         client: EngineClient,
         then: OnPrefilled,
     ) -> Self | None:
-        """None: the call is for the decode instance alone, since engines take such calls in one
-        piece only, or this process does not know the prefill instance."""
+        """Return a hop, or None if the decode instance must compute the whole call.
+
+        That is so on routes that engines do not split, and if this process does not know the
+        prefill instance.
+        """
         instance_id = dispatch.prefill_id
         if instance_id not in client.upstreams or asked.path not in PAIRED_ROUTES:
             return None
@@ -97,7 +110,7 @@ class PrefillHop:
         return cls(instance_id, dispatch, content, then)
 
     def send(self, asked: Asked, client: EngineClient) -> EngineAnswer:
-        """As for a stream, of which something must come in time: a prompt takes no longer."""
+        """Send the request with a stream's time limit: a prompt takes no longer than that."""
         body = prefill_body(self._content)
         answer = send(client, self._dispatch, asked, body, self, streams=True, to=self._id)
         self._awaited = answer
@@ -109,7 +122,7 @@ class PrefillHop:
         self._status = answer.status
 
     def came(self, data: bytes) -> None:
-        """See `AnswerTaker`. What is too long is no answer."""
+        """See `AnswerTaker`. An answer that is too long is ignored."""
         if len(self._answer) <= MAX_ANSWER_BYTES:
             self._answer += data
 
@@ -125,10 +138,10 @@ class PrefillHop:
         self._then(self._dispatch, content, problem)
 
     def _params(self) -> dict[str, msgspec.Raw] | None:
-        """None: it refused the call, as the decode instance may, too.
+        """Return the parameters; None if the call was refused, as the decode instance may do, too.
 
         Raises:
-            ValueError: the answer does not have them.
+            ValueError: The answer has none.
         """
         if 400 <= self._status < 500:
             return None
@@ -150,7 +163,7 @@ class PrefillHop:
         return PrefillProblem(unreachable, PrefillFailed(self._dispatch.request_id))
 
     def stalled(self) -> None:
-        """The prefill instance has forgotten the call."""
+        """Fail the hop: the prefill instance has lost the call."""
         if self._awaited is not None:
             self._awaited.close()
         self.broke(NothingCame())

@@ -1,4 +1,4 @@
-"""Tells how far the answers are that this process streams."""
+"""Reports of the progress of the answers that this process streams."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from kairos.core.events import Event, Progressed
 from kairos.proxy.calls_in_flight import CallsInFlight
 
 INTERVAL_S = 1.0
-CALLS_TOLD = 10_000  # at once; those beyond it go on as they did
+CALLS_TOLD = 10_000  # in one fact; further calls are not reported
 
 
 async def tell_progress(calls: CallsInFlight, feed: Callable[[Event], None]) -> None:
-    """Once a second, until cancelled; nothing while nothing is streamed."""
+    """Feed the progress once a second, until cancelled; nothing while no answer is streamed."""
     while True:
         await asyncio.sleep(INTERVAL_S)
         if (fact := progress(calls)) is not None:
@@ -20,7 +20,7 @@ async def tell_progress(calls: CallsInFlight, feed: Callable[[Event], None]) -> 
 
 
 def progress(calls: CallsInFlight) -> Progressed | None:
-    """How many tokens each streamed answer has had, of those that have begun."""
+    """Return the number of tokens of each streamed answer that has begun."""
     begun = (
         (request_id, tokens)
         for request_id, stream in calls.streams.items()

@@ -1,4 +1,4 @@
-"""Make the client's answer from an engine's, and decide how the call ends with it."""
+"""Forwarding of an engine's answer to the client, and the outcome of the call."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _USAGE_LIMIT_BYTES = 8 << 20  # answers larger than this are forwarded without l
 
 
 class StatusRule(NamedTuple):
-    """Describe what statuses of an engine's answer mean, for the reference too."""
+    """Meaning of an answer's statuses, also for the reference documentation."""
 
     statuses: tuple[int, ...]
     meaning: str
@@ -53,8 +53,10 @@ ERROR_BYTES = 1 << 16  # of an engine's error, kept in case nothing better comes
 
 
 class EngineError(UpstreamFailed):
-    """That it cannot answer, in the engine's own words, of which the client has heard nothing. In a
-    stream they may come with status 200."""
+    """The engine's own error, before the client has received anything.
+
+    In a stream it may come with status 200.
+    """
 
     def __init__(
         self, instance_id: str, status: int, headers: list[tuple[bytes, bytes]], body: bytes
@@ -68,7 +70,7 @@ class EngineError(UpstreamFailed):
             self.code = "engine_refuses_key"
             problem = (
                 f"instance {instance_id} refuses the key that Kairos shows it ({status}): the "
-                "`api_key` or `api_key_env` of its [[engine]] must be set anew"
+                "`api_key` or `api_key_env` of its [[engine]] must be corrected"
             )
             self.args = (problem,)
 
@@ -94,11 +96,11 @@ class RouteNotServed(KairosError):
 
 
 class ResponseForwarder:
-    """Forwards what one engine answers to a call, as it comes.
+    """Forwarder of one engine's answer to a call, as it arrives.
 
     `came` and `ended` may raise:
-        EngineError: the engine says that it cannot answer; only where the call `tries_again`.
-        UpstreamFailed: it is no answer, or ends before its end.
+        EngineError: The engine reports an error; only where the call `tries_again`.
+        UpstreamFailed: The answer is malformed, or cut off.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class ResponseForwarder:
         owner: Owner,
         passed: PassedHeaders,
     ) -> None:
-        """`answer`: its status and headers are here."""
+        """Create it. The status and headers of `answer` have arrived."""
         self._instance_id = instance_id
         self._answer = answer
         self._response = response
@@ -120,15 +122,15 @@ class ResponseForwarder:
         self._feed = feed
         self._owner, self._passed = owner, passed
         self.settled: Event | None = None
-        """What becomes of the call, as soon as its stream has said so: there clients may leave,
-        without waiting for the engine to end it."""
+        """Outcome of the call once its stream has ended: a client may leave then, before the
+        engine closes it."""
 
     def came(self, data: bytes) -> None:
-        """A part of the body, to be forwarded."""
+        """Forward a part of the body."""
         raise NotImplementedError
 
     def ended(self) -> Event:
-        """It is whole. Returns Finished or Failed."""
+        """Finish the answer; return Finished or Failed."""
         raise NotImplementedError
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
@@ -151,7 +153,7 @@ class ResponseForwarder:
 
 
 class PassedAnswer(ResponseForwarder):
-    """What is neither JSON nor a stream is passed on as it comes."""
+    """Forwarder of answers that are neither JSON nor a stream, as they arrive."""
 
     def came(self, data: bytes) -> None:
         self._answer.progressed()
@@ -167,8 +169,10 @@ class PassedAnswer(ResponseForwarder):
 
 
 class JsonAnswer(ResponseForwarder):
-    """Forwarded whole, so that it has a length and its usage can be read; one that is very large,
-    as it comes."""
+    """Forwarder of JSON answers as a whole, with their length, so that usage can be read.
+
+    Very large ones are forwarded as they arrive.
+    """
 
     _parts: bytes | bytearray = b""
 
@@ -194,7 +198,7 @@ class JsonAnswer(ResponseForwarder):
             return self._outcome(None)
         answer = bytes(self._parts)
         if status == 200 and not _is_json(answer):
-            raise UpstreamFailed(f"what instance {self._instance_id} answered is no JSON")
+            raise UpstreamFailed(f"the answer of instance {self._instance_id} is not JSON")
         headers = self._headers()
         headers.append((b"content-length", b"%d" % len(answer)))
         self._response.start(status, headers)
@@ -205,7 +209,7 @@ class JsonAnswer(ResponseForwarder):
 
 
 class ErrorAnswer(ResponseForwarder):
-    """An engine's error, which may never reach the client."""
+    """Collector of an engine's error, which may never reach the client."""
 
     _said = b""
 
@@ -221,7 +225,7 @@ class ErrorAnswer(ResponseForwarder):
 
 
 def answer_error(error: EngineError, response: ClientResponse) -> Event:
-    """An engine's error becomes the client's: nothing better came."""
+    """Send an engine's error to the client: no other instance answered better."""
     status, headers, body = error.answer
     response.start(status, [*headers, (b"content-length", b"%d" % len(body))])
     response.write(body, more=False)
@@ -230,6 +234,9 @@ def answer_error(error: EngineError, response: ClientResponse) -> Event:
 
 
 def _is_json(answer: bytes) -> bool:
-    """By its ends only: some engines write NaN, which their clients know to read."""
+    """Return whether the answer looks like JSON, by its first and last character.
+
+    Some engines write NaN, which their clients can read.
+    """
     text = answer.strip()
     return text[:1] + text[-1:] in (b"{}", b"[]")

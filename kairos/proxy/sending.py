@@ -1,4 +1,4 @@
-"""A call's request to an engine, as it is sent."""
+"""Sending of a call's request to an engine."""
 
 from kairos.core.events import Dispatch
 from kairos.proxy.asked import Asked, request_head
@@ -17,12 +17,12 @@ def send(
     to: str | None = None,
     patience_s: float | None = None,
 ) -> EngineAnswer:
-    """Send a call to the instance that it is dispatched to.
+    """Send a call to the instance that it is dispatched to, or to another one, `to`.
 
-    `to`: the instance, if it is another; `patience_s`: for how long its client waits.
+    `patience_s` is its client's timeout.
 
     Raises:
-        InstanceNotKnown: another process of the pool decided.
+        InstanceNotKnown: This process does not know the instance that another one chose.
     """
     instance_id = to or dispatch.instance_id
     upstream = client.upstreams.get(instance_id)

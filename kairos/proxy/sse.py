@@ -1,8 +1,7 @@
-"""Reads a stream of server-sent events while it is forwarded: usage, errors, how far it is, and its
-proper end.
+"""Reader of a stream of server-sent events while it is forwarded: usage, errors, progress, its end.
 
-Bytes are passed on as they came, event by event, so that an error can follow wherever the stream
-breaks. A usage chunk that the client did not ask for is left out.
+Bytes are passed on event by event as they arrived, so that an error can follow wherever the stream
+breaks. A usage chunk that the client did not request is left out.
 """
 
 import re
@@ -19,8 +18,8 @@ _WORDS = (
     b"[DONE]",
     b'"message_stop"',
 )  # with `"usage"`, all that is of interest
-# Where a chunk of an answer begins that is not empty. What a model writes cannot look like that: in
-# it quotes are escaped.
+# The beginning of a non-empty chunk of an answer. A model's text cannot look like that: its quotes
+# are escaped.
 _TEXT = b'"content":"'  # as vLLM spells most of them; looked for first, in a third of the time
 _CONTENT = re.compile(
     rb'"(?:content|text|arguments|reasoning|reasoning_content|thinking|partial_json)"\s*:\s*"[^"\r\n]'
@@ -41,7 +40,7 @@ class _Details(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Token counts as engines report them, under the names of OpenAI's APIs and of Anthropic's."""
+    """Token counts as engines report them, with the names of OpenAI's and Anthropic's APIs."""
 
     prompt_tokens: _Count | None = None
     completion_tokens: _Count | None = None
@@ -72,7 +71,7 @@ class Usage(msgspec.Struct):
         return details.cached_tokens if details else None
 
     def after(self, earlier: "Usage | None") -> "Usage":
-        """Return what is known with the usage that the same stream reported before."""
+        """Return the usage, merged with what the same stream reported earlier."""
         if earlier is None:
             return self
         now = {
@@ -84,7 +83,7 @@ class Usage(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """What is of interest in an answer or in a chunk of one."""
+    """The fields of an answer, or of a chunk, that Kairos reads."""
 
     type: str | None = None
     usage: Usage | None = None
@@ -99,13 +98,13 @@ _json = msgspec.json.Decoder(msgspec.Raw)
 
 
 def usage_of(answer: bytes | bytearray) -> Usage | None:
-    """The usage that a whole JSON answer reports, if it is one and does."""
+    """Return the usage in a complete JSON answer, or None."""
     parsed = _parse(answer)
     return parsed.usage if parsed else None
 
 
 def begin_well(events: bytes) -> bool:
-    """Whether the first of them that has data is JSON, or the stream's end."""
+    """Return whether the first event with data is JSON, or the stream's end."""
     start = 0
     while start < len(events):
         boundary = _END_OF_EVENT.search(events, start)
@@ -117,10 +116,10 @@ def begin_well(events: bytes) -> bool:
 
 
 class SseReader:
-    """Feed it the upstream's bytes, forward what it returns."""
+    """Reader of a stream: feed it the upstream's bytes, and forward what it returns."""
 
     def __init__(self, *, drop_usage_chunk: bool, keep_bytes: int = 0) -> None:
-        """`keep_bytes`: of the stream, at most."""
+        """Create the reader. It keeps up to `keep_bytes` of the stream."""
         self._drop_usage_chunk = drop_usage_chunk
         self._pending = b""
         # What is before the text of an event, between those of two such events, and after it.
@@ -135,12 +134,12 @@ class SseReader:
 
     @property
     def completion_tokens(self) -> int:
-        """How many the answer has had so far: at least, as a chunk may carry several."""
+        """Number of tokens so far; a lower bound, as a chunk may carry several."""
         told = self.usage.completion if self.usage is not None else None
         return max(told or 0, self._chunks)
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes as they came; return those to forward now: all events that are whole."""
+        """Take bytes; return those to forward now: all complete events."""
         if self._keep_bytes:
             self.kept += data
             if len(self.kept) > self._keep_bytes:
@@ -154,8 +153,10 @@ class SseReader:
         return data[:plain] + self._feed(data[plain:]) if plain else self._feed(data)
 
     def _pass_over_texts(self, data: bytes) -> int:
-        """What `_pass_over` does, of events that differ from one before in nothing but their text:
-        so do nearly all. In a sixth of the time."""
+        """Do what `_pass_over` does, six times as fast, for events that differ only in their text.
+
+        Nearly all events do.
+        """
         if self._around is None or not data.startswith(self._around[0]):
             return 0
         begin, between, end = self._around
@@ -171,7 +172,7 @@ class SseReader:
         return last + len(end)
 
     def _pass_over_all(self, data: bytes) -> int:
-        """`_pass_over`, of many at once: the second is most often like all that follow."""
+        """Do what `_pass_over` does for many events: most are like the second one."""
         second = data.find(b"\n\n", data.find(b"\n\n") + 2) + 2
         plain = self._pass_over(data[:second] if second > 1 else data)
         if plain != second or second == len(data):
@@ -180,9 +181,10 @@ class SseReader:
         return second + (self._pass_over_texts(rest) or self._pass_over(rest))
 
     def _pass_over(self, data: bytes) -> int:
-        """Count what is at the beginning of whole events that are of no interest, which is nearly
-        all that there is, and return how many bytes these are. Does what `_feed` would, in a third
-        of the time."""
+        """Count the complete, uninteresting events at the beginning, nearly all there are.
+
+        Return their size in bytes. It does what `_feed` would, in a third of the time.
+        """
         if b"\r" in data or b"\n\n\n" in data:
             return 0
         at = data.find(b'"usage"')
@@ -211,7 +213,7 @@ class SseReader:
         return end
 
     def _learn(self, event: bytes) -> None:
-        """What is around the text of an event in which nothing else is of interest."""
+        """Remember what surrounds the text of an event with nothing else of interest."""
         begin = event.find(_TEXT) + len(_TEXT)
         if begin > len(_TEXT) and event.startswith(b"data:"):
             text_end = event.find(b'"', begin)
@@ -238,14 +240,13 @@ class SseReader:
         return forward[0] if len(forward) == 1 else b"".join(forward)
 
     def rest(self) -> bytes:
-        """What there is of an event that never ended, as the last of some streams. The stream is
-        over, so it is read."""
+        """Return an unfinished last event, as some streams end with, and read it."""
         rest, self._pending = self._pending, b""
         self._read(rest)
         return rest
 
     def _read(self, event: bytes) -> bool:
-        """Note what the event says; False if it is the usage chunk that nobody asked for."""
+        """Read an event; return False for a usage chunk that the client did not request."""
         if not _OF_INTEREST.search(event):
             if b"[DONE]" in event and _data_of(event) == [b"[DONE]"]:
                 self.done = True

@@ -1,6 +1,7 @@
-"""Looks twice a second at all calls that were sent to an instance, sends elsewhere those that their
-instances have forgotten (`kairos/core/faults/stalls.py`), and keeps streams alive that are silent.
-A call that begins and ends between two looks costs nothing.
+"""Detection of stalled calls: twice a second all calls on instances are checked.
+
+Calls that their instances have lost are sent elsewhere (`kairos/core/faults/stalls.py`), and silent
+streams get keep-alive comments. A call that begins and ends between two checks costs nothing.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ INTERVAL_S = SEEN_US / SECOND
 
 
 class StallWatch:
-    """Of the calls of one process. `run` until cancelled, and `hear` of instances beside."""
+    """Watch over the calls of one process: `run` it, and `hear` facts of instances."""
 
     def __init__(self, calls: CallsInFlight) -> None:
         self._calls = calls
@@ -27,7 +28,7 @@ class StallWatch:
         self._answers: dict[int, EngineAnswer] = {}  # that were awaited at the last look
 
     def hear(self, event: Event) -> None:
-        """What is said of instances; nothing else is of interest."""
+        """Track the instances; ignore other facts."""
         match event:
             case InstanceStatus(instance_id=instance_id):
                 self._stalls.told(event, self._calls.running(instance_id), _now())
@@ -61,7 +62,7 @@ class StallWatch:
 
 
 def _seen(key: int, call: "Call") -> SeenCall | None:
-    """As it is seen at its instance; None: it is not there yet."""
+    """Return the call as seen at its instance; None if it is not there yet."""
     answer, instance_id = call.answer, call.instance_id
     since = None if answer is None else answer.silent_since
     if answer is None or instance_id is None or since is None:

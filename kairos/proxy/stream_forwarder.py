@@ -1,4 +1,4 @@
-"""From an engine's stream of events to the client's."""
+"""Forwarding of an engine's event stream to the client."""
 
 from kairos.core.errors import UpstreamFailed
 from kairos.core.events import Event, Failed, FirstToken
@@ -13,7 +13,7 @@ from kairos.proxy.sse import SseReader, begin_well
 
 
 class UnreadStreamAnswer(PassedAnswer):
-    """A stream of which neither the end nor the errors are known."""
+    """Forwarder of a stream whose end and errors are not known."""
 
     def came(self, data: bytes) -> None:
         if not self._response.started:
@@ -23,8 +23,10 @@ class UnreadStreamAnswer(PassedAnswer):
 
 
 class StreamAnswer(ResponseForwarder):
-    """A stream of events: its first event makes it the client's, and what is whole of it is sent on
-    in the callback that brings it."""
+    """Forwarder of an event stream: it starts the client's answer with the first event.
+
+    Complete events are forwarded in the callback that brings them.
+    """
 
     reader: SseReader
     tries_again = False
@@ -57,13 +59,13 @@ class StreamAnswer(ResponseForwarder):
         self._begin(forward)
 
     def _begin(self, forward: bytes) -> None:
-        """Only now: until an engine's first event, a failure can still be a plain error.
+        """Start the client's answer. Before the first event, a failure can still be a plain error.
 
         Raises:
-            UpstreamFailed: that event is none of an answer.
+            UpstreamFailed: The event is not part of an answer.
         """
         if not begin_well(forward):
-            raise UpstreamFailed(f"instance {self._instance_id} answered what is no stream")
+            raise UpstreamFailed(f"the answer of instance {self._instance_id} is not a stream")
         self._first = b""
         self._response.start(self._answer.status, self._headers())
         self._feed(FirstToken(self._request_id))

@@ -1,4 +1,4 @@
-"""Whom a call tells what becomes of it."""
+"""Receivers of a call's results: its owner, and the handler of instances' failures."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,24 +10,29 @@ OnTrouble = Callable[[UpstreamUnreachable], None]
 
 
 def trouble(error: InstanceError, instance_id: str) -> UpstreamUnreachable:
-    """What a failure there says of the instance: that it should be looked at."""
+    """Return the failure as a reason to probe the instance."""
     if isinstance(error, UpstreamUnreachable):
         return error
     return UpstreamUnreachable(instance_id, error.code)
 
 
 class Owner(Protocol):
-    """Whose call it is."""
+    """Owner of a call."""
 
     wants_answer: bool
 
     def counted(self, prompt_tokens: int) -> None:
-        """So many tokens the prompt has in truth."""
+        """Take the true number of the prompt's tokens."""
 
     def answered(self, answer: bytes | bytearray, *, streamed: bool) -> None:
-        """What the engine answered, before the client has all of it; where it `wants_answer`, and
-        nothing of one over `MAX_ANSWER_BYTES`."""
+        """Take the engine's answer, before the client has all of it.
+
+        Only if `wants_answer`, and only answers up to `MAX_ANSWER_BYTES`.
+        """
 
     def ended(self, error: Exception | None) -> None:
-        """The call has ended: by an error, of which the client has not heard yet, or else whole, or
-        because the client left."""
+        """Note the end of the call.
+
+        With an error, the client has not been told of it yet; without, the answer is complete or
+        the client has left.
+        """

@@ -1,4 +1,4 @@
-"""What a client that reads a stream sees while its call waits: that it is not forgotten."""
+"""Comments in a stream whose call waits, which show the client that the connection is alive."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ KEEP_ALIVE_S = 5.0  # between comments in a stream that waits for its turn
 
 
 class WaitComments:
-    """A comment every so often, until cancelled."""
+    """A periodic comment, until cancelled."""
 
     def __init__(self, response: ClientResponse) -> None:
         self._response, self._loop = response, asyncio.get_running_loop()

@@ -97,7 +97,7 @@ KINDS = {
     "no chat completion": asked("fails-shape", "not a chat completion"),
     "embedder's 500": embedded("embeds-500", "500: json: unsupported value: NaN"),
     "embedder's 400": embedded("embeds-400", "400: json: unsupported value: NaN"),
-    "embedder's NaN": embedded("embeds-nan", "no JSON object"),
+    "embedder's NaN": embedded("embeds-nan", "not a JSON object"),
     "embedder's null": embedded("embeds-null", "no valid vectors"),
     "embedder drops it": embedded("embeds-drop", "closed the connection"),
     "a function raises": of_text("raises-stop", **{CHECK: ("check", "StopIteration")}),

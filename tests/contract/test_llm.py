@@ -266,7 +266,7 @@ class TestEitherWay:
             (refusal(504, "late"), UpstreamFailed, "the model's server answered 504: late"),
             (Answer(500, raw=b"<h1>"), UpstreamFailed, "the model's server answered 500: <h1>"),
             (Answer(502, raw=b""), UpstreamFailed, "the model's server answered 502: nothing"),
-            (Answer(200, ["x"]), UpstreamFailed, "the answer is no JSON object"),
+            (Answer(200, ["x"]), UpstreamFailed, "the answer is not a JSON object"),
         ],
         ids=["400", "504", "no JSON", "nothing", "no object"],
     )

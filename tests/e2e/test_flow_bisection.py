@@ -64,12 +64,12 @@ WAYS = {
     "400": (fails(400, "too long"), "400: too long"),
     "413": (fails(413, "too large"), "413: too large"),
     "drops the connection": (drops, "closed the connection without an answer"),
-    "NaN": (says(lambda texts: listed(texts, embedding=[float("nan")])), "no JSON object"),
+    "NaN": (says(lambda texts: listed(texts, embedding=[float("nan")])), "not a JSON object"),
     "null": (says(lambda texts: listed(texts, embedding=None)), "no valid vectors"),
     "no vector": (says(lambda texts: listed(texts, embedding="")), "no valid vectors"),
     "one too few": (says(lambda texts: listed(texts, index=9)), "no valid vectors"),
-    "no JSON": (says(lambda _: "<html>"), "no JSON object"),
-    "an empty answer": (says(lambda _: ""), "no JSON object"),
+    "no JSON": (says(lambda _: "<html>"), "not a JSON object"),
+    "an empty answer": (says(lambda _: ""), "not a JSON object"),
 }
 
 

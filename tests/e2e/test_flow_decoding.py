@@ -114,7 +114,7 @@ async def test_a5_without_the_pass_nothing_is_streamed_and_the_answer_is_the_sam
         (('{"q": ["a", "b"', None), "the answer is not JSON"),
         (('{"q": ["a"', None, "broken"), "broke off"),
         (('{"q": ["a"', None, b'data: {"error": {"message": "out of memory"}}\n\n'), "broke off"),
-        (('{"q": ["a"', None, b"data: {nothing}\n\n"), "no event"),
+        (('{"q": ["a"', None, b"data: {nothing}\n\n"), "malformed event"),
         (('{"q": ["a"', None, "], 7}"), "the answer is not JSON"),
     ],
 )

@@ -22,10 +22,10 @@ _MESSAGE_LIMIT = 300  # characters of a server's error message that are passed o
 
 
 class HttpLLM:
-    """Answers chat completions by `POST {base_url}/chat/completions`; an async context manager.
+    """Client for `POST {base_url}/chat/completions`; an async context manager.
 
-    `model` is asked for where a body names none. What a server refuses for now (429, 503), and a
-    connection that breaks before the answer, is tried again with `patience`.
+    `model` is used where a body names none. Refusals for now (429, 503), and connections that break
+    before the answer, are retried with `patience`.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class HttpLLM:
         patience: Patience | None = None,
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
-            raise SetupError(f"'{base_url}' is no base URL: it must begin with http:// or https://")
+            raise SetupError(
+                f"'{base_url}' is not a base URL: it must begin with http:// or https://"
+            )
         self._base_url = base_url.rstrip("/")
         self._url = self._base_url + "/chat/completions"
         self._model = {"model": model} if model is not None else {}
@@ -51,7 +53,7 @@ class HttpLLM:
         return self._patience
 
     def use_model(self, model: str | None) -> None:
-        """Asked for from now on where a body names none."""
+        """Set the model for bodies that name none."""
         self._model = {"model": model} if model else {}
 
     async def __aenter__(self) -> Self:
@@ -72,35 +74,38 @@ class HttpLLM:
     async def complete_streamed(
         self, body: dict[str, Any], headers: Mapping[str, str], listen: Listen
     ) -> dict[str, Any]:
-        """The same, and the same answer; but its text is told as it comes, to what `listen` gives
-        for each time that an answer begins."""
+        """Return the same answer as `complete`, and report its text as it arrives.
+
+        `listen` is called each time an answer begins, and returns the function that receives the
+        text.
+        """
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         post = partial(self._post_streamed, asked, listen)
         return await self._patience.until_answered(post, headers)
 
     async def models(self) -> list[str]:
-        """The models that the server offers now.
+        """Return the models that the server offers now.
 
         Raises:
-            Unavailable: it cannot be reached, or it refuses for now.
-            KairosError: it does not answer with a list of models.
+            Unavailable: It cannot be reached, or it refuses for now.
+            KairosError: It does not answer with a list of models.
         """
         return await ask_models(self._session, self._base_url, {})
 
     async def end_workflow(self, workflow_id: str) -> None:
-        """Tell a Kairos that nothing of a workflow follows any more.
+        """Report the end of a workflow to a Kairos.
 
         Raises:
-            KairosError: it is none, or cannot be reached.
+            KairosError: The server is not a Kairos, or cannot be reached.
         """
         url = f"{self._base_url}/workflows/{quote(workflow_id, safe='')}/end"
         await self._request("POST", url, None, {})
 
     async def declare_plan(self, app: str, plan: PlannedWork) -> None:
-        """Tell a Kairos which calls the workflows of an app consist of.
+        """Declare to a Kairos the calls that the workflows of an app consist of.
 
         Raises:
-            KairosError: it is none, or cannot be reached.
+            KairosError: The server is not a Kairos, or cannot be reached.
         """
         url = f"{self._base_url}/plans/{quote(app, safe='')}"
         headers = {"Content-Type": "application/json"}
@@ -123,11 +128,11 @@ class HttpLLM:
 
 
 class ConnectionLost(Unavailable):
-    """A server had the request, and ended the connection before it answered."""
+    """The server had the request, and closed the connection before it answered."""
 
 
 class RefusedForNow(Unavailable):
-    """A server that is there answered that it takes the request later (429, 503)."""
+    """The server refuses the request for now (429, 503)."""
 
 
 async def ask_json(
@@ -138,12 +143,13 @@ async def ask_json(
     headers: Mapping[str, str],
     listen: Listen | None = None,
 ) -> dict[str, Any]:
-    """The JSON object that a server answers with, of up to `ANSWER_BYTES`. With `listen` it may
-    come as a chat completion's stream.
+    """Return the JSON object of the answer, of up to `ANSWER_BYTES`.
+
+    With `listen` it may come as a chat completion's stream.
 
     Raises:
-        Unavailable: trying again makes sense.
-        KairosError: it does not.
+        Unavailable: A retry makes sense.
+        KairosError: A retry makes no sense.
     """
     try:
         response = await session.request(
@@ -168,11 +174,11 @@ async def ask_json(
 async def ask_models(
     session: aiohttp.ClientSession, base_url: str, headers: Mapping[str, str]
 ) -> list[str]:
-    """The models that a server offers now.
+    """Return the models that a server offers now.
 
     Raises:
-        Unavailable: it cannot be reached, or it refuses for now.
-        KairosError: it does not answer with a list of models.
+        Unavailable: It cannot be reached, or it refuses for now.
+        KairosError: It does not answer with a list of models.
     """
     listed = await ask_json(session, "GET", base_url + "/models", None, headers)
     try:
@@ -182,26 +188,31 @@ async def ask_models(
 
 
 def headers_with(api_key: str | None) -> dict[str, str]:
-    """Of every call.
+    """Return the headers of every call.
 
     Raises:
-        SetupError: there is no such key.
+        SetupError: The key contains characters that no header may have.
     """
     headers = {"Content-Type": "application/json"}
     if api_key is not None:
         if not (api_key.isascii() and api_key.isprintable()):
-            raise SetupError("the API key holds what no header may, such as the end of a line")
+            raise SetupError(
+                "the API key contains characters that no header may have, such as a line break"
+            )
         headers["Authorization"] = f"Bearer {api_key}"
     return headers
 
 
 def cause(error: Exception) -> str:
-    """What happened. Not its `repr`, which may show the request's headers, and so the key."""
+    """Return an error's type and text.
+
+    Its `repr` may show the request's headers, and so the key.
+    """
     return ": ".join(filter(None, (type(error).__name__, str(error))))
 
 
 def beginning(raw: bytes) -> str:
-    """Return how an answer begins, as a text for an error."""
+    """Return the beginning of an answer, as text for an error."""
     return raw[:_SHOWN].decode(errors="replace").strip() or "(nothing)"
 
 
@@ -210,7 +221,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_any():
         raw += chunk
         if len(raw) > ANSWER_BYTES:
-            raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
+            raise UpstreamFailed(f"the answer exceeds {ANSWER_BYTES} bytes")
     return bytes(raw)
 
 
@@ -223,18 +234,18 @@ class _Models(msgspec.Struct):
 
 
 def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
-    """What a server answered, whichever way its answer came.
+    """Parse an answer, however it was received.
 
     Raises:
-        Unavailable: trying again makes sense (429, 503).
-        KairosError: it does not; the message says what the server said.
+        Unavailable: A retry makes sense (429, 503).
+        KairosError: A retry makes no sense; the message quotes the server.
     """
     if status in (200, 202):
         try:
             return msgspec.json.decode(raw, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UpstreamFailed(
-                f"the answer is no JSON object: {error}; it begins: {beginning(raw)}"
+                f"the answer is not a JSON object: {error}; it begins: {beginning(raw)}"
             ) from error
     said = read_error(raw)
     message = f"the model's server answered {status}: {said.message[:_MESSAGE_LIMIT] or 'nothing'}"

@@ -1,4 +1,4 @@
-"""How long an LLM call is tried that nobody takes for now, and how often."""
+"""Retries of LLM calls that are refused for now: how often, and for how long."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ Ask = Callable[[Mapping[str, str]], Awaitable[Answer]]
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A call that was refused, and is asked again. Instants in seconds, by the clock."""
+    """A refused call that will be retried. Instants in seconds, by the clock."""
 
     why: str
     since_s: float
@@ -32,13 +32,12 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Patience:
-    """Tries a call again that was refused for now: the same call, its attempt counted up, but never
-    past the call's deadline.
+    """Retry policy: repeats a refused call with its attempt counted up, until the call's deadline.
 
-    Without `limit_s` up to 4 times, each after the Retry-After it was told. With it, for as long
-    as that from the first refusal: after 1 s, 2 s, 4 s, then every 5 s, or after the Retry-After
-    where that is longer. A call at which engines break the connection, one time after the other, is
-    tried 5 times: engines that are away are not asked, so the call is what they break at.
+    Without `limit_s` up to 4 retries, each after the Retry-After. With it, for that long since the
+    first refusal: after 1 s, 2 s, 4 s, then every 5 s, or after a longer Retry-After. A call whose
+    connection breaks at engines is tried 5 times in a row: since unavailable engines get no calls,
+    the call itself is probably the cause.
     """
 
     def __init__(
@@ -58,21 +57,21 @@ class Patience:
 
     @property
     def waits(self) -> list[Wait]:
-        """Calls that were refused and are asked again, the oldest first."""
+        """Refused calls that will be retried, the oldest first."""
         return list(self._waits.values())
 
     def leave(self) -> None:
-        """Ask for nothing again from now on: refused calls have failed."""
+        """Stop all retries: refused calls fail."""
         self._has_left = True
         for each in self._waits:
             each.cancel()
 
     async def until_answered(self, ask: Ask, headers: Mapping[str, str]) -> Answer:
-        """Ask with these headers, the attempt counted up, until there is an answer.
+        """Send with these headers, and retry until there is an answer.
 
         Raises:
-            Unavailable: the last refusal.
-            KairosError: whatever else `ask` raises.
+            Unavailable: The last refusal.
+            KairosError: Any other error of `ask`.
         """
         first, since_s, until_s = int(headers.get(Header.ATTEMPT, "1")), 0.0, None
         broken = 0
@@ -96,7 +95,7 @@ class Patience:
         raise AssertionError("unreachable")
 
     async def _slept(self, wait_s: float, wait: Wait) -> bool:
-        """Return whether the time has passed; False: `leave` came first."""
+        """Sleep; return False if `leave` ended it early."""
         if self._has_left:
             return False
         sleeping = asyncio.ensure_future(self._sleep(wait_s))

@@ -1,4 +1,4 @@
-"""What a server said went wrong, as an error that tells whether another attempt makes sense."""
+"""Errors for a server's refusals, which say whether a retry makes sense."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ from kairos.core.errors import (
 )
 
 _MESSAGE = 500  # characters
-# A stream has begun with 200: of Kairos's own errors in it the code tells the status.
+# A stream has begun with 200, so the status of an error in it follows from Kairos's error code.
 _STATUS = {
     each.code: each.status
     for each in (
@@ -30,7 +30,7 @@ _BUDGET, _SPENT = "budget_", 403
 
 
 class ErrorTold(msgspec.Struct):
-    """As OpenAI's API has it."""
+    """Error in the format of OpenAI's API."""
 
     message: str
     type: object = None
@@ -42,7 +42,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 def read_error(body: bytes) -> ErrorTold:
-    """Of a body that may be anything."""
+    """Parse an error from any body."""
     try:
         return msgspec.json.decode(body, type=_ErrorBody).error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -50,7 +50,7 @@ def read_error(body: bytes) -> ErrorTold:
 
 
 def refusal(status: int, told: ErrorTold, prefix: str = "") -> KairosError:
-    """Unavailable: trying again makes sense; InvalidRequest: it does not; UpstreamFailed: else."""
+    """Return Unavailable if a retry makes sense, InvalidRequest if not, else UpstreamFailed."""
     kind: type[KairosError] = UpstreamFailed
     if status in (429, 503) and told.code != INSUFFICIENT_QUOTA:
         kind = Unavailable
@@ -63,7 +63,7 @@ def refusal(status: int, told: ErrorTold, prefix: str = "") -> KairosError:
 
 
 def broken_off(event: bytes) -> KairosError:
-    """What an event of a stream says that ended it."""
+    """Return the error for an event that ended a stream."""
     told = read_error(event)
     return refusal(_status(told), told, "the answer broke off: ")
 

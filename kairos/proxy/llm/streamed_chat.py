@@ -1,4 +1,4 @@
-"""A chat completion that comes as a stream of events, put together as if it had come at once."""
+"""Assembly of a streamed chat completion into a whole answer."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -34,11 +34,11 @@ _chunk = msgspec.json.Decoder(_Chunk)
 
 
 async def read_stream(pieces: AsyncIterator[bytes], hear: Hear, most_bytes: int) -> dict[str, Any]:
-    """Events as OpenAI's API has them, to the last.
+    """Read events in OpenAI's format to the end, and return the whole answer.
 
     Raises:
-        KairosError: one tells of an error (`refusals.refusal`).
-        UpstreamFailed: they are none, are over `most_bytes`, or end before the answer does.
+        KairosError: An event reports an error (`refusals.refusal`).
+        UpstreamFailed: An event is malformed, the stream exceeds `most_bytes`, or is cut off.
     """
     texts: list[str] = []
     finish: str | None = None
@@ -61,12 +61,12 @@ async def read_stream(pieces: AsyncIterator[bytes], hear: Hear, most_bytes: int)
 
 
 async def _events(pieces: AsyncIterator[bytes], most_bytes: int) -> AsyncIterator[bytes]:
-    """The data of each; an event has one line of it."""
+    """Yield the data of each event, which is one line."""
     rest, size = b"", 0
     async for piece in pieces:
         size += len(piece)
         if size > most_bytes:
-            raise UpstreamFailed(f"the answer is over {most_bytes} bytes")
+            raise UpstreamFailed(f"the answer exceeds {most_bytes} bytes")
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             if line.startswith(_DATA):
@@ -77,7 +77,7 @@ def _decoded(event: bytes) -> _Chunk:
     try:
         chunk = _chunk.decode(event)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UpstreamFailed(f"the model's server sent what is no event: {error}") from error
+        raise UpstreamFailed(f"the model's server sent a malformed event: {error}") from error
     if bytes(chunk.error) not in (b"", b"null"):
         raise broken_off(event)
     return chunk

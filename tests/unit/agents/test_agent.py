@@ -699,9 +699,9 @@ class TestHttpLLM:
             (refuses(400, "no such field"), InvalidRequest, "answered 400: no such field"),
             (refuses(500, "oops"), UpstreamFailed, "answered 500: oops"),
             (says(302, Location="http://127.0.0.1:1/"), UpstreamFailed, "answered 302"),
-            (says(body=["no object"]), UpstreamFailed, "no JSON object"),
+            (says(body=["no object"]), UpstreamFailed, "not a JSON object"),
             (breaks_off_in_the_answer, UpstreamFailed, "broke off its answer"),
-            (says(body={"x": "y" * (8 << 20)}), UpstreamFailed, "over 8388608 bytes"),
+            (says(body={"x": "y" * (8 << 20)}), UpstreamFailed, "exceeds 8388608 bytes"),
         ],
         ids=["400", "500", "redirect", "no object", "broken off", "too large"],
     )

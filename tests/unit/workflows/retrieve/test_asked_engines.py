@@ -149,7 +149,7 @@ async def test_whether_trying_again_makes_sense_is_known_by_the_status(upstream,
 async def test_an_answer_without_end_is_cut_off(upstream):
     upstream.answer = {"data": "x" * (9 << 20)}
     async with engine(upstream.url) as it:
-        with pytest.raises(UpstreamFailed, match="over 8388608 bytes"):
+        with pytest.raises(UpstreamFailed, match="exceeds 8388608 bytes"):
             await embedding.ask_vectors(it, None, ["a"])
 
 
