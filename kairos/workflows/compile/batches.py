@@ -1,9 +1,9 @@
-"""How many items operators send at a time: the efficient batch, measured or assumed.
+"""Batch sizes of operators: the efficient batch, measured or assumed.
 
-Teola cuts what is larger than an engine's maximum efficient batch, beyond which throughput does not
-increase (its pass 2). Throughput hardly ever stops to increase at all, so here the efficient batch
-is the smallest one with `ENOUGH` of the best throughput: larger ones gain little, and what waits
-for them waits longer.
+Teola cuts batches larger than an engine's maximum efficient batch, beyond which throughput does not
+increase (its pass 2). Throughput hardly ever stops increasing, so here the efficient batch is the
+smallest one with `ENOUGH` of the best throughput: larger ones gain little, and make items wait
+longer.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ Latencies = Mapping[int, float]  # µs that a batch takes, by its items
 
 
 class BatchProfile(msgspec.Struct, frozen=True):
-    """What was measured of batches that one processor or function does."""
+    """Measured batches of one processor or function."""
 
     latency_us: dict[int, float]  # by items
     efficient: int
@@ -43,9 +43,9 @@ def efficient(latency_us: Latencies) -> int:
 
 
 def batch_key(params: Batched) -> str:
-    """Return the name by which batches of such an operator are measured: its kind, and who does it.
+    """Return the key under which batches of an operator are measured: its kind and its performer.
 
-    Which collection it is makes no difference: one place keeps all.
+    The collection makes no difference: one place keeps them all.
     """
     match params:
         case Embedding(model=name) | Rerank(model=name) | RegisteredCall(function=name):
@@ -54,9 +54,10 @@ def batch_key(params: Batched) -> str:
 
 
 def with_batches(declaration: Declaration, measured: Mapping[str, int]) -> Declaration:
-    """Return the same flow, in which operators that declare no batch have the measured one.
+    """Return the flow with measured batches for operators that declare none.
 
     Args:
+        declaration: the flow.
         measured: by `batch_key`. An operator that names no model has the only one of its kind.
     """
     if not measured:
@@ -77,7 +78,7 @@ def _with_batch(operator: Operator, measured: Mapping[str, int]) -> Operator:
 
 
 def batch_of(params: Params) -> int | None:
-    """Return how many items of such an operator go together; None: it takes one."""
+    """Return the batch size of an operator; None: it takes one item."""
     return params.items if isinstance(params, Batched) and _goes_in_batches(params) else None
 
 

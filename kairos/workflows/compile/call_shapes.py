@@ -1,5 +1,7 @@
-"""The LLM calls of a flow as its order is reckoned: what each prompt consists of, how long it and
-the answer are about, and whose answers it needs. Of one row; loops and maps once."""
+"""Shapes of a flow's LLM calls, for its order: prompt segments, lengths, and dependencies.
+
+They are for one row; bodies of loops and maps count once.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -14,12 +16,15 @@ from kairos.workflows.compile.references import needs
 from kairos.workflows.compile.tree import PrefixNode, PromptTree, size_bytes
 from kairos.workflows.compile.values import BYTES_PER_TOKEN
 
-COLUMN_TOKENS = 500  # of a value that only a row tells
+COLUMN_TOKENS = 500  # assumed for a value that only the row has
 
 
 class CallShapes(msgspec.Struct, frozen=True):
-    """By operator. `varies`: with which segment of its prompt, from 0, rows begin to differ;
-    `static`: what is before; equal ones begin alike for all rows."""
+    """LLM calls by operator.
+
+    `varies`: the first segment of the prompt, from 0, that differs between rows; `static`: the
+    segments before it, equal for prompts that begin alike for all rows.
+    """
 
     calls: Mapping[str, ScheduledCall]
     varies: Mapping[str, int]
@@ -27,7 +32,10 @@ class CallShapes(msgspec.Struct, frozen=True):
 
 
 def call_shapes(operators: Sequence[Operator]) -> CallShapes:
-    """Of operators as `in_order` gives them. Answers are taken for as long as they may be."""
+    """Return the shapes for operators in the order of `in_order`.
+
+    Answers are assumed to have their maximum length.
+    """
     by_operator = prompts(operators)
     tree, waits = PromptTree(by_operator), llm_needs(operators)
     answers = answers_bytes(operators)
@@ -46,7 +54,7 @@ def call_shapes(operators: Sequence[Operator]) -> CallShapes:
 
 
 def answers_bytes(operators: Sequence[Operator]) -> dict[str, int]:
-    """By LLM operator, how long its answer may be."""
+    """Return the maximum length in bytes of each LLM operator's answer."""
     return {
         each.name: BYTES_PER_TOKEN * (each.params.max_tokens or EXPECTED_COMPLETION_TOKENS)
         for each in every(operators)
@@ -55,7 +63,7 @@ def answers_bytes(operators: Sequence[Operator]) -> dict[str, int]:
 
 
 def fixed(pieces: Sequence[Piece]) -> int:
-    """How many, from the first on, are the same for every row."""
+    """Return the number of leading pieces that are the same for every row."""
     for at, each in enumerate(pieces):
         if isinstance(each, Hole | Computed):
             return at
@@ -63,8 +71,10 @@ def fixed(pieces: Sequence[Piece]) -> int:
 
 
 def llm_needs(operators: Sequence[Operator]) -> dict[str, tuple[str, ...]]:
-    """By LLM operator, those whose answers it needs, directly or by others. What needs a loop or a
-    map needs all that is in it."""
+    """Return for each LLM operator the LLM operators whose answers it needs, directly or not.
+
+    An operator that needs a loop or a map needs all operators in its body.
+    """
     found: dict[str, tuple[str, ...]] = {}
     _follow(operators, {}, (), found)
     return found
@@ -76,8 +86,11 @@ def _follow(
     around: tuple[str, ...],
     found: dict[str, tuple[str, ...]],
 ) -> None:
-    """`callers`: of any operator, the LLM operators that whoever needs it waits for. `around`:
-    those that the loop or the map waits for in whose body these are."""
+    """Collect the LLM dependencies of operators in one scope.
+
+    `callers`: for any operator, the LLM operators that a user of its value waits for. `around`: LLM
+    operators that the enclosing loop or map waits for.
+    """
     for each in operators:
         wanted = (name for need in needs(each) for name in callers.get(need, ()))
         waits = tuple(dict.fromkeys((*around, *wanted)))
@@ -91,14 +104,17 @@ def _follow(
         callers[each.name] = waits
 
 
-_ROW = "/row"  # ends the name of a segment that differs between rows
+_ROW = "/row"  # suffix of a segment that differs between rows
 
 
 def _segments(
     path: Sequence[PrefixNode], numbers: Mapping[PrefixNode, int], holes: Mapping[str, int]
 ) -> Iterator[PromptSegment]:
-    """A node whose pieces differ between rows from some piece on is two. Tokens add up to those of
-    the whole, rounded down."""
+    """Yield the segments of a prompt from the nodes of its path.
+
+    A node is split where its pieces begin to differ between rows. Tokens add up to the whole
+    prompt's, rounded down.
+    """
     end, same = 0, True
     for node in path:
         parts = [(node.pieces, _ROW)]

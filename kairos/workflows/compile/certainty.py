@@ -1,7 +1,7 @@
-"""What is computed for every row, whatever its values: what outputs need, and what that needs.
+"""Operators that are computed for every row, regardless of its values.
 
-Operators are evaluated on demand. What a branch or a filter chooses, and what only the body of a
-loop or a map needs, may not be asked for at all; what decides about it is.
+Operators are evaluated on demand. Values chosen by a branch or a filter, and values needed only in
+the body of a loop or a map, may never be asked for; the conditions always are.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,8 +11,10 @@ from kairos.workflows.compile.references import own_arguments, referred
 
 
 def certain(operators: Sequence[Operator], wanted: Iterable[str]) -> frozenset[str]:
-    """Those of one scope that are computed wherever all of `wanted` are, by what they need of each
-    other's values. What comes `after` another does not count."""
+    """Return the operators of one scope that are computed whenever all of `wanted` are.
+
+    Only needed values count, not `after`.
+    """
     by_name = {each.name: each for each in operators}
     found: set[str] = set()
     look = list(wanted)
@@ -26,7 +28,7 @@ def certain(operators: Sequence[Operator], wanted: Iterable[str]) -> frozenset[s
 
 
 def certain_arguments(operator: Operator) -> Iterator[Argument]:
-    """Those that it needs whatever they are."""
+    """Yield the arguments that an operator always needs."""
     if isinstance(operator.params, Branch | Filter):
         yield from operator.inputs.values()
     else:

@@ -1,4 +1,4 @@
-"""Whether a declared workflow can be run at all: checked before anything is spent."""
+"""Checks of a declared workflow before it is run."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ from kairos.workflows.compile.references import (
 
 
 def check(declaration: Declaration) -> None:
-    """Raises InvalidFlow: names what is wrong, and what would be right."""
+    """Raise InvalidFlow if the workflow cannot be run; the message says what would be right."""
     operators = declaration.operators
     _check_names(operators)
     _check_scope(operators, frozenset(), depth=0)
@@ -45,7 +45,7 @@ def check(declaration: Declaration) -> None:
 
 
 def every(operators: Iterable[Operator]) -> Iterator[Operator]:
-    """Those of bodies too."""
+    """Yield all operators, also in bodies."""
     for each in operators:
         yield each
         yield from every(each.body)
@@ -70,7 +70,7 @@ def _check_names(operators: Sequence[Operator]) -> None:
 
 
 def _check_scope(operators: Sequence[Operator], around: frozenset[str], *, depth: int) -> None:
-    """`around`: what can be seen from scopes around this one."""
+    """Check the references of a scope. `around`: names visible from enclosing scopes."""
     seen = around | {each.name for each in operators}
     for each in operators:
         if depth and isinstance(each.params, Input | Group):

@@ -1,4 +1,4 @@
-"""Whether what an operator says of itself is within bounds."""
+"""Checks of operators' parameters."""
 
 import re
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ MOST_BATCH = 2_048
 
 
 def check_params(operator: Operator) -> None:
-    """Raises InvalidFlow: says which key, and between what it may be."""
+    """Raise InvalidFlow if a parameter is out of bounds; the message has the key and the bounds."""
     _between(operator, "retries", operator.retries, 0, MOST_RETRIES)
     params = operator.params
     match params:
@@ -121,7 +121,7 @@ def _check_batch(operator: Operator, params: Batched) -> None:
 
 
 def _check_arguments(operator: Operator, wanted: Sequence[str]) -> None:
-    """Its inputs are these, no more and no fewer."""
+    """Raise InvalidFlow unless the operator has exactly these inputs."""
     said = ", ".join(wanted)
     for name in wanted:
         if name not in operator.inputs:

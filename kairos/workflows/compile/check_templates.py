@@ -1,4 +1,4 @@
-"""Whether each template and expression of an operator is one, and finds what it needs."""
+"""Checks of operators' templates and expressions."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from difflib import get_close_matches
@@ -26,7 +26,7 @@ from kairos.workflows.compile.templates import (
 
 
 def templates_of(operator: Operator) -> Iterator[tuple[str, str]]:
-    """Key and source of each."""
+    """Yield the key and the source of each template."""
     params = operator.params
     if isinstance(params, Format):
         yield "template", params.template
@@ -36,7 +36,7 @@ def templates_of(operator: Operator) -> Iterator[tuple[str, str]]:
 
 
 def expressions_of(operator: Operator) -> Iterator[tuple[str, str]]:
-    """Those that are evaluated outside its body."""
+    """Yield the key and the source of each expression that is evaluated outside the body."""
     params = operator.params
     if isinstance(params, Filter):
         yield "where", params.where
@@ -49,7 +49,7 @@ def expressions_of(operator: Operator) -> Iterator[tuple[str, str]]:
 def uses_of(
     operator: str, key: str, source: str, language: Callable[[str], Template | Expression]
 ) -> Uses:
-    """Raises InvalidFlow: it is not of the language."""
+    """Return the names that a source uses. Raises InvalidFlow: it is not in the language."""
     try:
         return language(source).uses
     except BadTemplate as error:
@@ -57,14 +57,17 @@ def uses_of(
 
 
 def names_used(operator: Operator) -> set[str]:
-    """In its templates and expressions. Raises InvalidFlow: one is not of the language."""
+    """Return the names used in templates and expressions.
+
+    Raises InvalidFlow: one is not in the language.
+    """
     uses = [uses_of(operator.name, *each, template) for each in templates_of(operator)]
     uses += [uses_of(operator.name, *each, expression) for each in expressions_of(operator)]
     return {use.name for found in uses for use in found}
 
 
 def unknown_name(operator: Operator, name: str, known: Collection[str]) -> InvalidFlow:
-    """One that its templates or expressions need, and that means nothing; `known`: what does."""
+    """Return the error for a name that nothing defines. `known`: the defined names."""
     written = (*templates_of(operator), *expressions_of(operator))
     key, source = next((key, source) for key, source in written if name in source)
     near = get_close_matches(name, known, n=1)
@@ -78,8 +81,12 @@ def unknown_name(operator: Operator, name: str, known: Collection[str]) -> Inval
 
 
 def check_templates(operator: Operator) -> None:
-    """Raises InvalidFlow: one is not of the language, or needs a name that is not bound, or a name
-    is bound that none needs."""
+    """Check an operator's templates and expressions.
+
+    Raises:
+        InvalidFlow: one is not in the language, a name in one is not bound, or a bound name is not
+            used.
+    """
     used: set[str] = set()
     for key, source in templates_of(operator):
         used |= _names(operator, key, source, template, operator.inputs)
@@ -113,7 +120,7 @@ def _names(
 
 
 def _line_of(name: str, source: str) -> int:
-    """Where a name is likely to stand: the first line that has it between braces."""
+    """Return the likely line of a name: the first line that has it between braces."""
     lines = source.splitlines()
     for marks in ("{", ""):
         for number, line in enumerate(lines):

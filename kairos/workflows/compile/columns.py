@@ -1,4 +1,4 @@
-"""Which columns of the table a flow needs: known before its first row is read."""
+"""Columns of the table that a flow needs, known before its first row is read."""
 
 from collections.abc import Iterator
 
@@ -22,15 +22,18 @@ from kairos.workflows.compile.templates import expression, template
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """`required`: those that must be there, in order of their names. `whole`: rows are used as they
-    are, so that any column may count."""
+    """Columns of the table.
+
+    `required`: columns that must exist, by name. `whole`: rows are used whole, so that any column
+    may matter.
+    """
 
     required: tuple[str, ...]
     whole: bool
 
 
 def columns(declaration: Declaration) -> Columns:
-    """Of a checked flow."""
+    """Return the columns that a checked flow needs."""
     inputs = {each.name for each in declaration.operators if isinstance(each.params, Input)}
     found: set[str] = set()
     whole = False

@@ -1,9 +1,9 @@
-"""What devices have to do, and when they would do it: one model at a time is resident on each.
+"""Work of devices, and its schedule: one model at a time is resident on each device.
 
-A device runs operators one after the other, each over all rows of a batch or over its share of
-them. Between two of different models it loads the second. Rows go on as they end: an operator that
-needs another may begin when the first rows of that have ended, and ends after the last of them.
-Times are µs from the beginning, as floats, since they are estimates.
+A device runs operators one by one, each over all rows of a batch or over its share of them. Between
+two operators of different models it loads the second model. Rows flow on as they end: an operator
+that needs another may begin when the first rows of that one have ended, and ends after the last of
+them. Times are µs since the start, as floats, since they are estimates.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +17,13 @@ MOST_DEVICES = 64
 
 
 class OperatorWork(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's calls, all of a batch of rows.
+    """Calls of an operator for all rows of a batch.
 
-    `run_us`: how long they take on one device, on two that share them, and so on; at least one.
-    `last_us`: how long the last of them takes once it has what it needs; None: as long as all, so
-    that no call begins before all that it needs has ended, as in Halo's model of a workflow.
-    `context`: what its prompts begin with; after an operator of the same model and context on the
-    same device, `reused_us` of the time on one device is saved.
+    `run_us`: their time on one device, on two that share them, and so on; at least one entry.
+    `last_us`: time of the last call once its inputs are there; None: equal to the whole, so that no
+    call begins before all its inputs have ended, as in Halo's model of a workflow. `context`: the
+    shared prefix of its prompts; after an operator of the same model and context on the same
+    device, `reused_us` of the time on one device is saved.
     """
 
     name: str
@@ -37,9 +37,11 @@ class OperatorWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes until a model serves on a device: `load_us` the first time, `wake_us` where it
-    was there before and sleeps (None: as the first time), `stay_us` where it is the one that is
-    there, beside the calls themselves."""
+    """Time until a model serves on a device.
+
+    `load_us`: the first time; `wake_us`: if it was there before and sleeps (None: as the first
+    time); `stay_us`: if it is resident, added to the calls themselves.
+    """
 
     load_us: float
     wake_us: float | None = None
@@ -47,20 +49,20 @@ class LoadTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePhase(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator on a device: the share `part` (from 0) of `of`. It begins after the load."""
+    """Operator on a device, with the share `part` (from 0) of `of`. It begins after the load."""
 
     device: int
     operator: str
     model: str
     part: int
     of: int
-    load_us: float  # of the model, before it; 0 where it was there
+    load_us: float  # of the model, before it; 0 if it was resident
     begins_at: float
     ends_at: float
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Phases in the order in which they were placed; of a device, in the order of its work."""
+    """Plan of devices: phases in the order of placement; for a device, in the order of its work."""
 
     devices: int
     phases: tuple[DevicePhase, ...]
@@ -75,14 +77,14 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def choices(self) -> "list[DeviceChoice]":
-        """The operators in the order in which they were placed, each with its devices."""
+        """Return the operators in the order of placement, each with its devices."""
         devices: dict[str, list[int]] = {}
         for phase in self.phases:
             devices.setdefault(phase.operator, []).append(phase.device)
         return [DeviceChoice(name, tuple(of)) for name, of in devices.items()]
 
     def models(self, device: int) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """What is resident on it, one after the other, each with the operators that it runs."""
+        """Return the models resident on a device in turn, each with its operators."""
         found: list[tuple[str, list[str]]] = []
         for phase in self.phases:
             if phase.device == device:
@@ -93,7 +95,7 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceChoice(NamedTuple):
-    """One operator, on these devices; several share its calls."""
+    """Devices of an operator; several share its calls."""
 
     operator: str
     devices: tuple[int, ...]
@@ -102,20 +104,20 @@ class DeviceChoice(NamedTuple):
 class DeviceState(NamedTuple):
     free_at: float = 0.0
     resident: str | None = None
-    known: frozenset[str] = frozenset()  # models that were loaded on it
+    known: frozenset[str] = frozenset()  # that were loaded on it
     context: tuple[str, str | None] | None = None  # of its latest operator, with its model
 
 
 class WorkTiming(NamedTuple):
-    """Of an operator, on all its devices together."""
+    """Times of an operator, over all its devices."""
 
     begins_at: float
-    first_at: float  # when what needs it may begin
+    first_at: float  # when operators that need it may begin
     ends_at: float
 
 
 def check_work(works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int) -> None:
-    """Raises SetupError: it cannot be placed; says why."""
+    """Raise SetupError if the work cannot be placed."""
     if not 1 <= devices <= MOST_DEVICES:
         raise SetupError(f"--devices {devices}: give 1 to {MOST_DEVICES}")
     for each in works:
@@ -131,7 +133,7 @@ def check_work(works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], dev
 
 
 def load_us(state: DeviceState, model: str, loads: Mapping[str, LoadTime]) -> float:
-    """Until the model serves there."""
+    """Return the time until the model serves on the device."""
     load = loads[model]
     if state.resident == model:
         return load.stay_us
@@ -141,7 +143,7 @@ def load_us(state: DeviceState, model: str, loads: Mapping[str, LoadTime]) -> fl
 
 
 def run_us(work: OperatorWork, parts: int, state: DeviceState) -> float:
-    """A share of `parts`, after what the device ran before."""
+    """Return the time of a share of `parts`, after the previous work of the device."""
     run = work.run_us[min(parts, len(work.run_us)) - 1]
     if work.context is not None and state.context == (work.model, work.context):
         return max(0.0, run - work.reused_us / parts)
@@ -155,7 +157,7 @@ def when(
     needed: Iterable[WorkTiming],
     loads: Mapping[str, LoadTime],
 ) -> WorkTiming:
-    """A share of it, next on this device."""
+    """Return the times of a share of an operator, as the next work of a device."""
     run = run_us(work, parts, state)
     last = run if work.last_us is None else min(run, work.last_us)
     begins = state.free_at + load_us(state, work.model, loads)
@@ -167,7 +169,7 @@ def when(
 
 
 def after(work: OperatorWork, state: DeviceState, ends_at: float) -> DeviceState:
-    """The device, when it has run it."""
+    """Return the device's state after it has run an operator."""
     return DeviceState(ends_at, work.model, state.known | {work.model}, (work.model, work.context))
 
 
@@ -177,7 +179,7 @@ def schedule(
     devices: int,
     choices: Iterable[DeviceChoice],
 ) -> DevicePlan:
-    """What comes of choices, in an order in which each follows what it needs."""
+    """Return the plan of choices, which must be in an order of dependencies."""
     by_name = {each.name: each for each in works}
     states = [DeviceState()] * devices
     ended: dict[str, WorkTiming] = {}
@@ -208,7 +210,7 @@ def schedule(
 
 
 def together(shares: Sequence[WorkTiming]) -> WorkTiming:
-    """It has ended when its last share has; its first rows are there with its first."""
+    """Return the times of all shares together: it ends with the last, and begins with the first."""
     return WorkTiming(
         min(each.begins_at for each in shares),
         min(each.first_at for each in shares),
@@ -217,5 +219,5 @@ def together(shares: Sequence[WorkTiming]) -> WorkTiming:
 
 
 def share(calls: int, part: int, of: int) -> range:
-    """The calls of a part: each is in exactly one, and parts differ by one call at most."""
+    """Return the calls of a part: parts are disjoint, and differ by at most one call."""
     return range(calls * part // of, calls * (part + 1) // of)

@@ -1,11 +1,10 @@
-"""The LLM calls that a plan is expected to make for given rows, by what its operators taught.
+"""LLM calls that a plan is expected to make for given rows, from learnt profiles.
 
-Each row goes through the plan with what is known of it: columns as they are, answers as texts of a
-learnt length that nobody knows. So prompts have lengths, begin alike where they will, and equal
-calls are one. Whether a row passes a filter or takes a branch and how many rounds a loop has follow
-from shares that were learnt, and from a hash: in the mean as learnt, for one row by chance. Answers
-have all lengths between the deciles that were learnt, in turn. What follows from a group is not
-reckoned with.
+Each row goes through the plan with its known values: columns are exact, answers are unknown texts
+of a learnt length. So prompts have lengths, share prefixes where they will, and equal calls are
+merged. Whether a row passes a filter or takes a branch, and the number of a loop's rounds, follow
+from learnt shares and a hash: as learnt on average, random for one row. Answers take all lengths
+between the learnt deciles, in turn. Operators after a group are not included.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +50,7 @@ from kairos.workflows.compile.unknown_values import (
 )
 
 _NOTHING = object()
-_GOLDEN = (5**0.5 - 1) / 2  # its multiples lie evenly between whole numbers, however many there are
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples are evenly spaced modulo 1
 
 
 class ExpectedCalls(msgspec.Struct):
@@ -80,13 +79,13 @@ def expected_calls(
     rows: Iterable[Mapping[str, object]],
     most: int | None = None,
 ) -> ExpectedCalls:
-    """Reckon the calls of rows, one after the other.
+    """Compute the calls of rows, one row at a time.
 
     Args:
         plan: what is run.
-        learnt: by operator; of one that is missing answers are as long as they may be.
+        learnt: by operator; answers of a missing one have their maximum length.
         rows: of a table, in their order.
-        most: calls, with which it ends, at the end of a row; None: it goes through all rows.
+        most: number of calls after which it stops, at the end of a row; None: all rows.
     """
     walk = _Walk(plan, learnt)
     for number, row in enumerate(rows):
@@ -204,7 +203,7 @@ class _Walk:
         return [each for each in results if each is not None]
 
     def _times(self, operator: Operator, place: str, most: int) -> int:
-        """Rounds, or items: as often as what is in the body was seen in a row."""
+        """Return the number of rounds, or items: the learnt mean for operators in the body."""
         seen = [self._learnt[each.name] for each in operator.body if each.name in self._learnt]
         if not seen:
             return most
@@ -242,8 +241,11 @@ class _Walk:
         values: Mapping[str, object],
         marks: PromptMarks,
     ) -> Beginning | None:
-        """What of its prompt may be computed ahead. Beside processors alone nothing is: they are
-        not reckoned with."""
+        """Return the prefix of a prompt that may be computed ahead, if any.
+
+        Prefixes that would run only alongside processors are left out, since processors are not
+        modelled.
+        """
         part = self._parts.get(operator.name)
         if part is None:
             return None
@@ -271,8 +273,10 @@ class _Walk:
         waits: frozenset[int],
         processor: str,
     ) -> frozenset[int]:
-        """Return what waits for a function or a processor waits for: its call, where its time was
-        learnt."""
+        """Return the calls that users of a function's or processor's value wait for.
+
+        It is the call itself, if its time was learnt.
+        """
         learnt = self._learnt.get(operator.name)
         if learnt is None or learnt.time_us is None or self._chance >= learnt.rows.mean:
             return waits
@@ -304,7 +308,7 @@ class _Walk:
         return frozenset([number])
 
     def _same(self, value: object) -> object:
-        """Return what is equal of equal values: of what processors gave, their calls."""
+        """Return an identity that equal values share; for results of processors, their calls."""
         if is_known(value):
             return value
         after = sorted(after_of(value))
@@ -357,7 +361,7 @@ class _Walk:
     def _answer_tokens(self, name: str, params: Generation) -> float:
         """Return the length of the operator's next answer.
 
-        Lengths of a few answers, too, lie as far apart as learnt.
+        Even a few answers are spread over the learnt lengths.
         """
         learnt = self._learnt.get(name)
         if learnt is None or not learnt.completion_deciles:

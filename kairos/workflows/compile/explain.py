@@ -1,4 +1,4 @@
-"""A plan in words: what was left out and merged, what is fetched, what runs in which order."""
+"""Explanation of a plan: removed, merged and fetched operators, and their order."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,18 +20,18 @@ class ExplainedOperator(msgspec.Struct, frozen=True):
     name: str
     kind: str
     needs: tuple[str, ...]
-    depth: int  # how many bodies it is in
-    at_most: int  # times that it is computed for a row (or a group)
-    fetched: bool  # looked for among results of earlier runs
+    depth: int  # number of bodies around it
+    at_most: int  # computations for a row (or a group)
+    fetched: bool  # looked up in results of earlier runs
     is_call: bool  # of an engine, a function or a processor
     shared: bool  # equal calls of other rows are made once
     predicted: OperatorCalls | None
-    batch: int | None = None  # items that go together; None: it takes one
+    batch: int | None = None  # batch size; None: it takes one item
 
 
 class ExplainedPlan(msgspec.Struct, frozen=True):
     flow: str
-    passes: tuple[str, ...]  # those that are on
+    passes: tuple[str, ...]  # the ones that are on
     columns: tuple[str, ...]
     outputs: tuple[str, ...]
     collapsed: dict[str, str]  # operators that give this unchanged
@@ -39,7 +39,7 @@ class ExplainedPlan(msgspec.Struct, frozen=True):
     freed: dict[str, tuple[str, ...]]
     merged: dict[str, str]
     partial: tuple[PartialDecode, ...]
-    prefills: dict[str, tuple[str, ...]]  # LLM operators whose prompts begin beside others
+    prefills: dict[str, tuple[str, ...]]  # LLM operators prefilled while others run
     operators: tuple[ExplainedOperator, ...]
     calls_per_row: int  # at most
     prompts: tuple[ExplainedPrefix, ...]  # what they have in common
@@ -55,8 +55,11 @@ def explain(
     placement: ExplainedPlacement | None = None,
     forecast: FlowForecast | None = None,
 ) -> ExplainedPlan:
-    """`prediction`: as `predict` made it of rows of the table. `placement`: of these on devices
-    that switch models. `forecast`: of the table on a pool."""
+    """Return the explanation of a plan.
+
+    `prediction`: by `predict`, for rows of the table. `placement`: of these on devices that switch
+    models. `forecast`: for the table on a pool.
+    """
     operators = tuple(_operators(plan, plan.declaration.operators, prediction))
     passes = tuple(name for name, on in msgspec.structs.asdict(plan.passes).items() if on)
     calls = (each for each in operators if each.is_call)
@@ -82,7 +85,7 @@ def explain(
 
 
 def lines(explained: ExplainedPlan) -> Iterator[str]:
-    """For a terminal, as they are."""
+    """Yield the lines of an explanation, for a terminal."""
     yield f"flow {explained.flow}; passes: {', '.join(explained.passes) or 'none'}"
     columns = ", ".join(explained.columns) or "none by name"
     yield f"columns needed: {columns}; columns written: {', '.join(explained.outputs)}"
@@ -108,7 +111,7 @@ def lines(explained: ExplainedPlan) -> Iterator[str]:
 
 
 def _of_passes(explained: ExplainedPlan) -> Iterator[str]:
-    """What each of them changed."""
+    """Yield a line for each change made by a pass."""
     for name, given in explained.collapsed.items():
         yield f"left out: {name} gives {given} unchanged"
     if explained.pruned:

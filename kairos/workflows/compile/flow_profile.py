@@ -1,5 +1,4 @@
-"""What was learnt of a flow's operators from some of its rows: how often each is computed, and how
-long its prompts and answers are."""
+"""Profile of a flow's operators, learnt from some of its rows: frequencies and lengths."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,33 +16,35 @@ _DECILES = 10
 
 
 class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Means with the middle 95 % of where they may lie (bootstrap). `structure`: of the operator;
-    one that says something else has another, and what was learnt does not hold for it."""
+    """Learnt means, with 95 % intervals (bootstrap).
+
+    `structure`: hash of the operator; the profile is not used for an operator with another one.
+    """
 
     structure: str
-    calls: int  # of which tokens were counted
-    rows: Interval  # the share for which it is computed: what filters and branches let through
-    times: Interval  # in such a row: rounds of loops, items of maps
+    calls: int  # whose tokens were counted
+    rows: Interval  # share of rows for which it is computed
+    times: Interval  # computations in such a row: rounds of loops, items of maps
     prompt_tokens: Interval | None = None
     completion_tokens: Interval | None = None
     completion_deciles: tuple[float, ...] = ()  # from the shortest to the longest
-    time_us: Interval | None = None  # that a call of a function or a processor takes
-    text_tokens: float | None = None  # of such prompts, as a plan reckons by their texts alone
+    time_us: Interval | None = None  # of a call of a function or a processor
+    text_tokens: float | None = None  # of these prompts, as estimated from their texts
 
 
 class CostFactors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Halo's factors of a placement's cost, from 0 to 1; an unknown one is reckoned as 1.
+    """Halo's factors of a placement's cost, from 0 to 1; an unknown one counts as 1.
 
-    `reuse`: of what prompts of a row begin with together, the part that is found again on a device
-    (1 less lambda). `sharing`: k devices that share an operator are as quick as k to this power
-    (beta), beside what smaller batches cost.
+    `reuse`: the part of a row's shared prompt prefixes that is found again on a device (1 less
+    lambda). `sharing`: k devices that share an operator are as fast as k to this power (beta), in
+    addition to the cost of smaller batches.
     """
 
     reuse: float | None = None
     sharing: float | None = None
 
     def over(self, other: "CostFactors") -> "CostFactors":
-        """Return the same, with what is unknown taken from the other."""
+        """Return these factors, with unknown ones taken from the other."""
         return CostFactors(
             reuse=other.reuse if self.reuse is None else self.reuse,
             sharing=other.sharing if self.sharing is None else self.sharing,
@@ -68,13 +69,13 @@ class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answers(self) -> dict[str, float]:
-        """Tokens, by LLM operator."""
+        """Return the mean tokens of answers by LLM operator."""
         known = self.operators.items()
         return {name: e.completion_tokens.mean for name, e in known if e.completion_tokens}
 
     @property
     def times_us(self) -> dict[str, float]:
-        """Return how long a call of each function and processor takes."""
+        """Return the mean time of a call, for each function and processor."""
         return {name: e.time_us.mean for name, e in self.operators.items() if e.time_us}
 
 
@@ -85,15 +86,15 @@ def learnt(
     times: Mapping[str, Sequence[int]],
     took_us: Mapping[str, Sequence[int]] = {},
 ) -> FlowProfile:
-    """Return what some rows teach.
+    """Return the profile learnt from some rows.
 
     Args:
         plan: whose operators they went through.
-        rows: how many there were.
+        rows: their number.
         lengths: tokens of prompts and answers of an operator's calls.
-        times: how often an operator was computed, for each row for which it was. Operators that
-            were never computed have share 0.
-        took_us: by each call of a function or a processor.
+        times: computations of an operator, for each row with any. An operator without any has share
+            0.
+        took_us: time of each call of a function or a processor.
     """
     found = {}
     for operator in every(plan.declaration.operators):
@@ -116,7 +117,7 @@ def learnt(
 
 
 def holding(profile: FlowProfile, plan: Plan) -> dict[str, OperatorProfile]:
-    """What of it is of operators as the plan has them, by their names."""
+    """Return the entries for operators that are unchanged in the plan, by name."""
     return {
         operator.name: known
         for operator in every(plan.declaration.operators)
@@ -126,7 +127,7 @@ def holding(profile: FlowProfile, plan: Plan) -> dict[str, OperatorProfile]:
 
 
 def _mean(values: Iterable[float]) -> Interval:
-    """Of one value, or none, nothing follows about others: the interval is the value."""
+    """Return the mean with its interval; the interval of at most one value is the value itself."""
     given = list(values)
     if len(set(given)) < 2:
         only = float(given[0]) if given else 0.0

@@ -1,4 +1,4 @@
-"""A plan's LLM calls as work for devices: of each operator how many, how long, after which."""
+"""LLM calls of a plan as work for devices: numbers, lengths and dependencies by operator."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +20,9 @@ from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls
 
 
 class ContextCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a row that was answered, as `measured_reuse` takes it.
+    """Answered call of a row, for `measured_reuse`.
 
-    `row`: with the stage before it; times in µs from any zero; tokens of its prompt.
+    `row`: with its stage; times in µs since any origin; tokens of its prompt.
     """
 
     row: tuple[int, int]
@@ -41,21 +41,21 @@ def flow_work(
     factors: CostFactors = UNKNOWN_FACTORS,
     known: Mapping[str, OperatorProfile] | None = None,
 ) -> list[OperatorWork]:
-    """Return operators that call models, each after those whose answers it needs.
+    """Return the operators that call models, each after the ones whose answers it needs.
 
-    Calls of one operator are taken to be alike.
+    Calls of one operator are assumed to be alike.
 
     Args:
         plan: what is run.
         prediction: its calls at most, and their lengths.
-        profiles: an engine that serves the model, by the model's name; of calls that name none the
-            only one there is.
-        devices: how many there are.
+        profiles: an engine for each model, by the model's name; calls that name none use the only
+            one.
+        devices: their number.
         factors: of the cost.
-        known: what was learnt of operators: how many calls they make, and how long these are.
+        known: learnt profiles of operators: number and lengths of calls.
 
     Raises:
-        SetupError: a model is not among them.
+        SetupError: a model has no profile.
     """
     operators = plan.declaration.operators
     counted = {
@@ -85,7 +85,7 @@ def flow_work(
 
 
 def _learnt(counted: OperatorCalls, rows: int, known: OperatorProfile | None) -> OperatorCalls:
-    """Return the calls as they were learnt; never more than there can be."""
+    """Return the calls with learnt numbers and lengths, but no more than possible."""
     if known is None or not counted.calls:
         return counted
     prompt, answer = known.prompt_tokens, known.completion_tokens
@@ -101,10 +101,10 @@ def _learnt(counted: OperatorCalls, rows: int, known: OperatorProfile | None) ->
 
 
 def shared_contexts(operators: Sequence[Operator]) -> dict[str, tuple[str, float]]:
-    """Return what prompts of a row begin with together, and its share of each (Halo's lambda).
+    """Return the shared prefixes of a row's prompts, and their share of each (Halo's lambda).
 
-    What all rows have is left out: an engine computes it once for the whole batch. Operators that
-    share nothing of a row with another are left out, too.
+    Prefixes shared by all rows are left out: an engine computes them once for the whole batch. So
+    are operators that share no prefix of a row with another.
     """
     shapes = call_shapes(operators)
     paths = {name: call.prompt for name, call in shapes.calls.items()}
@@ -123,18 +123,17 @@ def shared_contexts(operators: Sequence[Operator]) -> dict[str, tuple[str, float
 
 
 def measured_reuse(operators: Sequence[Operator], calls: Sequence[ContextCall]) -> float | None:
-    """Return what engines found again, as a part of what `shared_contexts` expects of them.
+    """Return the prefix tokens that engines reused, as a part of what `shared_contexts` expects.
 
-    A call counts where another operator's call of its row and context had been answered before it
-    began. What all rows have is taken to be found first, so it is left out. Never above 1.
+    A call counts if another operator's call of its row and context had been answered before it
+    began. Tokens shared by all rows are assumed to be found first, and are left out. Never above 1.
 
     Args:
         operators: of a plan.
         calls: of some rows, in any order.
 
     Returns:
-        None: no call counts, or none at all says that anything was found, as of engines that do
-        not report it.
+        None: no call counts, or no call has cached tokens, as with engines that do not report them.
     """
     contexts, shapes = shared_contexts(operators), call_shapes(operators)
     same = {
@@ -164,7 +163,10 @@ def measured_reuse(operators: Sequence[Operator], calls: Sequence[ContextCall]) 
 def _asked(
     waits: Mapping[str, Sequence[str]], name: str, counted: Mapping[str, OperatorCalls]
 ) -> Iterator[str]:
-    """Those it waits for; in place of one of which nothing is asked, those which that waits for."""
+    """Yield the nearest upstream operators that make LLM calls.
+
+    An upstream operator without calls is replaced by its own upstream operators.
+    """
     for each in waits[name]:
         calls = counted.get(each)
         if calls is not None and calls.calls:

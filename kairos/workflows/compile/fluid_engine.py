@@ -1,9 +1,9 @@
-"""An engine as a fluid, and the calls that flow through it: `makespan.py` has a pool of them.
+"""Engine modelled as a fluid, with the calls that flow through it; `makespan.py` models a pool.
 
-Sequences that decode get a token each in every step, so between two events (a call comes, or ends)
-all steps are alike but for the KV cache that grows: a stretch of them is one sum. Steps with
-prompts in them are taken one by one, since they are few. Costs are `StepCost`'s. What is found in a
-prefix cache is what an earlier call on the instance had, while memory for it is left.
+Decoding sequences get a token each in every step, so between two events (a call arrives, or ends)
+all steps are alike but for the growing KV cache: a stretch of them is one sum. Steps with prompts
+are computed one by one, since they are few. Costs are `StepCost`'s. The prefix cache has what an
+earlier call on the instance left, as long as memory lasts.
 """
 
 import heapq
@@ -18,8 +18,11 @@ from kairos.core.engine_profile import EngineProfile
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """So many tokens of a prompt may be computed ahead (`passes/prefill.py`), once the calls
-    `after` have answered, when one of those `beside` goes to an engine."""
+    """Prefix of a prompt that may be computed ahead (`passes/prefill.py`).
+
+    It has `tokens` tokens, is known when the calls `after` are answered, and is computed when one
+    of certain other calls is sent to an engine.
+    """
 
     tokens: float
     after: tuple[int, ...]
@@ -27,9 +30,12 @@ class Beginning(msgspec.Struct, frozen=True):
 
 
 class FluidCall(msgspec.Struct, frozen=True, kw_only=True):
-    """`prefixes`: names of what the prompt begins with, each with its length in tokens, rising;
-    `answered`: the name of the whole prompt with its answer. `after`: positions of calls before
-    it in the sequence, whose answers it needs. `begins`: what of it may be computed ahead."""
+    """Call in the fluid model.
+
+    `prefixes`: marks of the prompt's prefixes, each with its length in tokens, rising; `answered`:
+    mark of the prompt with its answer. `after`: positions of earlier calls whose answers it needs.
+    `begins`: the part that may be computed ahead.
+    """
 
     row: int
     prompt_tokens: float
@@ -38,23 +44,23 @@ class FluidCall(msgspec.Struct, frozen=True, kw_only=True):
     answered: int | None = None
     after: tuple[int, ...] = ()
     begins: Beginning | None = None
-    function_us: float = 0.0  # not 0: a function's or processor's, which takes so long, no engine
-    processor: str = ""  # its kind, of which one call goes after the other
+    function_us: float = 0.0  # time of a function or a processor; 0: a call of an engine
+    processor: str = ""  # its kind; calls of a kind run one by one
 
     @property
     def holds(self) -> float:
-        """Tokens of an engine's memory, on average: half of its answer."""
+        """Return the mean tokens in an engine's memory: the prompt and half of the answer."""
         return self.prompt_tokens + self.completion_tokens / 2
 
 
 class Running:
-    """A call on an instance."""
+    """Call on an instance."""
 
     __slots__ = ("cached", "index", "left", "tokens")
 
     def __init__(self, index: int, tokens: float, cached: float) -> None:
         self.index, self.tokens, self.cached = index, tokens, cached
-        self.left = tokens - cached  # of the prompt, to compute
+        self.left = tokens - cached  # prompt tokens to compute
 
 
 class FluidInstance:
@@ -62,11 +68,11 @@ class FluidInstance:
         self._profile, self._cost = profile, profile.step
         self.coming = 0.0  # tokens of prompts that are on their way
         self.calls = 0  # those included
-        self.pending: deque[Running] = deque()  # prompts
+        self.pending: deque[Running] = deque()  # prompts to compute
         self._to_compute = 0.0  # tokens of these
-        self.decoding: list[tuple[int, int]] = []  # a heap: step in which it ends, call
+        self.decoding: list[tuple[int, int]] = []  # a heap: the step in which it ends, call
         self.step = 0
-        self.held = 0.0  # tokens that its calls will have
+        self.held = 0.0  # tokens that its calls will hold
         self.version = 0  # of what it is doing
         self._context = 0.0  # tokens that a step reads
         self._began_at, self._steps, self._first_us, self._growth_us = 0.0, 0, 0.0, 0.0
@@ -77,7 +83,7 @@ class FluidInstance:
 
     @property
     def taken(self) -> float:
-        """Of its memory, and of a step by prompts under way, as shares."""
+        """Return the load: shares of the memory, and of a step by prompts in progress."""
         prompts = self.coming + self._to_compute
         return self.held / self._profile.kv_tokens + prompts / self._profile.max_num_batched_tokens
 
@@ -90,7 +96,7 @@ class FluidInstance:
         return not self._steps
 
     def cached(self, call: FluidCall) -> float:
-        """Whole blocks, and never the last token."""
+        """Return the cached tokens of a prompt: whole blocks, never the last token."""
         found = 0.0
         for name, tokens in call.prefixes:
             if name not in self._known:
@@ -100,7 +106,7 @@ class FluidInstance:
         return min(found, call.prompt_tokens - 1) // size * size
 
     def needs(self, call: FluidCall) -> float:
-        """Return the memory that it needs, less what other calls hold of its prompt."""
+        """Return the memory that a call needs, less the prompt tokens held by other calls."""
         shared = 0.0
         for name, tokens in call.prefixes:
             if name not in self._users:
@@ -109,14 +115,14 @@ class FluidInstance:
         return call.holds - shared
 
     def hold(self, call: FluidCall) -> None:
-        """A call takes its memory."""
+        """Reserve a call's memory."""
         self.held += self.needs(call)
         self.calls += 1
         for name, _ in call.prefixes:
             self._users[name] = self._users.get(name, 0) + 1
 
     def release(self, call: FluidCall) -> None:
-        """A call gives back what no other holds."""
+        """Release the memory that only this call holds."""
         for name, _ in call.prefixes:
             self._users[name] -= 1
             if not self._users[name]:
@@ -142,13 +148,13 @@ class FluidInstance:
             self._known_tokens -= gone
 
     def add(self, running: Running) -> None:
-        """A prompt that was on its way has come."""
+        """Add a prompt that has arrived."""
         self.coming -= running.left
         self.pending.append(running)
         self._to_compute += running.left
 
     def begin(self, now: float) -> float:
-        """The next step, or stretch of steps; returns when it ends. It has something to do."""
+        """Begin the next step, or stretch of steps; return when it ends. There must be work."""
         self.version += 1
         cost, decoding = self._cost, len(self.decoding)
         self._began_at, self._chunks = now, []
@@ -172,13 +178,13 @@ class FluidInstance:
         return now + self._lasts(self._steps)
 
     def cut(self, now: float) -> float:
-        """Something has come: returns when the step that is under way ends, and the stretch now."""
+        """Cut the stretch at the end of the current step because of an event; return its end."""
         self._steps = min(self._steps, max(1, math.ceil(self._within(now - self._began_at))))
         self.version += 1
         return self._began_at + self._lasts(self._steps)
 
     def end(self, calls: Sequence[FluidCall]) -> list[int]:
-        """Of the stretch. Returns the calls that have ended with it."""
+        """End the stretch; return the calls that ended with it."""
         decoding = len(self.decoding)
         self.step += self._steps
         self._context += self._steps * decoding
@@ -203,7 +209,7 @@ class FluidInstance:
         return steps * self._first_us + self._growth_us * steps * (steps - 1) / 2
 
     def _within(self, time_us: float) -> float:
-        """Steps that so much time has room for: the root of `_lasts`."""
+        """Return the number of steps that fit into a time: the root of `_lasts`."""
         if self._growth_us <= 0:
             return time_us / self._first_us if self._first_us > 0 else 1.0
         half = self._first_us / self._growth_us - 0.5

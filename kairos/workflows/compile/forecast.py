@@ -1,11 +1,10 @@
-"""How long a plan will take on a pool, and how many tokens, by what was learnt of its operators.
+"""Forecast a plan's time and tokens on a pool, from learnt profiles of its operators.
 
-The calls that are expected (`expected_calls`) go through the pool as a fluid (`makespan`). The
-intervals are from how sure the learnt lengths are: all answers and prompts at the lower ends of
-their intervals, and at the upper ones. Of a long table the first rows are reckoned, and the rest
-takes as long as the second half of these does; by the first half it is reckoned how much the ends
-differ from the means. The order is that which the run would keep. What follows from a group is not
-in it.
+The expected calls (`expected_calls`) go through the pool as a fluid (`makespan`). The intervals
+follow from the intervals of learnt lengths: all answers and prompts at the lower ends of their
+intervals, and at the upper ones. Of a long table only the first rows are computed, and the rest is
+assumed to take as long as the second half of these; the first half shows how much the ends differ
+from the means. The order is the one a run would use. Operators after a group are not included.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,16 +23,16 @@ from kairos.workflows.compile.makespan import makespan
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder
 from kairos.workflows.compile.pipeline import Plan
 
-# What is reckoned of a table: as many rows as make so many calls, or fill the pool so often.
+# Part of a table that is computed: up to this many rows or calls, or fillings of the pool.
 ROWS_RECKONED = 1_000
 CALLS_RECKONED, _FILLED = 20_000, 10
-ROWS_TRIED = 16  # by which a run finds its order: those that it asks for first
+ROWS_TRIED = 16  # first rows, from which a run finds its order
 
 Rows = Iterable[Mapping[str, object]]
 
 
 class FlowForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Means, and the middle 95 % of where they may lie as far as lengths are not known better."""
+    """Forecast: means, with 95 % intervals that follow from the learnt lengths."""
 
     rows: int
     engine: str
@@ -44,11 +43,11 @@ class FlowForecast(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: Interval
     completion_tokens: Interval
     cached_share: float  # of the prompts' tokens
-    unknown: tuple[str, ...]  # LLM operators of which nothing was learnt: taken at their limits
+    unknown: tuple[str, ...]  # LLM operators without a profile: taken at their limits
 
 
 class _Reckoned(msgspec.Struct, frozen=True):
-    """Of some rows."""
+    """Totals of some rows."""
 
     time_s: float
     calls: float
@@ -66,15 +65,15 @@ def forecast(
     instances: int,
     count: int | None = None,
 ) -> FlowForecast:
-    """Reckon with the first rows of a table.
+    """Return the forecast, computed from the first rows of a table.
 
     Args:
         plan: what is run.
-        profile: what was learnt of its operators.
+        profile: learnt from its operators.
         rows: of the table, in their order.
-        engine: of which the pool has `instances`.
-        instances: of the engine.
-        count: how many rows the table has; None: all are read to find out.
+        engine: profile of the pool's engines.
+        instances: number of engines.
+        count: number of the table's rows; None: all are read to count them.
     """
     left, learnt = iter(rows), holding(profile, plan)
     first = [*islice(left, ROWS_TRIED)]
@@ -113,7 +112,7 @@ def forecast(
 
 
 def forecast_lines(found: FlowForecast) -> Iterator[str]:
-    """For a terminal."""
+    """Yield the lines of a forecast, for a terminal."""
     time, prompts, answers = found.time_s, found.prompt_tokens, found.completion_tokens
     yield (
         f"expected on {found.instances} x {found.engine}: {time.mean:,.1f} s ({time.low:,.1f} to "
@@ -129,8 +128,10 @@ def forecast_lines(found: FlowForecast) -> Iterator[str]:
 
 
 def with_text_tokens(profile: FlowProfile, plan: Plan, rows: Rows) -> FlowProfile:
-    """The same, with what a plan reckons of the prompts of the rows that it was learnt from: a
-    tokenizer that makes more of a text than four bytes a token is then known to."""
+    """Return the profile with the prompt tokens that a plan estimates for the profiled rows.
+
+    They show how many tokens a tokenizer makes of four bytes of text.
+    """
     found = expected_calls(plan, holding(profile, plan), rows)
     tokens: dict[str, list[float]] = {}
     for name, call in zip(found.operators, found.calls, strict=True):
@@ -146,7 +147,7 @@ def with_text_tokens(profile: FlowProfile, plan: Plan, rows: Rows) -> FlowProfil
 def order_of(
     plan: Plan, rows: Sequence[Mapping[str, object]], engine: EngineProfile, instances: int
 ) -> CallOrder:
-    """Return the order that a run would keep, which knows of its engines as much (`--engine`)."""
+    """Return the order that a run would use, which knows as much of its engines (`--engine`)."""
     if not plan.passes.order or not rows:
         return AS_DECLARED
     capacity = instances * engine.max_num_seqs
@@ -161,7 +162,7 @@ def _of(
     instances: int,
     order: CallOrder,
 ) -> _Reckoned:
-    """`calls`: those found, or as long as they are at one end."""
+    """Return totals. `calls`: the found ones, or scaled to one end of the intervals."""
     took = makespan(calls, engine, instances, order, found.operators)
     return _Reckoned(
         time_s=took.time_us / SECOND,
@@ -174,7 +175,7 @@ def _of(
 
 
 def _drawn_on(whole: _Reckoned, part: _Reckoned, rows: tuple[int, int], count: int) -> _Reckoned:
-    """Return what a whole table takes, by some rows of it and a part of these. `rows`: of both."""
+    """Extrapolate to a whole table, from some rows and a part of these. `rows`: their numbers."""
     if count <= rows[0]:
         return whole
     if rows[0] == rows[1]:
@@ -185,7 +186,7 @@ def _drawn_on(whole: _Reckoned, part: _Reckoned, rows: tuple[int, int], count: i
 
 
 def _at_end(means: _Reckoned, part: _Reckoned, end: _Reckoned) -> _Reckoned:
-    """As much more or less than the means as a part of the rows has at one end."""
+    """Scale the means by the ratio that a part of the rows has at one end."""
     each = (msgspec.structs.astuple(one) for one in (means, part, end))
     return _Reckoned(*(all_ * at / of if of else all_ for all_, of, at in zip(*each, strict=True)))
 
@@ -193,7 +194,7 @@ def _at_end(means: _Reckoned, part: _Reckoned, end: _Reckoned) -> _Reckoned:
 def _scaled(
     found: ExpectedCalls, learnt: Mapping[str, OperatorProfile], end: str
 ) -> list[FluidCall]:
-    """Prompts and answers as long as one end of the intervals says."""
+    """Return the calls with prompts and answers scaled to one end of their intervals."""
     if end == "mean":
         return found.calls
     scaled = []

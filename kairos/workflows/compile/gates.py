@@ -1,7 +1,7 @@
-"""What a call waits for beside what it needs: the choice of whether it is needed at all.
+"""Gates of operators: choices that decide whether an operator is needed at all.
 
 Operators are evaluated on demand. So one that only a branch or a filter asks for begins when that
-has chosen, and with it all that it alone needs.
+has chosen, and so does everything that only it needs.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,10 @@ from kairos.workflows.compile.references import needs, own_arguments, referred
 
 
 def gates(declaration: Declaration) -> Mapping[str, tuple[str, ...]]:
-    """By operator, those whose values decide about it; of operators in bodies none. Operators must
-    be in an order in which each follows what it needs."""
+    """Return for each operator the operators whose values decide about it; none in bodies.
+
+    Operators must be in an order of dependencies.
+    """
     asked: dict[str, list[tuple[str, ...]]] = {}
     for output in declaration.outputs:
         for each in referred(output.value):

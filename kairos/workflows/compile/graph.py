@@ -1,4 +1,4 @@
-"""The graph of a flow: an order in which every operator follows what it needs, and more of it."""
+"""Dependency graph of a flow: order, ancestors, and variation by row or group."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -9,8 +9,9 @@ from kairos.workflows.compile.references import needs, referred
 
 
 def in_order(operators: Sequence[Operator]) -> tuple[Operator, ...]:
-    """Operators of one scope, each after those of them that it needs. An order that is so already
-    stays; else the same operators always give the same order.
+    """Return the operators of one scope in an order of dependencies.
+
+    An order that is already right stays; otherwise the same operators always give the same order.
 
     Raises:
         InvalidFlow: some need each other in a circle, which the message names.
@@ -39,7 +40,7 @@ def in_order(operators: Sequence[Operator]) -> tuple[Operator, ...]:
 
 
 def ancestors(operators: Iterable[Operator], names: Iterable[str]) -> frozenset[str]:
-    """Those named, and all that they need, directly or not."""
+    """Return the named operators and all that they need, directly or not."""
     by_name = {each.name: each for each in operators}
     found: set[str] = set()
     look = list(names)
@@ -58,8 +59,10 @@ def outputs_need(outputs: Iterable[Output]) -> tuple[str, ...]:
 
 
 def varying(operators: Sequence[Operator]) -> Mapping[str, str]:
-    """What the value of each operator differs by, of an order as `in_order` gives: `row`, `group`,
-    `both` (which cannot be), or `nothing`, if it is the same for all."""
+    """Return by what each operator's value varies: `row`, `group`, `both` (an error), `nothing`.
+
+    The operators must be in the order of `in_order`.
+    """
     found: dict[str, str] = {}
     for each in operators:
         if isinstance(each.params, Input):
@@ -72,7 +75,7 @@ def varying(operators: Sequence[Operator]) -> Mapping[str, str]:
 
 
 def varies_by(arguments: Iterable[Argument], found: Mapping[str, str]) -> str:
-    """The same of arguments."""
+    """Return by what arguments vary, as `varying` does for operators."""
     return _together(found[each.operator] for arg in arguments for each in referred(arg))
 
 

@@ -1,8 +1,8 @@
-"""What stands in the place of a value that stays with the processor that made it.
+"""Texts that stand for values held by a processor.
 
-It is a text `held:ID`, which is neither a vector nor a collection of a row. The id is the signature
-of the call that made the value, so what is asked with it has the same signature wherever the value
-is; a journal has `held:ID@HOST:PORT`, which says where that was.
+A text `held:ID` is neither a vector nor a collection of a row. The id is the signature of the call
+that made the value, so a call with it as an argument has the same signature wherever the value is;
+a journal has `held:ID@HOST:PORT`, which also says where that was.
 """
 
 import re
@@ -16,19 +16,19 @@ def held_text(value_id: str, place: str | None = None) -> str:
 
 
 def held_id(value: object) -> str | None:
-    """None: it is no such text, or one of a journal."""
+    """Return the id in a text `held:ID`; None for any other value, the journals' form, too."""
     found = _HELD.fullmatch(value) if isinstance(value, str) else None
     return None if found is None or found[2] is not None else found[1]
 
 
 def held_at(value: object) -> tuple[str, str] | None:
-    """The id and the place that a journal has; None: it is no such text."""
+    """Return the id and the place in a journal's text; None for any other value."""
     found = _HELD.fullmatch(value) if isinstance(value, str) else None
     return None if found is None or found[2] is None else (found[1], found[2])
 
 
 def held_in(arguments: Mapping[str, object]) -> Iterator[str]:
-    """The ids in what a processor is asked."""
+    """Yield the ids of held values in a processor's arguments."""
     for name in ("vectors", "collection"):
         value = arguments.get(name)
         for each in value if isinstance(value, list) else (value,):

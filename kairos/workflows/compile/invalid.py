@@ -1,11 +1,13 @@
-"""What is wrong with a declared workflow, and what goes wrong with one of its rows."""
+"""Errors of declared workflows, and of single rows."""
 
 from kairos.core.errors import KairosError, SetupError
 
 
 class InvalidFlow(SetupError):
-    """A declared workflow cannot be run. `operator` and its `key` say where; `offset` counts lines
-    within what stands there, from 0."""
+    """A declared workflow cannot be run.
+
+    `operator` and its `key` say where; `offset` counts lines in the value of the key, from 0.
+    """
 
     def __init__(
         self, operator: str | None, problem: str, *, key: str | None = None, offset: int = 0
@@ -19,4 +21,4 @@ class InvalidFlow(SetupError):
 
 
 class OperatorFailed(KairosError):
-    """An operator cannot give its value for one row. It is told in the table of errors."""
+    """An operator has no value for one row. The message goes into the table of errors."""

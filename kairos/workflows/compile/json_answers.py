@@ -32,7 +32,7 @@ def read_answer(
         cut: why the answer is not whole, if it is not.
 
     Raises:
-        OperatorFailed: there is no such value. The message has the beginning of the answer.
+        OperatorFailed: it has no such value. The message has the beginning of the answer.
     """
     first: str | None = None
     for candidate in (text,) if parse == "strict" else _candidates(text):

@@ -1,10 +1,10 @@
-"""Does a value keep to a JSON Schema?
+"""Check values against a JSON Schema.
 
-The part of JSON Schema (2020-12) that engines can bind an answer to: types, enum, const, objects,
-lists, bounds, `anyOf`, `oneOf`, `allOf` and references within the schema. Keywords beyond that are
-not looked at (`pattern` too: a regular expression may take for ever), so what keeps to a schema
-always passes, unless it takes too much to find out: what refers to itself twice takes twice as much
-for each level.
+It covers the part of JSON Schema (2020-12) that engines can enforce on an answer: types, enum,
+const, objects, lists, bounds, `anyOf`, `oneOf`, `allOf` and references within the schema. Other
+keywords are ignored (`pattern` too: a regular expression may take for ever), so a valid value
+always passes, unless the check takes too many steps: a schema that refers to itself twice doubles
+the work at each level.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ from operator import ge, gt, le, lt
 from kairos.workflows.compile.values import type_name
 
 _DEEPEST = 100
-# Parts of a schema and a value that are held against each other: two seconds.
-_MOST_STEPS, _ENUM = 200_000, 10  # of an enum so many values are a part
+# Compared parts of a schema and a value: two seconds.
+_MOST_STEPS, _ENUM = 200_000, 10  # this many values of an enum are one part
 
 
 def problem(schema: object, value: object) -> str | None:
-    """What is wrong with a value, and where; None: nothing that is looked at."""
+    """Return what is wrong with a value, and where; None if all checked keywords fit."""
     try:
         return next(_problems(_Whole(schema), schema, value, "", 0), None)
     except _TooMuch:
@@ -26,17 +26,17 @@ def problem(schema: object, value: object) -> str | None:
 
 
 class _TooMuch(Exception):
-    """There are too many steps."""
+    """The check takes too many steps."""
 
 
 class _Whole:
-    """The schema, and what may still be done by it."""
+    """Schema, with the remaining steps of its check."""
 
     def __init__(self, schema: object) -> None:
         self.schema, self._left = schema, _MOST_STEPS
 
     def step(self, parts: int) -> None:
-        """Raises _TooMuch."""
+        """Count steps. Raises _TooMuch."""
         self._left -= parts
         if self._left < 0:
             raise _TooMuch
@@ -139,7 +139,7 @@ def _counts(schema: Mapping[str, object], size: int, what: str, where: str) -> I
 
 
 def _target(schema: object, reference: str) -> object:
-    """What `#/a/b` names; True, which all values keep to, where there is nothing."""
+    """Return the schema at `#/a/b`; True, which accepts all values, if it does not exist."""
     found = schema
     for key in reference.removeprefix("#").split("/")[1:]:
         name = key.replace("~1", "/").replace("~0", "~")
@@ -157,7 +157,7 @@ def _is(value: object, name: object) -> bool:
 
 
 def _same(value: object, other: object) -> bool:
-    """As JSON: true is not 1, however deep."""
+    """Return whether two JSON values are equal; true is not 1, at any depth."""
     if isinstance(value, list) and isinstance(other, list):
         return len(value) == len(other) and all(map(_same, value, other))
     if isinstance(value, Mapping) and isinstance(other, Mapping):

@@ -1,13 +1,13 @@
-"""The order that a run keeps: chosen once its engines' memory and its first rows are known.
+"""Choose the order of a run's calls, once its engines' memory and its first rows are known.
 
 A few rows like the first are tried on a model of the engines (`order_trial.py`): with calls as they
-become ready, and in the plan's order (`order.py`, `nesting.py`), row by row with fewer and fewer
-rows open, and in sequences over batches of rows. What takes least time is kept, where clearly more
-is found in prefix caches than without an order; else there is none. So nothing rests on a guess of
-how much engines hold, and the window of rows does not undo what was planned. Ours.
+become ready, in the plan's order (`order.py`, `nesting.py`), row by row with fewer and fewer rows
+open, and in sequences over batches of rows. The fastest is chosen, if prefix caches hit clearly
+more than without an order; otherwise calls are not ordered. So nothing depends on a guess of the
+engines' memory, and the window of rows does not undo the plan. Not in the paper.
 
-Trials are not exact: what waits may do so before an engine or in it, which decides whose context is
-dropped. Both are tried, and an order has to be better in either.
+Trials are not exact: calls may wait before an engine or in it, which decides whose context is
+evicted. Both are tried, and an order has to be better in each.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,20 +30,20 @@ from kairos.workflows.compile.order_trial import STEP_TOKENS, Sample, TrialEngin
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder, of_sequences
 from kairos.workflows.compile.pipeline import Plan
 
-_MORE = 0.08  # of prompts' tokens that must be found beside those without an order
+_MORE = 0.08  # share of prompt tokens that must be hit in addition to those without an order
 _LESS_TIME = 0.99  # of the time
-_ROWS, _CALLS, _BYTES = 16, 400, 2 << 20  # of the sample: the rows, their calls, their prompts
+_ROWS, _CALLS, _BYTES = 16, 400, 2 << 20  # of the sample: rows, calls, bytes of prompts
 _TRIED_ROWS, _TRIED_CALLS = 128, 700  # in a trial
 _SEQUENCES = 32  # of an engine; a larger one is tried at a smaller scale
 _WINDOWS = (1, 2, 3, 4, 6, 8, 16, 32, 64)  # rows
 _TIMES = 3.0  # rounds of a loop, items of a map
-_ANSWERS = tuple(0.25 + 0.075 * tenth for tenth in range(11))  # of the tokens that they may have
+_ANSWERS = tuple(0.25 + 0.075 * tenth for tenth in range(11))  # shares of the maximum length
 
 
 class RunEngines(msgspec.Struct, frozen=True):
-    """Engines of a run, all alike: what they hold and run together.
+    """Engines of a run, all alike: memory, and concurrent sequences.
 
-    `released`: calls of the run that are under way at most.
+    `released`: calls of the run that are in flight at most.
     """
 
     instances: int
@@ -55,7 +55,7 @@ class RunEngines(msgspec.Struct, frozen=True):
 def kept_order(plan: Plan, rows: Sequence[Mapping[str, object]], pool: RunEngines) -> CallOrder:
     """Return the order for a table that begins with these rows.
 
-    Takes some tenths of a second at most: of large rows and many operators less is tried.
+    Takes some tenths of a second at most: with large rows or many operators less is tried.
     """
     sample = _sample(plan, rows)
     if sample is None:
@@ -67,7 +67,7 @@ def kept_order(plan: Plan, rows: Sequence[Mapping[str, object]], pool: RunEngine
     enough = fmean(each.found for each in without) + _MORE * without[0].asked
     chosen, best = AS_DECLARED, _LESS_TIME
     for order in _candidates(plan, engine.kv_tokens, count):
-        worst = 0.0  # of its times to those without
+        worst = 0.0  # ratio of its times to the ones without an order
         for each, plain in zip(engines, without, strict=True):
             trial = tried(sample, order, each, count)
             worst = max(worst, trial.took / plain.took)
@@ -93,7 +93,7 @@ def _candidates(plan: Plan, kv_tokens: int, rows: int) -> Iterator[CallOrder]:
 
 
 def _sample(plan: Plan, rows: Sequence[Mapping[str, object]]) -> Sample | None:
-    """None: of these rows nothing can be tried, or not in a moment."""
+    """Return the sample of rows; None if they cannot be tried, or not quickly."""
     operators, guessed = plan.declaration.operators, _guessed(plan)
     if not guessed:
         return None
@@ -108,7 +108,7 @@ def _sample(plan: Plan, rows: Sequence[Mapping[str, object]]) -> Sample | None:
 
 
 def _another(row: Mapping[str, object]) -> Mapping[str, object]:
-    """A row that has no text in common with this one."""
+    """Return a row that has no text in common with this one."""
     return {
         name: f"\0{value[1:]}" if isinstance(value, str) and value else value
         for name, value in row.items()
@@ -116,7 +116,7 @@ def _another(row: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _guessed(plan: Plan) -> dict[str, OperatorProfile]:
-    """Of each LLM operator, before any of its calls has been answered."""
+    """Return an assumed profile of each LLM operator, as no call has been answered yet."""
     always, times = Interval(1.0, 1.0, 1.0), Interval(_TIMES, _TIMES, _TIMES)
     found = {}
     for each in every(plan.declaration.operators):
@@ -133,21 +133,21 @@ def _guessed(plan: Plan) -> dict[str, OperatorProfile]:
 
 
 def _share(pool: RunEngines, sample: Sample) -> tuple[TrialEngine, float]:
-    """Return the part of the pool that is tried, and how many such there are.
+    """Return the part of the pool that is tried, and the number of such parts.
 
-    It is one instance, or a part of a large one. What is the same for all rows it holds whole.
+    It is one instance, or a part of a large one. It holds the whole of what all rows share.
     """
     memory = pool.kv_tokens // pool.instances
     same = min(sample.same_tokens, memory)
     largest = fmean(each.tokens + each.answer_tokens for each in sample.calls)
-    fit = max(1, round(2 * memory / largest))  # what they have in common leaves room for more
+    fit = max(1, round(2 * memory / largest))  # prefixes in common leave room for more
     sequences = min(fit, max(1, pool.sequences // pool.instances))
     smaller = max(1.0, sequences / _SEQUENCES)
     engine = TrialEngine(
         kv_tokens=round(same + (memory - same) / smaller),
         sequences=round(sequences / smaller),
         released=max(1, round(pool.released / pool.instances / smaller)),
-        step_tokens=STEP_TOKENS / smaller,  # a part computes as much less in a step
+        step_tokens=STEP_TOKENS / smaller,  # a part computes proportionally less in a step
     )
     return engine, pool.instances * smaller
 

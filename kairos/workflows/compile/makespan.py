@@ -1,14 +1,13 @@
-"""How long calls take on a pool, as a fluid: a call's steps are not looked at one by one
-(`fluid_engine.py`).
+"""Time that calls take on a pool, modelled as a fluid (`fluid_engine.py`).
 
-Beginnings of prompts that the plan computes ahead go as `workflows/execute/prefills.py` has it:
-when a call goes that the rest waits for, if engines have room then and few rows are open; else
-never.
+A call's steps are not simulated one by one. Prefixes that the plan prefills ahead follow
+`workflows/execute/prefills.py`: when a call is sent that the rest of the prompt waits for, if
+engines have room then and few rows are open; else never.
 
-Calls go in the order that the run keeps (`kept_order.py`), with as many rows open as that says.
+Calls follow the order that the run uses (`kept_order.py`), with as many open rows as it says.
 
-Not modelled: preemption (a call goes to an instance when its prompt and half of its answer fit),
-what the balancer learns, anything that fails, and rows that stay open for calls of other rows.
+Not modelled: preemption (a call is sent to an instance when its prompt and half of its answer fit),
+what the balancer learns, failures, and rows that stay open for calls of other rows.
 """
 
 import heapq
@@ -24,7 +23,7 @@ from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder
 from kairos.workflows.compile.passes.prefill import goes_ahead
 
 _COMES, _ENDS, _BEGINS, _FUNCTION = 0, 1, 2, 3
-_FUNCTIONS = 32  # that a run has under way at once
+_FUNCTIONS = 32  # functions that a run has in flight at once
 
 
 class Makespan(msgspec.Struct, frozen=True):
@@ -39,15 +38,17 @@ def makespan(
     order: CallOrder = AS_DECLARED,
     operators: Sequence[str] = (),
 ) -> Makespan:
-    """From the first call to the end of the last. Rows come in their order; what is ready goes to
-    the instance on which it costs least. Takes O(log n) for each call and prefix.
+    """Return the time from the first call to the end of the last.
+
+    Rows come in their order; a ready call is sent to the instance on which it costs least. Takes
+    O(log n) for each call and prefix.
 
     Args:
-        calls: rows one after the other.
+        calls: of rows, one row after another.
         profile: of each instance.
         instances: in the pool.
-        order: that the run keeps.
-        operators: of each call; none are needed where the order has no turns.
+        order: of the run.
+        operators: of each call; not needed if the order has no turns.
     """
     turns = _Turns(calls, order, operators)
     pool = _Pool(calls, profile, instances, turns)
@@ -55,7 +56,7 @@ def makespan(
 
 
 class _Turns:
-    """Owns which rows are open, and which call that is ready goes next."""
+    """Open rows, and the order of ready calls."""
 
     def __init__(
         self, calls: Sequence[FluidCall], order: CallOrder, operators: Sequence[str]
@@ -76,20 +77,20 @@ class _Turns:
         return bool(self._outside)
 
     def key(self, index: int) -> tuple[int, int, int, int, int]:
-        """The less goes first."""
+        """Return the key of a call; the smallest goes first."""
         row, order = self._calls[index].row, self._order
         turn = order.turn(self._operators[index]) if self._operators else order.turn("")
         return row // order.together if order.together else 0, turn.sequence, row, turn.place, index
 
     def is_held_back(self, index: int) -> bool:
-        """Whether its row is not open yet, with which it comes."""
+        """Return whether a call's row is not open yet; if so, the call waits for it."""
         held = self._held_back.get(self._calls[index].row)
         if held is not None:
             held.append(index)
         return held is not None
 
     def ended(self, index: int) -> Sequence[int]:
-        """A call has. Return the calls that are ready as a row opens."""
+        """Count an ended call. Return the calls that become ready as a row opens."""
         row = self._calls[index].row
         self._left[row] -= 1
         if self._left[row]:
@@ -99,28 +100,28 @@ class _Turns:
 
 
 class _Beginnings:
-    """Owns which beginnings are ready, and which are due. Each is a call after all others."""
+    """Prefills: which are ready, and which are due. Each is a call numbered after all others."""
 
     def __init__(self, calls: Sequence[FluidCall]) -> None:
         self.calls: list[FluidCall] = []
         self._whole: dict[int, int] = {}  # the call that each is the beginning of
         self._beside: dict[int, list[int]] = {}
         self._ready: set[int] = set()
-        self._begun: set[int] = set()  # calls, and beginnings beside which one has gone
+        self._begun: set[int] = set()  # calls, and prefills whose companions were sent
         self._due: list[int] = []
         for index, call in enumerate(calls):
             if call.begins is not None:
                 self._add(len(calls) + len(self.calls), index, call, call.begins)
 
     def ready(self, number: int) -> None:
-        """What it needs is answered."""
+        """Note that a prefill's inputs are answered."""
         if number in self._begun:
             self._due.append(number)
         else:
             self._ready.add(number)
 
     def sent(self, index: int) -> None:
-        """A call goes to an engine."""
+        """Note that a call is sent to an engine."""
         self._begun.add(index)
         for number in self._beside.get(index, ()):
             self._begun.add(number)
@@ -129,7 +130,10 @@ class _Beginnings:
                 self._due.append(number)
 
     def due(self) -> Iterator[int]:
-        """Each once: what does not go now never does. Not those whose whole prompt went."""
+        """Return the due prefills, once; one that is not sent now never is.
+
+        Prefills whose whole prompt was sent are left out.
+        """
         due, self._due = self._due, []
         return (number for number in due if self._whole[number] not in self._begun)
 
@@ -155,7 +159,7 @@ class _Pool:
     ) -> None:
         self._ahead, self._count = _Beginnings(calls), len(calls)
         self._calls, self._profile, self._turns = [*calls, *self._ahead.calls], profile, turns
-        self._under_way = 0  # beginnings are not counted
+        self._under_way = 0  # without prefills
         self._instances = [FluidInstance(profile) for _ in range(instances)]
         self._lacking = [len(call.after) for call in self._calls]
         self._behind: dict[int, list[int]] = {}
@@ -229,7 +233,7 @@ class _Pool:
         self._dispatch(now)
 
     def _call_ended(self, index: int) -> None:
-        """What waits for nothing else is ready now."""
+        """Handle the end of a call: calls that waited only for it are ready."""
         if index < self._count:
             for opened in self._turns.ended(index):
                 self._is_ready(opened)
@@ -239,8 +243,10 @@ class _Pool:
                 self._is_ready(behind)
 
     def _dispatch(self, now: float) -> None:
-        """What is ready, as far as there is room; the first that has none holds back the rest. Then
-        beginnings that are due."""
+        """Send ready calls as far as there is room, then the prefills that are due.
+
+        The first call without room holds back the rest.
+        """
         for processor, waiting in self._functions.items():
             while waiting and self._free.setdefault(processor, 1):
                 index = heapq.heappop(waiting)[-1]
@@ -267,8 +273,11 @@ class _Pool:
                 self._send(index, number, now)
 
     def _place(self, call: FluidCall) -> int | None:
-        """As Kairos's own placement: the instance on which the call costs least time, its own and
-        that of those that run there; of those that are alike, the one of which least is taken."""
+        """Choose an instance as Kairos's placement does; None if none has room.
+
+        It is the instance on which the call costs least time, its own and that of the running
+        calls; among similar ones the least loaded.
+        """
         found: list[tuple[float, float, int]] = []  # what it costs there, what is taken, which
         cached = set()
         for number, each in enumerate(self._instances):

@@ -1,11 +1,11 @@
-"""How operators and rows are nested: which calls of a batch follow each other.
+"""Nesting of operators and rows: which calls of a batch follow each other.
 
-An inner sequence is a set of operators that a batch goes through row by row; one sequence comes
-after the other (Helium, section 5, nested sequences). With all operators in one, rows follow each
-other (row-major); with one in each, operators do (operator-major). Between these lies one sequence
-for each static beginning of prompts, so that a row's context is found by the operators that share
-it, and a long static beginning by all rows (nested). Where operators with the same beginning wait
-for others between, that would mix sequences: so there is one for each stretch of the order, too.
+An inner sequence is a set of operators that a batch passes row by row; sequences follow each other
+(Helium, section 5, nested sequences). With all operators in one sequence, rows follow each other
+(row-major); with one in each, operators do (operator-major). In between there is one sequence for
+each static prefix of prompts, so that operators that share a row's context find it cached, and all
+rows find a long static prefix (nested). If operators with the same prefix wait for others in
+between, that would mix sequences: so there is one for each stretch of the order, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,10 @@ Sequences = tuple[tuple[str, ...], ...]
 
 
 def nestings(order: Sequence[str], static: Mapping[str, object]) -> dict[str, Sequences]:
-    """By name, each different one once. `static`: by operator, what its prompt begins with for all
-    rows; equal ones are one sequence."""
+    """Return the nestings by name, without duplicates.
+
+    `static`: by operator, the static prefix of its prompt; equal ones form one sequence.
+    """
     groups: dict[object, list[str]] = {}
     for name in order:
         groups.setdefault(static[name], []).append(name)

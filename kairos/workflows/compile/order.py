@@ -1,15 +1,15 @@
-"""The order of a flow's calls in which prefix caches save most, near the best there is.
+"""Find an order of a flow's calls that maximises prefix cache hits, near the optimum.
 
 The problem is Helium's cache-aware scheduling (section 5 of its paper): calls on one worker, in
-token steps. Depth first down the tree of prompts, calls that begin alike follow each other; what
-most depends on should go early, and nothing before what it needs has ended.
+token steps. In a depth-first walk of the tree of prompts, calls with a common prefix follow each
+other; calls with many dependants should be early, and no call before the calls it needs have ended.
 
-Deviations: Helium's algorithm 1 is one depth-first pass. With answers of several lengths it is far
-from the best, so several quick orders are made, the best of them improved by moving calls, alone,
-in small groups, and with all that they need, and a few calls are searched to the end. Of a subtree
-the shortest answer goes first: it computes what all in it share. One order holds for all instances,
-since where a call runs is decided when it is ready; and it is carried out as best effort, the first
-of the order that may begin.
+Deviations: Helium's algorithm 1 is one depth-first pass. With answers of different lengths it is
+far from the optimum, so several quick orders are made, the best of them improved by moving calls,
+alone, in small groups, and with their dependencies, and few calls are searched exhaustively. In a
+subtree the shortest answer goes first: it computes the shared prefix. One order is used for all
+instances, since the instance of a call is chosen when it is ready; it is applied as best effort:
+the first call of the order that may begin is sent.
 """
 
 import heapq
@@ -19,22 +19,22 @@ from itertools import islice, pairwise
 
 from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, delay
 
-_SEARCHED = 14  # calls that are searched to the end, as far as _NODES go
+_SEARCHED = 14  # calls that are searched exhaustively, within _NODES
 _NODES = 40_000
-_STEPS = 200_000  # of calls that are reckoned while orders are improved: some 0.05 s
-_WIDELY = 40  # calls, up to which one may move anywhere; of more by _REACH places
+_STEPS = 200_000  # calls evaluated while orders are improved: about 0.05 s
+_WIDELY = 40  # up to this many calls, one may move anywhere; else by _REACH places
 _REACH = 12
-_MANY = 400  # calls, above which only some that may go next are compared
-_LOOKED_AT = 16  # of these, of each kind
-_DEEPEST = 100  # nodes of the tree; what is behind counts as one
-_LONGING = (0.0, 0.03, 0.1, 0.15, 0.2, 0.3, 1.0, 1_000.0)  # weights of what depends on a call
+_MANY = 400  # calls, above which only some of the candidates are compared
+_LOOKED_AT = 16  # candidates of each kind
+_DEEPEST = 100  # nodes of the tree; the rest of a path counts as one
+_LONGING = (0.0, 0.03, 0.1, 0.15, 0.2, 0.3, 1.0, 1_000.0)  # weights of a call's dependants
 _LONGING_OF_MANY = (0.03, 0.1, 0.15, 0.2, 0.3)
 
 Order = tuple[int, ...]
 
 
 def cache_aware_order(calls: Mapping[str, ScheduledCall], kv_tokens: int) -> tuple[str, ...]:
-    """Return all calls, each after those that it needs; these are among them, and in no circle.
+    """Return all calls, each after the calls it needs. Dependencies must be given, without cycles.
 
     Deterministic. The time grows with the square of the calls up to 400, and slower beyond.
     """
@@ -49,7 +49,7 @@ def cache_aware_order(calls: Mapping[str, ScheduledCall], kv_tokens: int) -> tup
 
 
 class _Problem:
-    """Calls by number, in the order in which they are given."""
+    """Calls by number, in the given order."""
 
     def __init__(self, calls: Mapping[str, ScheduledCall], kv_tokens: int) -> None:
         self.names = [*calls]
@@ -69,7 +69,7 @@ class _Problem:
         self.least = [each * (each + 1) / 2 / kv_tokens for each in self.answers]
 
     def row(self, before: int) -> list[float]:
-        """Return what each call takes behind another one; -1: behind none."""
+        """Return the cost of each call after another one; -1: after none."""
         row = self._rows.get(before)
         if row is None:
             tokens = self._tokens
@@ -82,7 +82,7 @@ class _Problem:
         return row
 
     def between(self, before: int, call: int) -> float:
-        """Return what a call takes behind another one, of many calls of which few follow so."""
+        """Return the cost of a call after another one, without a whole row if calls are many."""
         if len(self.names) <= _MANY:
             return self.row(before)[call]
         tokens, shared = self._tokens, 0
@@ -103,13 +103,13 @@ class _Problem:
         return now
 
     def begins(self, call: int, now: float, ended: Sequence[float]) -> float:
-        """Return when a call may begin that is next at an instant."""
+        """Return when the next call may begin, at the earliest from `now`."""
         for needed in self.after[call]:
             now = max(now, ended[needed] + self.delays[needed])
         return now
 
     def quick_orders(self) -> Iterator[Order]:
-        """Yield several orders that respect what calls need, by simple rules."""
+        """Yield several orders that respect dependencies, by simple rules."""
         down = self.down_the_tree()
         yield self.respecting(down)
         to_end = self.to_end()
@@ -119,9 +119,9 @@ class _Problem:
                 yield self._greedy(to_end, longing)
 
     def down_the_tree(self) -> list[int]:
-        """Return the calls depth first, of each node first the child that has the least answer.
+        """Return the calls depth first; in each node the child with the least answer first.
 
-        Where no call needs another this is the best order: what a node adds to prompts is computed
+        Without dependencies this is the best order: tokens that a node adds to prompts are computed
         once, by the least answer below it.
         """
         least: dict[int, int] = {}
@@ -147,7 +147,7 @@ class _Problem:
         return found
 
     def to_end(self) -> list[float]:
-        """Return token steps from the end of each call to the end of all that depends on it."""
+        """Return token steps from the end of each call to the end of all its dependants."""
         found = [0.0] * len(self.names)
         for call in reversed(self.respecting(range(len(self.names)))):
             behind = (self.least[each] + found[each] for each in self.needed_by[call])
@@ -155,7 +155,7 @@ class _Problem:
         return found
 
     def respecting(self, wanted: Sequence[int]) -> Order:
-        """Return the order in which always the first goes whose needs have gone."""
+        """Return the order that always takes the first wanted call whose dependencies have gone."""
         place = {call: at for at, call in enumerate(wanted)}
         waits_for = [len(each) for each in self.after]
         ready = [place[call] for call in place if not waits_for[call]]
@@ -172,7 +172,7 @@ class _Problem:
         return tuple(found)
 
     def _greedy(self, to_end: Sequence[float], longing: float) -> Order:
-        """Take next what begins soonest and takes least; `longing`: for what much depends on."""
+        """Order calls greedily: the soonest and cheapest next. `longing`: weight of dependants."""
         waits_for = [len(each) for each in self.after]
         begins = [0.0] * len(self.names)
         ready = _Ready(self._paths, to_end)
@@ -200,7 +200,7 @@ class _Problem:
         return tuple(found)
 
     def improve(self, order: Order) -> Order:
-        """Return an order that no move makes better, or the best when _STEPS are used up."""
+        """Return an order that no move improves, or the best when _STEPS are used up."""
         budget, best = _STEPS // 3, list(order)
         moves = _Moves(self)
         while True:
@@ -222,8 +222,11 @@ class _Problem:
 
 
 class _Ready:
-    """Calls whose needs have gone. Of many only some are looked at: what begins as the last call
-    does, what much depends on, and what has waited longest."""
+    """Calls whose dependencies have gone.
+
+    Of many calls only some are candidates: ones that share a prefix with the last call, ones with
+    the longest path behind them, and ones that have waited longest.
+    """
 
     def __init__(self, paths: Sequence[Sequence[int]], to_end: Sequence[float]) -> None:
         self._paths = paths
@@ -249,7 +252,7 @@ class _Ready:
                 del self._below[node][call]
 
     def worth_a_look(self, last: int) -> Iterable[int]:
-        """Return the calls to choose from behind the last one; -1: there is none."""
+        """Return the candidates to follow the last call; -1: at the start."""
         if len(self._paths) <= _MANY or len(self._calls) <= 3 * _LOOKED_AT:
             return self._calls
         found: dict[int, None] = {}
@@ -269,7 +272,7 @@ class _Ready:
 
 
 class _Trial:
-    """Tells whether an order is better than the best so far, from where the two part."""
+    """Compares orders with the best so far, from the first difference on."""
 
     def __init__(self, problem: _Problem, order: Sequence[int]) -> None:
         self._problem = problem
@@ -283,7 +286,7 @@ class _Trial:
         self.steps = now
 
     def betters(self, first: int, moved: Sequence[int]) -> bool:
-        """Return whether it takes less, and then compare with it from now on."""
+        """Return whether an order costs less; if so, later ones are compared with it."""
         problem, ended = self._problem, self._ended.copy()
         last = moved[first - 1] if first else -1
         now = ended[last] if first else 0.0
@@ -303,12 +306,12 @@ class _Trial:
 
 
 class _Moves:
-    """Orders that differ from one by a move, and still respect what calls need."""
+    """Orders that differ from one by a move, and still respect dependencies."""
 
     def __init__(self, problem: _Problem) -> None:
         self._problem = problem
         count = len(problem.names)
-        self._before: list[set[int]] = [set() for _ in range(count)]  # all that it needs
+        self._before: list[set[int]] = [set() for _ in range(count)]  # all that a call needs
         self._behind: list[set[int]] = [set() for _ in range(count)]
         for call in problem.respecting(range(count)):
             for needed in problem.after[call]:
@@ -318,7 +321,7 @@ class _Moves:
                 self._behind[needed].add(call)
 
     def of(self, order: list[int]) -> Iterator[tuple[int, list[int]]]:
-        """Yield from which place on an order is another one, and that order."""
+        """Yield other orders, each with the first place at which it differs."""
         place = {call: at for at, call in enumerate(order)}
         reach = len(order) if len(order) <= _WIDELY else _REACH
         for size in (1, 2, 3):
@@ -331,7 +334,7 @@ class _Moves:
     def _of_block(
         self, order: list[int], place: Mapping[int, int], at: int, size: int, reach: int
     ) -> Iterator[tuple[int, list[int]]]:
-        """Move calls that follow each other elsewhere."""
+        """Yield orders with a block of consecutive calls moved."""
         problem = self._problem
         block = order[at : at + size]
         rest = order[:at] + order[at + size :]
@@ -344,7 +347,7 @@ class _Moves:
                 yield min(to, at), [*rest[:to], *block, *rest[to:]]
 
     def _with_needs(self, order: list[int], at: int, reach: int) -> Iterator[tuple[int, list[int]]]:
-        """Move a call forward with all between that it needs."""
+        """Yield orders with a call moved forward, together with its dependencies in between."""
         wanted = self._before[order[at]]
         if not wanted:
             return
@@ -358,7 +361,7 @@ class _Moves:
     def _with_dependants(
         self, order: list[int], at: int, reach: int
     ) -> Iterator[tuple[int, list[int]]]:
-        """Move a call back with all between that depends on it."""
+        """Yield orders with a call moved back, together with its dependants in between."""
         wanted = self._behind[order[at]]
         if not wanted:
             return
@@ -371,7 +374,7 @@ class _Moves:
 
 
 class _Search:
-    """Goes through all orders that may be better than the best known, as far as _NODES go."""
+    """Exhaustive search of orders that may beat the best known, within _NODES."""
 
     def __init__(self, problem: _Problem, known: Order) -> None:
         self.best = known
@@ -392,7 +395,7 @@ class _Search:
         self._go_on([], 0, 0.0, sum(self._least))
 
     def _go_on(self, order: list[int], done: int, now: float, left: float) -> None:
-        """Put each call next that may be. `done`: a bit for each call that has gone."""
+        """Try each possible next call. `done`: a bit for each call that has gone."""
         self._nodes -= 1
         problem, count = self._problem, len(self._ended)
         if len(order) == count:
@@ -408,7 +411,7 @@ class _Search:
                 continue
             begins = problem.begins(call, now, self._ended)
             if begins + self._least[call] + self._to_end[call] >= self._steps:
-                return  # it only becomes later
+                return  # starting it later only makes it worse
             may.append((begins + row[call], call))
         for ends, call in sorted(may):
             before, self._ended[call] = self._ended[call], ends
@@ -416,7 +419,7 @@ class _Search:
             self._ended[call] = before
 
     def _is_behind(self, order: list[int], done: int, now: float) -> bool:
-        """Whether the same calls have gone before, with the same last one, and no later."""
+        """Return whether the same calls have gone before with the same last one, and no later."""
         problem = self._problem
         state = (now, *(
             max(now, self._ended[call] + problem.delays[call])
@@ -431,8 +434,10 @@ class _Search:
 
 
 def _tree(calls: Sequence[ScheduledCall]) -> tuple[list[list[int]], list[int]]:
-    """Return the path of each call's prompt through a tree, from its root, 0; and tokens up to the
-    end of each node."""
+    """Return the path of each call's prompt through a tree, and the tokens up to each node's end.
+
+    Paths begin at the root, 0.
+    """
     tokens = [0]
     nodes: dict[tuple[int, PromptSegment | int], int] = {}
     paths = []

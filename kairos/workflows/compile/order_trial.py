@@ -1,10 +1,10 @@
-"""Try an order of calls on a model of an engine: what its prefix cache finds, and the time.
+"""Try an order of calls on a model of an engine: prefix cache hits, and time.
 
-Rows are read and calls released as the executor does it (`workflows/execute/windows.py`); of what
-waits before the engine the least work left goes first, as the balancer has it. Of the engine there
-is what decides over its cache: calls side by side, memory that running calls hold, and of the rest
-what was used last, the end of a prompt dropped before its beginning. An answer's step takes as long
-as STEP_TOKENS of a prompt. Ours.
+Rows are read and calls released as by the executor (`workflows/execute/windows.py`); of calls that
+wait for the engine the one with the least remaining work goes first, as in the balancer. The engine
+is modelled as far as it affects its cache: concurrent calls, memory held by running calls, and LRU
+eviction of the rest, the end of a prompt before its beginning. A step of an answer takes as long as
+STEP_TOKENS of a prompt. Not in the paper.
 """
 
 import heapq
@@ -17,32 +17,32 @@ import msgspec
 from kairos.workflows.compile.expected_calls import ExpectedCalls
 from kairos.workflows.compile.passes.order import CallOrder
 
-# A decoding step takes as long as so many prompt tokens: reading the weights against computing
-# with them, bytes a second to operations a second, about 300 on accelerators of today.
+# A decoding step takes as long as this many prompt tokens: memory bandwidth for the weights against
+# computation, bytes a second to operations a second; about 300 on current accelerators.
 STEP_TOKENS = 300
-_BLOCK_TOKENS = 16  # as vLLM has them
-_PROMPT_TOKENS = 100  # that are as much work as one of an answer, for the balancer
+_BLOCK_TOKENS = 16  # as in vLLM
+_PROMPT_TOKENS = 100  # as much work as one answer token, for the balancer
 _NEVER = 1 << 40
 
 Keys = Sequence[tuple[int, int]]  # segments of a prompt, with the full blocks of each
 
 
 class TrialEngine(msgspec.Struct, frozen=True):
-    """An engine as trials have it.
+    """Engine of trials.
 
-    `sequences`: calls that run at once; `released`: calls under way at most; `queues`: what has no
-    room waits in the engine, first come, first served, and not before it.
+    `sequences`: calls that run at once; `released`: calls in flight at most; `queues`: calls
+    without room wait in the engine, first come, first served, instead of before it.
     """
 
     kv_tokens: int
     sequences: int
     released: int
     queues: bool = False
-    step_tokens: float = STEP_TOKENS  # that are computed in the time of a decoding step
+    step_tokens: float = STEP_TOKENS  # computed in the time of a decoding step
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """Tokens of prompts, and how long all took, in the time of a prompt token."""
+    """Hit and total prompt tokens, and the time of all, in units of a prompt token."""
 
     found: int
     asked: int
@@ -50,10 +50,10 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class SampleCall:
-    """A call of a row of the sample.
+    """Call of a row of the sample.
 
-    `keys`: segments of its prompt, negative where they are the same for all rows; `work` is about
-    what it takes, `left` the work of the longest way to the row's end.
+    `keys`: segments of its prompt, negative if they are the same for all rows; `work` is its
+    approximate cost, `left` the work of the longest path to the row's end.
     """
 
     __slots__ = ("after", "answer", "answer_tokens", "behind", "is_same", "keys", "left",
@@ -62,10 +62,10 @@ class SampleCall:
     def __init__(
         self, operator: str, keys: Keys, answer: int, tokens: tuple[int, int], after: Sequence[int]
     ) -> None:
-        """`tokens`: of its prompt and its answer."""
+        """Make a call. `tokens`: of its prompt and its answer."""
         self.operator, self.keys, self.after = operator, keys, after
         self.tokens, self.answer_tokens = tokens
-        # With what is left of the prompt's last block.
+        # Includes the rest of the prompt's last block.
         blocks = -(-(self.tokens + self.answer_tokens) // _BLOCK_TOKENS)
         self.answer = answer, blocks - self.tokens // _BLOCK_TOKENS
         self.is_same = all(key < 0 for key, _ in keys)
@@ -74,10 +74,10 @@ class SampleCall:
 
 
 class Sample:
-    """The calls of some rows. More rows are like these, with texts of their own."""
+    """Calls of some rows. Further rows are like these, with texts of their own."""
 
     def __init__(self, expected: ExpectedCalls, rows: int) -> None:
-        """Take the calls of `rows` rows, and of one more that stands for all others."""
+        """Take the calls of `rows` rows, and of one more that represents all others."""
         marks = _Marks(expected, rows)
         self.calls: list[SampleCall] = []
         self.of_row: list[list[int]] = [[] for _ in range(rows)]
@@ -105,13 +105,13 @@ class Sample:
 
     @property
     def same_tokens(self) -> int:
-        """Return the tokens of what is the same for all rows."""
+        """Return the tokens that are the same for all rows."""
         same = {key: blocks for each in self.calls for key, blocks in each.keys if key < 0}
         return sum(same.values()) * _BLOCK_TOKENS
 
 
 class _Marks:
-    """Marks of prompts as segments: what the same calls have is one."""
+    """Marks of prompts as segments: marks with the same calls are one segment."""
 
     def __init__(self, expected: ExpectedCalls, rows: int) -> None:
         self._uses: dict[int, list[int]] = {}  # by mark, the rows of the calls that have it
@@ -134,7 +134,7 @@ class _Marks:
         begun, first, before, last = 0, 0, 0, -1
         for mark, up_to in prefixes:
             uses = self._uses[mark]
-            # Each mark rests on those before it: as many uses are the same ones.
+            # Each mark depends on the marks before it: an equal number of uses means the same ones.
             if len(uses) != last or mark in self._answered:
                 if before > begun:
                     yield first, before - begun
@@ -147,12 +147,12 @@ class _Marks:
 
 
 def tried(sample: Sample, order: CallOrder, engine: TrialEngine, rows: int) -> Trial:
-    """Of so many rows. Takes some 10 µs a call."""
+    """Return the result for `rows` rows. Takes some 10 µs a call."""
     return _Run(sample, order, engine, rows).run()
 
 
 class _Run:
-    """Calls are numbered through: those of the sample, then those of rows like these, and so on."""
+    """Trial in progress. Calls are numbered through: the sample's, then its replicas'."""
 
     def __init__(self, sample: Sample, order: CallOrder, engine: TrialEngine, rows: int) -> None:
         self._sample, self._engine, self._rows = sample, engine, rows
@@ -201,8 +201,7 @@ class _Run:
             self._queue.remove(at)
 
     def _read_some(self) -> bool:
-        """As `workflows/execute/intake.py`: rows for calls that are to stand ready, in whole
-        batches."""
+        """Read rows in whole batches, as `workflows/execute/intake.py`; return whether any came."""
         engine, rest = self._engine, -self._read % self._batch
         wanted = engine.released - self._in_flight + engine.sequences - len(self._ready)
         if wanted > rest:
@@ -219,7 +218,7 @@ class _Run:
         for number in self._sample.of_row[place]:
             call, at = self._calls[number], first + number
             if call.is_same and replica:
-                continue  # it was made for an earlier row
+                continue  # made for an earlier row
             self._row[at] = row
             self._open[row] = self._open.get(row, 0) + 1
             needs = (each if self._calls[each].is_same else first + each for each in call.after)
@@ -292,7 +291,7 @@ class _Run:
 
 
 class _Cache:
-    """What of each segment is there."""
+    """Cached blocks of each segment."""
 
     def __init__(self, blocks: int) -> None:
         self._free, self._idle_blocks = blocks, 0
@@ -301,9 +300,9 @@ class _Cache:
         self._idle: OrderedDict[int, None] = OrderedDict()  # without users, longest ago first
 
     def begin(self, keys: Keys, answer: tuple[int, int], *, is_alone: bool) -> int | None:
-        """Take room for a call, and return the blocks that are found; None: there is no room.
+        """Reserve room for a call; return the blocks that hit; None if there is not enough room.
 
-        For a call alone there is room, however large it is.
+        A call without others always has room, however large it is.
         """
         held, idle = self._held, self._idle
         found = asked = kept = 0
@@ -331,7 +330,7 @@ class _Cache:
         return found
 
     def end(self, keys: Keys, answer: int) -> None:
-        for key in (answer, *(key for key, _ in reversed(keys))):  # the end is dropped first
+        for key in (answer, *(key for key, _ in reversed(keys))):  # the end is evicted first
             self._users[key] -= 1
             if not self._users[key]:
                 del self._users[key]

@@ -1,19 +1,21 @@
-"""A text cut into passages of so many words."""
+"""Cut a text into passages of a number of words."""
 
 import re
 from collections.abc import Iterator
 
-# What has no space for longer counts as several words: text of languages without any, too. None of
-# the patterns goes back over what it has matched, so they take time in the length of the text.
+# A run of characters without spaces counts as several words: texts of languages without spaces,
+# too. None of the patterns backtracks, so they take time linear in the text.
 _WORD = r"\S{1,64}+"
 _ANY = re.compile(r"\S")
 
 
 def passages(text: str, size: int, overlap: int) -> Iterator[str]:
-    """Each as it stands in the text, from its first word to its last. `overlap`: words at the end
-    of one with which the next begins, fewer than `size`. Every word is in one; the last passage may
-    be shorter, and has at least one word that none before it has. What is held does not grow with
-    the text."""
+    """Yield the passages as they stand in the text, from first to last word.
+
+    `overlap`: words at the end of one passage with which the next begins, fewer than `size`. Every
+    word is in a passage; the last one may be shorter, and has at least one word that is in no
+    earlier one. Memory does not grow with the text.
+    """
     passage = re.compile(rf"{_WORD}(?:\s*+{_WORD}){{0,{size - 1}}}+")
     step = re.compile(rf"(?:{_WORD}\s*+){{{size - overlap}}}")
     found = passage.search(text)

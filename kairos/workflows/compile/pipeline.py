@@ -1,4 +1,4 @@
-"""From a declared workflow to a plan: it is checked, then each pass that is on does its part."""
+"""Compile a declared workflow to a plan: checks, then all passes that are on."""
 
 from collections.abc import Mapping
 
@@ -34,36 +34,36 @@ _MOST_ROUNDS = 16
 
 
 class Passes(msgspec.Struct, frozen=True, kw_only=True):
-    """Which passes are on. Whatever is, the table that comes out is the same."""
+    """Passes that are on. The output table is the same with any selection."""
 
-    identities: bool = True  # operators that give what they are given are left out
-    prune: bool = True  # what no output needs is left out
-    dependencies: bool = True  # operators wait for what they need alone
-    cse: bool = True  # what is asked twice is computed once, within a row and across rows
-    stages: bool = True  # what is embedded and ingested goes batch by batch
-    prefill: bool = True  # prompts begin while their rest is found out
+    identities: bool = True  # operators that return their input unchanged are removed
+    prune: bool = True  # operators that no output needs are removed
+    dependencies: bool = True  # operators wait only for what they need
+    cse: bool = True  # equal computations are made once, within a row and across rows
+    stages: bool = True  # texts are embedded and ingested batch by batch
+    prefill: bool = True  # known prefixes of prompts are prefilled while the rest is computed
     cached: bool = True  # results of earlier runs are fetched
-    order: bool = True  # a run keeps the order in which most of prompts is found in caches
-    decoding: bool = True  # items of a list begin while a model still writes it
-    touch: bool = True  # what prompts begin with for every row is computed while rows are awaited
+    order: bool = True  # calls are ordered for prefix cache hits
+    decoding: bool = True  # items of a list are processed while a model still writes it
+    touch: bool = True  # static prefixes of prompts are computed while rows are awaited
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is executed, and what the passes made of what was declared."""
+    """Executable plan, with the changes made by passes."""
 
-    declaration: Declaration  # operators in an order in which each follows what it needs
+    declaration: Declaration  # operators in an order of dependencies
     passes: Passes
-    revision: str  # of the models, as whoever runs it says; other ones mean other results
-    collapsed: Mapping[str, Reference]  # per operator that gives it unchanged, what that is
+    revision: str  # of the models, as given by the user; another one invalidates results
+    collapsed: Mapping[str, Reference]  # by removed operator, the input that replaces it
     pruned: tuple[str, ...]
-    freed: Mapping[str, tuple[str, ...]]  # per operator, what it needs not wait for
-    merged: Mapping[str, str]  # per operator that is gone, the one that stands for it
+    freed: Mapping[str, tuple[str, ...]]  # by operator, dependencies that it need not wait for
+    merged: Mapping[str, str]  # by removed operator, the one that replaces it
     fetches: tuple[CacheFetch, ...]
     partial: tuple[PartialDecode, ...]
     prefills: tuple[PartialPrefill, ...]
     static_prefixes: tuple[StaticPrefix, ...]
     table: Columns
-    depths: Mapping[str, int]  # by operator that is asked: of its primitives, the greatest
+    depths: Mapping[str, int]  # by operator with calls: the greatest depth of its primitives
     staying: frozenset[str]  # operators whose values stay with the processors that make them
 
     @property
@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def models(self) -> tuple[str | None, ...]:
-        """Those that its calls name, None for one that names none; each once."""
+        """Return the models of its calls, None for a call that names none; without duplicates."""
         params = [each.params for each in every(self.declaration.operators)]
         return tuple(dict.fromkeys(p.model for p in params if isinstance(p, Generation)))
 
@@ -87,16 +87,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group(self) -> str | None:
-        """With one, rows are gathered by it first, and what comes out is a row for each group. One
-        that no output needs does not count, whether it was pruned or not."""
+        """Return the group that an output needs, if any.
+
+        Rows are gathered by it first, and the output has a row for each group. A group that no
+        output needs is ignored, even if it was not pruned.
+        """
         declared = self.declaration
         needed = ancestors(declared.operators, outputs_need(declared.outputs))
         groups = (e.name for e in declared.operators if isinstance(e.params, Group))
         return next((name for name in groups if name in needed), None)
 
     def primitives(self, items: Mapping[str, int] = {}) -> PrimitiveGraph:
-        """What engines do for a row, part by part; `items` as
-        `kairos.workflows.compile.primitives` has it."""
+        """Return the engines' work for a row as primitives.
+
+        `items`: see `primitives.primitives`.
+        """
         divided = Divided(self.fetches, self.partial, self.prefills)
         return primitives(self.declaration, divided, items)
 
@@ -110,11 +115,14 @@ def compile_plan(
     values_stay: bool = False,
     batches: Mapping[str, int] = {},
 ) -> Plan:
-    """`latencies`: that savings are weighed by; `values_stay`: with processors, where nobody else
-    needs them. Those are in no cache of results. `batches`: efficient ones that were measured, by
+    """Compile a declared workflow.
+
+    `latencies`: for weighing savings; `values_stay`: processors may hold values that nobody else
+    needs; these are in no cache of results. `batches`: measured efficient batch sizes, by
     `batch_key`.
 
-    Raises InvalidFlow: it cannot be run; says where, and what would be right."""
+    Raises InvalidFlow: it cannot be run; the message says where, and what would be right.
+    """
     check(declaration)
     check_settable(declaration)
     declaration = with_batches(declaration, batches)
@@ -164,9 +172,11 @@ def compile_plan(
 def _reduced(
     declaration: Declaration, passes: Passes
 ) -> tuple[Declaration, Mapping[str, tuple[str, ...]], Mapping[str, str]]:
-    """Dependencies and equal operators, round by round: what is merged may free others, and what is
-    free may equal others. It ends when nothing is left to go, or with the last round: of flows that
-    are made so that each round frees one."""
+    """Remove dependencies and merge equal operators, round by round.
+
+    Merging may free others, and freed operators may become equal. It ends when nothing changes, or
+    after the last round, for flows made so that each round frees one.
+    """
     freed: dict[str, tuple[str, ...]] = {}
     merged: dict[str, str] = {}
     now = declaration

@@ -1,24 +1,26 @@
-"""Where operators run, where devices switch models: a beam search, after Halo's Algorithm 1.
+"""Place operators on devices that switch models: a beam search, after Halo's Algorithm 1.
 
 A partial plan is extended by one operator at a time: one whose needs are placed, on one device, or
-shared by several. Every order of work in which nobody waits without a reason is reached so. The
-best `width` partial plans of as many operators are kept, by a bound of what they come to: Halo's
-Ca + Cr, with what the devices have to load yet, and with the longest path after what is placed.
+shared by several. This reaches every order of work without needless waits. The best `width` partial
+plans with the same number of operators are kept, by a lower bound of the final cost: Halo's Ca +
+Cr, with the loads that devices still have to make, and with the longest path after the placed
+operators.
 
 Deviations from the paper:
 
 - A round places one operator, not a bijection of m operators to m workers. Bijections cannot give
-  one device a long operator and another three short ones meanwhile, and there are m! of them: 16
-  devices have 2·10^13. One at a time there are (ready operators) x (devices that differ): devices
-  in the same state are one, as are partial plans that differ by which of them is which.
-- Its time is when the last operator ends, waits for what is needed included, not the longest sum of
-  any worker's work. With `last_us`, rows stream from operator to operator.
+  one device a long operator and another three short ones in the same time, and there are m! of
+  them: 16 devices have 2·10^13. One at a time there are (ready operators) x (devices that differ):
+  devices in the same state are one, as are partial plans that differ only by a permutation of
+  these.
+- The cost is the time when the last operator ends, waits for dependencies included, not the longest
+  sum of any worker's work. With `last_us`, rows stream from operator to operator.
 - An operator is heavy if it runs longer on one device than its model takes to load.
-- Only as many ready operators are tried as are twice the devices, at least 8: those with the most
-  behind them.
-- Beside the beam there are plans by simple rules (`placement_baselines.py`). The best are made
-  better by moves (`placement_moves.py`), so none of the rules gives a better plan. Of more than a
-  dozen operators there is no beam: from the best rule's plan the moves come to plans as good.
+- Only the ready operators with the longest paths behind them are tried: twice as many as devices,
+  at least 8.
+- In addition to the beam there are plans by simple rules (`placement_baselines.py`). The best are
+  improved by moves (`placement_moves.py`), so none of the rules gives a better plan. For more than
+  a dozen operators there is no beam: moves from the best rule's plan reach plans as good.
 
 With one model there is nothing to switch: all operators are on all devices.
 """
@@ -51,16 +53,16 @@ from kairos.workflows.compile.placement_baselines import (
 from kairos.workflows.compile.placement_moves import PlanMoves
 
 WIDTH = 32
-_FEW = 12  # operators, for which there is a beam
-# Of moves, of all and of each operator: its devices that are reckoned, 50 a microsecond in C.
+_FEW = 12  # operators, up to which there is a beam
+# Steps of moves: in total, and for each operator: evaluated devices, 50 a microsecond in C.
 _STEPS, _STEPS_EACH = 10_000_000, 300_000
 _STEPS_EACH_OF_FEW = 100_000
-_SLOWER = 30  # times, where Python does it
+_SLOWER = 30  # factor, if Python takes the steps
 _LEAST_TRIED = 8
 
 
 class _Partial(NamedTuple):
-    """A plan of some operators. `left_us`: of device time, that the others take at least."""
+    """Plan of some operators. `left_us`: device time that the others take at least."""
 
     placed: int  # a bit for each operator
     states: tuple[DeviceState, ...]
@@ -80,11 +82,12 @@ def place(
     width: int = WIDTH,
     replicas: bool = True,
 ) -> DevicePlan:
-    """The best plan that is found; of the same arguments the same. `works`: each after what it
-    needs; needs that are not among them take no time.
+    """Return the best plan found; deterministic.
 
-    A hundred operators on 16 devices take a second of CPU time. Where C is not compiled fewer moves
-    are tried, in two to three seconds, and plans may be longer.
+    `works`: each after the operators it needs; needs that are not among them take no time.
+
+    A hundred operators on 16 devices take a second of CPU time. If the C code is not compiled,
+    fewer moves are tried, in two to three seconds, and plans may be longer.
 
     Raises:
         SetupError: a load time is missing, or there are too many devices.
@@ -186,7 +189,7 @@ class _Search:
         )
 
     def bound(self, partial: _Partial) -> float:
-        """No plan that goes on from it takes less."""
+        """Return a lower bound for all plans that extend a partial one."""
         free = sum(state.free_at for state in partial.states)
         resident = {state.resident for state in partial.states}
         for model, count in zip(self._models, partial.left, strict=True):
@@ -196,7 +199,7 @@ class _Search:
         return max(partial.path_us, (free + partial.left_us) / self._devices)
 
     def identity(self, partial: _Partial) -> tuple[object, ...]:
-        """The same of partial plans that what follows cannot tell apart."""
+        """Return a key that is equal for partial plans with the same continuations."""
         seen = tuple(
             timing
             for n, timing in enumerate(partial.ended)
@@ -222,7 +225,7 @@ class _Search:
                 yield from self._shared(partial, n)
 
     def _shared(self, partial: _Partial, n: int) -> Iterator[_Partial]:
-        """By so many devices as could begin it first."""
+        """Yield plans in which the devices that could begin an operator first share it."""
         model = self._works[n].model
         first = sorted(
             range(self._devices),
@@ -259,13 +262,13 @@ class _Search:
         )
 
     def _area_us(self, n: int) -> float:
-        """Device time that it takes at least."""
+        """Return a lower bound of the device time of an operator."""
         run = self._works[n].run_us
         shared = [us * parts for parts, us in enumerate(run[: self._devices], 1)]
         return max(0.0, min(shared) - self._works[n].reused_us)
 
     def _tails_us(self) -> list[float]:
-        """The least time from an operator's end to the end of all that needs it."""
+        """Return the least time from each operator's end to the end of all its dependants."""
         tails = [0.0] * len(self._works)
         for n in reversed(range(len(self._works))):
             for other in self._followers[n]:
@@ -274,6 +277,6 @@ class _Search:
 
 
 def _least_us(work: OperatorWork) -> float:
-    """Of its last call, once it has what it needs."""
+    """Return the least time of an operator's last call, once its inputs are there."""
     run = max(0.0, min(work.run_us) - work.reused_us)
     return run if work.last_us is None else min(run, work.last_us)

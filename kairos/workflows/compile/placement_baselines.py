@@ -1,7 +1,7 @@
-"""Placements by simple rules, for `placement.py` to begin with and to be compared with.
+"""Placements by simple rules: starting points of `placement.py`, and baselines.
 
-The first three are of Table 4 of Halo's paper: operators in topological order, each by a rule. The
-fourth is list scheduling, not in the paper. `works`: each after what it needs.
+The first three are from Table 4 of Halo's paper: operators in topological order, each by a rule.
+The fourth is list scheduling, not in the paper. `works`: each after the operators it needs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from kairos.workflows.compile.device_work import (
 def round_robin(
     works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int
 ) -> DevicePlan:
-    """Operators to devices in turn, each with all its rows."""
+    """Place operators on devices in turn, each with all its rows."""
     choices = (DeviceChoice(each.name, (n % devices,)) for n, each in enumerate(works))
     return schedule(works, loads, devices, choices)
 
@@ -31,7 +31,7 @@ def round_robin(
 def co_located(
     works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int
 ) -> DevicePlan:
-    """Each on the device of the first that it needs; those that need none, in turn."""
+    """Place each operator on the device of the first that it needs; independent ones in turn."""
     of: dict[str, int] = {}
     turn = 0
     for each in works:
@@ -45,7 +45,7 @@ def co_located(
 def data_parallel(
     works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int
 ) -> DevicePlan:
-    """Each on all devices, which share its rows."""
+    """Place each operator on all devices, which share its rows."""
     choices = (DeviceChoice(each.name, tuple(range(devices))) for each in works)
     return schedule(works, loads, devices, choices)
 
@@ -58,15 +58,15 @@ def one_by_one(
     patience: float = 0.0,
     load_share: float = 0.0,
 ) -> DevicePlan:
-    """Place first what is ready with the longest way to the end, where it ends first.
+    """Place the ready operator with the longest path to the end first, where it ends first.
 
     Args:
-        works: Each after what it needs.
-        loads: What models take to load.
-        devices: How many there are.
-        patience: Above 0, an operator and a device are chosen together: by the way to the end,
-            less the load and `patience` times when it could begin.
-        load_share: How much of its model's load counts to an operator's way.
+        works: Each after the operators it needs.
+        loads: Load times of models.
+        devices: Number of devices.
+        patience: Above 0, an operator and a device are chosen together: by the path to the end,
+            less the load and `patience` times the possible start.
+        load_share: Share of its model's load that counts in an operator's path.
     """
     followers = _followers(works)
     waits_for = {each.name: len(set(each.needs) & followers.keys()) for each in works}
@@ -116,7 +116,7 @@ def _ways(
     followers: Mapping[str, Sequence[OperatorWork]],
     load_share: float,
 ) -> dict[str, float]:
-    """Return the longest way from the beginning of each to the end."""
+    """Return the longest path from the beginning of each operator to the end."""
     way: dict[str, float] = {}
     for each in reversed(works):
         behind = max((way[other.name] for other in followers[each.name]), default=0.0)

@@ -1,14 +1,14 @@
-"""Plans of devices made better by moves: a local search after the rules of `placement.py`.
+"""Improve plans of devices by moves: a local search after the rules of `placement.py`.
 
-An operator, often one that the end waits for, is put elsewhere: on any device, between any two of
-its operators, beside one of its model, in exchange with another, with all that a device runs of its
-model, or shared by several. What comes of it is gone on with if it is no worse than what there was
-some moves before: late acceptance (Burke and Bykov, 2017), which needs no temperature. Walks that
-remember few moves and many begin with given plans, then with the best there is. Deterministic. Not
-in the papers.
+An operator, often one that the end waits for, is moved: to any device, between any two of its
+operators, next to one of its model, in exchange with another, with all that a device runs of its
+model, or shared by several. The result is accepted if it does not cost more than the plan some
+moves before: late acceptance (Burke and Bykov, 2017), which needs no temperature. Walks with short
+and long histories begin with given plans, then with the best so far. Deterministic. Not in the
+papers.
 
-`placement_moves.c` takes the steps, and Python where that is not compiled (`placement_walk.py`):
-the same ones, but in the same time a fiftieth of them.
+`placement_moves.c` takes the steps, or Python if that is not compiled (`placement_walk.py`): the
+same ones, but only a fiftieth of them in the same time.
 """
 
 import ctypes
@@ -28,17 +28,17 @@ from kairos.workflows.compile.placement_walk import (
     walk_in_python,
 )
 
-HISTORIES = 100, 1_000, 3_000, 300  # moves that walks remember
+HISTORIES = 100, 1_000, 3_000, 300  # moves in the history of a walk
 _SLACK = 0.05  # of the time, that a walk from the best plan may lose at first
-_IDLE, _IDLE_EACH = 20_000, 20  # moves that find nothing, until a walk ends; of its history's
+_IDLE, _IDLE_EACH = 20_000, 20  # moves without success that end a walk; per move of its history
 _MOST_MODELS = 64  # a bit for each
 _ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int64
 
 
 class PlanMoves:
-    """Reckons plans quickly, and makes them better. `replicas`: operators may be shared.
+    """Evaluates and improves plans. `replicas`: operators may be shared.
 
-    `native`: by C, where it is compiled.
+    `native`: use the C code, if it is compiled.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class PlanMoves:
         steps: int,
         histories: Sequence[int] = HISTORIES,
     ) -> list[DeviceChoice]:
-        """Return the best plan that is found in `steps`: devices of operators that are reckoned.
+        """Return the best plan found in `steps`, the number of evaluated devices of operators.
 
-        The first walks begin with the plans in turn, the others with the best that was found.
+        The first walks begin with the plans in turn, the others with the best so far.
         """
         starts = [self._numbered(each) for each in plans]
         order, on = min(starts, key=self._cost)
@@ -93,13 +93,13 @@ class PlanMoves:
         return [DeviceChoice(self._names[n], tuple(bits(on[n]))) for n in order]
 
     def walk(self, order: Sequence[int], on: Sequence[int], how: Walk) -> Walked:
-        """Return the best of one walk."""
+        """Return the best plan of one walk."""
         if self._native is not None:
             return self._native.walk(order, on, how)
         return walk_in_python(self._problem, order, on, how)
 
     def cost(self, choices: Sequence[DeviceChoice]) -> Cost:
-        """Return what a plan comes to; the less goes first."""
+        """Return the cost of a plan; the least is best."""
         return self._cost(self._numbered(choices))
 
     def _cost(self, numbered: tuple[list[int], list[int]]) -> Cost:
@@ -161,7 +161,7 @@ def _problem(
 
 
 class _Native:
-    """A problem as `placement_moves.c` has it."""
+    """Problem in the layout of `placement_moves.c`."""
 
     def __init__(self, of: Problem) -> None:
         assert _LIBRARY is not None
@@ -191,7 +191,7 @@ class _Native:
 
 
 def _linked(found: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
-    """Return where the numbers of each begin, with the end, and all numbers."""
+    """Return the offsets of each list, with the end, and all numbers."""
     return [0, *accumulate(map(len, found))], [*chain.from_iterable(found), 0]
 
 

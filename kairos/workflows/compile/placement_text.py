@@ -1,4 +1,4 @@
-"""A placement in words, and beside it what simpler rules would take."""
+"""Explanation of a placement, compared with simpler rules."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,7 +12,7 @@ _S = 1_000_000
 
 
 class ExplainedPlacement(msgspec.Struct, frozen=True):
-    """`beside_us`: until all has ended by other rules."""
+    """Placement with alternatives. `beside_us`: times of other rules."""
 
     plan: DevicePlan
     beside_us: dict[str, float]
@@ -21,7 +21,7 @@ class ExplainedPlacement(msgspec.Struct, frozen=True):
 def explain_placement(
     works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int
 ) -> ExplainedPlacement:
-    """Raises SetupError: as `place`."""
+    """Place the work, and compare with other rules. Raises SetupError: as `place`."""
     rules = {"round robin": round_robin, "co-located": co_located, "data-parallel": data_parallel}
     found = place(works, loads, devices)
     beside = {name: rule(works, loads, devices).makespan_us for name, rule in rules.items()}
@@ -29,7 +29,7 @@ def explain_placement(
 
 
 def placement_lines(explained: ExplainedPlacement) -> Iterator[str]:
-    """For a terminal, as they are."""
+    """Yield the lines of a placement, for a terminal."""
     plan = explained.plan
     yield f"on {plan.devices} devices: {plan.makespan_us / _S:,.1f} s, {plan.loads} loads"
     for device in range(plan.devices):

@@ -1,25 +1,26 @@
-"""A walk over plans of devices, in Python: the reference of `placement_moves.c`, move by move.
+"""Random walk over plans of devices, in Python: the reference of `placement_moves.c`.
 
-Positions are places in the order of a plan; a set of devices is a bit for each. Sums are made in
-the order in which C makes them.
+Positions are indices in the order of a plan; a set of devices has a bit for each. Sums are made in
+the same order as in C.
 """
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_LOOKING = 4  # steps of a move, beside what is reckoned
+_LOOKING = 4  # steps of a move, in addition to the evaluated devices
 _ALL = (1 << 64) - 1
 
-Cost = tuple[float, float, int]  # when the last ends, when devices end together, loads
+Cost = tuple[float, float, int]  # end of the last operator, balanced end of all devices, loads
 Device = tuple[float, int, int, int, int]  # free, known models, resident, context, before
 
 
 class Problem(NamedTuple):
-    """Operators by number. Of each: `needs`, `followers`, and `parts`, how many may share it.
+    """Operators by number. For each: `needs`, `followers`, and `parts`, how many may share it.
 
-    `run`: by the devices that share it; `last`: -1, as long as all; `context`: -1, none. `tails`:
-    from the end of each to the end of all that needs it. `load`, `wake` and `stay` are by model.
+    `run`: by the number of devices that share it; `last`: -1, as long as all; `context`: -1, none.
+    `tails`: from the end of each to the end of all its dependants. `load`, `wake` and `stay` are by
+    model.
     """
 
     devices: int
@@ -38,8 +39,9 @@ class Problem(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """How far: steps, one for each device of each operator that is reckoned, and moves that find
-    nothing. `history`: moves that are remembered; `slack`: of the time, that may be lost at first.
+    """Limits of a walk: steps, one for each evaluated device of an operator, and idle moves.
+
+    `history`: length of the history; `slack`: of the time, that may be lost at first.
     """
 
     steps: int
@@ -50,7 +52,7 @@ class Walk(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """Operators in their order, of each the devices, and the steps that were taken."""
+    """Operators in their order, the devices of each, and the steps taken."""
 
     order: list[int]
     on: list[int]
@@ -58,8 +60,10 @@ class Walked(NamedTuple):
 
 
 def walk_in_python(of: Problem, order: Sequence[int], on: Sequence[int], how: Walk) -> Walked:
-    """Return the best that it came by. Late acceptance: what is no worse than what there was
-    `history` moves before is gone on with."""
+    """Return the best plan of a walk.
+
+    Late acceptance: a plan no worse than the one `history` moves before is accepted.
+    """
     now = Reckoned(of, list(order), list(on))
     best, best_cost = now, now.cost
     begun = (now.cost[0] * (1.0 + how.slack), *now.cost[1:])
@@ -83,7 +87,7 @@ def walk_in_python(of: Problem, order: Sequence[int], on: Sequence[int], how: Wa
 
 
 class Reckoned:
-    """A plan and its times, kept so that one that parts from it late is reckoned from there."""
+    """Plan with its times, stored so that a plan that differs late is evaluated from there."""
 
     def __init__(self, of: Problem, order: list[int], on: list[int]) -> None:
         self.order, self.on, self._of = order, on, of
@@ -96,9 +100,9 @@ class Reckoned:
         self._reckon(0, math.inf)
 
     def moved(self, order: list[int], on: list[int], start: int, limit: Cost) -> "Reckoned | None":
-        """Return another plan, which is the same up to `start`, if that is within the limit.
+        """Return another plan, equal up to `start`, if it is within the limit.
 
-        `looked` are the steps that it takes.
+        `looked` counts the steps taken.
         """
         other = Reckoned.__new__(Reckoned)
         other.order, other.on, other._of = order, on, self._of
@@ -119,7 +123,7 @@ class Reckoned:
         return found
 
     def _reckon(self, start: int, limit: float) -> bool:  # noqa: C901 - one loop: a call costs as much
-        """Return whether it may be within the limit."""
+        """Evaluate the plan from `start` on; return whether it may be within the limit."""
         of, first, ends, place = self._of, self.first, self.ends, self.place
         devices, loads = self.states[start]
         for at in range(start, len(self.order)):
@@ -169,7 +173,7 @@ class _Moves:
         self._of, self._dice = of, seed
 
     def another(self, now: Reckoned) -> tuple[list[int], list[int], int] | None:
-        """Return an order, devices, and from where on they are others; None: they are the same."""
+        """Return an order, devices, and the first difference; None if nothing changes."""
         of = self._of
         places = now.blame() if self._drawn(2) else range(len(now.order))
         at = places[self._drawn(len(places))]
@@ -199,7 +203,7 @@ class _Moves:
     def _beside(
         self, now: Reckoned, at: int, within: tuple[int, int]
     ) -> tuple[list[int], list[int], int] | None:
-        """Put it next to an operator of the same model, on its devices or one of them."""
+        """Move an operator next to one of the same model, to its devices or one of them."""
         low, high = within
         n, model, count = now.order[at], self._of.model, high - low + 1
         start = self._drawn(count)
@@ -214,7 +218,7 @@ class _Moves:
         return None
 
     def _exchanged(self, now: Reckoned, at: int) -> tuple[list[int], list[int], int] | None:
-        """Two operators, each on the devices of the other."""
+        """Exchange the devices of two operators."""
         with_ = self._drawn(len(now.order))
         n, other = now.order[at], now.order[with_]
         one, two, parts = now.on[n], now.on[other], self._of.parts
@@ -225,7 +229,7 @@ class _Moves:
         return now.order.copy(), on, min(at, with_)
 
     def _together(self, now: Reckoned, at: int) -> tuple[list[int], list[int], int] | None:
-        """All that a device runs one after the other of an operator's model, elsewhere."""
+        """Move a run of consecutive operators of one model to another device."""
         order, model = now.order, self._of.model
         n = order[at]
         device, to = self._one_of(now.on[n]), 1 << self._drawn(self._of.devices)
@@ -245,7 +249,7 @@ class _Moves:
     def _shared(
         self, now: Reckoned, at: int, within: tuple[int, int], kind: int
     ) -> tuple[list[int], list[int], int] | None:
-        """Share it among the devices that begin it first; or take one more, one less, another."""
+        """Share an operator among the devices that begin it first; or add, drop or replace one."""
         of, n, (low, high) = self._of, now.order[at], within
         to = at if self._drawn(2) else low + self._drawn(high - low + 1)
         if kind < 14:
@@ -282,7 +286,7 @@ def _load(of: Problem, model: int, resident: int, known: int) -> float:
 
 
 def bits(on: int) -> Sequence[int]:
-    """Return the devices of a set, the first first."""
+    """Return the devices of a set in rising order."""
     if not on & (on - 1):
         return (on.bit_length() - 1,)
     return [n for n in range(on.bit_length()) if on >> n & 1]

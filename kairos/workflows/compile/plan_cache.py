@@ -1,9 +1,9 @@
-"""Plans that were made before, found by their template (Teola's cache of optimized graphs).
+"""Cache of plans by template (Teola's cache of optimized graphs).
 
-A template is a flow without a query's settings. Most of these, such as `max_tokens` and `top_k`,
-change no pass's mind: a plan that was made with other values of the same ones is taken, and the
-values are put in. Where a pass may have decided by the value (a temperature, a batch; an operator
-that was merged or taken apart), a plan holds for its values alone.
+A template is a flow without a query's settings. Most settings, such as `max_tokens` and `top_k`,
+affect no pass: a plan made with other values of the same settings is reused, with the values put
+in. If a pass may have decided by the value (a temperature, a batch; an operator that was merged or
+split), a plan is valid for its values only.
 """
 
 from collections import OrderedDict
@@ -17,8 +17,8 @@ from kairos.workflows.compile.passes.decoding import partial_decodes
 from kairos.workflows.compile.pipeline import Passes, Plan
 from kairos.workflows.compile.query_settings import with_settings
 
-MOST_PLANS, MOST_BYTES = 256, 16 << 20  # bytes: of what plans are held for, as told
-# Parameters whose values no pass decides by.
+MOST_PLANS, MOST_BYTES = 256, 16 << 20  # bytes: of the plans' sources, as given
+# Parameters whose values affect no pass.
 _FREE = frozenset(
     ("max_tokens", "top_p", "seed", "stop", "top_k", "max_items", "max_rounds", "size", "overlap")
 )
@@ -28,17 +28,19 @@ _Key = tuple[str, Passes, tuple[str, ...], bytes]
 
 
 class PlanCache:
-    """Those used longest ago go first."""
+    """LRU cache of plans."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Key, tuple[Plan, int]] = OrderedDict()
         self._held_bytes = 0
 
     def find(self, template: str, passes: Passes, settings: _Settings) -> Plan | None:
-        """`template`: a name, such as a hash, that only one flow without settings has.
+        """Return a plan with the values of the settings; None if it is not cached.
+
+        `template`: a name, such as a hash, unique to a flow without settings.
 
         Raises:
-            InvalidFlow: a setting has a value that it may not have.
+            InvalidFlow: a setting has a value that is not allowed.
         """
         for key in (_of_names(template, passes, settings), _of_values(template, passes, settings)):
             held = self._kept.get(key)
@@ -50,7 +52,7 @@ class PlanCache:
     def keep(
         self, template: str, passes: Passes, settings: _Settings, plan: Plan, size_bytes: int
     ) -> None:
-        """The plan was made of the flow with these settings."""
+        """Cache a plan that was made of the flow with these settings."""
         key = (_of_names if _holds(plan, settings) else _of_values)(template, passes, settings)
         if key in self._kept:
             return
@@ -76,14 +78,16 @@ def _is_free(setting: str) -> bool:
 
 
 def _holds(plan: Plan, settings: _Settings) -> bool:
-    """Whether it is the same plan for all values of the free ones: each is of an operator that is
-    still itself."""
+    """Return whether the plan is valid for all values of the free settings.
+
+    It is if each of their operators still exists as itself.
+    """
     names = {each.name for each in every(plan.declaration.operators)} - {*plan.merged.values()}
     return all(name.partition(".")[0] in names for name in settings if _is_free(name))
 
 
 def _set(plan: Plan, settings: _Settings) -> Plan:
-    """With the values of this query. What is not free has them already."""
+    """Return the plan with this query's values of free settings; it has the others already."""
     free = {name: value for name, value in settings.items() if _is_free(name)}
     named = {each.name for each in every(plan.declaration.operators)}
     if not free or any(name.partition(".")[0] not in named for name in free):

@@ -1,7 +1,7 @@
-"""What a plan tells the balancer: which of its LLM calls follow which, and what is known of them.
+"""Declared plan for the balancer: the order of its LLM calls, and their lengths.
 
 What the plan does not know (how often a branch is taken, which calls of a row another makes) is
-left to be learnt.
+left to learning.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ _NONE: _Places = frozenset()
 
 
 def planned_work(plan: Plan) -> PlannedWork | None:
-    """None: it makes no LLM call, or has more operators that do than a declared plan may have."""
+    """Return the declared plan; None without LLM calls, or with too many LLM operators."""
     found = _Planned(plan).operators
     return PlannedWork(tuple(found)) if 1 <= len(found) <= MOST_OPERATORS else None
 
@@ -28,7 +28,7 @@ class _Planned:
     def __init__(self, plan: Plan) -> None:
         self.operators: list[PlannedOperator] = []
         self._gates = gates(plan.declaration)
-        # By operator, the LLM calls that its value waits for, the nearest of each way.
+        # By operator, the nearest LLM calls that its value waits for.
         self._leads: dict[str, _Places] = {}
         operators = plan.declaration.operators
         differs = varying(operators)
@@ -36,8 +36,11 @@ class _Planned:
             self._add(each, int(differs[each.name] == "group"), _NONE, None)
 
     def _add(self, operator: Operator, part: int, around: _Places, repeats: int | None) -> None:
-        """`around`: what the body waits for that it is of; `repeats`: which, the outermost."""
-        if isinstance(operator.params, Group):  # a group's workflow is another than its rows'
+        """Add an operator.
+
+        `around`: calls that its body waits for; `repeats`: outermost repetition.
+        """
+        if isinstance(operator.params, Group):  # a group's workflow is not that of its rows
             self._leads[operator.name] = _NONE
             return
         before = around | self._all(needs(operator)) | self._all(self._gates[operator.name])
@@ -55,7 +58,7 @@ class _Planned:
     def _body(self, operator: Operator, part: int, before: _Places, repeats: int | None) -> _Places:
         first = len(self.operators)
         if repeats is None:
-            repeats = first  # so bodies without LLM calls, however many, use up no number
+            repeats = first  # so bodies without LLM calls use up no number
         self._leads |= dict.fromkeys(placeholders(operator), before)
         for each in operator.body:
             self._add(each, part, before, repeats)
@@ -74,7 +77,7 @@ class _Planned:
 
 
 def _nearest(operators: Sequence[PlannedOperator], before: _Places) -> tuple[int, ...]:
-    """Without those that others of them follow at once."""
+    """Return the calls that no other of them directly follows."""
     further = {each for place in before for each in operators[place].follows}
     return tuple(sorted(before - further))
 

@@ -1,13 +1,13 @@
-"""Predict what a plan takes for given rows, as far as that can be known before it runs.
+"""Predict a plan's calls and tokens for given rows, as far as known before it runs.
 
-What comes of columns alone is computed for each row; of the rest only its identity counts: what
-makes it. Deterministic calls with the same identity are one. So rows that share a context are
-counted as they will be merged, and so is what follows from it. Two rows give an operator the same
-identity exactly if all that is known and leads to it is the same, so what leads to each is found
-out once, and a row is looked at once for all operators that depend on the same.
+Values that follow from columns alone are computed for each row; other values have only an identity:
+their derivation. Deterministic calls with the same identity are one. So rows that share a context
+are counted as they will be merged, and so are their followers. Two rows give an operator the same
+identity exactly if all known values that lead to it are the same, so these are determined once for
+each operator, and a row is hashed once for all operators that depend on the same values.
 
-What a branch does not choose, a filter drops or a loop does not need is counted all the same: the
-figures are upper bounds. Tokens: four bytes of text each, and answers as long as they may be.
+Operators that a branch does not choose, a filter drops or a loop does not need are counted, too:
+the figures are upper bounds. Tokens: four bytes of text each, and answers at their maximum length.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class OperatorCalls(msgspec.Struct):
-    """At most. `merged`: calls that are not made, since equal ones are."""
+    """Upper bounds for an operator. `merged`: calls saved because equal ones are made."""
 
     calls: int = 0
     merged: int = 0
@@ -70,8 +70,10 @@ class FlowPrediction(msgspec.Struct):
 
 
 def predict(plan: Plan, rows: Iterable[Mapping[str, object]]) -> FlowPrediction:
-    """Keeps 100 bytes for each distinct row, and of each set of columns that operators depend on.
-    What follows from a group is not counted."""
+    """Return the prediction for rows; operators after a group are not counted.
+
+    Memory: 100 bytes for each distinct row, for each set of columns that operators depend on.
+    """
     flow = _Flow(plan)
     for row in rows:
         flow.row(row)
@@ -79,24 +81,24 @@ def predict(plan: Plan, rows: Iterable[Mapping[str, object]]) -> FlowPrediction:
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """A part of what is known for a row before anything is asked."""
+    """Part of the values known for a row before any call."""
 
     argument: Reference | References
     path: Path = ()
 
 
 class _Texts(msgspec.Struct, frozen=True):
-    """A part as it stands in a prompt. `spread`: each text of a list by itself."""
+    """Part as it stands in a prompt. `spread`: each text of a list separately."""
 
     part: _Part
     spread: bool
 
 
 class _Symbol(msgspec.Struct, frozen=True):
-    """A value that is not known before it is asked for.
+    """Value that is unknown until a call is made.
 
-    `parts`: numbers of all that is known and leads to it; `known`: operators without whose values
-    there is none.
+    `parts`: numbers of all known values that lead to it; `known`: operators without whose values it
+    is absent.
     """
 
     parts: frozenset[int]
@@ -105,7 +107,7 @@ class _Symbol(msgspec.Struct, frozen=True):
 
 
 class _Counted(msgspec.Struct):
-    """An operator, at the top or in a body, whose calls count.
+    """Operator, at the top or in a body, whose calls are counted.
 
     A prompt has `tokens` of answers, `static_bytes` of text that all rows share, and `texts`, by
     number.
@@ -118,13 +120,13 @@ class _Counted(msgspec.Struct):
     static_bytes: int = 0
     texts: tuple[int, ...] = ()
     completion_tokens: int = 0
-    prompt_tokens: int = 0  # of all rows, where there are texts
+    prompt_tokens: int = 0  # of all rows, if there are texts
 
 
 class _Row:
-    """Values that come of a row alone, parts of these and their sizes.
+    """Values that follow from a row alone, with parts of these and their sizes.
 
-    Each is reckoned when it is first asked for.
+    Each is computed when it is first asked for.
     """
 
     def __init__(self, values: Mapping[str, object], flow: "_Flow") -> None:
@@ -134,7 +136,7 @@ class _Row:
         self._sizes: dict[int, int] = {}
 
     def digest(self, parts: Sequence[int]) -> bytes:
-        """Return a hash of all these."""
+        """Return a hash of these parts."""
         digests = self._digests
         found = []
         for number in parts:
@@ -153,7 +155,7 @@ class _Row:
 
 
 class _Alike:
-    """Operators that make the same calls for two rows if the same parts of these are the same."""
+    """Operators whose calls are equal for two rows if the same parts of the rows are equal."""
 
     def __init__(self, parts: Sequence[int], known: frozenset[str]) -> None:
         self.known = known
@@ -191,14 +193,14 @@ class _Alike:
 
 
 class _Flow:
-    """A plan, with what leads to each of its calls; and what was counted of rows so far."""
+    """Plan with the known values that lead to each of its calls, and counts of rows so far."""
 
     def __init__(self, plan: Plan) -> None:
         self.parts: list[_Part] = []
         self.texts: list[_Texts] = []
         self._merges = plan.passes.cse
         self._numbers: dict[_Part | _Texts, int] = {}
-        # Operators whose values come of a row alone, each with those that must have one.
+        # Operators whose values follow from a row alone, each with its required operators.
         self._known: list[tuple[Operator, frozenset[str]]] = []
         self._symbols: dict[str, _Symbol] = {}
         self._alike: dict[tuple[tuple[int, ...], frozenset[str]], _Alike] = {}
@@ -249,7 +251,7 @@ class _Flow:
                 self._count(each, operator, symbol, times)
 
     def _count(self, operator: Operator, of: Operator, symbol: _Symbol, times: int) -> None:
-        """`of`: the operator itself, or in whose body it is."""
+        """Count an operator's calls. `of`: the operator itself, or the one around its body."""
         is_merged = operator.purity == "pure" and self._merges
         made = _Counted(operator.name, times, is_merged)
         if isinstance(operator.params, Generation):
@@ -259,7 +261,7 @@ class _Flow:
         self._alike.setdefault(at, _Alike(*at)).operators.append(made)
 
     def _measure(self, operator: Operator, of: Operator, made: _Counted) -> None:
-        """Add up what a prompt consists of."""
+        """Add up the parts of a prompt."""
         made.completion_tokens = _completion(operator)
         texts: list[int] = []
         for _, source in templates_of(operator):
@@ -277,7 +279,7 @@ class _Flow:
         self, argument: Argument | None, path: Path, made: _Counted, texts: list[int]
     ) -> None:
         if argument is None:
-            return  # of a body: what differs between rounds, or within one
+            return  # of a body: it differs between rounds, or is within one
         if isinstance(argument, Constant):
             made.static_bytes += _spread(argument.value, path)
             return
@@ -294,7 +296,7 @@ class _Flow:
                 texts.append(self._number(_Texts(part, False), self.texts))
 
     def _wanted(self, operator: Operator) -> frozenset[str]:
-        """Operators whose values come of a row alone, and without which this one has none."""
+        """Return the operators with values from a row alone that this one requires."""
         found: set[str] = set()
         for name in needs(operator):
             symbol = self._symbols.get(name)
@@ -307,7 +309,7 @@ class _Flow:
         return not any(name in self._symbols for name in asked)
 
     def _leading(self, operator: Operator) -> Iterator[int]:
-        """Yield the parts of its needs that it looks at; of columns what templates name."""
+        """Yield the parts that an operator uses; of columns the ones that templates name."""
         if not isinstance(operator.params, Generation | Format):
             for name in needs(operator):
                 yield from self._of(Reference(name), ())
@@ -342,7 +344,7 @@ class _Flow:
 def _computed(
     operator: Operator, row: Mapping[str, object], values: Mapping[str, object]
 ) -> object:
-    """Return its value for a row; Missing, where it fails."""
+    """Return the value for a row; Missing if it fails."""
     params = operator.params
     if isinstance(params, Input):
         return row
@@ -361,7 +363,7 @@ def _computed(
 def _chosen(
     argument: Reference | References, symbols: Sequence[_Symbol | None], path: Path
 ) -> list[tuple[Reference, _Symbol | None]]:
-    """Return the element of a list that the path begins with; all, where it is empty."""
+    """Return the element of a list that the path begins with; all if the path is empty."""
     each = [*zip(referred(argument), symbols, strict=True)]
     if isinstance(argument, Reference) or not path:
         return each
@@ -369,7 +371,7 @@ def _chosen(
 
 
 def _normal(argument: Reference | References, path: Path) -> _Part:
-    """Return the one name of a part."""
+    """Return the canonical form of a part."""
     if isinstance(argument, Reference):
         return _Part(Reference(argument.operator, (*argument.path, *path)))
     return _Part(argument, path)
@@ -395,7 +397,7 @@ def _value(of: _Part, values: Mapping[str, object]) -> object:
 
 
 def _size(texts: _Texts, values: Mapping[str, object]) -> int:
-    """Bytes."""
+    """Return the size in bytes."""
     value = _value(texts.part, values)
     return _spread(value, ()) if texts.spread else _text_bytes(value)
 

@@ -1,4 +1,4 @@
-"""What engines do for a row, part by part, as a graph (Teola's p-graph and e-graph in one form)."""
+"""Graph of the engines' work for a row (Teola's p-graph and e-graph in one form)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
@@ -14,9 +14,12 @@ Names = tuple[str, ...]
 
 
 class Primitive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`name`: the node (`workflows/execute/facts.py`) and the kind. `inputs`: by name. `batch`:
-    texts or items at once. `depth`: on the longest way to what comes out (a CacheFetch counts
-    nothing). `expects`: tokens, of a prompt or of an answer."""
+    """Unit of work of an engine.
+
+    `name`: the node (`workflows/execute/facts.py`) and the kind. `inputs`: names of primitives.
+    `batch`: texts or items at once. `depth`: position on the longest path to an output (a
+    CacheFetch does not count). `expects`: tokens of a prompt or of an answer.
+    """
 
     name: str
     op: str
@@ -32,26 +35,26 @@ Cost = Callable[[Primitive], float]
 
 
 class PrimitiveGraph(msgspec.Struct, frozen=True):
-    """`primitives`: each after its inputs. `outputs`: what a row waits for."""
+    """Graph of primitives, each after its inputs. `outputs`: primitives that a row waits for."""
 
     primitives: tuple[Primitive, ...]
     outputs: Names
 
     def finishes(self, cost: Cost) -> dict[str, float]:
-        """When each ends, if nothing waits for an engine: in the unit of `cost`."""
+        """Return when each ends without waits for engines, in the unit of `cost`."""
         ends: dict[str, float] = {}
         for each in self.primitives:
             ends[each.name] = max((ends[name] for name in each.inputs), default=0.0) + cost(each)
         return ends
 
     def critical_path(self, cost: Cost) -> float:
-        """How long a row takes at least."""
+        """Return the least time of a row."""
         ends = self.finishes(cost)
         return max((ends[name] for name in self.outputs), default=0.0)
 
     @property
     def depths(self) -> dict[str, int]:
-        """By operator that has primitives: of these the greatest."""
+        """Return the greatest depth of each operator's primitives."""
         found: dict[str, int] = {}
         for each in self.primitives:
             found[each.op] = max(found.get(each.op, 0), each.depth)
@@ -59,7 +62,7 @@ class PrimitiveGraph(msgspec.Struct, frozen=True):
 
 
 def primitive_lines(graph: PrimitiveGraph) -> Iterator[str]:
-    """For a terminal, one for each: how many follow it at most, what it is, what it comes after."""
+    """Yield a line for each primitive, for a terminal: depth, name, and inputs."""
     for each in graph.primitives:
         said = f"{each.depth} {each.name}"
         if each.batch > 1:
@@ -70,7 +73,7 @@ def primitive_lines(graph: PrimitiveGraph) -> Iterator[str]:
 
 
 def with_depths(made: Sequence[Primitive]) -> list[Primitive]:
-    """As Teola's algorithm 2 has them: from the end on."""
+    """Return the primitives with their depths, from the end on, as in Teola's algorithm 2."""
     depths = dict.fromkeys((each.name for each in made), 0)
     steps = {each.name: each.kind != "CacheFetch" for each in made}
     for each in reversed(made):

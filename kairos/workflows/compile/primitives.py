@@ -1,9 +1,9 @@
-"""A plan as Teola's graph of primitives: what engines do for one row, part by part.
+"""Plan as Teola's graph of primitives: the engines' work for one row.
 
-It is derived from a plan, to look at it and to reckon with it; an executor follows the plan itself,
-in which an operator begins when what it needs is there, so both say the same. Loops are unrolled; a
-map's body stands once, for all of its items; what only fills in texts or cuts them is no primitive.
-A FullPrefill follows its PartialPrefill, as in the paper, whose engines need that.
+It is derived from a plan, for display and analysis; an executor follows the plan itself, in which
+an operator begins when its inputs are there, so both agree. Loops are unrolled; a map's body occurs
+once, for all of its items; filling in and cutting texts are not primitives. A FullPrefill follows
+its PartialPrefill, as in the paper, whose engines need that.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ from kairos.workflows.compile.references import (
     referred,
 )
 
-MOST_PRIMITIVES = 10_000  # beyond, loops have one round
+MOST_PRIMITIVES = 10_000  # beyond this, loops have one round
 
 _OF: Mapping[type, tuple[Kind, Engine]] = {
     RegisteredCall: ("Call", "function"),
@@ -63,7 +63,7 @@ _OF: Mapping[type, tuple[Kind, Engine]] = {
 
 
 class Divided(NamedTuple):
-    """What passes made of operators: which are done in parts, or only where nothing is kept."""
+    """Results of passes: operators that are fetched, streamed, or prefilled."""
 
     fetches: tuple[CacheFetch, ...]
     partial: tuple[PartialDecode, ...]
@@ -73,7 +73,7 @@ class Divided(NamedTuple):
 def primitives(
     declaration: Declaration, divided: Divided, items: Mapping[str, int] = {}
 ) -> PrimitiveGraph:
-    """`items`: how many there are in the list that an operator gives, where that is known."""
+    """Return the primitives of a flow. `items`: known lengths of operators' lists."""
     unrolled = _count(declaration.operators) <= MOST_PRIMITIVES
     made = _Making(declaration, divided, items, unrolled=unrolled)
     tails: dict[str, Names] = {}
@@ -83,7 +83,7 @@ def primitives(
 
 
 def _decided_first(operators: Sequence[Operator], gates: Mapping[str, Names]) -> Sequence[Operator]:
-    """In an order in which each also follows what decides about it, unless that needs it."""
+    """Return the operators in an order in which each follows its gates, unless a gate needs it."""
     if not any(gates[each.name] for each in operators):
         return operators
     by_name = {each.name: each for each in operators}
@@ -104,7 +104,7 @@ def _decided_first(operators: Sequence[Operator], gates: Mapping[str, Names]) ->
 
 
 class _Making:
-    """`tails` of an operator: the primitives after which its value is there."""
+    """Builder of a graph. `tails` of an operator: the primitives after which its value is there."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class _Making:
     ) -> None:
         self.found: list[Primitive] = []
         self._items, self._unrolled = dict(items), unrolled
-        self._times = 1  # of the body that it is at
+        self._times = 1  # of the current body
         self._fetched = {each.operator for each in divided.fetches}
         self._partial = {each.operator for each in divided.partial}
         self._prefills = {each.operator: each for each in divided.prefills}
@@ -132,7 +132,7 @@ class _Making:
         path: str,
         around: Names,
     ) -> None:
-        """`around`: what all of it comes after."""
+        """Add the operators of a scope. `around`: primitives that all of them follow."""
         for each in operators:
             waits = self.tails(own_arguments(each), tails)
             gates = (name for name in self.gates.get(each.name, ()) if name in tails)
@@ -205,7 +205,7 @@ class _Making:
     def _map(
         self, operator: Operator, params: MapOver, node: str, waits: Names, tails: dict[str, Names]
     ) -> Names:
-        """What is streamed hands its items on before it ends."""
+        """Add a map; streamed lists pass on their items before they end."""
         listed = [each.operator for each in referred(params.over)]
         begins = waits
         if len(listed) == 1 and listed[0] in self._partial:
@@ -232,7 +232,7 @@ class _Making:
         tails: dict[str, Names],
         items: int,
     ) -> Names:
-        """Batch by batch; its parts are put together by the operator that follows."""
+        """Add a map by batches; the operator that follows joins the parts."""
         found: list[Names] = []
         for number, begin in enumerate(range(0, items, batch)):
             inner = dict(tails)
@@ -244,7 +244,7 @@ class _Making:
         return _joined(*found)
 
     def _size(self, arguments: Iterable[Argument]) -> int:
-        """Of the longest list among them."""
+        """Return the length of the longest list among the arguments."""
         found = [1]
         for each in arguments:
             lists = (self._items.get(one.operator, 1) for one in referred(each))

@@ -1,9 +1,9 @@
-"""Where two prompts whose texts are not all known yet begin alike.
+"""Marks of prompts whose texts are not all known, to find common prefixes.
 
-A chat is laid out message by message, as chat templates do. What is known is marked every 64 bytes,
-further on in a long text every quarter of what is before; a text that is not known by what it will
-be. Each mark is a hash of all before it. What was answered follows the prompt, so that a chat that
-goes on with the answer has its mark, too.
+A chat is laid out message by message, as by chat templates. Known text is marked every 64 bytes,
+and in a long text at larger and larger distances; an unknown text by its identity. Each mark is a
+hash of all before it. The answer follows the prompt, so that a chat that continues after the answer
+has its mark, too.
 """
 
 from collections import OrderedDict
@@ -15,16 +15,19 @@ import msgspec
 from kairos.workflows.compile.unknown_values import BYTES_PER_TOKEN, Pieces, UnknownText
 
 _MARK_BYTES = 64
-_MARKED_CLOSELY = 1_024  # bytes of a text, from its beginning
-_HEADER_TOKENS, _END_TOKENS = 3, 1  # of a message, as chat templates have them
-_KEPT, _KEPT_BYTES = 1_024, 16 << 10  # texts whose marks are kept, and of each at most
+_MARKED_CLOSELY = 1_024  # bytes at the beginning of a text
+_HEADER_TOKENS, _END_TOKENS = 3, 1  # of a message, as in chat templates
+_KEPT, _KEPT_BYTES = 1_024, 16 << 10  # texts whose marks are cached, and bytes of each at most
 
 _Marks = tuple[tuple[int, float], ...]
 
 
 class PromptMarks(msgspec.Struct, frozen=True):
-    """`prefixes`: hashes, with the tokens up to each; `name`: of all of it; `answered`: with the
-    answer after it."""
+    """Marks of a prompt.
+
+    `prefixes`: hashes, with the tokens up to each; `name`: hash of the whole prompt; `answered`:
+    hash of the prompt with its answer.
+    """
 
     tokens: float
     prefixes: tuple[tuple[int, float], ...]
@@ -33,14 +36,14 @@ class PromptMarks(msgspec.Struct, frozen=True):
 
 
 class PromptMarker:
-    """Marks prompts. It keeps the marks of texts that stood behind the same before."""
+    """Marks prompts. It caches the marks of texts by the text before them."""
 
     def __init__(self) -> None:
-        # By what is before and the text: what is behind, and its marks, those used last at the end.
+        # By the chain before and the text: the chain after it, and its marks. LRU.
         self._kept: OrderedDict[tuple[bytes, str], tuple[bytes, _Marks]] = OrderedDict()
 
     def marks(self, messages: Sequence[tuple[str, Pieces]]) -> PromptMarks:
-        """Return the marks of a prompt. `messages`: by role, what each consists of."""
+        """Return the marks of a prompt. `messages`: by role, the pieces of each."""
         chain, tokens = b"", 0.0
         found: list[tuple[int, float]] = []
         for role, pieces in messages:
@@ -80,13 +83,13 @@ class PromptMarker:
 
 
 def alike(first: PromptMarks, second: PromptMarks) -> float:
-    """Tokens of the first up to where the second begins to differ."""
+    """Return the tokens of the first prompt up to where the second begins to differ."""
     known = {name for name, _ in second.prefixes}
     return max((tokens for name, tokens in first.prefixes if name in known), default=0.0)
 
 
 def _stretches(size: int) -> Iterator[tuple[int, int]]:
-    """Yield where each stretch of a text begins, and ends with a mark. `size`: of the text."""
+    """Yield the stretches of a text of `size` bytes; each ends with a mark."""
     at, least = 0, _MARK_BYTES
     while at < size:
         if at >= 8 * least and at >= _MARKED_CLOSELY:

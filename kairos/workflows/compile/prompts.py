@@ -1,9 +1,9 @@
-"""What the prompts of a flow's LLM operators consist of, from their beginnings on, before any row.
+"""Prompts of a flow's LLM operators as pieces, before any row is known.
 
-Texts stand as they are, with constants and formats put in; what differs between rows, and what is
-answered, is a hole that says what will fill it. Two prompts that begin with the same pieces begin
-alike for every row. What a template does beyond filling in names is one piece, which equals only
-itself: it is shared less, never wrongly.
+Texts stand as they are, with constants and formats filled in; values that differ between rows, and
+answers, are holes that name their source. Two prompts that begin with the same pieces begin alike
+for every row. An expression in a template beyond a name is one piece, equal only to itself: such
+prompts may share less than they could, never wrongly more.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,14 +23,16 @@ from kairos.workflows.compile.operators import (
 from kairos.workflows.compile.templates import Opaque, Segment, Static, template
 from kairos.workflows.compile.values import Missing, as_text, part
 
-# Of one format that is put in where it is used; a larger one stays a hole.
+# Of a format that is filled in where it is used; a larger one stays a hole.
 _MOST_PIECES, _MOST_CHARACTERS = 200, 100_000
 
 
 def beginning(messages: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """The body of a chat completion that computes what prompts begin with, and answers one token,
-    which nobody needs. `messages`: role and text, of which the last may go on; where an engine does
-    not know that it does, its end is not shared."""
+    """Return a chat completion that computes a prefix of prompts, and answers a single token.
+
+    The answer is not used. `messages`: role and text; the last one may continue. With an engine
+    that does not support that, the end of the prefix is not shared.
+    """
     return {
         "messages": [{"role": role, "content": text} for role, text in messages],
         "temperature": 0.0,
@@ -41,20 +43,19 @@ def beginning(messages: Iterable[tuple[str, str]]) -> dict[str, object]:
 
 
 class Speaker(msgspec.Struct, frozen=True, tag=True):
-    """A message begins. What a chat template writes for that differs by model, and counts nothing
-    here."""
+    """Start of a message. Its text in a chat template differs by model, and is not counted here."""
 
     role: str
 
 
 class Text(msgspec.Struct, frozen=True, tag=True):
-    """The same for every row."""
+    """Text that is the same for every row."""
 
     text: str
 
 
 class Hole(msgspec.Struct, frozen=True, tag=True):
-    """What an operator gives for the row, or a list of such; of a list the part `path`."""
+    """Value of an operator for the row, or a list of such; of a list the part `path`."""
 
     filled_by: Reference | References
     path: tuple[str | int, ...] = ()
@@ -71,8 +72,7 @@ class Hole(msgspec.Struct, frozen=True, tag=True):
 
 
 class Computed(msgspec.Struct, frozen=True, tag=True):
-    """What a template makes of its values by more than their names. `identity`: of the template,
-    the place in it, and the values."""
+    """Expression of a template. `identity`: of the template, the place in it, and the values."""
 
     identity: str
     label: str
@@ -83,15 +83,17 @@ Prompt = tuple[Piece, ...]
 
 
 def prompts(operators: Sequence[Operator]) -> dict[str, Prompt]:
-    """By name of each LLM operator, those in bodies too, in their order. Operators as `in_order`
-    gives them: each after what it needs. Takes time linear in what comes out."""
+    """Return the prompt of each LLM operator by name, also in bodies, in their order.
+
+    Operators must be in the order of `in_order`. Takes time linear in the result.
+    """
     written = _Writing()
     return dict(written.all(operators))
 
 
 class _Writing:
     def __init__(self) -> None:
-        # What stands in a prompt for an operator: the text of data, the pieces of a format.
+        # Substitutes for an operator in a prompt: the text of data, the pieces of a format.
         self._data: dict[str, object] = {}
         self._formats: dict[str, Prompt] = {}
 
@@ -143,11 +145,11 @@ def _constant(value: object, path: tuple[str | int, ...]) -> Prompt:
     try:
         return (Text(as_text(part(value, path))),)
     except Missing:
-        return ()  # it fails for every row, and says so there
+        return ()  # it fails for every row, with this message
 
 
 def joined(pieces: Iterator[Piece] | Sequence[Piece]) -> Prompt:
-    """The same prompt with texts side by side as one."""
+    """Return the prompt with adjacent texts joined."""
     found: list[Piece] = []
     texts: list[str] = []
     for piece in pieces:

@@ -1,8 +1,8 @@
-"""Settings of a single query: parameters of a flow's operators, which whoever asks may choose.
+"""Settings of a single query: parameters of a flow's operators that a caller may choose.
 
-What a flow *does* stays as it was declared: schemas, functions, collections and edges are none of
-these. Templates, and values of `data` (by which a branch may choose how an answer is put together),
-are where the flow lists them as `settable`.
+The structure of a flow cannot be set: schemas, functions, collections and edges. Templates, and
+values of `data` (by which a branch may choose how an answer is made), can be set if the flow lists
+them as `settable`.
 """
 
 from collections.abc import Mapping
@@ -28,13 +28,13 @@ from kairos.workflows.compile.operators import (
 from kairos.workflows.compile.references import placeholders
 
 MOST_SETTINGS = 64
-# By kind, where the flow lists it.
+# By kind, if the flow lists it.
 LISTED: Mapping[str, tuple[str, ...]] = {
     "llm": ("prompt", "system"),
     "format": ("template",),
     "data": ("value",),
 }
-# By kind. A number or text that is larger than its operator may have is refused as a flow with it.
+# By kind. A value beyond an operator's limits is refused, as in a flow.
 SETTABLE: Mapping[str, tuple[str, ...]] = {
     "llm": ("model", "max_tokens", "temperature", "top_p", "seed", "stop"),
     "loop": ("max_rounds",),
@@ -48,11 +48,10 @@ SETTABLE: Mapping[str, tuple[str, ...]] = {
 
 
 def with_settings(declaration: Declaration, settings: Mapping[str, object]) -> Declaration:
-    """The same flow, with `settings`: by `OPERATOR.PARAMETER`, operators of bodies too. It is to be
-    checked again.
+    """Return the flow with settings by `OPERATOR.PARAMETER`, in bodies too. Check it again.
 
     Raises:
-        InvalidFlow: there is no such operator, or it has no such parameter, or not with this value.
+        InvalidFlow: the operator or the parameter does not exist, or the value is not allowed.
     """
     if not settings:
         return declaration
@@ -70,7 +69,7 @@ def with_settings(declaration: Declaration, settings: Mapping[str, object]) -> D
 
 
 def check_settable(declaration: Declaration) -> None:
-    """Raises InvalidFlow: it lists what cannot be set, or need not be listed."""
+    """Raise InvalidFlow if the flow lists a parameter that cannot be set, or need not be listed."""
     kinds = {each.name: each.kind for each in every(declaration.operators)}
     for name in declaration.settable:
         operator, _, parameter = name.partition(".")
@@ -110,7 +109,7 @@ def _check_known(
 def _chosen(
     operator: Operator, chosen: Mapping[str, Mapping[str, object]], scope: Mapping[str, str]
 ) -> Operator:
-    """`scope`: what names mean in a template of the operator."""
+    """Return an operator with its settings. `scope`: meaning of names in its templates."""
     params = operator.params
     if isinstance(params, Loop | MapOver):
         meant = {each.rpartition(".")[2]: each for each in placeholders(operator)}
@@ -129,7 +128,10 @@ def _chosen(
 def _rewritten(
     operator: Operator, values: Mapping[str, object], scope: Mapping[str, str]
 ) -> Operator:
-    """With other templates, whose names mean what they did, or operators; or another value."""
+    """Return the operator with other templates, or another value.
+
+    Names keep their bindings, or refer to operators.
+    """
     params: Params = operator.params
     if isinstance(params, Data):
         return msgspec.structs.replace(operator, params=Data(values["value"]))
@@ -151,7 +153,7 @@ def _rewritten(
 
 
 def _with_message(params: Generation, role: str, source: str) -> Generation:
-    """In place of the last message of that role; a system message that is new comes first."""
+    """Replace the last message of a role; a new system message comes first."""
     messages = list(params.messages)
     places = [at for at, each in enumerate(messages) if each.role == role]
     if places:

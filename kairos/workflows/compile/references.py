@@ -1,4 +1,4 @@
-"""Which operators an operator needs, and the same operator with other names in their place."""
+"""References between operators: the ones that an operator needs, and renaming them."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,12 +17,12 @@ from kairos.workflows.compile.operators import (
     References,
 )
 
-# By operator, another one in its place, or a part of what that gives.
+# By operator, its replacement, or a part of the replacement's value.
 Names = Mapping[str, str] | Mapping[str, Reference]
 
 
 def placeholders(operator: Operator) -> tuple[str, ...]:
-    """Names within its body of what differs between rounds or items."""
+    """Return the names, in its body, of the values that differ between rounds or items."""
     if isinstance(operator.params, Loop):
         return f"{operator.name}.state", f"{operator.name}.round"
     if isinstance(operator.params, MapOver):
@@ -37,7 +37,7 @@ def referred(argument: Argument) -> tuple[Reference, ...]:
 
 
 def own_arguments(operator: Operator) -> Iterator[Argument]:
-    """Those that stand outside its body."""
+    """Yield the arguments outside its body."""
     yield from operator.inputs.values()
     params = operator.params
     if isinstance(params, Filter):
@@ -55,7 +55,7 @@ def own_arguments(operator: Operator) -> Iterator[Argument]:
 
 
 def inner_arguments(operator: Operator) -> Iterator[Argument]:
-    """Those that stand within its body, beside the body's operators."""
+    """Yield the arguments within its body that belong to the operator itself."""
     params = operator.params
     if isinstance(params, Loop | MapOver):
         yield params.result
@@ -64,8 +64,10 @@ def inner_arguments(operator: Operator) -> Iterator[Argument]:
 
 
 def needs(operator: Operator) -> tuple[str, ...]:
-    """The operators of its own scope, or of one around it, that it may need: each once, in the
-    order in which it names them."""
+    """Return the operators of its own scope, or of one around it, that it may need.
+
+    Each occurs once, in the order of the references.
+    """
     found = dict.fromkeys(operator.after)
     for argument in own_arguments(operator):
         found.update(dict.fromkeys(each.operator for each in referred(argument)))
@@ -77,7 +79,7 @@ def needs(operator: Operator) -> tuple[str, ...]:
 
 
 def renamed(operator: Operator, names: Names) -> Operator:
-    """With other operators in the place of those in `names`; also within its body."""
+    """Return the operator with references replaced by `names`, also within its body."""
     if not any(name in names for name in needs(operator)):
         return operator
     params = operator.params

@@ -1,10 +1,10 @@
-"""What operators of retrieval take and give: texts, vectors, collections, passages with scores.
+"""Values of retrieval: texts, vectors, collections, passages with scores.
 
 All are JSON. A *vector* is text: base64 of its numbers as little-endian float32, as OpenAI's
-`encoding_format="base64"` gives it; so it takes 16 bytes for three numbers, and stays the same
-wherever it is written down. A *collection of a row* is an object of `texts` and `vectors`; a
-*scored passage* one of `text` and `score`. Vectors and collections of a row that stay with a
-processor have a text in their place (`workflows/compile/held.py`).
+`encoding_format="base64"`; so it takes 16 bytes for three numbers, and is the same wherever it is
+stored. A *collection of a row* is an object of `texts` and `vectors`; a *scored passage* one of
+`text` and `score`. Vectors and collections of a row that stay with a processor are replaced by a
+text (`workflows/compile/held.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,13 +27,13 @@ from kairos.workflows.compile.operators import (
 from kairos.workflows.compile.passages import passages
 from kairos.workflows.compile.values import type_name
 
-MOST_CHARACTERS = 16 << 20  # of the texts of one operator together
+MOST_CHARACTERS = 16 << 20  # of all texts of one operator
 MOST_VECTOR_CHARACTERS = 64 << 20  # of its vectors
 MOST_DIMENSIONS = 65_536
 
 
 def arguments_of(params: Params) -> tuple[str, ...]:
-    """The names that an operator's inputs must have, where its kind says which."""
+    """Return the names that an operator's inputs must have, if its kind fixes them."""
     match params:
         case Chunking():
             return ("text",)
@@ -53,7 +53,7 @@ def arguments_of(params: Params) -> tuple[str, ...]:
 
 
 def settings(params: Processing) -> dict[str, object]:
-    """What a processor is told beside the arguments and the model."""
+    """Return the settings for a processor, in addition to the arguments and the model."""
     match params:
         case Embedding():
             return {"batch": params.items}
@@ -70,23 +70,27 @@ def settings(params: Processing) -> dict[str, object]:
 
 
 def is_passing(params: Params) -> bool:
-    """Whether its values are large, and only there to be searched: vectors, a row's collection."""
+    """Return whether its values are large and only searched: vectors, a row's collection."""
     return isinstance(params, Embedding) or is_of_row(params)
 
 
 def is_of_row(params: Params) -> bool:
-    """Return whether it makes a collection of this row alone."""
+    """Return whether it makes a collection of this row only."""
     return isinstance(params, Ingest) and params.collection is None
 
 
 def vectors_bytes(value: object) -> int:
-    """About what embed's value takes in memory."""
+    """Return the approximate memory of an embedding's value."""
     vectors = value if isinstance(value, list) else [value]
     return sum(len(each) for each in vectors if isinstance(each, str))
 
 
 def chunked(params: Chunking, text: object) -> list[str]:
-    """Raises OperatorFailed: it is neither a text nor a list of texts, or gives too many."""
+    """Return the passages of texts.
+
+    Raises OperatorFailed: the value is neither a text nor a list of texts, or has too many
+    passages.
+    """
     found: list[str] = []
     characters = 0
     for each in _texts("text", text):
@@ -106,14 +110,14 @@ def chunked(params: Chunking, text: object) -> list[str]:
 
 
 def aggregated(parts: object) -> object:
-    """One collection of this row, of those that there are; or what was put into one that stays."""
+    """Join the parts of a collection of this row, or the counts of a named one."""
     if isinstance(parts, list) and all(map(_is_count, parts)) and parts:
         return {"collection": parts[0]["collection"], "count": sum(e["count"] for e in parts)}
     found = _parts(parts)
     if len(found) == 1:
         return found[0]
     if any(held_id(each) for each in found):
-        return found  # whoever searches takes parts, too
+        return found  # searches accept parts, too
     return {key: [each for one in found for each in one[key]] for key in ("texts", "vectors")}
 
 
@@ -122,8 +126,10 @@ def _is_count(part: object) -> bool:
 
 
 def flat_parts(arguments: Mapping[str, object]) -> Mapping[str, object]:
-    """Of a search in collections of a row: where one of several has parts that stay (`aggregated`),
-    these among the others."""
+    """Return the arguments of a search, with nested parts of collections flattened.
+
+    Collections of a row may have held parts (see `aggregated`).
+    """
     collection = arguments["collection"]
     if not isinstance(collection, list) or not any(map(_are_held, collection)):
         return arguments
@@ -136,7 +142,7 @@ def _are_held(parts: object) -> bool:
 
 
 def check_arguments(params: Processing, arguments: Mapping[str, object]) -> None:
-    """Raises OperatorFailed: one is not what the kind takes."""
+    """Raise OperatorFailed if an argument does not fit the kind."""
     match params:
         case Embedding():
             _texts("texts", arguments["texts"])
@@ -153,8 +159,10 @@ def check_arguments(params: Processing, arguments: Mapping[str, object]) -> None
 
 
 def without_asking(params: Processing, arguments: Mapping[str, object]) -> list[object] | None:
-    """What checked arguments give if nothing need be asked for it, since there is nothing to embed,
-    search for, search in or rank; None: it must be asked."""
+    """Return the value of a call that has nothing to do, without calling; None: it must be made.
+
+    There is nothing to embed, search for, search in or rank. The arguments must be checked.
+    """
     match params:
         case Embedding():
             return [] if arguments["texts"] == [] else None
@@ -170,12 +178,12 @@ def without_asking(params: Processing, arguments: Mapping[str, object]) -> list[
 
 
 def check_answer(params: Processing, arguments: Mapping[str, object], answer: object) -> None:
-    """Whether a processor gave what was asked for. Raises OperatorFailed."""
+    """Raise OperatorFailed if a processor's answer does not fit the request."""
     match params:
         case Embedding():
             texts = arguments["texts"]
             if isinstance(answer, str) != isinstance(texts, str):
-                raise OperatorFailed("the vector of a text is one, those of a list are a list")
+                raise OperatorFailed("a text has one vector, a list of texts a list of vectors")
             found = _vectors("the answer", answer)
             if isinstance(texts, list) and len(found) != len(texts):
                 raise OperatorFailed(f"there are {len(found)} vectors of {len(texts)} texts")
@@ -196,21 +204,21 @@ def _texts(name: str, value: object) -> Sequence[str]:
         raise OperatorFailed(f"`{name}` has {len(texts)} texts, {MOST_ITEMS} at most")
     for each in texts:
         if not isinstance(each, str):
-            raise OperatorFailed(f"`{name}` has a {type_name(each)} in it, which is no text")
+            raise OperatorFailed(f"`{name}` has a {type_name(each)} in it, which is not a text")
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise OperatorFailed(f"`{name}` has more than {MOST_CHARACTERS} characters")
     return texts
 
 
 def _texts_within(passages: object) -> object:
-    """Of texts, or of objects with a `text`, as search and rerank give them."""
+    """Return the texts of passages, which may be objects with a `text`."""
     if not isinstance(passages, list):
         return passages
     return [each.get("text") if isinstance(each, Mapping) else each for each in passages]
 
 
 def _vectors(name: str, value: object) -> Sequence[str]:
-    """Whether they are vectors as far as lengths tell; whoever reads the numbers sees more."""
+    """Return vectors, checked by their lengths; their numbers are checked where they are used."""
     vectors = [value] if isinstance(value, str) else value
     if not isinstance(vectors, list) or not all(isinstance(each, str) for each in vectors):
         raise OperatorFailed(f"`{name}`: a vector is a text, as embed gives it, or a list of such")
@@ -230,19 +238,19 @@ def _vectors(name: str, value: object) -> Sequence[str]:
 def _pairs(value: Mapping[str, object]) -> None:
     texts = _texts("texts", value.get("texts"))
     if held_id(value.get("vectors")):
-        return  # the processor that has them counts them
+        return  # checked by the processor that holds them
     vectors = _vectors("vectors", value.get("vectors"))
     if len(texts) != len(vectors):
         raise OperatorFailed(f"there are {len(texts)} texts and {len(vectors)} vectors")
 
 
 def _parts_of(collection: Any) -> list[Any]:
-    """Of a collection of this row: itself, or a list of its parts."""
+    """Return the parts of a row's collection: itself, or its list of parts."""
     return collection if isinstance(collection, list) else [collection]
 
 
 def _parts(collection: object) -> Sequence[Any]:
-    """The same, looked at as a whole. Raises OperatorFailed: it is no collection."""
+    """Return the parts of a row's collection, checked. Raises OperatorFailed: it is not one."""
     parts = _parts_of(collection)
     if len(parts) > MOST_ITEMS:
         raise OperatorFailed(f"`collection` has {len(parts)} parts, {MOST_ITEMS} at most")
@@ -266,11 +274,11 @@ def _check_scored(answer: object, top_k: int) -> None:
         text = each.get("text") if isinstance(each, Mapping) else None
         score = each.get("score") if isinstance(each, Mapping) else None
         if not isinstance(text, str) or not _is_finite(score):
-            raise OperatorFailed("a passage of the answer is no object of `text` and `score`")
+            raise OperatorFailed("a passage of the answer is not an object of `text` and `score`")
 
 
 def _is_finite(score: object) -> bool:
-    """Whether it is a number, and one that a float holds: no other can be compared, or written."""
+    """Return whether it is a number that a float can hold: others cannot be compared or written."""
     try:
         return isinstance(score, int | float) and isfinite(score)
     except OverflowError:

@@ -1,7 +1,6 @@
-"""Passes of a user's own: functions that rewrite what was declared, before the passes of Kairos.
+"""Passes of users: functions that rewrite a declaration before Kairos's own passes.
 
-What one gives is checked as if it had been declared so. It may say anything else than before, but
-for the columns that come out.
+The result is checked like any declaration. It may change anything but the output columns.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +13,11 @@ Rewriting = Callable[[Declaration], Declaration]
 
 
 def rewritten(declaration: Declaration, rewritings: Sequence[Rewriting]) -> Declaration:
-    """By one after the other.
+    """Apply the functions in turn.
 
     Raises:
-        InvalidFlow: it cannot be run, as it was declared or as a pass made it; names the pass.
+        InvalidFlow: the flow cannot be run, as declared or as rewritten; the message names the
+            pass.
     """
     if rewritings:
         check(declaration)

@@ -1,8 +1,9 @@
-"""Which columns rows are parted by, so that rows that ask the same are in one part.
+"""Columns for partitioning rows, so that rows with equal calls are in the same part.
 
-An operator asks the same of two rows that are equal in the columns that it needs. Of rows that are
-parted by these columns, or by some of them, no two parts ask it the same. The choice is by a sample
-of rows: the columns that keep most equal calls together, unless one value has too many of the rows.
+An operator makes equal calls for two rows that are equal in the columns that it needs. If rows are
+partitioned by these columns, or by some of them, no two parts make the same call. The choice is
+made from a sample of rows: the columns that keep most equal calls together, unless one value has
+too many of the rows.
 """
 
 from collections import Counter
@@ -27,7 +28,7 @@ from kairos.workflows.compile.references import (
     referred,
 )
 
-_MOST_OF_A_PART = 0.5  # that one value may have, of what a part would have of even ones
+_MOST_OF_A_PART = 0.5  # share of an even part that one value may have
 
 Columns = frozenset[str]
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -36,12 +37,12 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 def shared_columns(
     declaration: Declaration, rows: Sequence[Mapping[str, object]], parts: int
 ) -> tuple[str, ...] | None:
-    """Return the columns to part rows by; None: no calls are equal, so any parts do.
+    """Return the columns to partition rows by; None: no calls are equal, so any parts will do.
 
     Args:
         declaration: of a plan.
         rows: a sample of the table.
-        parts: how many there will be.
+        parts: number of parts.
     """
     saved: dict[Columns, int] = {}
     for columns in set(_asking(declaration)):
@@ -52,7 +53,7 @@ def shared_columns(
         return None
 
     def kept(columns: Columns) -> int:
-        """Count the calls that need not be made where rows are parted by these columns."""
+        """Count the calls that are saved by partitioning by these columns."""
         return sum(calls for needed, calls in saved.items() if needed >= columns)
 
     best = max(candidates, key=lambda each: (kept(each), len(each), sorted(each)))
@@ -60,7 +61,7 @@ def shared_columns(
 
 
 def key_of(row: Mapping[str, object], columns: Sequence[str]) -> bytes:
-    """Return what is equal for rows that are equal in these columns."""
+    """Return a key that is equal for rows equal in these columns."""
     return _encode([row.get(column) for column in columns])
 
 
@@ -77,7 +78,7 @@ def _are_even(columns: Columns, rows: Sequence[Mapping[str, object]], parts: int
 
 
 def _asking(declaration: Declaration) -> Iterable[Columns]:
-    """Yield the columns that each operator needs whose calls may be shared; not whole rows."""
+    """Yield the columns of each operator whose calls may be shared; not whole rows."""
     known: dict[str, Columns | None] = {}
     for each in declaration.operators:
         if isinstance(each.params, Input):
@@ -92,7 +93,7 @@ def _asking(declaration: Declaration) -> Iterable[Columns]:
 def _needed(
     operator: Operator, known: Mapping[str, Columns | None], declaration: Declaration
 ) -> Columns | None:
-    """Return the columns that an operator needs; None: the whole row, or what only groups have."""
+    """Return the columns that an operator needs; None: the whole row, or a group's values."""
     inner = {each.name for each in every((operator,))}
     inner |= {name for each in every((operator,)) for name in placeholders(each)}
     inputs = {each.name for each in declaration.operators if isinstance(each.params, Input)}

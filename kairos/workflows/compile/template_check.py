@@ -1,4 +1,4 @@
-"""Which parts of which values a template needs, and that it keeps to the language."""
+"""Check that a template is in the language, and find the values it needs."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ _INSTEAD = {
 
 
 class NameUse(msgspec.Struct, frozen=True):
-    """A value that is needed, or a part of it. With `optional` the part may be missing."""
+    """Value that a template needs, or a part of it. With `optional` the part may be missing."""
 
     name: str
     path: Path = ()
@@ -42,16 +42,16 @@ Uses = frozenset[NameUse]
 
 
 def checked(tree: nodes.Node) -> Uses:
-    """What a tree needs.
+    """Return the values that a syntax tree needs.
 
     Raises:
-        TemplateSyntaxError: something in it is not of the language.
+        TemplateSyntaxError: it is not in the language.
     """
     return frozenset(_uses(tree, frozenset(), depth=0, loops=0))
 
 
 def path_of(node: nodes.Node) -> tuple[str, Path] | None:
-    """The name and the path, where a node is no more than that."""
+    """Return the name and the path of a node that is just that; None for any other."""
     if isinstance(node, nodes.Name):
         return (node.name, ())
     if isinstance(node, nodes.Getattr):
@@ -120,7 +120,7 @@ def _check(node: nodes.Node, depth: int, loops: int) -> None:
 
 
 def meter(tree: nodes.Template) -> None:
-    """What a checked tree does is counted from now on (`template_language.TemplateWork`)."""
+    """Make a checked tree count its work (`template_language.TemplateWork`)."""
     _Meter().visit(tree)
 
 

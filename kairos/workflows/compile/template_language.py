@@ -1,11 +1,11 @@
-"""The part of Jinja that templates and expressions may use.
+"""Subset of Jinja for templates and expressions.
 
-A flow may come from anyone, so what it says runs in a sandbox narrower than Jinja's own. Values are
+A flow may come from anyone, so its templates run in a sandbox narrower than Jinja's own. Values are
 JSON: `a.b` is the key `b` of an object, never an attribute of a Python object, so there is nothing
-to escape to, and a column called `items` is that column. Nothing is called. There is no assignment
-and no multiplication, filters are the ones below. What a template does is counted: steps of loops
-by what is within them, and what goes through a value, as filters and comparisons do, by the size of
-that. So what it can take is bounded, in time and in memory.
+to escape to, and a column called `items` is that column. Nothing can be called. Assignment and
+multiplication are not allowed; filters are the ones below. Work is counted: steps of loops by the
+size of their bodies, and operations that scan a value, such as filters and comparisons, by the size
+of the value. So time and memory are bounded.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,13 +22,13 @@ from kairos.workflows.compile.values import Missing, as_text, part, type_name
 MOST_SOURCE_BYTES = 256 * 1024
 MOST_OUTPUT_BYTES = 10 * 1024 * 1024
 MOST_LOOP_STEPS = 100_000
-# Each is a part of a template that is looked at, or of a value: an item, or so many characters. As
-# many take seconds.
+# Units: a visited part of a template, or of a value: an item, or 16 characters. This many take
+# seconds.
 MOST_WORK, _CHARACTERS = 20_000_000, 16
 _ONE_PART = frozenset({int, float, bool, type(None)})
 DEEPEST_NESTING, DEEPEST_LOOPS = 60, 3
 
-# The counter among the variables, and filters that count: no template can name them.
+# Names of the counter, and of filters that count: no template can use them.
 WORK, COUNTED, SIZED = " work", " counted", " sized"
 
 ALLOWED_NODES = (
@@ -45,24 +45,24 @@ _OF_LOOPS = frozenset({"index", "index0", "revindex", "revindex0", "first", "las
 
 
 class TemplateWork:
-    """How much one rendering, or several together, may still do."""
+    """Remaining work of one rendering, or of several together."""
 
     def __init__(self) -> None:
         self._steps_left, self._left = MOST_LOOP_STEPS, MOST_WORK
 
     def step(self, parts: int) -> None:
-        """Of a loop, within which there are so many parts. Raises TemplateError."""
+        """Count a step of a loop with `parts` parts in its body. Raises TemplateError."""
         self._steps_left -= 1
         if self._steps_left < 0:
             raise TemplateError(f"its loops take more than {MOST_LOOP_STEPS} steps")
         self._spend(parts)
 
     def go_through(self, value: object) -> None:
-        """Count a value's parts, as far as there is work left. Raises TemplateError."""
+        """Count a scan of a value, as far as there is work left. Raises TemplateError."""
         self._spend(_size(value, self._left))
 
     def write(self, value: object) -> None:
-        """Count a value that becomes text, each part at least two bytes. Raises TemplateError."""
+        """Count a value that becomes text, at least two bytes a part. Raises TemplateError."""
         most = MOST_OUTPUT_BYTES // 2
         size = _size(value, min(most, self._left))
         self._spend(size)
@@ -76,10 +76,10 @@ class TemplateWork:
 
 
 def _size(value: object, most: int, known: dict[int, int] | None = None) -> int:
-    """Return of how many parts a value consists, or a number above `most`, at once.
+    """Return the number of a value's parts, or at once a number above `most`.
 
-    The same list may be a part of it many times, so it may have more parts than there is memory:
-    `known` has the sizes of lists and objects by id, and each is looked through once.
+    A list may occur in it many times, so it may have more parts than there is memory: `known` has
+    the sizes of lists and objects by id, and each is scanned once.
     """
     if isinstance(value, str):
         return len(value) // _CHARACTERS
@@ -100,7 +100,7 @@ def _size(value: object, most: int, known: dict[int, int] | None = None) -> int:
 
 
 class JsonEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja whose objects are JSON's."""
+    """Jinja environment with JSON values only."""
 
     def __init__(self) -> None:
         super().__init__(undefined=StrictUndefined, finalize=_finalize, cache_size=0)
@@ -118,7 +118,7 @@ class JsonEnvironment(ImmutableSandboxedEnvironment):
 
     def getitem(self, obj: object, argument: object) -> object:
         if isinstance(obj, Undefined):
-            return obj[argument]  # raises, and names what is missing
+            return obj[argument]  # raises, and names the missing value
         if isinstance(argument, slice) and isinstance(obj, str | list):
             return obj[argument]
         if isinstance(argument, str | int):
@@ -131,7 +131,7 @@ class JsonEnvironment(ImmutableSandboxedEnvironment):
 
 @pass_context
 def _finalize(context: Context, value: object) -> object:
-    """Write what an expression gives. Undefined raises where Jinja turns it to text."""
+    """Write the value of an expression. Undefined raises where Jinja turns it to text."""
     if isinstance(value, str | Undefined):
         return value
     if isinstance(value, list | tuple | Mapping):  # before it is encoded, which may take for ever
@@ -140,7 +140,7 @@ def _finalize(context: Context, value: object) -> object:
 
 
 def _is_even(value: object) -> bool:
-    """Return whether a number is even. Of a text, Jinja's own test would format it."""
+    """Return whether a number is even. For a text, Jinja's own test would format it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         kind = type_name(value)
         raise TemplateError(f"`is even` and `is odd` are about numbers: this is a {kind}")
@@ -185,7 +185,7 @@ def _metered(of: Callable[..., object]) -> Callable[..., object]:
 
 def _items_of(value: object) -> Iterable[object]:
     if isinstance(value, Undefined):
-        return iter(value)  # raises, and names what is missing
+        return iter(value)  # raises, and names the missing value
     if isinstance(value, list | tuple):
         return value
     if isinstance(value, Mapping):
@@ -208,7 +208,7 @@ def _join(value: object, separator: str = "", attribute: str | None = None) -> s
 
 def _defined(value: object) -> object:
     if isinstance(value, Undefined):
-        str(value)  # raises, and names what is missing
+        str(value)  # raises, and names the missing value
     return value
 
 
@@ -217,7 +217,7 @@ def _text(value: object) -> str:
 
 
 def _default(value: object, other: object = "") -> object:
-    """`other` for null, too, which is what a table has where a cell is empty."""
+    """Return `other` for null, too, as empty cells of a table are null."""
     return other if value is None or isinstance(value, Undefined) else value
 
 
@@ -234,14 +234,14 @@ def _last(value: object) -> object:
 
 
 def _number(value: object) -> object:
-    """What a text says as a number; a number as it is."""
+    """Return the number in a text; a number as it is."""
     if isinstance(value, int | float):
         return value
     text = _text(value).strip()[:64]
     return int(text) if text.lstrip("+-").isdecimal() else float(text)
 
 
-_AT_ONCE = frozenset({"default", "first", "length"})  # filters that go through nothing
+_AT_ONCE = frozenset({"default", "first", "length"})  # filters that scan nothing
 FILTERS: dict[str, Callable[..., object]] = {
     "join": _join,
     "default": _default,

@@ -1,8 +1,8 @@
 """Templates and expressions of a flow, compiled.
 
 A template is a list of segments: `Static` text, a `Slot` that one value fills as it is, and
-`Opaque` ones, of which nothing is known but which values they need. What is known lets passes see
-that two templates say the same; what is opaque is shared less, never wrongly.
+`Opaque` ones, known only by the values they need. Known segments let passes detect equal templates;
+opaque ones are shared less, never wrongly.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from kairos.workflows.compile.values import Missing, as_text, part
 
 
 class BadTemplate(Exception):
-    """A template or an expression cannot be used; `line` counts from its own first."""
+    """A template or an expression is invalid; `line` counts from its own first."""
 
     def __init__(self, problem: str, line: int = 1) -> None:
         super().__init__(problem)
@@ -52,7 +52,7 @@ Segment = Static | Slot | Opaque
 
 _KEPT = 1_024  # templates, and expressions
 
-# Whatever a value can do to the allowed part of Jinja: each is one failed row.
+# Errors that a value may cause in the allowed subset of Jinja: each fails one row.
 _FAILURES = (
     TemplateError, TypeError, ValueError, KeyError, OverflowError, RecursionError, AttributeError,
     MemoryError,
@@ -60,10 +60,10 @@ _FAILURES = (
 
 
 class Template:
-    """A text with places for values. `uses`: which parts of which names it needs.
+    """Text with places for values. `uses`: names, and parts of them, that it needs.
 
     Raises:
-        BadTemplate: it is not of the language, or too large.
+        BadTemplate: it is not in the language, or too large.
     """
 
     def __init__(self, source: str) -> None:
@@ -72,7 +72,7 @@ class Template:
         self.source = source
         self.uses = _uses(self._tree)
         self.segments = tuple(_segments(self._tree))
-        self._beginnings: dict[int, JinjaTemplate] = {}  # with opaque segments, by their count
+        self._beginnings: dict[int, JinjaTemplate] = {}  # with opaque ones, by number
         self._opaque = any(isinstance(each, Opaque) for each in self.segments)
         meter(self._tree)
 
@@ -83,8 +83,10 @@ class Template:
     def beginning(
         self, count: int, values: Mapping[str, object], work: TemplateWork | None = None
     ) -> str:
-        """Fill the first segments alone, with values of the names that these use. Raises: as
-        `render`."""
+        """Fill only the first segments, with values of the names that these use.
+
+        Raises: as `render`.
+        """
         segments = self.segments[:count]
         try:
             if any(isinstance(each, Opaque) for each in segments):
@@ -104,10 +106,10 @@ class Template:
         return self._beginnings[count]
 
     def render(self, values: Mapping[str, object], work: TemplateWork | None = None) -> str:
-        """`values` by name. `work`: that it may do together with others; None: as much alone.
+        """Fill the template. `values`: by name; `work`: limit shared by several; None: its own.
 
         Raises:
-            OperatorFailed: a value lacks a part, or cannot be used so.
+            OperatorFailed: a value lacks a part, or has a wrong type.
         """
         try:
             if self._opaque:
@@ -118,10 +120,10 @@ class Template:
 
 
 class Expression:
-    """What Jinja has between braces, as a value instead of a text.
+    """Jinja expression, evaluated to a value instead of a text.
 
     Raises:
-        BadTemplate: as a template's.
+        BadTemplate: as for a template.
     """
 
     def __init__(self, source: str) -> None:
@@ -139,7 +141,7 @@ class Expression:
         return _compiled(self._environment, self._tree)
 
     def value(self, values: Mapping[str, object]) -> object:
-        """Raises OperatorFailed: a value lacks a part, or cannot be used so."""
+        """Return the value. Raises OperatorFailed: a value lacks a part, or has a wrong type."""
         try:
             if self._path:
                 name, path = self._path
@@ -149,7 +151,7 @@ class Expression:
                 pass
             result = context.vars["result"]
             if isinstance(result, Undefined):
-                str(result)  # raises, and names what is missing
+                str(result)  # raises, and names the missing value
         except (Missing, *_FAILURES) as error:
             raise OperatorFailed(f"`{self.source[:100]}` has no value: {error}") from error
         return list(result) if isinstance(result, tuple) else result
@@ -163,7 +165,7 @@ def _filled(segment: Segment, values: Mapping[str, object]) -> str:
 
 
 def template(source: str) -> Template:
-    """The same one for the same source: it is asked for by checks, by passes and by the executor.
+    """Return the compiled template of a source, cached: checks, passes and the executor use it.
 
     Raises:
         BadTemplate: as `Template`.
@@ -172,7 +174,7 @@ def template(source: str) -> Template:
 
 
 def expression(source: str) -> Expression:
-    """The same of an expression."""
+    """Return the compiled expression of a source, cached."""
     return _expression(source)
 
 
@@ -227,7 +229,7 @@ def _segments(tree: nodes.Template) -> Iterator[Segment]:
 
 
 def _grouped(tree: nodes.Template) -> Iterator[list[nodes.Node]]:
-    """Yield the nodes of each segment: texts side by side are one."""
+    """Yield the nodes of each segment: adjacent texts are one."""
     texts: list[nodes.Node] = []
     for statement in tree.body:
         for node in statement.nodes if isinstance(statement, nodes.Output) else [statement]:
@@ -251,7 +253,7 @@ def _statements(group: Sequence[nodes.Node]) -> Iterator[nodes.Node]:
 
 
 def _joined(pieces: Iterable[str]) -> str:
-    """Raises TemplateError: together they are too long; it does not ask for those after that."""
+    """Join pieces. Raises TemplateError as soon as they are too long together."""
     found, size = [], 0
     for piece in pieces:
         size += len(piece)

@@ -1,12 +1,12 @@
-"""The templated radix tree of a flow: what the prompts of its LLM operators have in common from
-their beginnings on, before any row is known (Helium, section 5 and appendix A, algorithm 2).
+"""Templated radix tree of a flow: common prefixes of its prompts before any row is known.
 
-A node has a stretch of a prompt, and whose prompts end there; the path from the root to it is all
-that lies before. What operators need of each other is not kept here: the graph says it.
+See Helium, section 5 and appendix A, algorithm 2. A node has a stretch of a prompt, and the
+operators whose prompts end there; the path from the root to it is everything before. Dependencies
+between operators are in the graph, not here.
 
-Deviations: the tree is one for all workers, since which instance a call goes to is decided when it
-is ready. Texts part at characters, not at tokens, for the tokenizer is the engine's; sizes count
-bytes. An operator is a leaf by its name, whatever ends there with it.
+Deviations: there is one tree for all workers, since the instance of a call is chosen when it is
+ready. Texts are split at characters, not at tokens, as the tokenizer is the engine's; sizes count
+bytes. An operator is a leaf by its name, even if others end there, too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,18 +15,18 @@ from kairos.workflows.compile.prompts import Computed, Hole, Piece, Prompt, Spea
 
 
 class PrefixNode:
-    """A stretch that all prompts below have, and no longer one. The root has none."""
+    """Longest stretch shared by all prompts below it. The root has none."""
 
     __slots__ = ("before", "behind", "operators", "pieces")
 
     def __init__(self, pieces: Prompt, before: "PrefixNode | None") -> None:
         self.pieces = pieces
         self.before = before
-        self.behind: dict[object, PrefixNode] = {}  # by what they begin with
-        self.operators: list[str] = []  # whose prompts end here
+        self.behind: dict[object, PrefixNode] = {}  # by their first piece
+        self.operators: list[str] = []  # operators whose prompts end here
 
     def below(self) -> Iterator[str]:
-        """Operators whose prompts have it."""
+        """Yield the operators whose prompts have it."""
         look = [self]
         while look:
             node = look.pop()
@@ -35,7 +35,7 @@ class PrefixNode:
 
 
 class PromptTree:
-    """Built once, of prompts by operator; it does not change afterwards."""
+    """Tree built once from prompts by operator; it does not change afterwards."""
 
     def __init__(self, prompts: Mapping[str, Prompt]) -> None:
         self.root = PrefixNode((), None)
@@ -48,18 +48,18 @@ class PromptTree:
         return tuple(self._leaf)
 
     def path(self, operator: str) -> tuple[PrefixNode, ...]:
-        """The nodes of its prompt, from its beginning."""
+        """Return the nodes of an operator's prompt, from its beginning."""
         found = [self._leaf[operator]]
         while (before := found[-1].before) is not None:
             found.append(before)
         return tuple(reversed(found))[1:]
 
     def prompt(self, operator: str) -> Prompt:
-        """As it was put in."""
+        """Return an operator's prompt, as it was put in."""
         return joined([piece for node in self.path(operator) for piece in node.pieces])
 
     def nodes(self) -> Iterator[tuple[PrefixNode, int]]:
-        """All but the root, each before those behind it, with how many are before it."""
+        """Yield all nodes but the root, each before its children, with its depth."""
         look = [(node, 0) for node in reversed(self.root.behind.values())]
         while look:
             node, depth = look.pop()
@@ -67,7 +67,7 @@ class PromptTree:
             look.extend((each, depth + 1) for each in reversed(node.behind.values()))
 
     def _add(self, operator: str, prompt: Prompt) -> None:
-        """Down as far as a node begins alike; one that does in part is split."""
+        """Add a prompt: descend while nodes begin alike; split one that does in part."""
         node, left = self.root, prompt
         while left:
             behind = node.behind.get(_key(left[0]))
@@ -85,7 +85,7 @@ class PromptTree:
 
 
 def _split(node: PrefixNode, above: Prompt, below: Prompt) -> PrefixNode:
-    """The node becomes its lower part; returns the upper one."""
+    """Split a node, which becomes the lower part; return the upper one."""
     assert node.before is not None
     upper = PrefixNode(above, node.before)
     node.before.behind[_key(above[0])] = upper
@@ -95,7 +95,7 @@ def _split(node: PrefixNode, above: Prompt, below: Prompt) -> PrefixNode:
 
 
 def _parted(one: Prompt, other: Prompt) -> tuple[Prompt, Prompt, Prompt]:
-    """What both begin with, and what is left of each. Texts side by side are one in both."""
+    """Return the common beginning, and the rest of each. Adjacent texts must be joined in both."""
     for at, (a, b) in enumerate(zip(one, other, strict=False)):
         if a == b:
             continue
@@ -125,7 +125,7 @@ def _key(piece: Piece) -> object:
 
 
 def size_bytes(piece: Piece, holes: Mapping[str, int]) -> int:
-    """`holes`: bytes of what fills them, by label; one that is not known counts nothing."""
+    """Return the bytes of a piece. `holes`: bytes of values by label; unknown ones count 0."""
     match piece:
         case Text(text=text):
             return len(text.encode())

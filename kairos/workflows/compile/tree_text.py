@@ -1,4 +1,4 @@
-"""The tree of a flow's prompts in words, and what each beginning saves while engines have it."""
+"""Explanation of the tree of a flow's prompts, with the savings of each cached prefix."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -14,22 +14,25 @@ _SHOWN = 48  # characters of a text
 
 
 class ExplainedPrefix(msgspec.Struct, frozen=True):
-    """A stretch of prompts, four bytes a token, with answers as long as they may be."""
+    """Stretch of prompts, at four bytes a token, with answers at their maximum length."""
 
     depth: int
     says: str
-    tokens: int  # as far as they are known before the row is
-    unknown: tuple[str, ...]  # values of which that is not so
+    tokens: int  # as far as known before the row is
+    unknown: tuple[str, ...]  # values of unknown size
     prompts: int  # that have it
     operators: tuple[str, ...]  # whose prompts end with it
-    saves_tokens: int  # for a row, of many, if it is found each time but the first
+    saves_tokens: int  # per row, of many, if it is cached each time but the first
 
 
 def explained_prompts(operators: Sequence[Operator]) -> tuple[ExplainedPrefix, ...]:
-    """Of all LLM operators, from the root down. Operators as `in_order` gives them."""
+    """Return the stretches of all LLM operators' prompts, from the root down.
+
+    Operators must be in the order of `in_order`.
+    """
     tree = PromptTree(prompts(operators))
     answers = answers_bytes(operators)
-    same_for_all: dict[int, bool] = {id(tree.root): True}  # whether every row begins so up to there
+    same_for_all: dict[int, bool] = {id(tree.root): True}  # for all rows, up to there
     found = []
     for node, depth in tree.nodes():
         assert node.before is not None

@@ -1,5 +1,7 @@
-"""Values of operators before a plan has run: JSON where that is known, else texts of which only the
-length is, and which calls they wait for."""
+"""Values of operators before a plan has run: JSON if known, else texts of known length.
+
+Unknown values also have the calls that they wait for.
+"""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -14,7 +16,7 @@ BYTES_PER_TOKEN = 4
 
 
 class UnknownText(msgspec.Struct, frozen=True):
-    """`identity`: two with the same one will be the same."""
+    """Unknown text. `identity`: equal for texts that will be the same."""
 
     identity: str
     tokens: float
@@ -24,7 +26,7 @@ Pieces = tuple[str | UnknownText, ...]
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """`after`: numbers of the calls that it waits for."""
+    """Unknown value. `after`: numbers of the calls that it waits for."""
 
     pieces: Pieces
     after: frozenset[int] = frozenset()
@@ -43,7 +45,7 @@ def after_of(value: object) -> frozenset[int]:
 
 
 def given(argument: Argument, values: Mapping[str, object]) -> object:
-    """None for what is absent, or has no such part."""
+    """Return the value of an argument; None if it is absent, or has no such part."""
     if isinstance(argument, Constant):
         return argument.value
     if isinstance(argument, References):
@@ -54,12 +56,12 @@ def given(argument: Argument, values: Mapping[str, object]) -> object:
 
 
 def filled(source: str, inputs: Mapping[str, object], count: int | None = None) -> Pieces:
-    """A template with these values; `count`: of its segments as many as come first, where not all
-    values are known. Where Jinja does more than put one in that is not known, the
-    piece is a text of its own, as long as what is put in.
+    """Return a template filled with these values; `count`: only its first segments.
+
+    An opaque segment with an unknown value is an unknown text, as long as its values.
 
     Raises:
-        OperatorFailed: it cannot be filled with what is known.
+        OperatorFailed: it cannot be filled with the known values.
     """
     compiled = template(source)
     if all(is_known(inputs.get(use.name)) for use in compiled.uses):

@@ -1,4 +1,4 @@
-"""Values of operators: JSON, and its text in prompts."""
+"""Values of operators: JSON, and their text in prompts."""
 
 import gc
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import msgspec
 
 from kairos.workflows.compile.operators import Path
 
-BYTES_PER_TOKEN = 4  # of texts whose tokens nobody has counted
+BYTES_PER_TOKEN = 4  # of texts that were not tokenized
 
 _Value = TypeVar("_Value")
 
@@ -18,14 +18,14 @@ class Missing(Exception):
 
 
 class NotJson(ValueError):
-    """A value has no like in JSON."""
+    """A value cannot be represented in JSON."""
 
 
 def copied(value: _Value) -> _Value:
     """Copy the lists and objects of a JSON value, for code that may change them in place.
 
-    Texts and numbers are shared. Python does not search for cycles meanwhile, since JSON has none:
-    in a copy of 75,000 objects the search takes three quarters of the time.
+    Texts and numbers are shared. Garbage collection is off during the copy, since JSON has no
+    cycles: in a copy of 75,000 objects it takes three quarters of the time.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -38,13 +38,13 @@ def copied(value: _Value) -> _Value:
 
 
 def plain(value: object) -> object:
-    """Return a value as JSON has it, with lists and objects of its own.
+    """Return a value as JSON, with lists and objects of its own.
 
     Tuples and sets become lists; instants, decimals and bytes become texts; keys become texts. An
     infinite number and NaN become null. Numpy's scalars and arrays become numbers and lists.
 
     Raises:
-        NotJson: the value has no like in JSON; the message says why.
+        NotJson: the value cannot be represented in JSON; the message says why.
     """
     kind = type(value)
     if kind in _OWN or (kind is str and value.isascii()):  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def plain(value: object) -> object:
 
 
 def _listed(value: object) -> object:
-    """Return what numpy's `tolist` gives, for a value that msgspec does not know.
+    """Return the result of numpy's `tolist`, for a value that msgspec does not know.
 
     Raises:
         NotJson: the value has no such method.
@@ -83,7 +83,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_listed)
 
 
 def as_text(value: object) -> str:
-    """How a value stands in a prompt: a text as it is, nothing for null, all else as JSON."""
+    """Return a value's text in a prompt: a text as it is, nothing for null, all else as JSON."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -92,7 +92,10 @@ def as_text(value: object) -> str:
 
 
 def part(value: object, path: Path) -> object:
-    """Raises Missing: there is no such part. Only keys and positions count: never an attribute."""
+    """Return a part of a value, by keys and positions only.
+
+    Raises Missing: the part does not exist.
+    """
     for key in path:
         if isinstance(value, Mapping):
             if key not in value:
@@ -106,7 +109,7 @@ def part(value: object, path: Path) -> object:
 
 
 def type_name(value: object) -> str:
-    """As JSON calls it."""
+    """Return JSON's name of a value's type."""
     for types, name in (
         (bool, "boolean"),
         (int | float, "number"),

@@ -1,19 +1,19 @@
-"""How long an idle engine takes for n calls that come at once, from its profile, in closed form.
+"""Time of an idle engine for n calls that arrive at once, in closed form from its profile.
 
 In essence `prefill * P + ceil(n / B) * sum(fixed + max(weights, decode * B) + kv * K)`: prompts are
-computed, and B sequences at a time decode, where B is what the engine runs at once and what its KV
-memory holds: a sequence holds its prompt and, in the mean over its life, half of its answer; what
-all prompts share is held once.
+computed, and B sequences at a time decode, where B is limited by the engine's batch size and its KV
+memory: a sequence holds its prompt and, averaged over its life, half of its answer; a prefix shared
+by all prompts is held once.
 
 Beyond that sum, as vLLM schedules: prompts are computed in chunks of `max_num_batched_tokens`
-beside those that decode already, in steps that read the weights anyway, so that arithmetic hides
-behind reading or the other way round, step by step. Where B sequences need S steps for their
+alongside decoding sequences, in steps that read the weights anyway, so that computation hides
+behind memory reads or the other way round, step by step. If B sequences need S steps for their
 prompts, they end over S steps, too, and the next ones begin in those: waves follow each other every
-a steps (answers of a tokens), or every S where that is more, and only the first wave's S steps come
-on top.
+a steps (answers of a tokens), or every S if that is more, and only the first wave's S steps are
+added.
 
-Deviations: all calls are alike; preemptions are not modelled (the mean footprint stands for what
-they leave of the batch); what is cached is cached from the first call on.
+Deviations: all calls are alike; preemptions are not modelled (the mean footprint represents their
+effect on the batch); cached prefixes are cached from the first call on.
 """
 
 import math
@@ -24,17 +24,17 @@ from kairos.core.engine_profile import EngineProfile
 
 
 def largest_batch(profile: EngineProfile, shape: CallShape) -> int:
-    """Of such calls, how many sequences decode at once: 1 or more."""
+    """Return how many sequences of such calls decode at once: at least 1."""
     own = max(1.0, shape.new + shape.answer / 2)
     room = (profile.kv_tokens - shape.cached) / own
     return max(1, min(profile.max_num_seqs, int(room)))
 
 
 def makespan_us(profile: EngineProfile, shape: CallShape, calls: int) -> float:
-    """Until the last of `calls` calls has ended that come at once to one idle engine, in µs.
+    """Return the time in µs of `calls` calls that arrive at once at an idle engine.
 
-    0 for no calls. `shape` is of each of them, in tokens. On m instances that
-    share the calls evenly: of `ceil(calls / m)` calls.
+    It ends when the last call ends; 0 for no calls. `shape` describes each call, in tokens. For m
+    instances that share the calls evenly, pass `ceil(calls / m)`.
     """
     if calls <= 0:
         return 0.0
@@ -49,22 +49,25 @@ def makespan_us(profile: EngineProfile, shape: CallShape, calls: int) -> float:
 
 
 def _prompt_steps(profile: EngineProfile, shape: CallShape, batch: int, beside: float) -> float:
-    """Steps that the prompts of a batch take, where so many sequences decode beside."""
+    """Return the steps for the prompts of a batch, while some other sequences decode."""
     chunk = max(1.0, profile.max_num_batched_tokens - beside)
     return max(1.0, batch * shape.new / chunk)
 
 
 def _wave_us(profile: EngineProfile, shape: CallShape, batch: int, answer: float) -> float:
-    """From one full batch to the next, which follows at once."""
+    """Return the time from one full batch to the next one."""
     prompts = _prompt_steps(profile, shape, batch, batch)
-    # Where prompts take longer than answers, only some of the batch decode beside them.
+    # Where prompts take longer than answers, only part of the batch decodes during them.
     decoding = batch * min(1.0, answer / prompts)
     beside = _steps_us(profile, shape, prompts, batch, decoding)
     return beside + _steps_us(profile, shape, max(0.0, answer - prompts), 0, batch)
 
 
 def _last_us(profile: EngineProfile, shape: CallShape, batch: int, alone: float) -> float:
-    """A batch that nothing full follows, with its beginning; `alone`: steps without prompts."""
+    """Return the time of a batch not followed by a full one, with its prompts.
+
+    `alone`: steps without prompts.
+    """
     prompts = math.ceil(_prompt_steps(profile, shape, batch, 0))
     tokens = batch * max(0.0, shape.answer - 1)  # beyond the first ones, which come with prompts
     decoding = min(tokens / (prompts + alone), batch * (prompts - 1) / 2)
@@ -78,7 +81,10 @@ def _last_us(profile: EngineProfile, shape: CallShape, batch: int, alone: float)
 def _steps_us(
     profile: EngineProfile, shape: CallShape, steps: float, prompts: int, decoding: float
 ) -> float:
-    """So many steps that begin `prompts` prompts, with so many sequences that decode in each."""
+    """Return the time of `steps` steps that compute `prompts` prompts while sequences decode.
+
+    `decoding`: sequences that decode in each step.
+    """
     if steps <= 0:
         return 0.0
     cost = profile.step

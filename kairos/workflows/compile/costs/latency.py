@@ -1,8 +1,7 @@
-"""How long an operator takes when nothing else runs, about: what passes weigh a saving against.
+"""Approximate time of an operator on an idle system, to weigh a pass's savings.
 
-The figures are of the order of a small model on one accelerator, and of Teola's timings for what
-embeds and ranks; an engine's profile puts its own in their place, and what was learnt of a flow its
-answers' lengths.
+The figures are typical of a small model on one accelerator, and of Teola's timings for embedding
+and ranking; an engine's profile and learnt lengths of answers replace them.
 """
 
 from collections.abc import Mapping
@@ -15,18 +14,18 @@ from kairos.workflows.compile.operators import Generation, Operator, Processing,
 
 
 class Latencies(msgspec.Struct, frozen=True, kw_only=True):
-    """In µs. `answers`: tokens by LLM operator, where they were learnt."""
+    """Latencies in µs. `answers`: learnt tokens by LLM operator."""
 
     call_us: float = 10_000
     prefill_token_us: float = 100
     decode_token_us: float = 20_000
-    function_us: float = 200_000  # most ask somebody, too: a search of the web, a database
+    function_us: float = 200_000  # most make requests, too: a web search, a database
     processor_us: float = 50_000  # embed, ingest, search, rerank
     answers: Mapping[str, float] = {}
-    times_us: Mapping[str, float] = {}  # of functions and processors, by operator, where learnt
+    times_us: Mapping[str, float] = {}  # of functions and processors, by operator, if learnt
 
     def operator_us(self, operator: Operator) -> float:
-        """A body once."""
+        """Return an operator's time; a body counts once."""
         params = operator.params
         own = 0.0
         if isinstance(params, Generation):
@@ -46,7 +45,7 @@ TYPICAL = Latencies()
 def latencies(
     profile: EngineProfile, answers: Mapping[str, float], times_us: Mapping[str, float] = {}
 ) -> Latencies:
-    """Return what such engines take. `answers`: tokens by operator; `times_us`: as learnt."""
+    """Return latencies of such engines. `answers`: tokens by operator; `times_us`: as learnt."""
     step = profile.step
     return Latencies(
         call_us=profile.call_us + step.fixed_us + step.weights_us + step.prefill_seq_us,

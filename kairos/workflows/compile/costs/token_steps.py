@@ -8,7 +8,7 @@ before it on the same worker (from the root of the radix tree to their lowest co
     d = alpha * M * out
 
 A call begins when the one before it on its worker has ended, and not before `d` token steps have
-passed since each call whose answer it needs: others may share the batch meanwhile. The schedule's
+passed since each call whose answer it needs: other calls may share the batch. The schedule's
 cost is when its last call ends.
 
 As in the paper, only consecutive calls of a worker share a prefix, and alpha is for workers that
@@ -21,16 +21,18 @@ import msgspec
 
 
 class PromptSegment(msgspec.Struct, frozen=True):
-    """A stretch of a prompt: the same one wherever its name is the same, as far as what is before
-    it is, too."""
+    """Segment of a prompt: equal names mean equal text, if the segments before are equal, too."""
 
     name: str
     tokens: int
 
 
 class ScheduledCall(msgspec.Struct, frozen=True):
-    """`prompt`: from its beginning, as the path of a radix tree. `after`: names of calls whose
-    answers it needs."""
+    """Call of a schedule.
+
+    `prompt`: its segments, as the path of a radix tree. `after`: names of calls whose answers it
+    needs.
+    """
 
     prompt: tuple[PromptSegment, ...]
     completion_tokens: int
@@ -38,7 +40,7 @@ class ScheduledCall(msgspec.Struct, frozen=True):
 
 
 def new_tokens(before: ScheduledCall | None, call: ScheduledCall) -> int:
-    """Of its prompt, what the call before it on the worker does not have."""
+    """Return the prompt tokens that a call does not share with the one before on the worker."""
     shared = 0
     for ours, theirs in zip(call.prompt, before.prompt if before else (), strict=False):
         if ours != theirs:
@@ -48,13 +50,13 @@ def new_tokens(before: ScheduledCall | None, call: ScheduledCall) -> int:
 
 
 def usage(before: ScheduledCall | None, call: ScheduledCall, kv_tokens: int) -> float:
-    """In token steps of a worker that holds `kv_tokens`."""
+    """Return the token usage, in token steps of a worker that holds `kv_tokens`."""
     out = call.completion_tokens
     return (out * new_tokens(before, call) + out * (out + 1) / 2) / kv_tokens
 
 
 def delay(call: ScheduledCall) -> float:
-    """Token steps from its end until what needs its answer may begin."""
+    """Return the token steps from a call's end until calls that need its answer may begin."""
     return float(call.completion_tokens)
 
 
@@ -63,10 +65,12 @@ def ends(
     calls: Mapping[str, ScheduledCall],
     kv_tokens: Sequence[int],
 ) -> dict[str, float]:
-    """When each call ends, in token steps. Worker i holds `kv_tokens[i]` and takes `schedule[i]` in
-    its order; each call is in there once. Takes time linear in calls, segments and dependencies.
+    """Return when each call ends, in token steps.
 
-    An order in which two workers wait for each other, or one for itself, is broken: AssertionError.
+    Worker i holds `kv_tokens[i]` and runs `schedule[i]` in its order; each call occurs once. Takes
+    time linear in calls, segments and dependencies.
+
+    An order in which two workers wait for each other, or one for itself, raises AssertionError.
     """
     ended: dict[str, float] = {}
     positions = [0] * len(schedule)
@@ -98,5 +102,5 @@ def token_steps(
     calls: Mapping[str, ScheduledCall],
     kv_tokens: Sequence[int],
 ) -> float:
-    """When its last call ends; 0 for none. Arguments: as of `ends`."""
+    """Return when the last call ends; 0 for no calls. For the arguments see `ends`."""
     return max(ends(schedule, calls, kv_tokens).values(), default=0.0)

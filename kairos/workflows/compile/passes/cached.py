@@ -1,8 +1,8 @@
-"""Which operators' results are looked for in the cache before they are computed.
+"""Choose the operators whose results are looked up in the cache before they are computed.
 
-A `CacheFetch` stands before every call whose result can be kept: a deterministic one. It is found
-by the signature of what was rendered, so a row that did not change since an earlier run is fetched,
-and so is one of another flow that asks the same of the same model.
+A `CacheFetch` precedes every call whose result may be cached: a deterministic one. It is found by
+the signature of the rendered request, so a row unchanged since an earlier run is fetched, and so is
+an equal request of another flow to the same model.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,7 +18,7 @@ from kairos.workflows.compile.operators import (
     Rerank,
 )
 
-# A search in what a row has itself takes no longer than to look for its result.
+# Searching a row's own collection takes no longer than looking up the result.
 _WORTH_IT = Generation | RegisteredCall | Embedding | Rerank
 
 
@@ -29,11 +29,11 @@ class CacheFetch(msgspec.Struct, frozen=True):
 def cache_fetches(
     operators: Iterable[Operator], staying: Collection[str] = ()
 ) -> tuple[CacheFetch, ...]:
-    """`staying`: whose values stay where they are made."""
+    """Return the fetches. `staying`: operators whose values stay with their processors."""
     kept = (each.name for each in every(operators) if is_kept(each))
     return tuple(CacheFetch(name) for name in kept if name not in staying)
 
 
 def is_kept(operator: Operator) -> bool:
-    """Whether its results are kept for later runs."""
+    """Return whether results are cached for later runs."""
     return isinstance(operator.params, _WORTH_IT) and operator.purity == "pure"

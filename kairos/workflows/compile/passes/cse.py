@@ -1,9 +1,9 @@
-"""Common subexpressions: operators that say the same are computed once for a row.
+"""Common subexpressions: equal operators are computed once for a row.
 
-Hash-consing, in an order in which each follows what it needs: an operator's structure is what it
-does, with representatives in the place of what it needs and without its own name. So copies of
-whole chains collapse from their beginning on. Only deterministic operators are merged: two sampled
-ones are two samples. The same across rows happens as calls are made, by their signatures
+Hash-consing, in an order of dependencies: the structure of an operator is its definition with
+representatives in place of its inputs and without its own name. So copies of whole chains collapse
+from their beginning on. Only deterministic operators are merged: two sampled ones are two samples.
+Equal calls across rows are merged when they are made, by their signatures
 (`workflows/execute/flights.py`).
 """
 
@@ -19,11 +19,11 @@ from kairos.workflows.compile.references import argument_renamed, renamed
 
 class Merged(msgspec.Struct, frozen=True):
     declaration: Declaration
-    into: Mapping[str, str]  # per operator that is gone, the one that stands for it
+    into: Mapping[str, str]  # by removed operator, the one that replaces it
 
 
 def merge_equal(declaration: Declaration) -> Merged:
-    """Idempotent: the second time there is nothing to merge."""
+    """Merge equal operators. Idempotent."""
     into: dict[str, str] = {}
     operators = _merged(declaration.operators, into)
     outputs = tuple(

@@ -1,11 +1,10 @@
-"""A list that a model writes goes on item by item (Teola's pass 4, decoding pipelining).
+"""Process a list item by item while a model writes it (Teola's pass 4, decoding pipelining).
 
-An LLM call whose schema has a list, over which a `map` goes, is streamed: each item that is
-finished is computed while the rest is still generated. So is one whose text a `partial` function
-takes apart: all but the last part of a prefix count as finished. An `embed` of such a list of texts
-becomes a map. That is trying ahead: the whole answer may turn out to be broken, and then its items
-count nothing. So a body with an effect is left alone, and one that needs what would not be computed
-for sure.
+An LLM call whose schema has a list that a `map` iterates over is streamed: each finished item is
+processed while the rest is still generated. So is one whose text a `partial` function parses: all
+but the last part of a prefix count as finished. An `embed` of such a list of texts becomes a map.
+This is speculative: the whole answer may turn out to be invalid, and then its items are discarded.
+So a body with an effect is left alone, and so is one that needs values not certain to be computed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,12 +33,14 @@ from kairos.workflows.compile.operators import (
 from kairos.workflows.compile.passes.stages import fresh
 from kairos.workflows.compile.references import needs, placeholders
 
-_LONGEST_BASE = 50  # characters of a name that is gone on with
+_LONGEST_BASE = 50  # characters of a name that is extended
 
 
 class PartialDecode(msgspec.Struct, frozen=True):
-    """The items at `path` of what an operator answers go to these maps as they are finished, `most`
-    at most. With a `parser`, the items are what that function gives for the text, as `argument`."""
+    """Streamed LLM operator: its finished items at `path` go to these maps, at most `most`.
+
+    With a `parser`, the items are the values of that function for the text, passed as `argument`.
+    """
 
     operator: str
     path: Path
@@ -50,7 +51,7 @@ class PartialDecode(msgspec.Struct, frozen=True):
 
 
 class _Writer(NamedTuple):
-    """An LLM operator, and the `partial` call that takes its text apart, if one does."""
+    """LLM operator, with the `partial` call that parses its text, if there is one."""
 
     llm: Operator
     parser: Operator | None = None
@@ -61,7 +62,7 @@ class _Writer(NamedTuple):
 
 
 def itemised(declaration: Declaration) -> Declaration:
-    """Return the same flow, in which lists that a model writes are embedded text by text."""
+    """Return the flow with lists that a model writes embedded text by text."""
     taken = {each.name for each in every(declaration.operators)}
     operators = _itemised(declaration.operators, taken)
     return msgspec.structs.replace(declaration, operators=operators)
@@ -100,7 +101,7 @@ def _is_written(embedding: Operator, writers: Mapping[str, _Writer]) -> bool:
 
 
 def _by_items(embedding: Operator, taken: set[str]) -> Operator:
-    """A map of the same name, whose body embeds one text."""
+    """Return a map of the same name, whose body embeds one text."""
     name = fresh(f"{embedding.name[:_LONGEST_BASE]}_item", taken)
     item: Argument = Reference(f"{embedding.name}.item")
     part = msgspec.structs.replace(embedding, name=name, inputs={"texts": item})
@@ -118,7 +119,7 @@ def _by_items(embedding: Operator, taken: set[str]) -> Operator:
 
 
 def _writers(operators: Sequence[Operator]) -> dict[str, _Writer]:
-    """By name of the operator whose value is, or has, a list that a model writes."""
+    """Return the writers by the operator whose value is, or has, a list that a model writes."""
     llms = {each.name: each for each in operators if isinstance(each.params, Generation)}
     found = {name: _Writer(each) for name, each in llms.items()}
     for each in operators:
@@ -132,13 +133,16 @@ def _writers(operators: Sequence[Operator]) -> dict[str, _Writer]:
 
 
 def partial_decodes(operators: Sequence[Operator]) -> tuple[PartialDecode, ...]:
-    """Of operators in an order in which each follows what it needs; in bodies too."""
+    """Return the streamed operators, in bodies too.
+
+    Operators must be in an order of dependencies.
+    """
     free = frozenset(e.name for e in operators if isinstance(e.params, Input | Data))
     return tuple(_of_scope(operators, free))
 
 
 def _of_scope(operators: Sequence[Operator], free: frozenset[str]) -> Iterator[PartialDecode]:
-    """`free`: what can be had at any time, and cannot fail."""
+    """Yield the streamed operators of a scope. `free`: values that are always there."""
     maps: dict[str, list[Operator]] = {}  # by what they go over
     for each in operators:
         if (over := _over(each)) is not None:
@@ -156,7 +160,7 @@ def _of_scope(operators: Sequence[Operator], free: frozenset[str]) -> Iterator[P
 
 
 def _partial(writer: _Writer, maps: Sequence[Operator]) -> PartialDecode:
-    """Of maps over different lists those over the first."""
+    """Return the streaming of a writer to maps; only maps over the same list as the first."""
     first = _over(maps[0])
     assert first is not None
     same = [each for each in maps if _over(each) == first]
@@ -171,7 +175,7 @@ def _partial(writer: _Writer, maps: Sequence[Operator]) -> PartialDecode:
 
 
 def _over(operator: Operator) -> Reference | None:
-    """What a map goes over; None: it is no map, or one over a list that is put together."""
+    """Return the list that a map iterates over; None if it is not a reference, or not a map."""
     params = operator.params
     if isinstance(params, StagedMap) and params.batch is not None:
         return None
@@ -181,7 +185,7 @@ def _over(operator: Operator) -> Reference | None:
 
 
 def _may_begin(operator: Operator, writer: _Writer, there: frozenset[str]) -> bool:
-    """Whether a map over what the model writes may begin with some of it."""
+    """Return whether a map over a model's list may begin before the list is whole."""
     assert isinstance(writer.llm.params, Generation)
     over = _over(operator)
     if over is None or operator.after:
@@ -199,7 +203,7 @@ def _may_begin(operator: Operator, writer: _Writer, there: frozenset[str]) -> bo
 
 
 def _at(schema: object, path: Path) -> object:
-    """Return the schema of what is at a path of keys; None: there is no such."""
+    """Return the schema at a path of keys; None if it has no such part."""
     for key in path:
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         if not isinstance(key, str) or not isinstance(properties, Mapping):

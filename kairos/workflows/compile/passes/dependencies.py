@@ -1,13 +1,12 @@
-"""Operators wait for what they need alone (Teola's pass 1, dependency pruning).
+"""Remove dependencies that are not needed (Teola's pass 1, dependency pruning).
 
-An `after` that only repeats in which order modules stand goes: so what does not depend on each
-other begins side by side, such as indexing a document and expanding a question. It stays where it
-can make a difference to what comes out:
+An `after` that only repeats the order of modules is removed, so that independent operators begin
+concurrently, such as indexing a document and expanding a question. It stays where it can change the
+results:
 
 - a function with an effect keeps its place among all that it is after, and all that is after it;
-- what no output needs but by an `after` is computed all the same, since it may fail its row;
-- so it is in a flow with a `group`, where the same operator may be computed once a row and once a
-  group.
+- an operator that outputs need only by an `after` is still computed, since it may fail its row;
+- in a flow with a `group`, where the same operator may be computed once a row and once a group.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +22,11 @@ from kairos.workflows.compile.references import needs
 
 class Freed(msgspec.Struct, frozen=True):
     declaration: Declaration
-    of: Mapping[str, tuple[str, ...]]  # per operator, those that it no longer comes after
+    of: Mapping[str, tuple[str, ...]]  # by operator, the removed `after`
 
 
 def data_dependencies(declaration: Declaration) -> Freed:
-    """Of operators in an order in which each follows what it needs. Idempotent."""
+    """Remove unneeded dependencies of operators in an order of dependencies. Idempotent."""
     if any(isinstance(each.params, Group) for each in declaration.operators):
         return Freed(declaration, {})
     freed: dict[str, tuple[str, ...]] = {}
@@ -37,8 +36,11 @@ def data_dependencies(declaration: Declaration) -> Freed:
 
 
 class _Scope:
-    """`around`: what is asked for around it, whatever the row. `behind`: what follows an effect
-    around it; `before_effect`: an effect may follow all that is in it."""
+    """Scope of operators.
+
+    `around`: operators around it that every row needs. `behind`: operators after an effect around
+    it; `before_effect`: an effect may follow all its operators.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,9 @@
-"""Leave out operators that give what they are given, unchanged.
+"""Remove operators that return their input unchanged.
 
-Each operator that needs one takes what it is given.
-Such are a format that puts in one value and nothing else, where that is a text, or where it is only
-put into other texts; a filter whose condition is a constant that is true; a branch that always
-takes the same case; and a loop whose result is its own state. What waits for something else, or has
-a value where it failed, stays.
+Operators that need one take its input instead. Identities are a format of one value and nothing
+else, if that is a text, or is only put into other texts; a filter whose condition is a constant
+that is true; a branch that always takes the same case; and a loop whose result is its own state.
+One that waits for something else, or has a default for failures, stays.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ from kairos.workflows.compile.values import as_text
 
 
 class Collapsed(msgspec.Struct, frozen=True):
-    """`into`: per operator that is gone, what stands for it."""
+    """Flow without identities. `into`: by removed operator, its replacement."""
 
     declaration: Declaration
     into: Mapping[str, Reference]
@@ -60,8 +59,8 @@ def collapse(declaration: Declaration) -> Collapsed:
 class _Collapsing:
     def __init__(self, declaration: Declaration) -> None:
         self.into: dict[str, Reference] = {}
-        self._texts: set[str] = set()  # operators that give texts
-        # Operators that are used otherwise than as they stand in a text, and bodies' results.
+        self._texts: set[str] = set()  # operators whose values are texts
+        # Operators used other than as they stand in a text, and bodies' results.
         self._as_values = {each.operator for each in _values_used(declaration)}
         operators = every(declaration.operators)
         bodies = [each.params for each in operators if isinstance(each.params, Loop | MapOver)]
@@ -82,7 +81,7 @@ class _Collapsing:
         return tuple(kept)
 
     def _given(self, operator: Operator) -> Reference | None:
-        """Return what an operator gives unchanged; None: it is no identity."""
+        """Return the input that an operator returns unchanged; None if it is not an identity."""
         if operator.on_error != "fail" or operator.after:
             return None
         given = _unchanged(operator)
@@ -105,7 +104,7 @@ class _Collapsing:
 
 
 def _unchanged(operator: Operator) -> Argument | None:
-    """Return the argument that an operator gives as it is, or as its text."""
+    """Return the argument that an operator returns as it is, or as its text."""
     params = operator.params
     if isinstance(params, Format):
         segments = template(params.template).segments
@@ -116,7 +115,7 @@ def _unchanged(operator: Operator) -> Argument | None:
         if isinstance(given, Reference):
             return Reference(given.operator, (*given.path, *slot.path))
     elif operator.inputs:
-        return None  # where one of these is absent, it is
+        return None  # it is absent if one of these is
     elif isinstance(params, Filter):
         return params.of if _constant(params.where) else None
     elif isinstance(params, Branch):
@@ -129,7 +128,7 @@ def _unchanged(operator: Operator) -> Argument | None:
 
 
 def _constant(source: str) -> object:
-    """Return the value of an expression that needs none; else None."""
+    """Return the value of an expression without names; else None."""
     compiled = expression(source)
     try:
         return None if compiled.uses else compiled.value({})
@@ -146,7 +145,7 @@ def _gives_text(operator: Operator) -> bool:
 
 
 def _values_used(declaration: Declaration) -> Iterator[Reference]:
-    """Yield references to what is used otherwise than as it stands in a text."""
+    """Yield references to values that are used other than as they stand in a text."""
     for output in declaration.outputs:
         yield from referred(output.value)
     for operator in every(declaration.operators):
@@ -162,7 +161,7 @@ def _values_used(declaration: Declaration) -> Iterator[Reference]:
 
 
 def _in_text(operator: Operator) -> Iterator[str]:
-    """Yield names of its inputs that its templates only put in, whole."""
+    """Yield names of inputs that templates insert whole, and nothing else."""
     segments = [s for _, source in templates_of(operator) for s in template(source).segments]
     opaque = {name for each in segments if isinstance(each, Opaque) for name in each.uses}
     parted = {each.name for each in segments if isinstance(each, Slot) and each.path}

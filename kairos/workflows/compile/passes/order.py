@@ -1,4 +1,4 @@
-"""In which order calls of a flow are released where more are ready than engines take."""
+"""Order in which calls of a flow are released when more are ready than engines take."""
 
 from collections.abc import Mapping
 
@@ -8,17 +8,17 @@ from kairos.workflows.compile.nesting import Sequences
 
 
 class CallTurn(msgspec.Struct, frozen=True, gc=False):
-    """Calls of earlier sequences go first, of one those of earlier rows, of a row by `place`."""
+    """Turn of an operator's calls: by sequence, then row, then `place`."""
 
     sequence: int = 0
     place: int = 0
 
 
 class CallOrder(msgspec.Struct, frozen=True):
-    """Turns by LLM operator; all others go with the first.
+    """Turns by LLM operator; all others have the first.
 
-    `together`: rows whose sequences go one after the other, before later rows; `open_rows`: rows
-    that are open at most. None: all rows.
+    `together`: rows whose sequences follow each other, before later rows; `open_rows`: rows that
+    are open at most. None: all rows.
     """
 
     nesting: str

@@ -1,18 +1,17 @@
-"""The beginning of a prompt is computed while its rest is still found out (Teola's pass 3, prefill
-split).
+"""Prefill the known prefix of a prompt while its rest is computed (Teola's pass 3).
 
-Of a prompt that ends with what takes long (passages that are searched, another's answer) the part
-before that goes to an engine ahead, as a call that answers one token: so the engine has it in its
-prefix cache when the whole prompt comes, which stays as it is, byte for byte. Engines share blocks
-that another call has just computed, so the call waits for nothing.
+If a prompt ends with slow values (searched passages, another answer), the part before them is sent
+to an engine ahead, as a call that answers one token: so it is in the engine's prefix cache when the
+whole prompt comes, which stays unchanged, byte for byte. Engines share blocks that another call has
+just computed, so the call waits for nothing.
 
-Of a prompt in the body of a loop the part that only the number of the round changes (the next
-passage) is computed ahead beside the round before, and that of the first round beside what the loop
-begins with. Where a part is known sooner than another, each of both goes ahead when it is known.
+In the body of a loop the part of a prompt that changes only with the number of the round (the next
+passage) is prefilled during the round before, and that of the first round during the computation of
+the loop's inputs. If one part is known earlier than another, each is prefilled when it is known.
 
-It is done only where it should save something: what the rest waits for takes longer than the call
-ahead; what is computed ahead takes longer than a call costs; and when it comes to it, only if the
-engines have room, and few rows are open (`workflows/execute/prefills.py`).
+It is done only if a saving is expected: the rest is waited for longer than the prefill takes; the
+prefill saves more than a call costs; and at run time, only if the engines have room, and few rows
+are open (`workflows/execute/prefills.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,20 +42,20 @@ from kairos.workflows.compile.template_language import TemplateWork
 from kairos.workflows.compile.templates import Opaque, Slot, Static, template
 from kairos.workflows.compile.values import BYTES_PER_TOKEN
 
-LEAST_TOKENS = 16  # a shorter beginning is in no block of an engine
-MOST_SPLITS = 8  # places of a prompt that are weighed, from its end on
-MOST_ROWS = 4  # that are open, where something goes ahead
+LEAST_TOKENS = 16  # a shorter prefix fills no block of an engine
+MOST_SPLITS = 8  # candidate places in a prompt, from its end on
+MOST_ROWS = 4  # open rows, with which prefills are sent
 
 _Segment = Static | Slot | Opaque
 _Place = tuple[int, int, _Segment]
 
 
 class PartialPrefill(msgspec.Struct, frozen=True):
-    """A beginning of an LLM operator's prompt, known when one of the operators `beside` begins.
+    """Prefix of an LLM operator's prompt that is prefilled when one of certain operators begins.
 
     It has the first `whole` messages, and `segments` of the template of the next one. In a loop's
-    body `beside` are operators of the round before, and of the first round `first_beside`: either
-    may be empty.
+    body these operators belong to the round before; other ones are named for the first round.
+    Either set may be empty.
     """
 
     operator: str
@@ -71,12 +70,15 @@ class PartialPrefill(msgspec.Struct, frozen=True):
 
     @property
     def rounds(self) -> frozenset[str]:
-        """Inputs that are the number of the loop's round."""
+        """Return the inputs that are the number of the loop's round."""
         number = Reference(f"{self.loop}.round")
         return frozenset(name for name, each in self.inputs.items() if each == number)
 
     def body(self, values: Mapping[str, object]) -> dict[str, object]:
-        """See `prompts.beginning`. Raises OperatorFailed: a value lacks a part."""
+        """Return the request.
+
+        Raises OperatorFailed: a value lacks a part. See `prompts.beginning`.
+        """
         messages, work = self.params.messages, TemplateWork()
         filled = [
             (each.role, template(each.template).render(values, work))
@@ -90,16 +92,18 @@ class PartialPrefill(msgspec.Struct, frozen=True):
 
 
 def goes_ahead(rows: int, calls: int, capacity: int) -> bool:
-    """Whether beginnings go while so many rows are open, and so many calls under way or ready:
-    engines, which run `capacity` calls, have room for another beside each."""
+    """Return whether prefills are sent with `rows` open rows and `calls` calls in flight or ready.
+
+    Engines run `capacity` calls, and must have room for one more for each.
+    """
     return rows <= MOST_ROWS and 2 * calls <= capacity
 
 
 def partial_prefills(declaration: Declaration, latencies: Latencies) -> tuple[PartialPrefill, ...]:
-    """Find the beginnings that pay, for operators in an order in which each follows what it needs.
+    """Return the prefixes worth prefilling, for operators in an order of dependencies.
 
     In bodies of maps and loops only operators count that are certain to be needed. Flows with a
-    group have none: their rows are many. The longest beginning of an operator is its last.
+    group have none: their rows are many. The longest prefix of an operator is its last.
     """
     operators = declaration.operators
     if any(isinstance(each.params, Group) for each in operators):
@@ -116,7 +120,7 @@ def partial_prefills(declaration: Declaration, latencies: Latencies) -> tuple[Pa
 
 
 def _calls(operator: Operator) -> Iterator[Operator]:
-    """The LLM operators that are computed with it, whatever the row."""
+    """Yield the LLM operators that are always computed with an operator."""
     if isinstance(operator.params, Generation):
         yield operator
     elif isinstance(operator.params, MapOver | Loop):
@@ -132,15 +136,17 @@ class _Finding:
         self._inside = {e.name: frozenset(one.name for one in every([e])) for e in operators}
         self._needs = {each.name: needs(each) for each in operators}
         self._own_us = {each.name: latencies.operator_us(each) for each in operators}
-        # Per operator those that are asked of others, of it and of what it needs.
+        # By operator, the calls made for it and for all that it needs.
         self._asked: dict[str, frozenset[str]] = {}
         for each in operators:
             own = (one.name for one in every([each]) if isinstance(one.params, Asking))
             self._asked[each.name] = self._asked_of(self._needs[each.name]).union(own)
 
     def of(self, llm: Operator, around: Operator) -> Sequence[PartialPrefill]:
-        """The longest beginning that pays, and shorter ones that are known before it; `around`: it,
-        or the map or loop that it is in."""
+        """Return the longest prefix that pays, and shorter ones that are known before it.
+
+        `around`: the operator itself, or the map or loop around it.
+        """
         assert isinstance(llm.params, Generation)
         places, found = list(_places(llm.params.messages)), list[PartialPrefill]()
         for count in reversed(self._splits(llm, around, places)):
@@ -184,11 +190,14 @@ class _Finding:
         return waits < longer_waits and left_us >= costs.call_us
 
     def _splits(self, llm: Operator, around: Operator, places: Sequence[_Place]) -> Sequence[int]:
-        """Before which places a prompt may be split: those that wait for what none before waits
-        for. What is before them is needed whatever the row."""
+        """Return the places at which a prompt may be split, the last ones.
+
+        A segment there waits for a value that no segment before waits for. Values before it are
+        certain to be needed.
+        """
         sure = self._sure
         if isinstance(around.params, Loop):
-            sure |= {placeholders(around)[1]}  # which round it is
+            sure |= {placeholders(around)[1]}  # the number of the round
         known: set[str] = set()
         found = []
         for at, (_, _, segment) in enumerate(places):
@@ -207,10 +216,10 @@ class _Finding:
         inputs: Mapping[str, Argument],
         missing: _Segment,
     ) -> frozenset[str]:
-        """What the missing part waits for, and the known one does not."""
+        """Return the calls that the missing part waits for, and the known part does not."""
         known = {e.operator for arg in inputs.values() for e in referred(arg)}
         waits = _waits(llm, missing)
-        if not waits <= self._asked.keys():  # what is in the body waits for all that is around
+        if not waits <= self._asked.keys():  # the body waits for all values from around it
             waits |= set(self._needs[around.name])
         return self._asked_of(waits) - self._asked_of(known)
 
@@ -230,7 +239,7 @@ class _Finding:
         return waited_us > costs.call_us + computed_us
 
     def _longest_us(self, beside: frozenset[str]) -> float:
-        """The longest way through what is waited for."""
+        """Return the longest path through the calls that are waited for."""
         ends: dict[str, float] = {}
         for name, inside in self._inside.items():
             before = max((ends.get(each, 0.0) for each in self._needs[name]), default=0.0)
@@ -238,7 +247,7 @@ class _Finding:
         return max(ends.values(), default=0.0)
 
     def _tokens(self, llm: Operator, segment: _Segment) -> int:
-        """About; of a value that is not known as much as of a column."""
+        """Return the approximate tokens of a segment; an unknown value counts like a column."""
         if isinstance(segment, Static):
             return len(segment.text.encode()) // BYTES_PER_TOKEN
         argument = llm.inputs[segment.name] if isinstance(segment, Slot) else None
@@ -246,19 +255,19 @@ class _Finding:
 
 
 def _names(segment: _Segment) -> Sequence[str]:
-    """Return the names of the values that a segment needs."""
+    """Return the names of values that a segment needs."""
     if isinstance(segment, Static):
         return ()
     return segment.uses if isinstance(segment, Opaque) else (segment.name,)
 
 
 def _waits(llm: Operator, segment: _Segment) -> set[str]:
-    """The operators that it needs, of which some may be in the body."""
+    """Return the operators whose values a segment needs; some may be in the body."""
     return {each.operator for name in _names(segment) for each in referred(llm.inputs[name])}
 
 
 def _places(messages: Sequence[MessageTemplate]) -> Iterator[_Place]:
-    """Each segment: of which message, which of it, and itself."""
+    """Yield each segment with the numbers of its message and of itself."""
     for at, message in enumerate(messages):
         for number, segment in enumerate(template(message.template).segments):
             yield at, number, segment

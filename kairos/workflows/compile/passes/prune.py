@@ -1,4 +1,4 @@
-"""What no output needs is not computed."""
+"""Remove operators that no output needs."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from kairos.workflows.compile.references import inner_arguments, referred
 
 
 def prune(declaration: Declaration) -> Declaration:
-    """The outputs' ancestors alone, in bodies those of what the body gives. Idempotent."""
+    """Return the flow with the ancestors of outputs, and of bodies' results, only. Idempotent."""
     kept = _pruned(declaration.operators, outputs_need(declaration.outputs))
     return msgspec.structs.replace(declaration, operators=kept)
 

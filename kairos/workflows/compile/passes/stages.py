@@ -1,12 +1,12 @@
-"""What is embedded and ingested goes in stages (Teola's pass 2, stage decomposition).
+"""Embed and ingest texts in stages (Teola's pass 2, stage decomposition).
 
-Texts that are embedded, and then put into a collection, go batch by batch, as many at once as an
-engine is asked for: each batch is ingested as soon as it has its vectors, while others are
-embedded. For a collection that stays a stage has as many texts as are put there at a time, if
-those are more: there each time costs a transaction. An `aggregate` in the place of the ingestion
-puts the parts together, so whoever needs the collection sees no difference. Done where the vectors
-are for the collection alone, and where a failure of either fails the row. Then a collection that
-stays may have a part of the row's passages; to put all there once more adds what is missing.
+Texts that are embedded, and then added to a collection, are processed batch by batch, with the
+batch size of the embedding engine: each batch is ingested as soon as it has its vectors, while
+others are embedded. For a named collection a stage has as many texts as are added there at once, if
+those are more: each addition costs a transaction. An `aggregate` in place of the ingestion joins
+the parts, so users of the collection see no difference. Done if the vectors are used for the
+collection only, and if a failure of either operator fails the row. Then a named collection may have
+a part of the row's passages; ingesting all of them again adds what is missing.
 """
 
 from collections import Counter
@@ -30,11 +30,11 @@ from kairos.workflows.compile.operators import (
 )
 from kairos.workflows.compile.references import inner_arguments, own_arguments, referred
 
-_LONGEST_BASE = 50  # characters of a name that is gone on with
+_LONGEST_BASE = 50  # characters of a name that is extended
 
 
 def staged(declaration: Declaration) -> Declaration:
-    """Operators stay in an order in which each follows what it needs. Idempotent."""
+    """Return the flow in stages; the order of dependencies stays valid. Idempotent."""
     operators = declaration.operators
     taken = {each.name for each in every(operators)}
     used = Counter(_used(operators))
@@ -45,7 +45,7 @@ def staged(declaration: Declaration) -> Declaration:
 def _of_scope(
     operators: Sequence[Operator], used: Mapping[str, int], taken: set[str]
 ) -> tuple[Operator, ...]:
-    """`used`: how often each is referred to; `taken`: names that there are."""
+    """Return a scope in stages. `used`: number of references to each; `taken`: names in use."""
     pairs = dict(_pairs(operators, used))
     gone = {embedding.name for embedding in pairs.values()}
     found: list[Operator] = []
@@ -68,7 +68,7 @@ def _inner(operator: Operator, used: Mapping[str, int], taken: set[str]) -> Oper
 def _pairs(
     operators: Sequence[Operator], used: Mapping[str, int]
 ) -> Iterator[tuple[str, Operator]]:
-    """By name of an ingestion, the embedding of what it puts in."""
+    """Yield the names of ingestions, each with the embedding of its passages."""
     by_name = {each.name: each for each in operators}
     after = {name for each in every(operators) for name in each.after}
     for each in operators:
@@ -122,7 +122,7 @@ def _stages(embedding: Operator, ingestion: Operator, taken: set[str]) -> Iterat
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """It, or with a number, as no other operator is called."""
+    """Return a name that no other operator has: the given one, or one with a number."""
     made, number = name, 1
     while made in taken:
         number += 1

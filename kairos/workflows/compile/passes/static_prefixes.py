@@ -1,9 +1,8 @@
-"""What prompts of a flow begin with for every row, so that it can be computed before the rows are
-there (Helium, section 5, proactive caching).
+"""Static prefixes of a flow's prompts, computed before rows arrive.
 
-Operators whose prompts begin alike have one such beginning together: of two of which one begins
-with the other, the longer stands for both. A prompt that is the same for every row throughout is
-asked once, and needs no beginning.
+They are the same for every row (Helium, section 5, proactive caching). Operators whose prompts
+begin alike share one: if one of two prefixes extends the other, the longer represents both. A
+prompt that is entirely the same for every row is sent once, and needs no prefix.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,27 +17,30 @@ from kairos.workflows.compile.prompts import Prompt, Speaker, Text, beginning, p
 from kairos.workflows.compile.values import BYTES_PER_TOKEN
 
 MOST_PREFIXES = 256
-# A shorter one is in no index of what engines hold, and takes them less than a step.
+# A shorter one is not in the index of cached prefixes, and takes engines less than a step.
 LEAST_TOKENS = PREFIX_MARKS[0]
 
 
 class StaticPrefix(msgspec.Struct, frozen=True):
-    """`messages`: by role, of which the last may go on. `operators`: whose prompts begin so, or
-    with a part of it."""
+    """Static prefix of prompts.
+
+    `messages`: by role; the last one may continue. `operators`: whose prompts begin with it, or
+    with a part of it.
+    """
 
     operators: tuple[str, ...]
     model: str | None
     messages: tuple[tuple[str, str], ...]
-    tokens: int  # about
+    tokens: int  # approximate
 
     @property
     def body(self) -> dict[str, object]:
-        """See `prompts.beginning`."""
+        """Return the request, see `prompts.beginning`."""
         return beginning(self.messages)
 
 
 def static_prefixes(operators: Sequence[Operator]) -> tuple[StaticPrefix, ...]:
-    """Of operators as `in_order` gives them; at most MOST_PREFIXES."""
+    """Return the static prefixes of operators in the order of `in_order`; at most MOST_PREFIXES."""
     models = {e.name: e.params.model for e in every(operators) if isinstance(e.params, Generation)}
     found: list[StaticPrefix] = []
     for name, prompt in prompts(operators).items():
@@ -52,7 +54,7 @@ def static_prefixes(operators: Sequence[Operator]) -> tuple[StaticPrefix, ...]:
 
 
 def _messages(pieces: Prompt) -> Iterator[tuple[str, str]]:
-    """Those that have begun to say something."""
+    """Yield the messages that have some text."""
     role = ""
     for each in pieces:
         if isinstance(each, Speaker):
@@ -72,7 +74,7 @@ def _add(found: list[StaticPrefix], new: StaticPrefix) -> None:
 
 
 def _begins(long: StaticPrefix, short: StaticPrefix) -> bool:
-    """Whether the one begins with the other."""
+    """Return whether one prefix begins with the other."""
     whole, last = short.messages[:-1], short.messages[-1]
     if len(short.messages) > len(long.messages) or long.messages[: len(whole)] != whole:
         return False

@@ -1,8 +1,8 @@
-"""Whose values may stay with the processor that made them (Teola's dependent pre-scheduling, 5.2:
-what one engine makes for another goes there without the scheduler).
+"""Choose the values that may stay with the processor that made them.
 
-Deviation: the paper sends every output to the scheduler too. Here what stays is not sent there at
-all, since it is of no use to it.
+Teola's dependent pre-scheduling (5.2): a value that one engine makes for another is sent there
+without the scheduler. Deviation: the paper sends every output to the scheduler, too. Here a value
+that stays is not sent there at all, since it is of no use to it.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,11 @@ from kairos.workflows.compile.retrieval import is_passing
 
 
 def staying(declaration: Declaration) -> frozenset[str]:
-    """The operators whose values nobody but processors needs: vectors and collections of a row
-    that are ingested, searched for or searched, also by way of a map's items and an aggregate."""
+    """Return the operators whose values only processors need.
+
+    They are vectors and collections of a row that are ingested, searched for or searched, also by
+    way of a map's items and an aggregate.
+    """
     operators = list(every(declaration.operators))
     able = {each.name for each in operators if _may_stay(each)}
     left = able | {each.name for each in operators if isinstance(each.params, Aggregate | MapOver)}
@@ -39,7 +42,10 @@ def _may_stay(operator: Operator) -> bool:
 
 
 def _read_by(operator: Operator, left: set[str]) -> Iterator[str]:
-    """Those whose value itself the operator needs. `left`: that may stay, or be passed on."""
+    """Yield the operators whose value itself an operator needs.
+
+    `left`: operators whose values may stay, or be passed on.
+    """
     for argument, is_passed in _arguments(operator, left):
         for each in referred(argument):
             if each.path or not is_passed:
@@ -47,7 +53,7 @@ def _read_by(operator: Operator, left: set[str]) -> Iterator[str]:
 
 
 def _arguments(operator: Operator, left: set[str]) -> Iterator[tuple[Argument, bool]]:
-    """Each, and whether it may be what stands in a value's place."""
+    """Yield the arguments, and whether each may be an id in place of a value."""
     params, inputs = operator.params, operator.inputs
     passes_on = operator.name in left
     match params:

@@ -1,4 +1,4 @@
-"""What an operator does, apart from its name and from how that is written."""
+"""Definition of an operator, apart from its name and the way it is written."""
 
 from collections.abc import Mapping
 
@@ -25,19 +25,22 @@ from kairos.workflows.compile.values import Missing, as_text, part
 
 
 def deterministic(operator: Operator) -> bool:
-    """Whether equal inputs give equal values, in its body too."""
+    """Return whether equal inputs give equal values, in its body too."""
     return operator.purity == "pure" and all(map(deterministic, operator.body))
 
 
 def structure(operator: Operator) -> str:
-    """A hash: two operators with the same one give the same for every row, fail alike, and are
-    treated alike then. Different ones may be equal all the same (opaque templates)."""
+    """Return a hash of an operator.
+
+    Operators with the same hash have the same values for every row, and the same failures and
+    handling of failures. Different hashes may still be equal operators (opaque templates).
+    """
     how = [operator.on_error, operator.default, operator.retries, operator.after]
     return of_structure([operator.kind, how, _what(operator)])
 
 
 def template_parts(source: str, inputs: Arguments) -> list[object]:
-    """A template by what it says: constants are part of its text, names are what they stand for."""
+    """Return a template's parts: constants are part of its text, names are their bindings."""
     parts: list[object] = []
     for segment in template(source).segments:
         if isinstance(segment, Opaque):
@@ -53,7 +56,7 @@ def template_parts(source: str, inputs: Arguments) -> list[object]:
 def _what(operator: Operator) -> object:
     params = operator.params
     if isinstance(params, Input):
-        return None  # the row, whatever columns it must have
+        return None  # the row, regardless of its required columns
     if isinstance(params, Format | Generation):
         written = msgspec.to_builtins(params)
         texts = [template_parts(source, operator.inputs) for _, source in templates_of(operator)]
@@ -77,7 +80,7 @@ def _slot(slot: Slot, inputs: Arguments) -> object:
         try:
             return as_text(part(argument.value, slot.path))
         except Missing:
-            pass  # it will fail for every row, and says so there
+            pass  # it fails for every row, with this message
     if isinstance(argument, Reference):
         return [argument.operator, [*argument.path, *slot.path]]
     return [msgspec.to_builtins(argument), list(slot.path)]
@@ -88,7 +91,7 @@ def _all(arguments: Mapping[str, Argument]) -> object:
 
 
 def _body_numbered(operator: Operator) -> Operator:
-    """Its body's operators, and what they refer to, by their places: the names do not count."""
+    """Return the operator with its body's names replaced by numbers: names make no difference."""
     params = operator.params
     assert isinstance(params, Loop | MapOver)
     here = {name: f"%{at}" for at, name in enumerate(placeholders(operator))}

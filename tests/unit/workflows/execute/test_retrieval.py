@@ -104,7 +104,7 @@ def test_an_answer_that_is_not_what_was_asked_fails_the_row_alone():
     ran = world(ask(), rows(3, questions=3), broken)
     (failed,) = [each for each in ran.log if isinstance(each, FailRow)]
     assert (failed.row, failed.node) == (1, "question")
-    assert "the vector of a text is one" in failed.error
+    assert "a text has one vector" in failed.error
     assert len(ran.table()["written"]) == 2
 
 
