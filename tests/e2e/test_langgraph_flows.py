@@ -110,10 +110,10 @@ OPAQUE = {
     "tools": "its model is a _ChatModelBinding, not a ChatOpenAI as it is",
     "logprobs": "its model sends 'logprobs'",
     "placeholder": "its prompt has a MessagesPlaceholder",
-    "format": "its prompt has '{pages}', which is no plain name",
+    "format": "its prompt has '{pages}', which is not a plain name",
     "jinja": "its prompt is not of f-strings",
     "no parser": "its model is not followed by",
-    "function": "it is no `prompt | model | parser`",
+    "function": "it is not `prompt | model | parser`",
     "image": "its prompt has more than texts",
     "name": "its prompt reads differently",
 }

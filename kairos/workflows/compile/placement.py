@@ -20,7 +20,7 @@ Deviations from the paper:
   at least 8.
 - In addition to the beam there are plans by simple rules (`placement_baselines.py`). The best are
   improved by moves (`placement_moves.py`), so none of the rules gives a better plan. For more than
-  a dozen operators there is no beam: moves from the best rule's plan reach plans as good.
+  a dozen operators the beam is left out: moves from the best rule's plan reach plans as good.
 
 With one model there is nothing to switch: all operators are on all devices.
 """

@@ -7,7 +7,7 @@ from kairos.workflows.declare.operand import Operand, argument, constant
 
 
 class DeclaredOperators:
-    """Those of the flow, and of each body that is being declared, the innermost last."""
+    """Declared operators: of the flow, and of each open body, the innermost last."""
 
     def __init__(self) -> None:
         self._scopes: list[list[Operator]] = [[]]

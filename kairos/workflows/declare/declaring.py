@@ -1,4 +1,4 @@
-"""`Flow`: a workflow declared in Python. Nothing runs, and nothing is read or written."""
+"""`Flow`: a workflow declared in Python. Declaring one runs, reads and writes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
@@ -38,12 +38,13 @@ _UNSET = object()
 
 
 class Flow(RetrievalOperators):
-    """A declared workflow. Each method adds an operator, and returns what it will give. Keyword
-    arguments bind the names in templates; `inputs` does so for a name that is a parameter here.
-    `model`, `max_tokens`, `temperature`, `on_cut`: of LLM calls that say nothing else. `passes`: of
-    its own.
+    """Declared workflow. Each method adds an operator, and returns an operand for its value.
 
-    Raises InvalidFlow, from any method: what is said cannot be. More is checked by `compile`.
+    Keyword arguments bind the names in templates; `inputs` does so for a name that is a parameter
+    here. `model`, `max_tokens`, `temperature`, `on_cut`: defaults of LLM calls. `passes`: the
+    user's own.
+
+    Any method raises InvalidFlow if its arguments are invalid; `compile` checks more.
     """
 
     def __init__(
@@ -70,15 +71,21 @@ class Flow(RetrievalOperators):
         return rewritten(Declaration(self.name, operators, outputs), self._passes)
 
     def compile(self, passes: Passes | None = None, *, revision: str = "") -> Plan:
-        """Raises InvalidFlow: it cannot be run; says where, and what would be right."""
+        """Compile the flow.
+
+        Raises InvalidFlow: it cannot be run; the message says what would be right.
+        """
         return compile_plan(self.declaration, passes, revision=revision)
 
     def input(self, name: str, *, columns: Sequence[str] = ()) -> Operand:
-        """The row. `columns`: those that it must have beside those that templates name."""
+        """Declare the row of the table.
+
+        `columns`: columns that it must have, in addition to columns in templates.
+        """
         return self._add(name, Input(tuple(columns)))
 
     def data(self, name: str, value: object) -> Operand:
-        """The same JSON value for every row."""
+        """Declare a JSON value that is the same for every row."""
         constant = argument(self, name, value)
         if isinstance(constant, Constant):
             return self._add(name, Data(constant.value))
@@ -92,7 +99,7 @@ class Flow(RetrievalOperators):
         inputs: Mapping[str, object] | None = None,
         **bound: object,
     ) -> Operand:
-        """A text made of others."""
+        """Declare a text made by a template."""
         return self._add(name, Format(template), inputs, bound)
 
     def llm(
@@ -117,9 +124,11 @@ class Flow(RetrievalOperators):
         inputs: Mapping[str, object] | None = None,
         **bound: object,
     ) -> Operand:
-        """A chat completion, of a prompt or of messages (role and template). Its value is a text,
-        or with `schema` (JSON Schema, a Pydantic model, a msgspec or data class) JSON. `parse`:
-        lenient takes it out of fences and prose, too."""
+        """Declare a chat completion, of a prompt or of messages (role and template).
+
+        Its value is a text, or with `schema` (JSON Schema, a Pydantic model, a msgspec or data
+        class) JSON. `parse`: lenient also finds JSON in fences and prose.
+        """
         messages: list[tuple[Role, str]] = [("system", system)] if system is not None else []
         messages += [("user", prompt)] if isinstance(prompt, str) else list(prompt)
         heat = self._temperature if temperature is None else temperature
@@ -163,11 +172,14 @@ class Flow(RetrievalOperators):
         inputs: Mapping[str, object] | None = None,
         **bound: object,
     ) -> Operand:
-        """A Python function, with its arguments by name. One that is not registered yet is, with
-        the purity that is said here; none is said: `effect`. `batched`: calls that wait go
-        together, `batch` at most; the function gets each argument as a list, and returns one.
-        `partial`: it gives a list of parts of a text, and may be called on a prefix of what a model
-        writes: all parts but the last go to a `map` or `embed` at once."""
+        """Declare a call of a Python function, with arguments by name.
+
+        A function that is not registered yet is registered with this purity, by default `effect`.
+        `batched`: waiting calls are made together, at most `batch`; the function gets each argument
+        as a list, and returns a list. `partial`: it returns a list of parts of a text, and may be
+        called on a prefix of a model's answer: all parts but the last are passed on to a `map` or
+        `embed` at once.
+        """
         function = self.functions.known_as(function, purity or "effect", version, batched=batched)
         known = self.functions[function]
         if purity not in (None, known.purity):
@@ -195,8 +207,11 @@ class Flow(RetrievalOperators):
         inputs: Mapping[str, object] | None = None,
         **bound: object,
     ) -> Operand:
-        """`of` where the expression is true. Elsewhere there is nothing: operators that need it
-        have no value either, and a row without any output is left out of the table."""
+        """Declare a filter: the value of `of` if the expression is true.
+
+        Otherwise it is absent, and so are operators that need it; a row without any output is not
+        written.
+        """
         params = Filter(where, argument(self, name, of))
         return self._add(name, params, inputs, bound)
 
@@ -210,7 +225,10 @@ class Flow(RetrievalOperators):
         inputs: Mapping[str, object] | None = None,
         **bound: object,
     ) -> Operand:
-        """The case that the expression names; the others are not computed for its sake."""
+        """Declare a choice: the case that the expression names.
+
+        Other cases are not computed for it.
+        """
         params = Branch(
             on,
             {case: argument(self, name, value) for case, value in cases.items()},
@@ -228,9 +246,11 @@ class Flow(RetrievalOperators):
         until: str | None = None,
         **bound: object,
     ) -> Operand:
-        """`body` of its own result, at first of `start`, until the expression `until` is true of
-        `state`, the latest result; it knows `round`, from 0 on, and the body's operators by their
-        names. A `body` with a second parameter has the round, too."""
+        """Declare a loop: `body` of its own result, at first of `start`, until `until` is true.
+
+        The expression `until` can use `state`, the latest result, `round`, from 0 on, and the
+        body's operators by name. A `body` with a second parameter gets the round, too.
+        """
         number, operators, result = self._body(name, ("state", "round"), body)
         within = {each.name: Operand(self, Reference(each.name)) for each in operators}
         known = {**within, "state": result, "round": number, **bound}
@@ -253,8 +273,10 @@ class Flow(RetrievalOperators):
         *,
         max_items: int = 1_000,
     ) -> Operand:
-        """`body` of each item of a list (and its position, if it has a second parameter); the
-        results are a list in the same order."""
+        """Declare a map: `body` of each item of a list, with results in the same order.
+
+        A `body` with a second parameter gets the item's position, too.
+        """
         _, operators, result = self._body(name, ("item", "index"), body)
         params = MapOver(argument(self, name, over), operators, result.reference, max_items)
         return self._add(name, params)
@@ -268,13 +290,15 @@ class Flow(RetrievalOperators):
         inputs: Mapping[str, object] | None = None,
         **bound: object,
     ) -> Operand:
-        """Rows with the same key together: `key`, and `items`, their values in order of the rows.
-        What follows from it is computed once a group, after all rows."""
+        """Declare a group of rows with the same key: `key`, and `items`, the rows' values in order.
+
+        Operators that need it are computed once a group, after all rows.
+        """
         params = Group(by, argument(self, name, value))
         return self._add(name, params, inputs, bound)
 
     def output(self, column: str, value: object) -> None:
-        """A column of the table that comes out."""
+        """Declare a column of the output table."""
         self._outputs.append(Output(column, argument(self, f"output {column}", value)))
 
     def _body(

@@ -1,4 +1,4 @@
-"""Python functions that flows may call, by name, with their purity declared."""
+"""Registered Python functions that flows may call, with declared purity."""
 
 from collections.abc import Callable, Iterator, Mapping
 from inspect import isawaitable
@@ -35,14 +35,15 @@ class RegisteredFunction(msgspec.Struct, frozen=True):
     batched: bool = False
 
     def call(self, arguments: Mapping[str, object]) -> object:
-        """Call the function with copies of the arguments, so that it cannot change anyone else's.
+        """Call the function with copies of the arguments, so that it cannot change shared values.
 
         Returns:
-            A JSON value that nobody else has; or an awaitable of what is to become one by `given`.
+            A JSON value of its own; or an awaitable, whose result is to be passed to `given`.
 
         Raises:
-            FunctionFailed: the function raised anything, SystemExit included, or gave no JSON.
-            KairosError: the function raised that.
+            FunctionFailed: the function raised anything, SystemExit included, or its value is not
+                JSON.
+            KairosError: the function raised it.
         """
         try:
             value = self.function(**copied(arguments))
@@ -64,11 +65,11 @@ class RegisteredFunction(msgspec.Struct, frozen=True):
 
 
 class FunctionFailed(Exception):
-    """A function has no value for its row. The message has the function's own words."""
+    """A function has no value for its row. The message has the function's error."""
 
 
 def given(value: object) -> object:
-    """Return what a function gave as a JSON value that nobody else has.
+    """Return a function's value as JSON, copied.
 
     Raises:
         FunctionFailed: JSON has no such value.
@@ -82,7 +83,7 @@ def given(value: object) -> object:
 
 
 def said_of(error: BaseException) -> str:
-    """Return an error's type and own words, as a text that can be written anywhere."""
+    """Return an error's type and message, as text that can be encoded."""
     try:
         words = str(error)
     except BaseException:  # noqa: BLE001 - a user's `__str__` may raise anything
@@ -92,11 +93,11 @@ def said_of(error: BaseException) -> str:
 
 
 class Functions:
-    """The functions of whoever runs a flow. A flow itself carries no code: it names these.
+    """Registered functions, which flows call by name; a flow contains no code.
 
-    `pure`: equal arguments, equal results, and nothing else happens; so equal calls are made once,
-    and results are kept. `sampled`: results differ, but nothing else happens. `effect`: something
-    happens; such a call is never merged, and made again only after a crash or with `retries`.
+    `pure`: equal arguments, equal results, and no effects; so equal calls are made once, and
+    results are stored. `sampled`: results differ, without effects. `effect`: such a call is never
+    merged, and repeated only after a crash or with `retries`.
     """
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ class Functions:
         return iter(self._by_name)
 
     def __getitem__(self, name: str) -> RegisteredFunction:
-        """Raises SetupError: no function has this name."""
+        """Return a function. Raises SetupError: no function has this name."""
         if name not in self._by_name:
             known = ", ".join(sorted(self._by_name)) or "none"
             raise SetupError(f"no function '{name[:256]}' is registered; there are: {known}")
@@ -122,13 +123,13 @@ class Functions:
         name: str | None = None,
         batched: bool = False,
     ) -> str:
-        """Return its name, by default the function's own. It may be registered again.
+        """Register a function; return its name, by default its own. It may be registered again.
 
-        With `batched`, calls that wait go together: the function gets each argument as a list, with
-        an element for each call, and returns a list of their values.
+        With `batched`, waiting calls are made together: the function gets each argument as a list,
+        with an element for each call, and returns a list of their values.
 
         Raises:
-            SetupError: another one has this name.
+            SetupError: another function has this name.
         """
         known = name or function.__name__
         new = RegisteredFunction(function, purity, version, batched)
@@ -147,7 +148,7 @@ class Functions:
         *,
         batched: bool = False,
     ) -> str:
-        """Its name. One that is not registered yet is, as is said here."""
+        """Return the name of a function; register it if it is not registered yet."""
         if isinstance(function, str):
             return function
         known = (name for name, each in self._by_name.items() if each.function is function)
@@ -156,9 +157,9 @@ class Functions:
         )
 
     def versioned(self, declaration: Declaration) -> Declaration:
-        """Return the same flow, in which calls that name no version have a digest of the code.
+        """Return the flow with digests of code as versions of calls that name no version.
 
-        Constants of modules count as they are now.
+        Constants of modules are taken as they are now.
         """
         digests: dict[str, str] = {}
 
@@ -185,13 +186,17 @@ class Functions:
         return function
 
     def rewrites(self, function: _Callable) -> _Callable:
-        """Have a pass of your own rewrite each flow that is served with these functions."""
+        """Register a pass of the user's that rewrites each flow served with these functions."""
         self.passes.append(function)  # type: ignore[arg-type]
         return function
 
     def check(self, plan: Plan) -> None:
-        """Raises SetupError: the plan calls one that is not here, or takes it for purer than it is,
-        or for another version, or for one that takes several calls at once where it does not."""
+        """Check that a plan's calls fit the registered functions.
+
+        Raises:
+            SetupError: the plan calls a function that is not registered, or declares another
+                purity, version or batching for it.
+        """
         for operator in every(plan.declaration.operators):
             params = operator.params
             if not isinstance(params, RegisteredCall):

@@ -1,7 +1,7 @@
-"""A flow of an input file of OpenAI's Batch API: one call, of which each line of the file is a row.
+"""Flow of an input file of OpenAI's Batch API: one LLM call, with a row for each line.
 
-The file itself is the table, so nothing is copied. What all lines say alike is in the flow, so that
-it is known as a common beginning; what differs is read from the rows.
+The file itself is the table, so nothing is copied. Text shared by all lines is part of the flow, so
+that it is known as a common prefix; the rest is read from the rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ from kairos.workflows.compile.operators import Role
 from kairos.workflows.declare.declaring import Flow
 from kairos.workflows.declare.operand import Operand
 
-NAME, LINE_NAME = "openai_batch", "custom_id"  # of such a flow, and of what names its rows
+NAME, LINE_NAME = "openai_batch", "custom_id"  # of such a flow, and of the column of rows' names
 _ENDPOINT = "/v1/chat/completions"
-_TEMPERATURE = 1.0  # OpenAI's, where a line says none
+_TEMPERATURE = 1.0  # OpenAI's default
 _AS_A_BATCH = "or send the file to /v1/batches, where bodies go to the engine as they stand"
 
 
@@ -45,7 +45,7 @@ class _JsonFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_schem
 
 
 class _ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a flow can say of a call."""
+    """Fields of a call that a flow can express."""
 
     model: str
     messages: list[_Message]
@@ -60,7 +60,7 @@ class _ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     stream: Literal[False] | None = None
 
     def settings(self) -> dict[str, object]:
-        """What lines must have in common."""
+        """Return the settings that must be equal in all lines."""
         wanted, stop, heat = self.response_format, self.stop, self.temperature
         return {
             "model": self.model,
@@ -78,13 +78,14 @@ _body = msgspec.json.Decoder(_ChatBody)
 
 
 def from_openai_batch(file: Path | str) -> Flow:
-    """A flow to be run over the same file: `run_flow(from_openai_batch(file), file, out, ...)`. A
-    row of what comes out is a line of a batch's output: `custom_id`, and `response` with the answer
-    in its body. A run keeps texts, so there is no `usage`, and `finish_reason` is null.
+    """Return a flow to run over the same file: `run_flow(from_openai_batch(file), file, out, ...)`.
+
+    An output row is a line of a batch's output: `custom_id`, and `response` with the answer in its
+    body. A run stores texts only, so there is no `usage`, and `finish_reason` is null.
 
     Raises:
-        InvalidFile: a line is none that `/v1/batches` would take, or says what a flow cannot, or is
-            of another kind than the first. It has the line's number, and what to do.
+        InvalidFile: a line is invalid for `/v1/batches`, cannot be expressed by a flow, or has
+            other settings than the first. The error has the line's number, and what to do.
     """
     path = Path(file)
     try:
@@ -105,7 +106,7 @@ def _check(path: Path) -> None:
 
 
 def _first_and_alike(path: Path) -> tuple[_ChatBody, list[bool]]:
-    """The body of the first line, and which of its messages all lines have."""
+    """Return the body of the first line, and which of its messages all lines share."""
     first: _ChatBody | None = None
     with path.open("rb") as file:
         for place, data in placed_lines(file):
@@ -183,7 +184,7 @@ def _put_out(made: Flow, row: Operand, answer: Operand, model: str) -> None:
 
 
 def openai_response(custom_id: str, model: str, answer: object) -> dict[str, object]:
-    """As in a line of a batch's output. What a run does not know is null, 0 or empty."""
+    """Return the response in a line of a batch's output. Unknown values are null, 0 or empty."""
     text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
     message = {"role": "assistant", "content": text}
     body = {

@@ -1,4 +1,4 @@
-"""What an operator will give, as others take it: nothing is computed when one is made."""
+"""Operands: values of operators, as arguments of other operators, before any is computed."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from kairos.workflows.compile.values import NotJson, plain
 
 
 class Operand:
-    """What an operator gives. `doc["text"]` is a part of it."""
+    """Future value of an operator. `doc["text"]` is a part of it."""
 
     __slots__ = ("flow", "reference")
 
@@ -51,10 +51,10 @@ class Operand:
 
 
 def argument(flow: object, operator: str, value: object) -> Argument:
-    """What a caller gave for an argument: an operand, a list of them, or a constant.
+    """Return the argument for a caller's value: an operand, a list of operands, or a constant.
 
     Raises:
-        InvalidFlow: an operand is of another flow, or a list has operands and constants.
+        InvalidFlow: an operand is of another flow, or a list mixes operands and constants.
     """
     if isinstance(value, Operand):
         if value.flow is not flow:
@@ -78,10 +78,10 @@ def argument(flow: object, operator: str, value: object) -> Argument:
 def used_by(
     flow: object, operator: str, until: str | None, known: Mapping[str, object]
 ) -> dict[str, Argument]:
-    """What a loop's `until` uses of what it knows.
+    """Return the arguments that a loop's `until` uses, of the known ones.
 
     Raises:
-        InvalidFlow: it is no expression.
+        InvalidFlow: it is not a valid expression.
     """
     if until is None:
         return {}
@@ -90,7 +90,7 @@ def used_by(
 
 
 def constant(operator: str, value: object) -> object:
-    """Return a constant as JSON has it: a copy, so that the program may go on with its own.
+    """Return a constant as JSON, copied, so that the program may change its own.
 
     Raises:
         InvalidFlow: it is not JSON.
@@ -102,10 +102,10 @@ def constant(operator: str, value: object) -> object:
 
 
 def json_schema(operator: str, schema: object) -> Mapping[str, object] | None:
-    """A JSON Schema as it is, that of a Pydantic model, or that of a msgspec or data class.
+    """Return a JSON Schema: the given one, or that of a Pydantic model, a msgspec or data class.
 
     Raises:
-        InvalidFlow: it is none of these.
+        InvalidFlow: it is something else.
     """
     if schema is None:
         return None
@@ -117,7 +117,7 @@ def json_schema(operator: str, schema: object) -> Mapping[str, object] | None:
         made = getattr(schema, "model_json_schema", None)
         found = made() if callable(made) else msgspec.json.schema(schema)
     except TypeError as error:
-        raise InvalidFlow(operator, f"it is no schema: {error}", key="schema") from error
+        raise InvalidFlow(operator, f"it is not a schema: {error}", key="schema") from error
     name = str(found.get("$ref", "")).removeprefix("#/$defs/")
     within = found.get("$defs", {})
     # Engines want an object at the top, not a reference to one.

@@ -1,4 +1,4 @@
-"""Flows, and functions that flows may call, which a Python file declares. The file is run."""
+"""Load flows, and functions that flows may call, from a Python file. The file is executed."""
 
 import importlib.util
 import sys
@@ -14,12 +14,16 @@ _T = TypeVar("_T")
 
 
 def load_functions(path: Path) -> Functions:
-    """Raises SetupError: the file is missing or cannot be run, or has not one `Functions`."""
+    """Return the functions of a file.
+
+    Raises:
+        SetupError: the file is missing, cannot be run, or does not have exactly one `Functions`.
+    """
     return only_one(load_module(path), Functions, path)
 
 
 def load_module(path: Path) -> ModuleType:
-    """Run a Python file as a module, whose neighbours it may import.
+    """Execute a Python file as a module; it may import modules next to it.
 
     Raises:
         SetupError: it is missing, or cannot be run.
@@ -30,7 +34,7 @@ def load_module(path: Path) -> ModuleType:
     loader = _AsWritten(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None or spec.loader is None:
-        raise SetupError(f"{path} is no Python module")
+        raise SetupError(f"{path} is not a Python module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # data classes look for their module there
     beside = str(path.resolve().parent)
@@ -48,7 +52,7 @@ def load_module(path: Path) -> ModuleType:
 
 
 class _AsWritten(SourceFileLoader):
-    """Compile a file each time: by its time and size alone, an edit could be taken for none."""
+    """Compiles a file each time: by time and size alone an edit could be missed."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -56,7 +60,7 @@ class _AsWritten(SourceFileLoader):
 
 
 def only_one(module: ModuleType, kind: type[_T], path: Path) -> _T:
-    """The module's one object of a kind, Flow or Functions.
+    """Return the module's only object of a kind, Flow or Functions.
 
     Raises:
         SetupError: it has none, or several.

@@ -1,4 +1,4 @@
-"""The methods of a flow that declare operators of retrieval."""
+"""Methods of a flow that declare operators of retrieval."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,10 @@ from kairos.workflows.declare.operand import Operand
 
 
 class RetrievalOperators(DeclaredOperators):
-    """What each gives: `workflows/compile/retrieval.py`. Where an operand is asked for, a list of
-    operands or a constant will do."""
+    """Declarations of retrieval. For the values see `workflows/compile/retrieval.py`.
+
+    Where an operand is expected, a list of operands or a constant will do.
+    """
 
     def chunk(
         self,
@@ -28,8 +30,10 @@ class RetrievalOperators(DeclaredOperators):
         overlap: int = Chunking().overlap,
         after: Sequence[Operand] = (),
     ) -> Operand:
-        """A text, or texts, as a list of passages of `size` words; of these each has `overlap` in
-        common with the one before."""
+        """Declare passages of `size` words of a text, or of texts, as a list.
+
+        Each shares `overlap` words with the one before.
+        """
         return self._add(name, Chunking(size, overlap), {"text": text}, after=after)
 
     def embed(
@@ -71,8 +75,11 @@ class RetrievalOperators(DeclaredOperators):
         default: object = None,
         after: Sequence[Operand] = (),
     ) -> Operand:
-        """A collection of this row, to be searched; or with a name of one that stays, what is put
-        into that (`collection`, and `count`), `batch` passages at a time."""
+        """Declare a collection of this row, to be searched; or additions to a named one.
+
+        For a named collection, the value is its name (`collection`) and the `count` of passages,
+        which are added `batch` at a time.
+        """
         return self._add(
             name,
             Ingest(collection, batch),
@@ -95,9 +102,11 @@ class RetrievalOperators(DeclaredOperators):
         default: object = None,
         after: Sequence[Operand] = (),
     ) -> Operand:
-        """The `top_k` passages nearest to a vector, or to any of several, best first: a list of
-        `text` and `score`. `collection`: what `ingest` gives, a list of such, or the name of one
-        that stays."""
+        """Declare a search: the `top_k` passages nearest to any of some vectors, best first.
+
+        The value is a list of `text` and `score`. `vectors`: one, or a list. `collection`: a value
+        of `ingest`, a list of such, or the name of a collection that outlives the run.
+        """
         inputs = {"vectors": vectors}
         named = collection if isinstance(collection, str) else None
         if named is None:
@@ -126,8 +135,11 @@ class RetrievalOperators(DeclaredOperators):
         default: object = None,
         after: Sequence[Operand] = (),
     ) -> Operand:
-        """Those `top_k` of the passages (texts, or what `search` gives) that answer the query best,
-        best first: a list of `text` and `score`. `batch` passages are ranked at a time."""
+        """Declare a ranking: the `top_k` passages that answer the query best, best first.
+
+        The passages are texts, or a value of `search`; the value is a list of `text` and `score`.
+        `batch` passages are ranked at a time.
+        """
         return self._add(
             name,
             Rerank(top_k, model, batch),

@@ -1,11 +1,11 @@
-"""Digests of functions: an edited function is another one.
+"""Digests of functions: an edited function has another digest.
 
-A digest has the function's code as Python compiles it, so that comments and blanks do not count,
-and what the code refers to within its module: functions, classes and constants, and what they
-refer to in turn. Modules in the folder of the module, or below, are followed as well; of others a
-`version` says that they changed. The digest is of the code that runs, even where the file has been
-edited since it was loaded, or there is no file, as in a notebook. Nothing of the user's is called
-to find this out.
+A digest covers the function's code as Python compiles it, so that comments and blanks make no
+difference, and the definitions it refers to within its module: functions, classes and constants,
+and their own references in turn. Modules in the folder of the module, or below, are followed as
+well; changes of others need a new `version`. The digest is of the running code, even if the file
+was edited after it was loaded, or was never in a file, as in a notebook. None of the user's code is
+called for it.
 """
 
 import ast
@@ -43,7 +43,7 @@ _WRITTEN = (date, datetime, time, timedelta, Decimal, Fraction, UUID, range, sli
 _MOST_DEEP = 40  # values within each other
 _MOST_VALUES = 100_000  # of the constants of a function together
 _MOST_BYTES = 16_000_000  # of them
-_MOST_WRAPPED = 100  # functions about each other
+_MOST_WRAPPED = 100  # functions that wrap each other
 _OF_A_MODULE = frozenset(("__file__", "__spec__", "__loader__", "__cached__", "__path__"))
 _NOT_OF_A_CLASS = frozenset(
     (
@@ -55,15 +55,16 @@ _NOT_OF_A_CLASS = frozenset(
 
 
 def digest_of(function: Callable[..., object]) -> str:
-    """Return a digest of a function's code, and of what it refers to in its module.
+    """Return a digest of a function's code, and of the definitions in its module that it refers to.
 
-    Constants are followed to a limit of depth, number and size; what is beyond that is a name.
+    Constants are followed up to a limit of depth, number and size; beyond that only the name
+    counts.
     """
     return _Walk(function).digest()
 
 
 class _Walk:
-    """A walk through code and data that a function refers to: each function and class once."""
+    """Walk through the code and data that a function refers to: each function and class once."""
 
     def __init__(self, function: object) -> None:
         self._root, self._homes = function, _homes(function)
@@ -71,7 +72,7 @@ class _Walk:
         self._digest = blake2b(digest_size=_BYTES)
         self._pending: deque[FunctionType | type] = deque()
         self._numbers: dict[int, int] = {}  # of functions and classes, by id
-        self._alive: list[object] = []  # what has a number, so that nothing else gets its id
+        self._alive: list[object] = []  # numbered objects, so that no other object gets the same id
         self._values, self._size = _MOST_VALUES, _MOST_BYTES
 
     def digest(self) -> str:
@@ -99,7 +100,7 @@ class _Walk:
             yield self._text(vars(function)["__wrapped__"], 0)
 
     def _members(self, known: Mapping[str, Any], named: set[str], depth: int) -> Iterator[str]:
-        """Yield what a module has of these names, and what modules near it have of them."""
+        """Yield the values that a module, and followed modules it has, hold under these names."""
         for name in sorted(named & known.keys() - _OF_A_MODULE):
             value = known[name]
             yield f"{name} {self._text(value, 0)}"
@@ -107,7 +108,7 @@ class _Walk:
                 yield from self._members(vars(value), named, depth + 1)
 
     def _is_home(self, known: dict[str, object] | None) -> bool:
-        """Return whether globals are of a module that is followed."""
+        """Return whether globals belong to a module that is followed."""
         if known is None:
             return False
         if id(known) not in self._homes and _folder(known).startswith(self._folders or (" ",)):
@@ -123,7 +124,7 @@ class _Walk:
                 yield f"{name} {self._text(member, 0)}"
 
     def _text(self, value: Any, depth: int) -> str:
-        """Return data as a text, other values by name; code of the module follows later."""
+        """Return data as text, other values by name; code of the module is added later."""
         self._values -= 1
         kind = type(value)
         if kind in _EXACT:
@@ -138,7 +139,7 @@ class _Walk:
             return f"something that cannot be read, {depth}"
 
     def _of_code(self, value: FunctionType | type) -> str:
-        """Return a name, and for what is of the module its number: its code follows once."""
+        """Return a name; for code of the module a number, under which the code follows once."""
         if not self._is_followed(value):
             return _named(value)
         if id(value) not in self._numbers:
@@ -155,7 +156,7 @@ class _Walk:
         return self._is_home(_globals_of(value))
 
     def _inside(self, value: Any, kind: type, depth: int) -> str:
-        """Return a value's parts as a text; nothing for one that is not known to be data."""
+        """Return a value's parts as text; nothing if it is not known to be data."""
         if kind is CodeType:
             return self._compiled(value, depth)
         for plain, written in _PLAIN:
@@ -178,7 +179,8 @@ class _Walk:
     def _contained(self, value: Any, kind: Any, depth: int) -> str:
         """Return the items of a collection up to the limit, and their number.
 
-        Its class's own methods are used, since those of a class of the user's may do anything.
+        The methods of the base class are used, since a user's class may override them with
+        anything.
         """
         size = kind.__len__(value)
         is_unordered = kind in (set, frozenset)
@@ -203,7 +205,7 @@ class _Walk:
         return _inner(value) or None
 
     def _compiled(self, code: CodeType, depth: int) -> str:
-        """Return a code's text without its lines, so that what moves stays the same."""
+        """Return a code's text without line numbers, so that moved code stays the same."""
         numbers = (code.co_flags, code.co_argcount, code.co_posonlyargcount)
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_kwonlyargcount)
         constants = ",".join(self._text(each, depth) for each in code.co_consts)
@@ -218,7 +220,7 @@ class _Walk:
         return self._placed(said) if isinstance(value, str) else said
 
     def _placed(self, text: str) -> str:
-        """Return a path from the module's folder, so that it is the same on another host."""
+        """Return a path relative to the module's folder, so that it is the same on another host."""
         for folder in self._folders:
             if text.startswith(folder):
                 return f"here/{text[len(folder) :]}"
@@ -259,7 +261,7 @@ _OF_PATHS = ("pathlib", "pathlib._local")
 def _homes(function: Any) -> dict[int, dict[str, object]]:
     """Return globals of modules, by id: of a function, and of functions within it.
 
-    Libraries count only where there is nothing else.
+    Libraries count only if there is nothing else.
     """
     found: list[dict[str, object]] = []
     pending: list[Any] = [function]
@@ -295,7 +297,7 @@ def _is_library(known: Mapping[str, object]) -> bool:
 
 
 def _folder(known: Mapping[str, object]) -> str:
-    """Return the folder of a module's file, with a slash at its end; empty: it has none."""
+    """Return the folder of a module's file, with a slash at its end; empty: it has no file."""
     file, spec = known.get("__file__"), known.get("__spec__")
     if file is None and type(spec) is ModuleSpec:  # of a package without a file
         places = spec.submodule_search_locations
@@ -304,14 +306,14 @@ def _folder(known: Mapping[str, object]) -> str:
 
 
 def _globals_of(kind: type) -> dict[str, object] | None:
-    """Return what the module of a class holds; None if that is not there."""
+    """Return the globals of a class's module; None if that is not loaded."""
     name = type.__dict__["__dict__"].__get__(kind).get("__module__")
     module = sys.modules.get(name) if type(name) is str else None
     return vars(module) if type(module) is ModuleType else None
 
 
 def _inner(value: object) -> list[object]:
-    """Return functions inside an object of a kind that functools and LangChain have."""
+    """Return functions inside a wrapper of functools or LangChain."""
     found = (inspect.getattr_static(value, name, None) for name in _INNER)
     return [each for each in found if type(each) is FunctionType]
 
@@ -323,7 +325,7 @@ def _cells(function: FunctionType) -> Iterator[object]:
 
 
 def _attributes(value: object, kind: type) -> dict[str, object]:
-    """Return what an object holds, in its dict and its slots, without asking its properties."""
+    """Return the attributes of an object, in its dict and its slots, without calling properties."""
     with suppress(AttributeError, TypeError):
         held = dict(object.__getattribute__(value, "__dict__"))
         return dict(sorted((str(name), each) for name, each in held.items()))

@@ -1,4 +1,4 @@
-"""What stands in YAML under an operator, by its kind."""
+"""Entries of operators in YAML, by kind."""
 
 import msgspec
 
@@ -18,8 +18,11 @@ NOT_YET = ("sql",)
 
 
 class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What operators of every kind may have. `inputs` binds names in templates to others: to
-    OPERATOR or OPERATOR.FIELD, to a list of such, or to a constant as `{value: ...}`."""
+    """Keys of operators of every kind.
+
+    `inputs` binds names in templates: to OPERATOR or OPERATOR.FIELD, to a list of such, or to a
+    constant as `{value: ...}`.
+    """
 
     kind: str
     inputs: dict[str, object] = {}
@@ -131,7 +134,7 @@ class GroupEntry(OperatorEntry, frozen=True, kw_only=True):
 
 
 class Defaults(msgspec.Struct, frozen=True):
-    """Of LLM calls that say nothing else; `retries` of those of processors, too."""
+    """Defaults of LLM calls; `retries` also of calls of processors."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -141,7 +144,7 @@ class Defaults(msgspec.Struct, frozen=True):
 
 
 class FlowEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The top of a file."""
+    """Top level of a file."""
 
     flow: str
     operators: dict[str, object]

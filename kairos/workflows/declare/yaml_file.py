@@ -1,4 +1,4 @@
-"""Flows as YAML: the same operators, and errors that name the line and what would be right.
+"""Flows in YAML: the same operators, with errors that name the line and what would be right.
 
     flow: reports
     operators:
@@ -10,8 +10,8 @@
     outputs:
       summary: summarise
 
-A name in a template that nothing under `inputs` binds is the operator of that name. Files hold no
-code: `call` names functions that whoever runs the flow has registered.
+A name in a template that `inputs` does not bind is the operator of that name. Files have no code:
+`call` names functions that the user has registered.
 """
 
 from difflib import get_close_matches
@@ -32,16 +32,16 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def read_yaml(text: str, name: str = "flow.yaml") -> Declaration:
-    """A flow, checked.
+    """Read a flow, and check it.
 
     Raises:
-        InvalidFile: it cannot be run; says where, and what would be right.
+        InvalidFile: it cannot be run; the message says where, and what would be right.
     """
     return _File(read_document(text, name), name).declaration()
 
 
 def read_json(text: str, name: str) -> Declaration:
-    """The same flow as JSON, as a program writes it. Raises InvalidFile."""
+    """Read the same flow from JSON, as programs write it. Raises InvalidFile."""
     return _File(read_json_document(text, name), name).declaration()
 
 
@@ -112,7 +112,7 @@ class _File:
         raise self._invalid(problem, (*where, "kind") if kind is not None else where)
 
     def _struct(self, type_: type[_Struct], value: object, where: Where) -> _Struct:
-        """Field by field, so that an error has its line."""
+        """Convert an entry field by field, so that an error has its line."""
         what = f"operator '{where[-1]}'" if len(where) > 1 else where[0] if where else "the flow"
         if not isinstance(value, dict):
             raise self._invalid(f"{what} is a mapping of keys to values", where)

@@ -1,9 +1,9 @@
 """YAML as plain values, with the line of each.
 
-What is read is YAML's JSON part: mappings, lists, texts, numbers, true, false and null. A plain
-`yes`, `no` or `2024-05-01` is a text, keys are always texts as they are written, and there are no
-tags. The text may come from anyone, so its size, depth and number of values are bounded, aliases
-counted each time they are used.
+Only the JSON subset of YAML is read: mappings, lists, texts, numbers, true, false and null. A plain
+`yes`, `no` or `2024-05-01` is a text, keys are always texts as written, and tags are refused. The
+text may come from anyone, so its size, depth and number of values are bounded; aliases count each
+time they are used.
 """
 
 import re
@@ -26,7 +26,7 @@ Where = tuple[str | int, ...]  # keys and positions from the top
 
 
 class Document(msgspec.Struct, frozen=True):
-    """`lines`: where the key of a value stands; `texts`: where its text begins; both from 1 on."""
+    """Parsed file. `lines`: of the keys of values; `texts`: where texts begin; both from 1 on."""
 
     value: object
     lines: dict[Where, int]
@@ -34,7 +34,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def read_document(text: str, name: str) -> Document:
-    """Raises InvalidFile: it is not such YAML, or too large; says where."""
+    """Parse YAML. Raises InvalidFile: it is not such YAML, or too large; the message says where."""
     if len(text.encode()) > MOST_BYTES:
         raise InvalidFile(name, f"it is longer than {MOST_BYTES} bytes")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -55,7 +55,7 @@ def read_document(text: str, name: str) -> Document:
 
 
 def read_json_document(text: str, name: str) -> Document:
-    """JSON within the same bounds, of which no lines are known. Raises InvalidFile."""
+    """Parse JSON within the same bounds, without lines. Raises InvalidFile."""
     if len(text.encode()) > MOST_BYTES:
         raise InvalidFile(name, f"it is longer than {MOST_BYTES} bytes")
     try:
@@ -78,8 +78,10 @@ def _within(value: object) -> Iterable[object]:
 
 
 def _check_depth(text: str, loader: type[yaml.SafeLoader], name: str) -> None:
-    """Before anything goes down into it: PyYAML's C composer crashes the process far enough down,
-    where Python's own raises."""
+    """Check the depth before anything recurses into the document.
+
+    PyYAML's C composer crashes the process at a depth where Python's own raises.
+    """
     depth = 0
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.CollectionStartEvent):

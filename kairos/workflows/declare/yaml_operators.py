@@ -1,4 +1,4 @@
-"""Operators from what stands in YAML, and what the names in their templates mean."""
+"""Operators from YAML entries, and the meaning of names in their templates."""
 
 from collections.abc import Iterable, Mapping
 
@@ -53,7 +53,7 @@ from kairos.workflows.declare.yaml_entries import (
 
 
 class Scope:
-    """What a name means: in bodies, `state` or `item` too."""
+    """Meanings of names; in bodies of `state` or `item`, too."""
 
     def __init__(self, operators: Iterable[str], around: Mapping[str, str] | None = None) -> None:
         self._meanings = {**(around or {}), **{name: name for name in operators}}
@@ -74,7 +74,7 @@ class Scope:
 def argument_of(
     operator: str | None, key: str, value: object, scope: Scope | None = None
 ) -> Argument:
-    """OPERATOR or OPERATOR.FIELD, a list of such, or `{value: constant}`.
+    """Return the argument for OPERATOR or OPERATOR.FIELD, a list of such, or `{value: constant}`.
 
     Raises:
         InvalidFlow: it is something else.
@@ -98,7 +98,7 @@ def argument_of(
 
 
 def bind(name: str, entry: OperatorEntry, params: Params, scope: Scope) -> dict[str, Argument]:
-    """What `inputs` says, and for other names in templates the operators of these names."""
+    """Return the bindings of `inputs`, and of other names in templates to operators."""
     given = {
         key: argument_of(name, f"inputs.{key}", value, scope) for key, value in entry.inputs.items()
     }
@@ -124,7 +124,10 @@ def params_of(
     scopes: tuple[Scope, Scope],
     defaults: Defaults,
 ) -> Params:
-    """`body`: of a loop or a map, its operators. `scopes`: what names mean around it, and in it."""
+    """Return the parameters of an operator.
+
+    `body`: operators of a loop or a map. `scopes`: meanings of names around it, and in it.
+    """
     scope, inner = scopes
     match entry:
         case LlmEntry():
@@ -148,7 +151,7 @@ def params_of(
 
 
 def _retrieval(entry: OperatorEntry) -> Params | None:
-    """Their arguments are their `inputs`."""
+    """Return the parameters of a retrieval operator; its arguments are its `inputs`."""
     match entry:
         case ChunkEntry():
             return Chunking(entry.size, entry.overlap)

@@ -1,7 +1,7 @@
-"""Whether a LangGraph graph is one that a flow can say, and in which steps its nodes run.
+"""Check that a flow can express a LangGraph graph, and find the steps of its nodes.
 
-LangGraph runs in steps: a node runs in the step after one that leads to it, and once more in the
-step after another one that does, unless the edges were added as one (`add_edge([a, b], c)`).
+LangGraph runs in steps: a node runs in the step after one that leads to it, and again in the step
+after another one that does, unless the edges were added as one (`add_edge([a, b], c)`).
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _OF_NODES = ("retry_policy", "cache_policy", "timeout", "defer", "error_handler_
 
 
 def check_graph(graph: Any) -> None:
-    """Raises InvalidFlow: names the node, and what would be right."""
+    """Raise InvalidFlow if a flow cannot express the graph; the message names the node."""
     builder = graph.builder
     for what, there in (
         ("a checkpointer", graph.checkpointer),
@@ -57,7 +57,9 @@ def _check_state(builder: Any) -> None:
 
     for schema in builder.schemas:
         if not (isinstance(schema, type) and issubclass(schema, dict)):
-            raise InvalidFlow(None, f"the state is a TypedDict, and {schema!r:.100} is none")
+            raise InvalidFlow(
+                None, f"the state must be a TypedDict, and {schema!r:.100} is not one"
+            )
     if builder.managed:
         raise InvalidFlow(None, f"a flow has nothing like '{next(iter(builder.managed))}'")
     for key, channel in builder.channels.items():
@@ -115,8 +117,10 @@ def _check_cycles(builder: Any) -> None:
 
 
 def steps_of(builder: Any) -> list[list[str]]:
-    """The nodes of each step, in the order in which LangGraph applies what they write; of a graph
-    that `check_graph` has let through."""
+    """Return the nodes of each step, in the order in which LangGraph applies their writes.
+
+    The graph must have passed `check_graph`.
+    """
     seen: dict[Any, set[str]] = {each: set() for each in builder.waiting_edges}
     steps, ran, count = [], {_START}, 0
     while ran:

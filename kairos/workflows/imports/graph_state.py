@@ -1,7 +1,7 @@
-"""The state of a LangGraph graph, as its own channels make it of what nodes have written so far.
+"""State of a LangGraph graph, computed by its own channels from the nodes' writes so far.
 
-LangGraph's channels are used themselves, so a state key with a reducer is reduced as it is there.
-Values are JSON, since a flow keeps them in its journal.
+LangGraph's channels are used themselves, so a state key with a reducer is reduced as there. Values
+are JSON, since a flow stores them in its journal.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,12 +10,12 @@ from typing import Any
 
 from kairos.workflows.compile.invalid import OperatorFailed
 
-# Of each step, whose writes follow each other: a key that is written, or null for a dict of them.
+# Consecutive writes of each step: the key that is written, or null for a dict of them.
 Steps = Sequence[Sequence[str | None]]
 
 
 class GraphState:
-    """`channels`: LangGraph's, by state key, still empty. `given`: keys that a row may give."""
+    """State. `channels`: LangGraph's, by state key, empty. `given`: keys that a row may have."""
 
     def __init__(self, channels: Mapping[str, Any], given: Collection[str]) -> None:
         self._channels, self._given = channels, given
@@ -23,8 +23,11 @@ class GraphState:
     def values(
         self, row: Mapping[str, object], writes: Sequence[object], steps: Steps, keys: Sequence[str]
     ) -> dict[str, object]:
-        """Of these keys, those that have a value. Raises LangGraph's InvalidUpdateError: two nodes
-        of one step have written a key that has no reducer."""
+        """Return the values of these keys, without keys that have no value.
+
+        Raises LangGraph's InvalidUpdateError: two nodes of one step have written a key without a
+        reducer.
+        """
         channels = {key: _fresh(channel) for key, channel in self._channels.items()}
         self._update(channels, [deepcopy({key: row[key] for key in self._given if key in row})])
         left = iter(deepcopy(list(writes)))
@@ -34,13 +37,13 @@ class GraphState:
         return {key: channels[key].get() for key in keys if channels[key].is_available()}
 
     def _update(self, channels: Mapping[str, Any], written: Sequence[Mapping[str, object]]) -> None:
-        """A step: channels that nobody has written are told of it, too, as LangGraph does."""
+        """Apply the writes of a step; channels without writes are updated, too, as in LangGraph."""
         for key, channel in channels.items():
             channel.update([each[key] for each in written if key in each])
 
 
 def _fresh(channel: Any) -> Any:
-    """One of its own for a row: a reducer may change in place what it begins with."""
+    """Return a copy of a channel for a row: a reducer may change its initial value in place."""
     fresh = channel.copy()
     if fresh.is_available():
         fresh.value = deepcopy(fresh.value)
@@ -55,10 +58,10 @@ def _named(key: str | None, value: object) -> Mapping[str, object]:
 
 
 def written(node: str, result: object) -> dict[str, object]:
-    """What a node has returned, as JSON.
+    """Return a node's result as JSON.
 
     Raises:
-        OperatorFailed: it is no dict of JSON values, so it may be a Command.
+        OperatorFailed: it is not a dict of JSON values; it may be a Command.
     """
     if result is None:
         return {}
@@ -71,7 +74,7 @@ def written(node: str, result: object) -> dict[str, object]:
 
 
 def _plain(node: str, value: object) -> object:
-    """The same value without subclasses, such as the texts of LangChain's messages are."""
+    """Return the value without subclasses, such as the texts of LangChain's messages."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -89,7 +92,7 @@ def _plain(node: str, value: object) -> object:
 def node_function(
     node: str, runnable: Any, state: GraphState, keys: Sequence[str]
 ) -> Callable[..., object]:
-    """What a node does, of the row and of what was written before it."""
+    """Return a function that runs a node, given the row and the writes before it."""
 
     async def act_async(
         row: Mapping[str, object], writes: Sequence[object], steps: Steps
@@ -104,7 +107,7 @@ def node_function(
 
 
 def after_function(node: str, runnable: Any, *, key: str | None) -> Callable[..., object]:
-    """What a node does with an answer: it writes state keys, or one."""
+    """Return a function that makes a node's writes of an answer: a dict of keys, or one key."""
 
     def after(text: str) -> object:
         result = runnable.invoke(text)
@@ -114,7 +117,7 @@ def after_function(node: str, runnable: Any, *, key: str | None) -> Callable[...
 
 
 def texts_function(state: GraphState) -> Callable[..., object]:
-    """State keys as texts, as a prompt of LangChain has them."""
+    """Return a function that gives state keys as texts, as in a prompt of LangChain."""
 
     def texts(
         row: Mapping[str, object], writes: Sequence[object], steps: Steps, keys: Sequence[str]
@@ -126,7 +129,7 @@ def texts_function(state: GraphState) -> Callable[..., object]:
 
 
 def final_function(state: GraphState) -> Callable[..., object]:
-    """The state at the end; null where a key has no value."""
+    """Return a function that gives the final state; null for keys without a value."""
 
     def final(
         row: Mapping[str, object], writes: Sequence[object], steps: Steps, keys: Sequence[str]

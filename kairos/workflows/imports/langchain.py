@@ -1,9 +1,9 @@
-"""Chains `prompt | model | parser` of LangChain, as an LLM operator of a flow says them.
+"""Convert chains `prompt | model | parser` of LangChain to LLM operators.
 
-A chain is lifted only where that is the same call: its prompt is of texts with plain places for
-values, its model is a ChatOpenAI that sends nothing which an operator cannot say. The temperature
-must be said, since an operator always sends one, and what an engine takes where none is sent is its
-own affair. What was made of the prompt is rendered beside LangChain's own before it is believed.
+A chain is converted only if the call is the same: its prompt is of texts with plain variables, and
+its model is a ChatOpenAI that sends only parameters an operator has. The temperature must be set,
+since an operator always sends one, and an engine's default is not known. The converted prompt is
+compared with LangChain's own rendering.
 """
 
 import re
@@ -34,17 +34,20 @@ _SENT = {
     "seed": "seed",
     "stop": "stop",
 }
-# Jinja would read these, leave them out, or write them in another way.
+# Jinja would interpret these, drop them, or render them differently.
 _NOT_PLAIN = re.compile(r"[{}\r]|\n\Z")
 
 
 class NotLifted(Exception):
-    """A chain cannot be said as an LLM operator; says why."""
+    """A chain cannot be an LLM operator; the message says why."""
 
 
 class LiftedChain(msgspec.Struct, frozen=True):
-    """`sampling`: arguments of `Flow.llm`. `after`: what LangChain does with the answer's text;
-    None: nothing. `parses`: that is its JSON parser alone."""
+    """Converted chain.
+
+    `sampling`: arguments of `Flow.llm`. `after`: LangChain's processing of the answer's text; None:
+    nothing. `parses`: it is just the JSON parser.
+    """
 
     messages: Sequence[tuple[Role, str]]
     variables: Sequence[str]
@@ -54,13 +57,13 @@ class LiftedChain(msgspec.Struct, frozen=True):
 
 
 def lifted(runnable: Any) -> LiftedChain:
-    """Raises NotLifted: it stays opaque; says why."""
+    """Convert a chain. Raises NotLifted: it stays opaque; the message says why."""
     from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
     from langchain_core.prompts import ChatPromptTemplate
     from langchain_core.runnables import RunnableSequence
 
     if type(runnable) is not RunnableSequence:
-        raise NotLifted("it is no `prompt | model | parser`")
+        raise NotLifted("it is not `prompt | model | parser`")
     prompt, model, *rest = runnable.steps
     if type(prompt) is not ChatPromptTemplate:
         raise NotLifted("it does not begin with a ChatPromptTemplate")
@@ -105,14 +108,14 @@ def _quoted(character: str) -> str:
 
 
 def _jinja(source: str) -> str:
-    """Of an f-string."""
+    """Return the Jinja template of an f-string."""
     parts = []
     for text, name, written, conversion in Formatter().parse(source):
         parts.append(_literal(text))
         if name is None:
             continue
         if written or conversion or not name.isidentifier() or name in RESERVED:
-            raise NotLifted(f"its prompt has '{{{name}}}', which is no plain name of a value")
+            raise NotLifted(f"its prompt has '{{{name}}}', which is not a plain name of a value")
         parts.append("{{ " + name + " }}")
     return "".join(parts)
 
@@ -120,7 +123,7 @@ def _jinja(source: str) -> str:
 def _checked(
     prompt: Any, model: Any, messages: Sequence[tuple[Role, str]], variables: Sequence[str]
 ) -> dict[str, Any]:
-    """What `Flow.llm` says of sampling, after the body that LangChain would send was compared."""
+    """Return the sampling arguments of `Flow.llm`, once LangChain's request was compared."""
     probe = {name: f' {{{{ {name} }}}} {{%x%}} "\u00e9"\n' for name in variables}
     body = model._get_request_payload(prompt.format_messages(**probe))
     try:

@@ -33,7 +33,7 @@ from kairos.workflows.imports.langchain import LiftedChain, NotLifted, lifted
 
 
 class ImportedGraph(msgspec.Struct, frozen=True):
-    """`opaque`: the nodes that are calls of functions, and why they are no LLM operators."""
+    """Graph as a flow. `opaque`: nodes that are function calls, with the reason for each."""
 
     flow: Flow
     opaque: Mapping[str, str]
@@ -46,15 +46,18 @@ def from_langgraph(
     purity: Mapping[str, Purity] | None = None,
     version: str = "",
 ) -> ImportedGraph:
-    """The flow that a compiled StateGraph says.
+    """Return the flow of a compiled StateGraph.
 
     Args:
-        purity: of what nodes do beside LLM operators, by node (`Functions`); of others `effect`.
-        version: of the graph's functions and reducers; another one: results are computed anew.
+        graph: the result of `StateGraph.compile()`.
+        name: of the flow.
+        purity: of what nodes do apart from LLM operators, by node (`Functions`); by default
+            `effect`.
+        version: of the graph's functions and reducers; results of another version are recomputed.
 
     Raises:
         SetupError: LangGraph is not installed.
-        InvalidFlow: the graph is not one that a flow can say; names what is in the way.
+        InvalidFlow: a flow cannot express the graph; the message says why.
     """
     try:
         from langgraph.graph.state import CompiledStateGraph
@@ -73,8 +76,11 @@ def from_langgraph(
 
 
 class _Write(msgspec.Struct, frozen=True):
-    """`key`: the state key that is written; None: what the operand gives is a dict of them.
-    `is_text`: surely."""
+    """Write of a node.
+
+    `key`: the state key; None: the operand's value is a dict of them. `is_text`: it is certainly a
+    text.
+    """
 
     operand: Operand
     key: str | None
@@ -95,7 +101,7 @@ class _Import:
 
     def imported(self) -> ImportedGraph:
         for nodes in steps_of(self._builder):
-            # Of a step only what was written before it is read.
+            # A step reads only writes of earlier steps.
             self._written.append([each for node in nodes for each in self._node(node)])
         self._outputs()
         return ImportedGraph(self._flow, self._opaque)
@@ -146,7 +152,7 @@ class _Import:
         return bound
 
     def _text_of(self, key: str, hints: Mapping[str, object]) -> Operand | None:
-        """The operator, or the column, that gives a state key, where it is a text of just one."""
+        """Return the operator, or the column, that a state key equals, if its value is one text."""
         if hints.get(key) is not str or hasattr(self._builder.channels[key], "operator"):
             return None
         for step in reversed(self._written):
@@ -188,7 +194,7 @@ class _Import:
         )
 
     def _free(self, name: str) -> str:
-        """A name for an operator, like this one."""
+        """Return an unused name for an operator, similar to this one."""
         plain = re.sub(r"[^A-Za-z0-9_]", "_", name)[:50]
         plain = plain if plain[:1].isalpha() and plain not in RESERVED else f"node_{plain}"
         free, count = plain, 1
@@ -200,7 +206,10 @@ class _Import:
 
 
 def _chains(runnable: Any) -> Mapping[str | None, LiftedChain]:
-    """By state key; None: the chain itself makes a dict of them. Raises NotLifted."""
+    """Return the chains by state key; None as the key: the chain itself makes a dict of them.
+
+    Raises NotLifted.
+    """
     from langchain_core.runnables import RunnableParallel
 
     if type(runnable) is RunnableParallel:

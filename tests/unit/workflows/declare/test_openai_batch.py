@@ -109,7 +109,7 @@ def test_a_json_schema_is_that_of_the_operator(put):
         (line(2) | {"url": "/v1/embeddings"}, "url must be"),
         (line(2) | {"custom_id": "line-1"}, "custom_id is that of an earlier line"),
         (line(2, stream=True), "stream"),
-        ("{", "no request"),
+        ("{", "not a request"),
     ],
 )
 def test_what_a_flow_cannot_say_is_refused_with_its_line(put, wrong, says):
