@@ -1,13 +1,13 @@
-"""Tells Kairos which agent of which workflow makes an LLM call.
+"""Tell Kairos the workflow and the agent of each LLM call.
 
     import kairos_client.auto                       # before the framework is imported; that is all
 
-For plain `openai`, or where the framework's own names will not do:
+For plain `openai`, or if the framework's own names are not suitable:
 
     with kairos_client.workflow(), kairos_client.agent("planner"):
         client.chat.completions.create(...)
 
-Calls to other places than Kairos are left as they are.
+Calls to other servers than Kairos are not changed.
 """
 
 from kairos_client.context import Identity, agent, workflow

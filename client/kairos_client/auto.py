@@ -1,4 +1,4 @@
-"""Importing this is all that an application needs to do: see the package."""
+"""Import this module to enable the client; nothing else is needed. See the package."""
 
 from kairos_client import frameworks
 from kairos_client.hooks import HOOKS

@@ -1,9 +1,9 @@
-"""Who calls, as the program itself says: what asyncio's tasks and threads inherit.
+"""Identity of calls, as the program declares it; asyncio's tasks and threads inherit it.
 
 A context variable has the identity, and so has the frame of the function with the `with` block. A
 generator may be driven step by step in other threads and contexts, as web frameworks drive
-streaming answers, and then its frame alone still knows who calls. Between its steps the block of a
-generator does not hold for the code that drives it.
+streaming answers, and then only its frame has the identity. Between its steps, the block of a
+generator does not apply to the code that drives it.
 """
 
 import sys
@@ -21,16 +21,16 @@ from kairos_client import ends
 
 
 class Identity(NamedTuple):
-    """None: not known."""
+    """Identity of a call. None: not known."""
 
     workflow: str | None = None
     agent: str | None = None
     upstream: str | None = None  # the agent whose output led to the call
     app: str | None = None
-    deadline: int | None = None  # µs since the epoch: nobody waits for the answer after it
+    deadline: int | None = None  # µs since the epoch: after it the answer is not needed
 
     def over(self, other: "Identity") -> "Identity":
-        """What it says, and else what the other does."""
+        """Return this identity, with missing fields taken from the other."""
         said = {name: value for name, value in self._asdict().items() if value is not None}
         return other._replace(**said)
 
@@ -39,7 +39,7 @@ NOBODY = Identity()
 
 
 class Scope:
-    """A block whose calls have an identity, and the block around it."""
+    """Block whose calls have an identity, with the block around it."""
 
     def __init__(
         self, identity: Identity, outer: Optional["Scope"], frame: FrameType | None = None
@@ -49,7 +49,10 @@ class Scope:
         self._place = _place()
 
     def holds(self, running: set[FrameType]) -> bool:
-        """Return whether the calling code is inside the block. `running`: the frames that are."""
+        """Return whether the calling code is inside the block.
+
+        `running`: the frames on its stack.
+        """
         if self.has_ended:
             return False
         if self.frame is None or self.frame in running or not _is_generator(self.frame):
@@ -83,7 +86,7 @@ def scope() -> Scope | None:
 
 
 def identity() -> Identity:
-    """Return who calls, as far as the program said it."""
+    """Return the identity of the calling code, as far as the program declared it."""
     found = scope()
     return NOBODY if found is None else found.identity
 
@@ -92,12 +95,12 @@ def identity() -> Identity:
 def workflow(
     name: str | None = None, *, app: str | None = None, deadline_s: float | None = None
 ) -> Iterator[str]:
-    """All calls inside belong to one workflow, which ends with the block. Gives its id.
+    """Make all calls inside part of one workflow, which ends with the block. Yield its id.
 
     Args:
-        name: its id; one is made up where none is given.
-        app: what kind of workflow it is.
-        deadline_s: from now on; Kairos gives up what nobody waits for any more.
+        name: its id; None: a new one.
+        app: the kind of workflow.
+        deadline_s: seconds from now; after that Kairos cancels the workflow's calls.
     """
     name = name or uuid.uuid4().hex
     deadline = None if deadline_s is None else int((time.time() + deadline_s) * 1_000_000)
@@ -111,7 +114,7 @@ def workflow(
 
 @contextmanager
 def agent(name: str, *, upstream: str | None = None) -> Iterator[None]:
-    """All calls inside are made by this agent; `upstream`: the one whose output led to them."""
+    """Name the agent of all calls inside; `upstream`: the agent whose output led to them."""
     begun = _enter(identity()._replace(agent=name, upstream=upstream), _owner())
     try:
         yield
@@ -121,7 +124,7 @@ def agent(name: str, *, upstream: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def inherited(outer: Scope | None) -> Iterator[None]:
-    """Have another block's identity for as long as that block lasts, as in a thread it started."""
+    """Take over another block's identity for as long as that block lasts, as in a thread."""
     token = current.set(outer)
     try:
         yield
@@ -138,7 +141,7 @@ def _enter(who: Identity, frame: FrameType | None) -> Scope:
 
 
 def _leave(begun: Scope) -> None:
-    """End a block, perhaps in another thread and context than it began in."""
+    """End a block, perhaps in another thread and context than its start."""
     begun.has_ended = True
     frame, begun.frame = begun.frame, None
     if frame is not None:
@@ -176,7 +179,7 @@ def _is_generator(frame: FrameType) -> bool:
 
 
 def _place() -> tuple[int, int | None]:
-    """Return which thread and which of asyncio's tasks runs."""
+    """Return the ids of the running thread and asyncio task."""
     asyncio = sys.modules.get("asyncio")  # a program that has not imported it runs no task
     try:
         task = None if asyncio is None else asyncio.current_task()

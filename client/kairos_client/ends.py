@@ -1,4 +1,4 @@
-"""Tells Kairos that workflows are over, beside the program: from a thread, and never in its way."""
+"""Report the end of workflows to Kairos, from a background thread that never blocks the program."""
 
 import atexit
 import queue
@@ -11,9 +11,9 @@ from kairos_client import settings, trouble
 from kairos_client.names import plain
 
 _TIMEOUT_S = 2.0
-_MOST = 1000  # that wait to be told; what comes beyond, Kairos finds out by itself
+_MOST = 1000  # waiting reports; Kairos detects the end of other workflows itself
 _SHOW_KEYS = "authorization", "x-api-key", "api-key", "x-goog-api-key"
-_MOST_KEYS = 10_000  # workflows whose key is remembered
+_MOST_KEYS = 10_000  # workflows whose key is stored
 
 
 class _Teller:
@@ -28,7 +28,7 @@ class _Teller:
         except queue.Full:
             return
         with self._starting:
-            if self._thread is None or not self._thread.is_alive():  # it is gone after a fork
+            if self._thread is None or not self._thread.is_alive():  # it does not survive a fork
                 self._thread = threading.Thread(target=self._run, name="kairos-client", daemon=True)
                 self._thread.start()
 
@@ -37,13 +37,13 @@ class _Teller:
             ended = self._over.get()
             try:
                 _post(*ended)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
-                trouble.met("telling that a workflow is over", error)
+            except Exception as error:  # noqa: BLE001 - the program continues in any case
+                trouble.met("reporting the end of a workflow", error)
             finally:
                 self._over.task_done()
 
     def flush(self) -> None:
-        """At the program's end, for as long as one may take to be told."""
+        """Send the waiting reports at exit, for at most the timeout of one."""
         done = threading.Thread(target=self._over.join, daemon=True)
         done.start()
         done.join(_TIMEOUT_S)
@@ -55,7 +55,7 @@ atexit.register(_teller.flush)
 
 
 def remember_key(workflow: str, given: Mapping[str, str]) -> None:
-    """Note the key that a workflow's call shows, to end the workflow with it.
+    """Store the key of a workflow's call, to end the workflow with it.
 
     `given`: headers of the call, with names in lower case.
     """
@@ -69,7 +69,7 @@ def remember_key(workflow: str, given: Mapping[str, str]) -> None:
 
 
 def tell(workflow: str) -> None:
-    """Have Kairos end a workflow, with the key of its first call, and return at once."""
+    """Report the end of a workflow, with the key of its first call, and return at once."""
     name = plain(workflow)
     if name is None:
         return

@@ -1,4 +1,4 @@
-"""The headers of a call: who makes it, under a name that stays when it is tried again."""
+"""Headers of a call: its identity, and an id that stays the same when it is retried."""
 
 import uuid
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _last_id: ContextVar[str | None] = ContextVar("kairos_client_call", default=None
 
 
 def headers(given: Mapping[str, str]) -> dict[str, str]:
-    """Those to add to a call that has `given`, with names in lower case."""
+    """Return the headers to add to a call that has `given`, with names in lower case."""
     who = identity().over(frameworks.identify())
     workflow = plain(who.workflow)
     if workflow is not None:
@@ -31,7 +31,10 @@ def headers(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _attempt(given: Mapping[str, str]) -> dict[str, str]:
-    """OpenAI's SDK tries again in the task or thread in which it tried first."""
+    """Return the id and the number of the attempt.
+
+    OpenAI's SDK retries in the same task or thread.
+    """
     retry = given.get(_RETRY, "0")
     name = _last_id.get() if retry != "0" else None
     if name is None:

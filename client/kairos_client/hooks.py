@@ -1,4 +1,4 @@
-"""Where calls leave the program: `send` of httpx and httpx2, and aiohttp's requests."""
+"""Hooks for outgoing calls: `send` of httpx and httpx2, and aiohttp's requests."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,7 +12,7 @@ _DOING = "naming who makes a call"
 
 
 def wrap_httpx(module: ModuleType) -> None:
-    """Of httpx or httpx2."""
+    """Wrap `send` of httpx or httpx2."""
     client, async_client = module.Client, module.AsyncClient
     send, async_send = client.send, async_client.send
 
@@ -54,14 +54,14 @@ def _with_names(session: Any, url: Any, given: Any) -> Any:
 
 
 def name_call(url: Any, to: Any) -> None:
-    """Add to the headers of a call, if it goes to Kairos."""
+    """Add the headers to a call if it is sent to Kairos."""
     try:
         kairos = settings.origin(settings.base_url() or "")
         if kairos is not None and settings.origin(str(url)) == kairos:
             given = {name.lower(): value for name, value in to.items()}
             for name, value in headers(given).items():
                 to[name] = value
-    except Exception as error:  # noqa: BLE001 - the call goes on without
+    except Exception as error:  # noqa: BLE001 - the call is sent without
         trouble.met(_DOING, error)
 
 

@@ -1,4 +1,4 @@
-"""Does something to a module as soon as it is imported, whenever that is."""
+"""Run a hook on a module as soon as it is imported."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ Hook = Callable[[ModuleType], None]
 
 
 class _Loader(Loader):
-    """The module's own loader, and then the hook."""
+    """Loader of a module that then runs the hook."""
 
     def __init__(self, own: Loader, hook: Hook) -> None:
         self._own, self._hook = own, hook
@@ -36,7 +36,7 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if name not in self.hooks:
             return None
-        hook = self.hooks.pop(name)  # from now on it is as if there were no hook
+        hook = self.hooks.pop(name)  # from now on as if there were no hook
         for finder in sys.meta_path:
             found = None if finder is self else finder.find_spec(name, path, target)
             if found is not None:
@@ -51,7 +51,7 @@ _finder = _Finder()
 
 
 def when_imported(name: str, hook: Hook) -> None:
-    """Now, if it is there already."""
+    """Run a hook when a module is imported; at once if it already is."""
     module = sys.modules.get(name)
     if module is not None:
         _run(hook, module)

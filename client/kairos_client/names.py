@@ -1,4 +1,4 @@
-"""Names as Kairos takes them."""
+"""Names in the form that Kairos accepts."""
 
 import re
 
@@ -7,7 +7,10 @@ _LONGEST = 128
 
 
 def plain(text: str | None) -> str | None:
-    """Letters, digits and _ . : @ / + = -, of which the first is a letter, a digit or _."""
+    """Return a name in plain characters: letters, digits and _ . : @ / + = - only.
+
+    It begins with a letter, a digit or _.
+    """
     if text is None:
         return None
     return _NOT_PLAIN.sub("-", text).lstrip("-.:@/+=")[:_LONGEST] or None

@@ -1,7 +1,7 @@
-"""`kairos-run [--base-url URL] [--app NAME] COMMAND ...`: runs a Python program, of which Kairos
-knows who calls.
+"""`kairos-run [--base-url URL] [--app NAME] COMMAND ...`: run a Python program with the client.
 
-The same as `import kairos_client.auto` in front of it and of every Python that it starts.
+It has the same effect as `import kairos_client.auto` at the start of the program, and of every
+Python process that it starts.
 """
 
 import argparse
@@ -13,11 +13,13 @@ from pathlib import Path
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="kairos-run",
-        description="Run a Python program, of which Kairos knows who calls.",
+        description="Run a Python program whose LLM calls tell Kairos their workflow and agent.",
         epilog="example: kairos-run --base-url http://localhost:8000/v1 python app.py",
     )
-    parser.add_argument("--base-url", help="Kairos's [$KAIROS_BASE_URL, or $OPENAI_BASE_URL]")
-    parser.add_argument("--app", help="what kind of workflow it runs [the framework's name for it]")
+    parser.add_argument(
+        "--base-url", help="base URL of Kairos [$KAIROS_BASE_URL, or $OPENAI_BASE_URL]"
+    )
+    parser.add_argument("--app", help="name of its kind of workflow [the framework's name for it]")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="such as: python app.py")
     options = parser.parse_args()
     if not options.command:
@@ -30,7 +32,7 @@ def main() -> None:
 
 
 def environment(base_url: str | None, app: str | None) -> dict[str, str]:
-    """What the program's environment gets. A base URL is also where the OpenAI SDK calls."""
+    """Return the environment of the program. The base URL is also set for the OpenAI SDK."""
     package = Path(__file__).resolve().parent
     paths = [str(package / "preload"), str(package.parent), os.environ.get("PYTHONPATH", "")]
     given = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}

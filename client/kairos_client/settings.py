@@ -1,4 +1,4 @@
-"""Where Kairos is, as the environment says."""
+"""Address of Kairos, from the environment."""
 
 import os
 from functools import lru_cache
@@ -14,9 +14,9 @@ class Origin(NamedTuple):
     port: int
 
 
-@lru_cache(maxsize=256)  # it is asked for every call, of the same few
+@lru_cache(maxsize=256)  # called for every request, with the same few URLs
 def origin(url: str) -> Origin | None:
-    """None: it is no URL of a server."""
+    """Return the origin of a URL; None: it is not the URL of a server."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS[parts.scheme]
@@ -26,7 +26,7 @@ def origin(url: str) -> Origin | None:
 
 
 def base_url() -> str | None:
-    """`KAIROS_BASE_URL`; without it, where the OpenAI SDK calls."""
+    """Return `KAIROS_BASE_URL`, else the base URL of the OpenAI SDK."""
     return os.environ.get("KAIROS_BASE_URL") or os.environ.get("OPENAI_BASE_URL")
 
 

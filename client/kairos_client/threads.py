@@ -1,7 +1,7 @@
-"""Threads inherit who calls from where they are started, as asyncio's tasks do.
+"""Let threads inherit the identity of the code that starts them, as asyncio's tasks do.
 
-A call in a pool has the identity of the code that gives it to the pool: a pool's threads outlive
-the code that had them started.
+A call in a pool has the identity of the code that submits it: a pool's threads outlive the code
+that started them.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""What goes wrong inside of this package is logged once, and disturbs nothing."""
+"""Log errors inside this package, once for each kind; they never disturb the program."""
 
 import logging
 
@@ -7,7 +7,7 @@ _met: set[str] = set()
 
 
 def met(doing: str, error: BaseException) -> None:
-    """`doing`: what was tried; the log gets the first error in each."""
+    """Log the first error of an action. `doing`: the action."""
     if doing not in _met:
         _met.add(doing)
-        logger.warning("%s failed, and is left out from now on: %r", doing, error)
+        logger.warning("%s failed (only the first failure is logged): %r", doing, error)

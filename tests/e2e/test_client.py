@@ -453,7 +453,7 @@ async def test_a_service_that_is_not_there_does_not_hold_the_program_up(kairos, 
 
     errors = await run(served, program, OPENAI_BASE_URL="http://127.0.0.1:9/v1")
 
-    assert errors.count("telling that a workflow is over failed") == 1
+    assert errors.count("reporting the end of a workflow failed") == 1
 
 
 async def test_what_the_documentation_says_of_plain_openai_works(kairos, standin):

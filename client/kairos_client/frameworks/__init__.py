@@ -1,4 +1,4 @@
-"""Who calls, as the framework knows that is running."""
+"""Identity of calls, as known by the running framework."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -8,9 +8,9 @@ from kairos_client import ends, trouble
 from kairos_client.context import NOBODY, Identity
 from kairos_client.imports import when_imported
 
-# By the module that a program imports of a framework: ours that watches it, with `watch`, which is
-# called once that is there, with what is to be told of a workflow that is over, and `identify`,
-# which says who calls in the task or thread that it is called in.
+# By a module that programs import of a framework: our module for it. Its `watch` is called once
+# that is imported, with the function that reports the end of a workflow; its `identify` returns the
+# identity of the current task or thread.
 _WATCHED: dict[str, str] = {
     "langgraph.pregel": "langgraph",
     "agents.models.openai_responses": "openai_agents",
@@ -40,7 +40,7 @@ def _watcher(name: str) -> Callable[[ModuleType], None]:
 
 
 def identify() -> Identity:
-    """Of several frameworks that run, one inside of the other, the first that knows."""
+    """Return the identity from the first framework that has one, as frameworks may be nested."""
     for identify_in in _identify:
         try:
             found = identify_in()

@@ -1,12 +1,12 @@
-"""Who calls, where AG2 runs (1.2).
+"""Identity of calls in AG2 (1.2).
 
-Runs are the turns of agents; while one is driven, a context variable says so. On a network a
-channel is a workflow, and ends when its hub closes it; a consulting channel that an agent opens is
-one of its own.
+Runs are the turns of agents; while one is driven, a context variable has it. On a network a channel
+is a workflow, and ends when its hub closes it; a consulting channel that an agent opens is a
+separate workflow.
 
-Not public: `Agent._turn_scope`, through which all ways to run an agent go.
-Agents that plain Python asks one after another are workflows of their own. The end of a channel
-whose hub is in another program is not seen.
+Not public: `Agent._turn_scope`, which every way to run an agent uses. Agents that plain Python
+calls one after another are separate workflows. The end of a channel whose hub is in another program
+is not detected.
 """
 
 from collections.abc import AsyncIterator, Callable

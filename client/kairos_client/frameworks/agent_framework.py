@@ -1,11 +1,11 @@
-"""Who calls, where Microsoft's Agent Framework runs (core 1.23).
+"""Identity of calls in Microsoft's Agent Framework (core 1.23).
 
-Runs are those of workflows and agents; while `run` of either works, a context variable says so. An
-executor or a step that calls a model without an agent is one.
+Runs are runs of workflows and agents; while `run` of either is active, a context variable has it.
+An executor or a step that calls a model without an agent counts as one.
 
-All of this is public API, except that `Executor.execute` is not meant for users.
-Agents that plain Python runs one after another, and a run that is resumed with responses, are
-workflows of their own. An agent without a name is None.
+All of this is public API, except that `Executor.execute` is not meant for users. Agents that plain
+Python runs one after another, and a run resumed with responses, are separate workflows. An agent
+without a name is reported as None.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,13 @@
-"""Who calls, where AutoGen runs (agentchat 0.7).
+"""Identity of calls in AutoGen (agentchat 0.7).
 
-A run of a team is a workflow, in which teams and agents that are used as tools take part. While
-`run_stream` of a team or `on_messages_stream` of an `AssistantAgent` runs, a context variable says
-so. A model that a team calls by itself, such as one that selects the speaker, and agents of other
-classes are known by the message handler that they run in.
+A run of a team is a workflow, and includes teams and agents that are used as tools. While
+`run_stream` of a team or `on_messages_stream` of an `AssistantAgent` is active, a context variable
+has it. A model that a team calls itself, such as one that selects the speaker, and agents of other
+classes are identified by their message handler.
 
-All of this is public API, except that a handler's type is the agent's name and then its key.
-An agent that runs without a team has no workflow, nor has a team in a runtime of the user's own.
-Upstream is not said: an agent is sent the words of those who spoke before it.
+All of this is public API, except that a handler's type is the agent's name followed by its key. An
+agent that runs without a team has no workflow, nor has a team in a runtime of the user's own.
+Upstream is not set: an agent receives the messages of all earlier speakers.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -79,7 +79,7 @@ def _run(stream: Streaming, on_end: Callable[[str], None]) -> Streaming:
 
 
 async def _as(who: Identity, stream: Stream) -> Stream:
-    """Between its steps the context is that of who reads it."""
+    """Yield a stream's items with an identity; between them the reader's context applies."""
     async with aclosing(stream):
         while True:
             token = _running.set(who)

@@ -1,12 +1,12 @@
-"""Who calls, where CrewAI runs (1.15).
+"""Identity of calls in CrewAI (1.15).
 
-CrewAI gives each run of a crew, a flow or an agent an id, which what runs inside of it shares. Its
-hooks run in the task or thread that then calls: before a model is called they say for which agent;
-a flow's method that calls a model by itself is one.
+CrewAI gives each run of a crew, a flow or an agent an id, which nested runs share. Its hooks run in
+the task or thread of the call: before a model is called they name the agent; a flow's method that
+calls a model itself counts as one.
 
-All of this is public API, except for the role as it was written, before inputs were filled in.
-Not known is the agent of an `LLM.call` in a crew's tool. Upstream is not said: tasks are given the
-outputs of others as text.
+All of this is public API, except for the role as written, before inputs were filled in. The agent
+of an `LLM.call` in a crew's tool is not known. Upstream is not set: tasks receive the outputs of
+others as text.
 """
 
 from collections.abc import Callable

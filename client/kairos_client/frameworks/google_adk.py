@@ -1,10 +1,11 @@
-"""Who calls, where Google's Agent Development Kit runs (2.13).
+"""Identity of calls in Google's Agent Development Kit (2.13).
 
-Runs are those of a `Runner`, of the nodes of its workflows, and of agents; while `run_async` or
-`run` of one works, a context variable says so. A node that calls a model without an agent is one.
+Runs are runs of a `Runner`, of the nodes of its workflows, and of agents; while `run_async` or
+`run` of one is active, a context variable has it. A node that calls a model without an agent counts
+as one.
 
-All of this is public API.
-What `run_live` calls is not seen. A run that is resumed is another workflow.
+All of this is public API. Calls of `run_live` are not detected. A resumed run is a separate
+workflow.
 """
 
 from collections.abc import AsyncGenerator, Callable

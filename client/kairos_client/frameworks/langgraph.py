@@ -1,16 +1,16 @@
-"""Who calls, where LangGraph runs.
+"""Identity of calls in LangGraph.
 
-A callback handler, given to every run of LangChain's by `register_configure_hook`, hears which
-node of which graph begins; which run a call is made in, LangChain keeps in a context variable. A
-node was triggered by those of the step before: if only one agent spoke in these, or before them
-where they called no model, it is the upstream. Of a node's calls, this is said of the first only.
+A callback handler, added to every run of LangChain by `register_configure_hook`, is called when a
+node of a graph begins; LangChain stores the run of a call in a context variable. A node was
+triggered by the nodes of the step before: if only one agent made calls in these, or before them if
+they called no model, it is the upstream. Only the first call of a node has an upstream.
 
 Not documented, though not private by name: `var_child_runnable_config`, the tag `graph:step:N` and
 the metadata `langgraph_step` and `langgraph_node`.
 
-Upstream None: after parallel agents are joined, after a subgraph of several agents, from the second
-call of a node on, and so for all but the first tasks of the functional API. A graph that is resumed
-after an interrupt is another workflow.
+The upstream is unknown after parallel agents are joined, after a subgraph of several agents, from
+the second call of a node on, and so for all but the first tasks of the functional API. A graph that
+is resumed after an interrupt is a separate workflow.
 """
 
 from collections.abc import Callable
@@ -24,27 +24,27 @@ from langchain_core.tracers.context import register_configure_hook
 
 from kairos_client.context import Identity
 
-_UNNAMED = "LangGraph"  # how a graph without a name is called
-_PREBUILT = {"model", "agent", "tools"}  # the nodes of a prebuilt agent, which is a graph
+_UNNAMED = "LangGraph"  # LangGraph's name of a graph without one
+_PREBUILT = {"model", "agent", "tools"}  # nodes of a prebuilt agent, which is a graph
 
-_Agents = frozenset[str | None]  # None: one that is not known, or the user
+_Agents = frozenset[str | None]  # None: an unknown agent, or the user
 _NOBODY: _Agents = frozenset([None])
 
 
 class _Node:
-    """One execution of a node."""
+    """Execution of a node."""
 
     def __init__(self, upstream: _Agents, outer: "_Node | None") -> None:
         self.upstream = upstream
-        self.outer = outer  # in which its graph runs
+        self.outer = outer  # the node that its graph runs in
         self.spoken: set[str | None] = set()
-        self.calling = 0  # of LangChain's models, how many are being asked
+        self.calling = 0  # calls of LangChain's models in progress
         self.first_is_over = False
 
     def speak(self, agent: str) -> _Agents:
-        """Gives what led to it."""
+        """Note a call of an agent; return the agents that led to it."""
         upstream = _NOBODY if self.first_is_over else self.upstream
-        self.first_is_over |= not self.calling  # of any other client, one cannot see the end
+        self.first_is_over |= not self.calling  # the end of another client's call is not known
         self.spoken.add(agent)
         outer = self.outer
         while outer is not None:
@@ -55,7 +55,7 @@ class _Node:
 
 
 class _Run:
-    """A run of a graph, a node, a tool, or anything else of LangChain's that is no model."""
+    """Run of a graph, a node, a tool, or of any other LangChain object except a model."""
 
     def __init__(self, name: str, parent: "_Run | None") -> None:
         self.name = name

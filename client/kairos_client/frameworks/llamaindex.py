@@ -1,13 +1,13 @@
-"""Who calls, where LlamaIndex runs (core 0.14, workflows 2).
+"""Identity of calls in LlamaIndex (core 0.14, workflows 2).
 
-The outermost run of a workflow or an agent is a workflow; runs that begin inside of it take part. A
-handler of LlamaIndex's spans hears, in the task or thread that runs it, of each run and each of its
-steps. The agent is the one whose turn it is by the events that the steps are given; in a workflow
-without agents, a step that calls a model is one.
+The outermost run of a workflow or an agent is a workflow; nested runs belong to it. A handler of
+LlamaIndex's spans is called for each run and each of its steps, in their task or thread. The agent
+is the one whose turn it is according to the steps' events; in a workflow without agents, a step
+that calls a model counts as one.
 
-All of this is public API, except for the names of the spans.
-Agents that plain Python runs one after another are a workflow each. Upstream is not said: what a
-step passes on to the next stands in the prompts.
+All of this is public API, except for the names of the spans. Agents that plain Python runs one
+after another are separate workflows. Upstream is not set: steps pass their results on in the
+prompts.
 """
 
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def _begun(span: str, instance: Workflow, outer: _Run | None) -> _Run:
 
 
 def _enter(span: str, arguments: Any) -> None:
-    """A step, if it is one: it is given an event, or several."""
+    """Enter a span if it is a step: its arguments have an event, or several."""
     firsts = (each[0] if isinstance(each, list) and each else each for each in arguments)
     event = next((each for each in firsts if isinstance(each, Event)), None)
     run = _run.get()

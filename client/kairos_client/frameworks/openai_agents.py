@@ -1,16 +1,16 @@
-"""Who calls, where the OpenAI Agents SDK runs.
+"""Identity of calls in the OpenAI Agents SDK.
 
-A call is made inside of the SDK's spans (a run of agents, an agent, its turn, a tool's function),
-and these inside of a trace, which is the workflow: that of one `Runner.run`, or the user's own
-around several. Where tracing is off, spans and traces are made all the same, only without ids and
-without links between them: so we link them as they are made.
+A call is made inside the SDK's spans (a run of agents, an agent, its turn, a tool's function), and
+these inside a trace, which is the workflow: that of one `Runner.run`, or the user's own around
+several. With tracing off, spans and traces are still made, but without ids and links: so this
+module links them as they are made.
 
-Not public: `DefaultTraceProvider`, whose two `create_` methods we wrap (a processor would hear
-nothing where tracing is off), and the classes of traces, whose `finish` we do. A provider of the
-user's own, made from scratch, is not seen, nor is the trace that a resumed run goes on with.
+Not public: `DefaultTraceProvider`, whose two `create_` methods are wrapped (a processor would not
+be called with tracing off), and the classes of traces, whose `finish` is wrapped. A provider that
+the user wrote from scratch is not detected, nor is the trace that a resumed run continues.
 
-Upstream is said of the first turn of a run that a tool began, as `Agent.as_tool` does: the agent
-that called the tool. Hand-overs and results of tools show in what a call says.
+The first turn of a run that a tool began, as with `Agent.as_tool`, has an upstream: the agent that
+called the tool. Hand-offs and results of tools show in a call's text.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class _Workflow(NamedTuple):
 
 
 class _Link:
-    """Of a span to the one that it is inside of."""
+    """Link of a span to its enclosing span."""
 
     def __init__(self, data: Any, outer: "_Link | None") -> None:
         self.data = data

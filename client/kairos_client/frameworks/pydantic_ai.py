@@ -1,17 +1,16 @@
-"""Who calls, where Pydantic AI runs.
+"""Identity of calls in Pydantic AI.
 
-A run of an agent is one of a graph, as are those of the user's own graphs: we wrap how `GraphRun`
-is entered and left. A workflow is the outermost run, of an agent or a graph; its app is the name of
-that.
+A run of an agent is a run of a graph, like runs of the user's own graphs: entering and leaving
+`GraphRun` is wrapped. A workflow is the outermost run, of an agent or a graph, whose name is the
+app.
 
-Not public: `GraphAgentDeps`, which tells which agent a graph's run is of, and the `run_step` of its
-state.
+Not public: `GraphAgentDeps`, which has the agent of a graph's run, and the `run_step` of its state.
 
-Upstream is said of the first step of an agent that is run by a tool, while the tools have had no
-other agent's answer yet: the agent that called the tool (tools run in asyncio tasks of their own,
-code of the user's around the steps of `agent.iter` does not). What passes between the steps of a
-graph shows in the text. Several `agent.run` one after the other, outside of any graph or tool, are
-workflows of their own. An agent without a name is None.
+The first step of an agent that a tool runs has an upstream, while the tools have had no other
+agent's answer yet: the agent that called the tool (tools run in asyncio tasks of their own, user
+code around the steps of `agent.iter` does not). Data passed between the steps of a graph shows in
+the text. Several `agent.run` one after the other, outside any graph or tool, are separate
+workflows. An agent without a name is reported as None.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ class _Run:
         return getattr(self.state, "run_step", 0) if self.agent else 0
 
     def calls_from(self, task: Any) -> bool:
-        """Whether it is certain that this agent led to a run which begins now in `task`."""
+        """Return whether this agent certainly led to a run that begins now in `task`."""
         return bool(self.agent) and task is not self.task and self.answered_step != self.step
 
 

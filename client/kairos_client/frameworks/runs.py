@@ -1,8 +1,8 @@
-"""Runs inside of runs: for frameworks whose agents are run by tools and workflows of others.
+"""Nested runs, for frameworks whose agents are run by tools and workflows of others.
 
-The outermost run is a workflow, in which those that begin inside of it take part. Upstream is said
-of the first call of a run that an agent's tool began, while nothing that its tools began has
-answered yet: that agent. Whatever else passes between agents shows in the text.
+The outermost run is a workflow, and nested runs belong to it. The first call of a run that an
+agent's tool began has an upstream, that agent, while no run of its tools has answered yet. Other
+data passed between agents shows in the text.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,12 +14,13 @@ from kairos_client.context import Identity
 
 
 class Run:
-    """Of an agent, or of what may have agents inside. It begins where it is made.
+    """Run of an agent, or of an object that may contain agents. It begins when it is made.
 
     Args:
-        agent: who calls, an agent's name or that of a step that calls by itself.
-        app: the workflow's, if this is the outermost.
-        workflow: of which it is a part, if the framework knows; that does not end with it.
+        agent: name of the agent, or of a step that makes calls itself.
+        is_agent: whether `agent` is an agent.
+        app: of the workflow, if this is the outermost run.
+        workflow: the workflow it belongs to, if the framework knows; it does not end with the run.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Run:
         self.caller: str | None = outer.leads() if outer else None
 
     def leads(self) -> str | None:
-        """The agent that led to what begins inside of it now, if that is certain."""
+        """Return the agent that led to a run beginning inside this one now, if that is certain."""
         if self.is_answered:
             return None
         if self.has_called:

@@ -1,5 +1,7 @@
-"""Python imports this by its name as it starts, where `kairos-run` put it on the path; and then the
-one that it would have imported instead."""
+"""Hook that Python imports at startup, where `kairos-run` put it on the path.
+
+It then imports the `sitecustomize` that Python would have imported instead.
+"""
 
 import sys
 from importlib.machinery import PathFinder
@@ -10,7 +12,7 @@ HERE = str(Path(__file__).resolve().parent)
 
 try:
     import kairos_client.auto  # noqa: F401
-except Exception as error:  # noqa: BLE001 - the program runs, only that nobody is named
+except Exception as error:  # noqa: BLE001 - the program runs anyway, without identities
     print(f"kairos_client: {error!r}", file=sys.stderr)
 
 found = PathFinder.find_spec("sitecustomize", [each for each in sys.path if each != HERE])
