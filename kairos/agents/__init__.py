@@ -1,1 +1,1 @@
-"""The runtime of agents on the bus, and how they call a model."""
+"""Runtime of agents on the bus, and their calls of models."""

@@ -1,6 +1,6 @@
-"""LLM calls over Kafka: a request on the pool's topic, a reply on one of the caller's own.
+"""LLM calls over Kafka: a request on the pool's topic, a reply on a topic of the caller.
 
-What is the same over HTTP is shared with `http_llm.py`: the body, who calls, errors, patience.
+Code shared with HTTP is in `http_llm.py`: bodies, identities, errors, retries.
 """
 
 import asyncio
@@ -29,21 +29,21 @@ from kairos.proxy.llm.http_llm import ANSWER_BYTES, read_answer
 from kairos.proxy.llm.patience import Patience
 
 _RESTART_S = 1.0
-_QUIET_S = 30.0  # without any reply from a pool, after which that is said
+_QUIET_S = 30.0  # without any reply from a pool, after which that is logged
 _NAME_LENGTH = 200  # of a reply topic's last part
 
 log = logging.getLogger(__name__)
 
 
 class BusReply(msgspec.Struct, frozen=True):
-    """What comes back: what HTTP would say. A body that is no JSON comes as a text."""
+    """Reply to a call, as over HTTP. A body that is not JSON comes as a text."""
 
     status: Annotated[int, msgspec.Meta(ge=100, le=599)]
     body: msgspec.Raw = msgspec.Raw(b"null")
     retry_after: str = ""
 
     def answer(self) -> dict[str, Any]:
-        """Raises KairosError, as an answer over HTTP does."""
+        """Return the answer. Raises KairosError, as over HTTP."""
         raw = bytes(self.body)
         if raw.startswith(b'"'):
             raw = msgspec.json.decode(raw, type=str).encode()
@@ -54,10 +54,10 @@ _reply = msgspec.json.Decoder(BusReply)
 
 
 class BusLLM:
-    """Answers chat completions over a pool's topics; an async context manager.
+    """Client of chat completions over a pool's topics; an async context manager.
 
-    Exactly one reply reaches the caller of each call: others under its name, and those to calls
-    of other processes that share the topic `replies`, are dropped. That topic must exist.
+    Exactly one reply is passed to the caller of each call: others under its name, and replies to
+    calls of other processes that share the topic `replies`, are dropped. That topic must exist.
     """
 
     def __init__(
@@ -71,9 +71,12 @@ class BusLLM:
         again_s: float = 60,
         patience: Patience | None = None,
     ) -> None:
-        """`again_s`: as often a reply that does not come is asked for again under the same name,
-        in case it was lost; a call that still waits or runs is not made twice by that.
-        `timeout_s`: after that the attempt has failed."""
+        """Prepare the client.
+
+        `again_s`: a missing reply is requested again at this interval, under the same name, in case
+        it was lost; a call that still waits or runs is not made twice by that. `timeout_s`: the
+        attempt fails after it.
+        """
         self.replies = reply_topic(name)
         self._cluster = cluster
         self._pool = pool
@@ -81,8 +84,8 @@ class BusLLM:
         self._timeout_s, self._again_s = timeout_s, again_s
         self._patience = patience or Patience()
         self._waiting: dict[str, asyncio.Future[BusReply]] = {}  # by request id
-        self._is_doubted = True  # whether anybody answers for the pool
-        self._listens = asyncio.Event()  # no reply to a request that is sent now would be missed
+        self._is_doubted = True  # whether any process answers for the pool
+        self._listens = asyncio.Event()  # replies to requests sent from now on are received
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -103,7 +106,12 @@ class BusLLM:
     async def _ask(
         self, request_id: str, data: bytes, headers: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Raises Unavailable where trying again makes sense, another KairosError where not."""
+        """Make a call.
+
+        Raises:
+            Unavailable: a retry makes sense.
+            KairosError: a retry makes no sense.
+        """
         await self._listens.wait()
         said = {ours: headers[theirs] for theirs, ours in BUS_HEADERS.items() if theirs in headers}
         named = {
@@ -126,7 +134,7 @@ class BusLLM:
         return reply.answer()
 
     async def _wait(self, expected: asyncio.Future[BusReply]) -> None:
-        """For the reply, until it is time to ask for it again."""
+        """Wait for the reply, until it is time to request it again."""
         quiet_s = min(_QUIET_S, self._again_s)
         await asyncio.wait([expected], timeout=quiet_s)
         if self._is_doubted and not expected.done():
@@ -142,9 +150,12 @@ class BusLLM:
 
     @contextmanager
     def _expecting(self, request_id: str) -> Iterator[asyncio.Future[BusReply]]:
-        """Of two that ask under one name, the earlier has been given up by the bus: it fails."""
+        """Yield a future for the reply.
+
+        An earlier call of the same name was dropped by the bus: it fails.
+        """
         if (earlier := self._waiting.get(request_id)) is not None and not earlier.done():
-            earlier.set_exception(UpstreamFailed("the same call was made again meanwhile"))
+            earlier.set_exception(UpstreamFailed("the same call was made again"))
         expected = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = expected
         try:
@@ -154,19 +165,19 @@ class BusLLM:
                 del self._waiting[request_id]
 
     def _tell_cancelled(self, request_id: str) -> None:
-        """Nobody waits for the answer any more: an engine need not go on with it."""
+        """Cancel a call whose answer is not needed any more, so that an engine can stop it."""
         if request_id in self._waiting:
             return  # by now it is somebody else's call
         told = msgspec.json.encode(Told(self.replies, Cancelled(request_id)))
         try:
             sent = self._producer.send(Topic.REQUESTS, self._pool, told, {TYPE: TOLD})
         except Unavailable as error:
-            log.warning("call %s goes on although nobody waits for it: %s", request_id, error)
+            log.warning("call %s could not be cancelled: %s", request_id, error)
         else:
             sent.add_done_callback(lambda each: each.cancelled() or each.exception())
 
     async def _read_replies(self) -> None:
-        """Until cancelled; where the topic cannot be read, whoever waits asks again."""
+        """Read replies until cancelled; if the topic cannot be read, calls are sent again."""
         problem = ""
         while True:
             try:
@@ -201,7 +212,7 @@ class BusLLM:
 
 def read_reply(value: bytes) -> BusReply:
     if len(value) > ANSWER_BYTES:
-        raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
+        raise UpstreamFailed(f"the answer exceeds {ANSWER_BYTES} bytes")
     try:
         return _reply.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -209,7 +220,7 @@ def read_reply(value: bytes) -> BusReply:
 
 
 def reply_topic(name: str | None = None) -> str:
-    """Where a process awaits replies: by default all of this host's on one topic."""
+    """Return the topic for replies of a process: by default one for all processes of the host."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", name or socket.gethostname())
     return f"{Topic.REPLIES}{host[:_NAME_LENGTH] or 'host'}"
 

@@ -1,4 +1,4 @@
-"""Agents as a process of their own, on Kafka; and tasks for them, from outside."""
+"""Agents as a separate process on Kafka, and submission of tasks from outside."""
 
 import asyncio
 import importlib
@@ -22,15 +22,15 @@ from kairos.core.topics import Topic
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.proxy.llm.patience import Patience
 
-PATIENCE_S = 600  # with an LLM that takes no calls for now
-_START_S = 60  # for a gateway that starts beside us
+PATIENCE_S = 600  # with an LLM server that accepts no calls
+_START_S = 60  # for a gateway that starts at the same time
 _GLANCE_S = 1
 
 Say = Callable[[str], None]
 
 
 class SubmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process of agents is to do."""
+    """Configuration of a process of agents."""
 
     applications: tuple[Application, ...]
     inboxes: tuple[str, ...]  # of the agents to run
@@ -44,10 +44,10 @@ class SubmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_application(module: str) -> Application:
-    """Import a module by its name, and take its `app`.
+    """Import a module by its name, and return its `app`.
 
     Raises:
-        SetupError: there is no such module, it cannot be imported, or has no application.
+        SetupError: the module does not exist, cannot be imported, or has no application.
     """
     if module.endswith(".py") or "/" in module:
         name = module.removesuffix(".py").replace("/", ".").strip(".")
@@ -72,7 +72,7 @@ def load_application(module: str) -> Application:
 
 
 def choose(applications: Sequence[Application], named: Iterable[str]) -> tuple[str, ...]:
-    """The inboxes of the agents that are named, as `app.agent`; of all, where none is.
+    """Return the inboxes of the agents named as `app.agent`; of all agents if none is named.
 
     Raises:
         SetupError: an agent does not exist, or two applications have one name.
@@ -87,7 +87,7 @@ def choose(applications: Sequence[Application], named: Iterable[str]) -> tuple[s
 
 
 async def run_agents(plan: SubmissionPlan, say: Say) -> None:
-    """Run the agents until cancelled; what they have not done by then others do.
+    """Run the agents until cancelled; other processes take over their unfinished work.
 
     Raises:
         SetupError: Kafka or the LLM's server cannot be used; the message says what to do.
@@ -159,11 +159,11 @@ class AgentTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def submit_tasks(submission: AgentTask, show: Callable[[agent.Result], None]) -> list[str]:
-    """Submit the tasks, and show each result as it comes; return the ids of those without one.
+    """Submit the tasks, and show each result as it comes; return the ids of tasks without a result.
 
     Raises:
         SetupError: Kafka cannot be used.
-        KairosError: a task is too large, or the msg_id is none.
+        KairosError: a task is too large, or the msg_id is not valid.
     """
     app, cluster = submission.application, submission.cluster
     await ensure(cluster, [app.inbox(app.entry), Topic.RESULTS])
@@ -200,7 +200,7 @@ async def _submit(bus: KafkaBus, submission: AgentTask, value: Value) -> str:
 async def _collect(
     results: Tail, missing: dict[str, None], show: Callable[[agent.Result], None]
 ) -> None:
-    """Show the results of the workflows that are missing one, the first of each; until none is."""
+    """Show the first result of each missing workflow, until all are there."""
     while missing:
         for message in await results.batch():
             if message.key not in missing:

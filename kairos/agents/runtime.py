@@ -1,4 +1,4 @@
-"""The agent runtime: name an agent, say what it does with a message.
+"""Runtime of agents: register an agent with its handling of messages.
 
     app = Application("qa", entry="router")
 
@@ -12,9 +12,9 @@
         answer = await task.complete("You solve problems.", task.text("text"), max_tokens=100)
         await task.finish({"answer": answer})
 
-Who works for whom travels by itself, in headers, with every message and every LLM call. Delivery
-is at least once: an agent may see a message again, and a user a result. What an agent sends goes
-out when it returns; of an attempt that failed, nothing.
+The workflow and the calling agent travel in headers, with every message and every LLM call.
+Delivery is at least once: an agent may see a message again, and a user a result. Messages of an
+agent are sent when it returns; a failed attempt sends none.
 """
 
 import asyncio
@@ -50,22 +50,22 @@ log = logging.getLogger(__name__)
 
 
 class LLM(Protocol):
-    """Answers chat completions."""
+    """Client of chat completions."""
 
     async def complete(self, body: Value, headers: Mapping[str, str]) -> Value:
         """Return the OpenAI response to an OpenAI chat-completions body.
 
-        `headers` say who calls (`X-Kairos-*`) and name the call (`X-Request-Id`): a call that is
-        tried again keeps its name and counts `X-Kairos-Attempt` up. After `X-Kairos-Deadline`
-        the answer is not awaited any more.
+        `headers` identify the caller (`X-Kairos-*`) and the call (`X-Request-Id`): a retried call
+        keeps its id and increments `X-Kairos-Attempt`. After `X-Kairos-Deadline` the answer is not
+        awaited any more.
 
         Raises:
-            KairosError: there is no answer; the message says what the server said.
+            KairosError: the call failed; the message has the server's message.
         """
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """How a workflow ended. `value` has a text `error` where it failed."""
+    """Result of a workflow. `value` has a text `error` if it failed."""
 
     workflow_id: str
     app: str
@@ -73,21 +73,24 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task:
-    """A message in the hands of an agent, and what the agent can do about it."""
+    """Message that an agent processes, with the agent's possible actions."""
 
     def __init__(self, app: "Application", message: Message, llm: LLM) -> None:
         self.envelope = read_envelope(message)
         self.value = read_value(message)
         self._app = app
         self._message = message
-        self.outgoing: list[Outgoing] = []  # what goes out when the agent is done
+        self.outgoing: list[Outgoing] = []  # sent when the agent is done
         self._llm = llm
         self._calls = 0
         self._parent = self.envelope.parent  # the last call that was answered, here or before
 
     @property
     def deadline(self) -> int | None:
-        """When the workflow's time is up, in µs since the epoch. After it no task is begun."""
+        """Return the workflow's deadline, in µs since the epoch; None: no deadline.
+
+        Later tasks fail.
+        """
         return self.envelope.deadline
 
     def text(self, field: str) -> str:
@@ -118,10 +121,10 @@ class Task:
         return reply
 
     async def send(self, agent: str, value: Value) -> None:
-        """Hand the workflow on to another agent of the application, or back to this one.
+        """Pass the workflow on to another agent of the application, or back to this one.
 
-        It goes out when the agent is done with this task: all that it sent, or, where it failed,
-        nothing.
+        The message is sent when the agent is done with this task; if it fails, none of its messages
+        is.
         """
         if agent not in self._app.agents:
             known = ", ".join(self._app.agents)
@@ -129,7 +132,7 @@ class Task:
         self._send(self._app.inbox(agent), agent, value)
 
     async def finish(self, value: Value) -> None:
-        """End the workflow: the user gets this value."""
+        """End the workflow with this result for the user."""
         self._send(Topic.RESULTS, USER, value)
 
     def _send(self, topic: str, agent: str, value: Value) -> None:
@@ -139,10 +142,10 @@ class Task:
         self.outgoing.append((topic, message))
 
     def _call_headers(self) -> dict[str, str]:
-        """Redelivered, a task makes its calls under the names they had before.
+        """Return the headers of a call; the same ones when the task is redelivered.
 
-        A call's parent is the one that was answered last before it: of calls that wait for
-        several, the one they waited for longest. Calls made at once have the same parent.
+        A call's parent is the call that was answered last before it: of calls that wait for
+        several, the one that took longest. Concurrent calls have the same parent.
         """
         self._calls += 1
         envelope = self.envelope
@@ -166,7 +169,7 @@ Check = Callable[[], Awaitable[None]]
 
 
 class Application:
-    """Agents that work together. `entry` is the agent that gets the user's task."""
+    """Agents that work together. `entry` is the agent that receives the user's task."""
 
     def __init__(self, name: str, *, entry: str) -> None:
         self.name = _named(name)
@@ -175,12 +178,12 @@ class Application:
         self.checks: dict[str, Check] = {}  # by agent
 
     def agent(self, name: str, *, check: Check | None = None) -> Callable[[Action], Action]:
-        """Register the function below as the agent of that name.
+        """Register the decorated function as an agent.
 
         Args:
             name: Its name.
-            check: What is awaited before the agent takes tasks in a process; raises SetupError
-                where it cannot run there.
+            check: Awaited before the agent takes tasks in a process; raises SetupError if it cannot
+                run there.
         """
 
         def register(action: Action) -> Action:
@@ -209,11 +212,16 @@ async def submit(
     """Start a workflow, and return its id. Its result has the same id.
 
     Args:
-        deadline_us: since the epoch, as `now_us`. A task that is due after it ends the workflow
-            with an error as the result.
+        bus: to publish the task on.
+        app: the application.
+        value: the task.
+        now_us: µs since the epoch.
+        msg_id: the workflow's id; None: a new one.
+        deadline_us: as `now_us`. A task that is due after it ends the workflow with an error as the
+            result.
 
     Raises:
-        InvalidRequest: `msg_id` is no identifier.
+        InvalidRequest: `msg_id` is not a valid identifier.
     """
     workflow_id = secrets.token_hex(16) if msg_id is None else msg_id
     if not re.match(IDENTIFIER, workflow_id):
@@ -242,13 +250,18 @@ async def run(
 ) -> None:
     """Run all agents until cancelled, each on up to `concurrency` workflows at once.
 
-    A task that its agent cannot do, even on the bus's last attempt, ends its workflow with an
-    error as the result. So does one whose deadline has passed: it is not worked on.
+    A task that its agent cannot do, even on the bus's last attempt, ends its workflow with an error
+    as the result. So does a task whose deadline has passed: it is not processed.
 
-    Processes that run the same agents share their tasks, and the reports of what failed.
+    Processes that run the same agents share their tasks, and the reports of failures.
 
     Args:
+        applications: with their agents.
+        bus: for tasks and results.
+        llm: for the agents' calls.
+        concurrency: workflows of an agent at once.
         only: the inboxes of the agents to run; None: all.
+        now_us: returns µs since the epoch.
 
     Raises:
         SetupError: an application has no entry, or an agent cannot run here.
@@ -299,14 +312,14 @@ async def _report_failure(app: Application, letter: Message) -> Sequence[Outgoin
     try:
         envelope = read_envelope(letter)
     except InvalidRequest as error:
-        log.warning("%s: a dead letter says of nobody whose it is: %s", app.name, error)
+        log.warning("%s: a dead letter cannot be assigned to a workflow: %s", app.name, error)
         return ()
     reason = letter.headers.get(DEAD_REASON, "for an unknown reason")
     return [_failure(letter, envelope, f"{envelope.agent} failed: {reason}")]
 
 
 def _failure(message: Message, envelope: Envelope, error: str) -> Outgoing:
-    """Return a result that says why the workflow failed."""
+    """Return a result with the reason of a workflow's failure."""
     value = {"error": error}
     return Topic.RESULTS, forward(
         message, envelope, agent=USER, value=value, parent=envelope.parent

@@ -1,8 +1,7 @@
-"""Requests that a client sends again, since it does not know whether they were served: both bear
-one `Idempotency-Key`, and the second is answered with what the first has made.
+"""Idempotent requests: a retry with the same `Idempotency-Key` gets the first one's result.
 
-The key is kept with what was made, as a digest, for as long as that is: so the keys of a tenant are
-bounded as its files and batches are (the header as IETF's draft has it).
+The key is stored with the file or batch, as a digest, for as long as that exists: so the keys of a
+tenant are bounded like its files and batches (the header follows IETF's draft).
 """
 
 import sqlite3
@@ -17,20 +16,20 @@ MOST_CHARACTERS = 255
 
 
 class KeyReused(KairosError):
-    """A request has the `Idempotency-Key` of another one that asked for something else."""
+    """A request has the `Idempotency-Key` of a different request."""
 
     status = 422
     code = "idempotency_key_reused"
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"{IDEMPOTENCY_KEY} is that of the request that made {name}, which was another one: "
-            "a request of its own needs a key of its own"
+            f"{IDEMPOTENCY_KEY} was used by a different request, which made {name}: "
+            "a new request needs a new key"
         )
 
 
 def asked_as(request: HttpRequest) -> str | None:
-    """By what the request is known again; None: it is not. Raises InvalidRequest."""
+    """Return the digest of the request's key; None: it has no key. Raises InvalidRequest."""
     key = request.headers.get(IDEMPOTENCY_KEY)
     if key is None:
         return None
@@ -42,7 +41,7 @@ def asked_as(request: HttpRequest) -> str | None:
 def made_before(
     db: sqlite3.Connection, table: str, tenant: str, digest: str | None
 ) -> bytes | None:
-    """The record of what the latest earlier request of this name made, if it is there."""
+    """Return the record made by the latest earlier request with this key, if it exists."""
     if digest is None:
         return None
     found = db.execute(

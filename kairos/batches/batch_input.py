@@ -1,4 +1,4 @@
-"""The lines of a batch's input: each a call, with a name of the client's own for it."""
+"""Lines of a batch's input: each a call, with the client's name for it."""
 
 import codecs
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from typing import BinaryIO
 
 import msgspec
 
-ERRORS = 100  # of a file, that are told
-LINE_BYTES = 32 << 20  # however large a call's body may be
+ERRORS = 100  # reported for a file
+LINE_BYTES = 32 << 20  # limit of a line, independent of the limit of a call's body
 _LONGEST_NAME = 512  # characters
 _OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 
 
 class InputLine(msgspec.Struct, frozen=True):
-    """As OpenAI has it."""
+    """Line in OpenAI's format."""
 
     custom_id: str
     method: str
@@ -23,7 +23,7 @@ class InputLine(msgspec.Struct, frozen=True):
 
 
 class LineError(msgspec.Struct, frozen=True):
-    """What is wrong with a line of the input, as OpenAI tells it."""
+    """Error of an input line, in OpenAI's format."""
 
     code: str
     message: str
@@ -32,7 +32,7 @@ class LineError(msgspec.Struct, frozen=True):
 
 
 class PlacedLine(msgspec.Struct, frozen=True):
-    """Where a line is in the file: its number, from 1, and the bytes that it has."""
+    """Place of a line in the file: number, from 1, offset, and size in bytes."""
 
     number: int
     offset: int
@@ -46,11 +46,11 @@ class _Body(msgspec.Struct):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What was found of an input."""
+    """Result of checking an input."""
 
     total: int  # lines that are calls
     errors: tuple[LineError, ...]
-    model: str | None = None  # None: lines name several, or none
+    model: str | None = None  # None: lines name several models, or none
 
 
 _line = msgspec.json.Decoder(InputLine)
@@ -60,7 +60,7 @@ _body = msgspec.json.Decoder(_Body)
 def placed_lines(file: BinaryIO) -> Iterator[tuple[PlacedLine, bytes]]:
     """Yield lines that are not blank, without a byte order mark of UTF-8.
 
-    A line that is longer than a line may be comes in parts, and no part is valid.
+    A line above the size limit is split, and each part is invalid.
     """
     number = offset = 0
     while read := file.readline(LINE_BYTES + 1):
@@ -72,12 +72,12 @@ def placed_lines(file: BinaryIO) -> Iterator[tuple[PlacedLine, bytes]]:
 
 
 def read_line(data: bytes) -> InputLine:
-    """Of a line that was checked."""
+    """Decode a line that was checked."""
     return _line.decode(data)
 
 
 def check_input(path: Path, endpoint: str, max_lines: int) -> Checked:
-    """Reads all of it. Raises OSError: it cannot be read."""
+    """Check a whole input. Raises OSError: it cannot be read."""
     names: set[str] = set()
     errors: list[LineError] = []
     models: set[str | None] = set()
@@ -107,7 +107,7 @@ def _problem(data: bytes, endpoint: str, names: set[str], number: int) -> LineEr
         line = _line.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         code = "invalid_line" if isinstance(error, msgspec.ValidationError) else "invalid_json_line"
-        return LineError(code, f"this line is no request: {error}"[:300], number)
+        return LineError(code, f"this line is not a request: {error}"[:300], number)
     if line.method != "POST":
         return LineError("invalid_method", "method must be POST", number, "method")
     if line.url != endpoint:

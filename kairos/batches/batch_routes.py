@@ -1,4 +1,4 @@
-"""`/v1/batches`, as OpenAI has it. Each client sees its own tenant's alone."""
+"""Routes under `/v1/batches`, as in OpenAI's API. Each client sees only its tenant's batches."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,8 +33,8 @@ from kairos.gateway.server.small_body import small_body
 from kairos.request.caller import Caller
 from kairos.request.identity.identity import identifier
 
-BATCH = "batch"  # the class of service of a batch that names none
-BATCHES, MAX_BATCHES = 20, 100  # of one answer
+BATCH = "batch"  # service class of a batch that names none
+BATCHES, MAX_BATCHES = 20, 100  # in one response
 _BODY_BYTES = 64 << 10
 
 
@@ -44,7 +44,7 @@ class _Expiry(msgspec.Struct, frozen=True):
 
 
 class BatchAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/batches`."""
+    """Body of `POST /v1/batches`."""
 
     input_file_id: str
     endpoint: str
@@ -62,7 +62,10 @@ class BatchRoutes:
         wake: Callable[[], None],
         now: Callable[[], int],
     ) -> None:
-        """`wake`: is told that there is something to do. `now`: µs since the Unix epoch."""
+        """Prepare the routes.
+
+        `wake`: called when there is new work. `now`: µs since the Unix epoch.
+        """
         self._kept, self._access, self._classes = kept, access, classes
         self._wake, self._now = wake, now
 
@@ -99,7 +102,7 @@ class BatchRoutes:
         )
 
     def _class_of(self, request: HttpRequest, caller: Caller) -> str:
-        """What it asks for; else `batch`, or what its key may have in place of it."""
+        """Return the service class asked for; by default `batch`, or else the key's class."""
         named = request.headers.get(Header.CLASS)
         if named is not None:
             return self._classes().of({RAW_HEADERS[Header.CLASS]: named.encode("latin-1")}, caller)
@@ -133,11 +136,11 @@ class BatchRoutes:
 
 
 def _asked(body: bytes) -> BatchAsked:
-    """Raises InvalidRequest."""
+    """Decode and check a request. Raises InvalidRequest."""
     try:
         asked = msgspec.json.decode(body, type=BatchAsked)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is no batch: {error}") from None
+        raise InvalidRequest(f"the body is not a batch: {error}") from None
     if asked.endpoint not in ENDPOINTS:
         raise InvalidRequest(f"endpoint must be one of {', '.join(ENDPOINTS)}")
     metadata = asked.metadata or {}
@@ -150,9 +153,9 @@ def _asked(body: bytes) -> BatchAsked:
 
 
 def _names(request: HttpRequest) -> dict[str, str]:
-    """How its calls name app and agent. Raises InvalidRequest."""
+    """Return the headers that name the app and the agent of the calls. Raises InvalidRequest."""
     named: dict[str, Any] = {each: request.headers.get(each) for each in (Header.APP, Header.AGENT)}
     for header, value in named.items():
         if value is not None and identifier(value.encode("latin-1")) is None:
-            raise InvalidRequest(f"header {header.lower()} is no identifier")
+            raise InvalidRequest(f"header {header.lower()} is not a valid identifier")
     return {header: value for header, value in named.items() if value is not None}

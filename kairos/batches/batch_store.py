@@ -1,4 +1,4 @@
-"""The batches that tenants have, and what their lines were answered."""
+"""Batches of tenants, and the results of their lines."""
 
 import operator
 import sqlite3
@@ -23,8 +23,8 @@ from kairos.batches.records import (
 )
 from kairos.settings.batches import BatchSettings
 
-_KEPT_ENDED = 1_000  # batches of a tenant that have ended
-# What a batch is asked for with.
+_KEPT_ENDED = 1_000  # ended batches that a tenant keeps
+# Fields that a request sets.
 _ASKED = operator.attrgetter(
     "caller",
     "service_class",
@@ -41,17 +41,17 @@ _decode = msgspec.json.Decoder(BatchRecord).decode
 
 
 class BatchStore:
-    """Every method waits for the disk."""
+    """Stored batches. Every method waits for the disk."""
 
     def __init__(self, database: BatchDatabase, limits: BatchSettings) -> None:
         self._database, self._limits = database, limits
 
     def add(self, record: BatchRecord, now_s: int) -> BatchRecord:
-        """Returns it, or the one that an earlier request of its name made.
+        """Store a batch; return it, or the one that an earlier request with the same key made.
 
         Raises:
             NoSuchFile, BatchLimit.
-            KeyReused: the earlier one asked for something else.
+            KeyReused: the earlier request asked for something else.
         """
         tenant, input_id = record.caller.tenant, record.input_file_id
         with self._database.transaction() as db:
@@ -82,7 +82,7 @@ class BatchStore:
         return record
 
     def find(self, tenant: str, batch_id: str) -> tuple[BatchRecord, BatchCounts]:
-        """Raises NoSuchBatch."""
+        """Return a batch with its counts. Raises NoSuchBatch."""
         found = self._database.all(
             "SELECT record, completed, failed FROM batches WHERE id = ? AND tenant = ?",
             batch_id,
@@ -95,7 +95,10 @@ class BatchStore:
     def of(
         self, tenant: str, after: str | None, most: int
     ) -> list[tuple[BatchRecord, BatchCounts]]:
-        """The latest first. Raises NoSuchBatch: that after which they are asked for."""
+        """Return the tenant's batches, the latest first.
+
+        Raises NoSuchBatch: `after` does not exist.
+        """
         page = self._database.page("batches", tenant, after, latest_first=True)
         if page is None:
             raise NoSuchBatch(str(after))
@@ -108,7 +111,7 @@ class BatchStore:
         return [_with_counts(each) for each in found]
 
     def cancel(self, tenant: str, batch_id: str, now_s: int) -> None:
-        """Raises NoSuchBatch, NotCancellable."""
+        """Cancel a batch. Raises NoSuchBatch, NotCancellable."""
         record, _ = self.find(tenant, batch_id)
         was: tuple[State, ...] = ("validating", "in_progress")
         if record.state == "cancelling":
@@ -117,7 +120,7 @@ class BatchStore:
             raise NotCancellable(batch_id, self.find(tenant, batch_id)[0].state)
 
     def open(self) -> list[BatchRecord]:
-        """Those that have not ended, of all tenants, the oldest first."""
+        """Return the batches of all tenants that have not ended, the oldest first."""
         found = self._database.all(f"SELECT record FROM batches WHERE {OPEN} ORDER BY seq")  # noqa: S608
         return [_decode(each) for (each,) in found]
 
@@ -128,8 +131,10 @@ class BatchStore:
         files: Sequence[FileRecord] = (),
         **fields: Any,
     ) -> BatchRecord | None:
-        """A batch in one of these states, and the files that it has from now on. None: it is in
-        another, and stays as it is."""
+        """Change a batch in one of the states `was`, and add its new files.
+
+        Returns the changed record; None: the batch is in another state, and is not changed.
+        """
         with self._database.transaction() as db:
             found = db.execute("SELECT record FROM batches WHERE id = ?", (batch_id,)).fetchone()
             before = None if found is None else _decode(found[0])
@@ -151,7 +156,7 @@ class BatchStore:
         return record
 
     def _rest(self, db: sqlite3.Connection, record: BatchRecord) -> int:
-        """Lines that were not called."""
+        """Return the number of lines that were not called."""
         row: tuple[int, int] = db.execute(
             "SELECT completed, failed FROM batches WHERE id = ?", (record.id,)
         ).fetchone()
@@ -164,7 +169,7 @@ class BatchStore:
         return [line for (line,) in found]
 
     def results(self, batch_id: str, after: int, most: int) -> list[tuple[int, str, bytes]]:
-        """Line, outcome and value of those after a line, in order."""
+        """Return line, outcome and value of the results after a line, in order."""
         return self._database.all(
             "SELECT line, outcome, value FROM results WHERE batch = ? AND line > ? "
             "ORDER BY line LIMIT ?",
@@ -184,7 +189,7 @@ class BatchStore:
     # Figures
 
     def totals(self) -> dict[str, int]:
-        """Lines that ended, by how, since the directory is there."""
+        """Return the number of ended lines by outcome, since the directory was created."""
         return dict(self._database.all("SELECT outcome, lines FROM totals"))
 
     def open_by_state(self) -> dict[str, int]:

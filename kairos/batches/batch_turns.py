@@ -1,18 +1,18 @@
-"""Whose line goes next among batches, how many go ahead, and when a batch rises.
+"""Choose the next line among batches, the number of queued lines, and when a batch is promoted.
 
-A batch is many calls that nobody waits for. They go as a class of service that takes what is spare
-(`batch`), so the order puts them behind all that is online, and fills what that leaves. For this
-some lines always wait in the queue: they go within the step in which there is room.
+A batch is many calls without a waiting user. They run in a best-effort class of service (`batch`),
+so the queue puts them behind all online calls, and they use the remaining capacity. For this some
+lines always wait in the queue: they are dispatched within the step in which there is room.
 
-*Turns.* The batches of a tenant share by stride (Waldspurger and Weihl, 1995), as tenants do in
-`core/scheduler/fair_queueing.py`, whose tags these are: each line is charged what the batch's
-lines cost so far, in tokens, and the charge is put right when it ends.
+*Turns.* The batches of a tenant share by stride scheduling (Waldspurger and Weihl, 1995), as
+tenants do in `core/scheduler/fair_queueing.py`, whose tags these are: each line is charged the mean
+cost of the batch's lines so far, in tokens, and the charge is corrected when it ends.
 
-*Rising.* A batch whose work may not be done within its window goes as `standard` from then on: so
-its lines have their tenant's share, and no more than that. It rises once the work that is left, at
-the best pace that it had, takes longer than what is left of the window less a tenth of it; or in
-the last tenth. It does not fall again: then its pace would be that of what is spare, and it would
-rise and fall in turn. Ours. Pure: instants come in, and nothing is looked up.
+*Promotion.* A batch whose work may not end within its window runs as `standard` from then on: so
+its lines get their tenant's share, and no more. It is promoted once the remaining work, at the best
+rate so far, takes longer than the rest of the window less a tenth of the window; or in the last
+tenth. It is not demoted: its rate would then be the best-effort rate, and it would be promoted and
+demoted in turn. Not in the paper. Pure: times are arguments, without I/O.
 """
 
 from collections.abc import Iterable
@@ -21,23 +21,23 @@ from kairos.core.model import EXPECTED_COMPLETION_TOKENS
 from kairos.core.scheduler.fair_queueing import StartTags
 
 AHEAD = 128  # lines of a tenant that wait in the queue
-AHEAD_OF_ALL = 1_000  # lines that do, of all tenants: a tenth of what may wait
-_MARGIN = 10  # the part of the window that is kept for what nobody foresees
-_PACE_LINES = 16  # that have to end until a pace is known
+AHEAD_OF_ALL = 1_000  # queued lines of all tenants: a tenth of the queue
+_MARGIN = 10  # the window is divided by this for the safety margin
+_PACE_LINES = 16  # lines that have to end before a rate is known
 
 
 def lines_ahead(tenants: int) -> int:
-    """How many lines of each wait in the queue, where so many have batches."""
+    """Return the number of queued lines for each of `tenants` tenants with batches."""
     return max(1, min(AHEAD, AHEAD_OF_ALL // max(1, tenants)))
 
 
 class BatchTurns:
-    """Of one tenant's batches."""
+    """Turns of one tenant's batches."""
 
     def __init__(self) -> None:
         self._tags = StartTags({})
-        self._costs: dict[str, tuple[int, int]] = {}  # lines that ended, tokens of them
-        self._waits: set[str] = set()  # have lines left
+        self._costs: dict[str, tuple[int, int]] = {}  # ended lines, and their tokens
+        self._waits: set[str] = set()  # batches with lines left
 
     def __len__(self) -> int:
         return len(self._costs)
@@ -50,7 +50,7 @@ class BatchTurns:
         del self._costs[batch]
 
     def next(self, having_lines: Iterable[str]) -> str | None:
-        """Whose turn it is, of those that have lines to send."""
+        """Return the batch whose turn it is, among those with lines to send."""
         having = set(having_lines)
         for each in self._waits - having:
             self._wait(each, has_lines=False)
@@ -59,14 +59,14 @@ class BatchTurns:
         return min(sorted(having), key=self._tags.tag, default=None)
 
     def goes(self, batch: str) -> int:
-        """A line of it. Returns what it is charged, in tokens."""
+        """Charge the batch for its next line; return the charge in tokens."""
         lines, tokens = self._costs[batch]
         charged = tokens // lines if lines else EXPECTED_COMPLETION_TOKENS
         self._tags.charge(batch, charged)
         return charged
 
     def ended(self, batch: str, charged: int, tokens: int | None) -> None:
-        """A line of it, which took so many tokens; None: it was not served."""
+        """Correct the charge of an ended line to its `tokens`; None: it was not served."""
         if tokens is not None:
             lines, all_tokens = self._costs[batch]
             self._costs[batch] = lines + 1, all_tokens + tokens
@@ -82,15 +82,14 @@ class BatchTurns:
 
 
 class Pace:
-    """The best that a batch had: µs for each line, over some lines that ended one after the
-    other."""
+    """Best rate of a batch: µs for each line, over some consecutive lines."""
 
     def __init__(self, at: int) -> None:
         self._since, self._lines = at, 0
         self.line_us: float | None = None  # None: not known
 
     def ended(self, at: int) -> None:
-        """A line."""
+        """Count an ended line."""
         self._lines += 1
         if self._lines >= _PACE_LINES:
             line_us = (at - self._since) / self._lines
@@ -99,6 +98,6 @@ class Pace:
 
 
 def rises(lines_left: int, line_us: float | None, at: int, began_at: int, ends_at: int) -> bool:
-    """Whether a batch's window, from `began_at` to `ends_at`, is too near for what is spare."""
+    """Return whether a batch is promoted: its window is too short for best-effort calls."""
     left_us = ends_at - at - (ends_at - began_at) // _MARGIN
     return lines_left > 0 and (left_us <= 0 or lines_left * (line_us or 0.0) > left_us)

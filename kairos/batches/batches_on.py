@@ -1,8 +1,8 @@
-"""Batches where a directory is named: their routes, and whoever drives them.
+"""Batches in a process with a directory for them: their routes, and their driver.
 
-Every process that names the directory serves files and batches. One of them drives: the one that
-holds the directory's lock. Where it dies, another has the lock within a second, and calls again
-what had no result on the disk.
+Every process with the directory serves files and batches. One of them drives: the one that holds
+the directory's lock. If it dies, another takes the lock within a second, and repeats the calls
+without a result on disk.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOCK_S = 1.0  # between two tries to have the lock
+_LOCK_S = 1.0  # between two attempts to take the lock
 _RESTART_S = 5.0
-_SWEEP_S = 60.0  # between two looks for what is kept no longer
+_SWEEP_S = 60.0  # between two removals of expired files
 
 
 class BatchesOn:
@@ -66,7 +66,7 @@ class BatchesOn:
             self._driver = BatchDriver(self._kept, self._gateway, self._now)
             await self._driver.run()
         except (OSError, sqlite3.Error) as error:
-            logger.warning("batches stand still for %g s: %s", _RESTART_S, error)
+            logger.warning("batches are paused for %g s: %s", _RESTART_S, error)
             await asyncio.sleep(_RESTART_S)
         finally:
             self._driver = None

@@ -1,8 +1,8 @@
-"""The one SQLite file in which files and batches are known, by whichever process serves them.
+"""SQLite file with all files and batches, shared by the processes that serve them.
 
-Several processes may use it at once: each change is a transaction that looks at what it changes.
-What the lines of a batch were answered is here until its output files are whole. Of each line the
-first result counts; the database itself counts them.
+Several processes may use it at once: each change is a transaction that checks what it changes.
+Results of lines are stored here until the output files are written. The first result of a line is
+valid; triggers in the database count results.
 """
 
 import sqlite3
@@ -40,16 +40,19 @@ _SCHEMA = """
         UPDATE totals SET lines = lines + 1 WHERE outcome = NEW.outcome;
     END;
 """
-# Of batches: they have not ended.
+# Condition for batches that have not ended.
 OPEN = "state NOT IN ('completed', 'failed', 'expired', 'cancelled')"
 KEEP_RESULT = "INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)"  # batch, line, outcome, value
 
 
 class BatchDatabase:
-    """May be used by any thread. Everything waits for the disk, so it is not for the loop's."""
+    """Database, usable by any thread.
+
+    Every method waits for the disk; call none in the event loop.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError, sqlite3.Error, SetupError: it cannot be used."""
+        """Open the database. Raises OSError, sqlite3.Error, SetupError: it cannot be used."""
         self._connection = open_database(path, _SCHEMA, _VERSION, "name a new directory")
         self._turn = threading.Lock()
 
@@ -58,13 +61,13 @@ class BatchDatabase:
             self._connection.close()
 
     def all(self, statement: str, *parameters: Any) -> list[Any]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         with self._turn:
             return self._connection.execute(statement, parameters).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Nobody else writes meanwhile; whatever is raised undoes it."""
+        """Run the block as a transaction, with no other writer; an exception undoes it."""
         with self._turn:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -78,8 +81,7 @@ class BatchDatabase:
     def page(
         self, table: str, tenant: str, after: str | None, *, latest_first: bool
     ) -> tuple[str, tuple[Any, ...]] | None:
-        """A condition for what is the tenant's, and comes after one of that. None: that is not
-        there."""
+        """Return a condition for the tenant's rows after one of them; None: that does not exist."""
         if after is None:
             return "tenant = ?", (tenant,)
         found = self.all(

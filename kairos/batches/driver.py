@@ -1,7 +1,7 @@
-"""Drives all batches of a directory: which lines go, what comes of them, and when a batch is over.
+"""Driver of all batches of a directory: it sends lines, stores results, and ends batches.
 
-Each line has one result, and is called until it has one: whoever drives next, after a crash, calls
-again what had none on the disk. What is refused for now waits, and is not counted as a failure.
+Each line has one result, and is called until it has one: after a crash the next driver repeats the
+calls without a result on disk. Lines refused for now are retried, and do not count as failures.
 """
 
 import asyncio
@@ -27,27 +27,27 @@ from kairos.host.sqlite_file import connect
 
 logger = logging.getLogger(__name__)
 
-TRIES = 4  # of a line that engines fail
-LOOK_S = 0.5  # between two looks at what clients have asked for
+TRIES = 4  # of a line that fails at engines
+LOOK_S = 0.5  # between two checks for requests of clients
 _TICK_S = 0.05
-_AGAIN_S = 5.0  # until an output that could not be written is tried again
-_AT_ONCE = 32  # lines, until others have their turn
+_AGAIN_S = 5.0  # until a failed write of an output is retried
+_AT_ONCE = 32  # lines sent before other tasks have their turn
 _IN_FLIGHT = 4_096
-_BACKLOG = 1_000  # results that are not on the disk yet; beyond, nothing is sent
-_FOR_NOW = (429, 503)  # refusals that say nothing of the line
+_BACKLOG = 1_000  # results not on disk yet, beyond which nothing is sent
+_FOR_NOW = (429, 503)  # refusals that do not depend on the line
 _DEFAULTS = {Header.APP: "batch", Header.AGENT: "line"}
 
 
 class BatchDriver:
     def __init__(self, kept: KeptBatches, gateway: InnerGateway, now: Callable[[], int]) -> None:
-        """`now`: µs since the Unix epoch. Raises sqlite3.Error."""
+        """Prepare to drive. `now`: µs since the Unix epoch. Raises sqlite3.Error."""
         self._kept, self._gateway, self._now = kept, gateway, now
         self._works: dict[str, BatchWork] = {}
         self._turns: dict[str, BatchTurns] = {}  # by tenant
         self._changed = asyncio.Event()
         self._beside: dict[str, asyncio.Task[None]] = {}  # by batch
         self._looked_s = 0.0
-        self._disk_failed: OSError | sqlite3.Error | None = None  # beside
+        self._disk_failed: OSError | sqlite3.Error | None = None  # in a background task
         self._finishing = BatchFinishing(kept, now)
         self._commit = GroupCommit(connect(kept.database_path), _note_disk)
 
@@ -56,15 +56,15 @@ class BatchDriver:
         return self._now() / SECOND
 
     def wake(self) -> None:
-        """A client has asked for something."""
+        """Check for requests of clients at once."""
         self._looked_s = 0.0
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled.
+        """Drive the batches until cancelled.
 
         Raises:
-            OSError, sqlite3.Error: the disk does not do what it should.
+            OSError, sqlite3.Error: the disk failed.
         """
         try:
             while True:
@@ -86,18 +86,20 @@ class BatchDriver:
             await asyncio.to_thread(self._commit.close, give_up=True)
 
     def _check_disk(self) -> None:
-        """Whoever drives next reads from the disk what has results.
+        """Raise the error of a background task or of the writer of results, if there was one.
+
+        The next driver reads from disk which lines have results.
 
         Raises:
-            OSError, sqlite3.Error: what is done beside, or the writer of results, met it.
+            OSError, sqlite3.Error: the disk failed.
         """
         self._commit.check()
         if self._disk_failed is not None:
             raise self._disk_failed
 
     async def _tend(self, work: BatchWork) -> None:
-        """It has lines to send, or is brought to its end."""
-        is_dropped = work.record.id not in self._works  # while another was tended
+        """Read more lines of a batch, or finish it."""
+        is_dropped = work.record.id not in self._works  # during the processing of another batch
         if is_dropped or work.record.id in self._beside:
             return
         if work.is_low:
@@ -112,7 +114,7 @@ class BatchDriver:
             self._do_beside(work.record, self._finish(work))
 
     def _do_beside(self, record: BatchRecord, work: Coroutine[None, None, None]) -> None:
-        """What takes long is not waited for."""
+        """Run long work of a batch in a background task."""
         task = self._beside[record.id] = asyncio.create_task(work)
         task.add_done_callback(partial(self._did, record))
 
@@ -163,14 +165,14 @@ class BatchDriver:
         self._direct(work, record)
 
     def _direct(self, work: BatchWork, record: BatchRecord) -> None:
-        """What is in flight may end; what waits still is not called."""
+        """Cancel, expire or promote a batch; withdraw its queued calls, let calls in flight end."""
         if record.state == "cancelling":
             work.ends_as = "cancelled"
         elif self._now_s >= record.expires_s:
             work.ends_as = "expired"
         elif not work.has_risen and self._rises(work):
             work.has_risen, work.service_class = True, STANDARD
-            logger.info("batch %s rises: its window is near", record.id)
+            logger.info("batch %s is promoted to class standard: its window ends soon", record.id)
         else:
             return
         for sent in list(work.in_flight.values()):
@@ -194,7 +196,7 @@ class BatchDriver:
             await asyncio.sleep(_AGAIN_S)
 
     async def _finish_again(self, record: BatchRecord) -> None:
-        """Somebody was about to, or had not begun."""
+        """Finish a batch that another driver was about to finish, or that had not begun."""
         if not await self._finishing.finish(record):
             await asyncio.sleep(_AGAIN_S)
 
@@ -211,7 +213,7 @@ class BatchDriver:
     # Lines
 
     def _send(self) -> bool:
-        """Some lines. Returns whether there may be more to send at once."""
+        """Send some lines. Return whether more may be sent at once."""
         now_s, sent, total = self._now_s, 0, sum(len(w.in_flight) for w in self._works.values())
         if self._commit.backlog > _BACKLOG:
             return False
@@ -281,6 +283,6 @@ def _calls(works: Iterable[BatchWork]) -> Iterator[InnerCall]:
 
 def _note_disk(problem: str | None) -> None:
     if problem is None:
-        logger.info("there is room on the disk again: batches go on")
+        logger.info("the disk has space again: batches continue")
     else:
         logger.warning("batches wait: %s", problem)

@@ -1,4 +1,4 @@
-"""Batches in /metrics, as their directory has them: whichever process drives."""
+"""Metrics of batches, read from their directory, so they include every process that drives."""
 
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -10,22 +10,22 @@ from kairos.batches.records import ENDED, State
 from kairos.settings.batches import BatchSettings
 
 _OPEN: tuple[State, ...] = ("validating", "in_progress", "finalizing", "cancelling")
-_LINES = "Lines of batches that ended, since their directory is there"
+_LINES = "Lines of batches that ended, since their directory was created"
 
 
 class BatchFigures(Collector):
-    """Those of the last look."""
+    """Metrics of batches, as of the last read of the database."""
 
     def __init__(
         self, lines: Callable[[], Mapping[str, int]], open_now: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Both by state; they wait for the disk."""
+        """Take functions that return counts by state; both wait for the disk."""
         self._read_lines, self._read_open = lines, open_now
         self._lines: Mapping[str, int] = {}
         self._open: Mapping[str, int] = {}
 
     def look(self) -> None:
-        """Raises sqlite3.Error."""
+        """Read the counts again. Raises sqlite3.Error."""
         self._lines, self._open = self._read_lines(), self._read_open()
 
     def collect(self) -> Iterator[Metric]:
@@ -45,7 +45,7 @@ class BatchFigures(Collector):
 def batch_figures(
     settings: BatchSettings | None, show: Callable[[Collector], None]
 ) -> Iterator[list[Coroutine[None, None, None]]]:
-    """What is to run beside. `show` is given the figures, where there are batches.
+    """Show the metrics if batches are on; yield the coroutines to run concurrently.
 
     Raises:
         SetupError: the directory cannot hold batches.

@@ -1,4 +1,4 @@
-"""`/v1/files`, as OpenAI has it. Each client sees its own tenant's alone."""
+"""Routes under `/v1/files`, as in OpenAI's API. Each client sees only its tenant's files."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from kairos.core.model import SECOND
 from kairos.gateway.api.insight import number_of
 from kairos.gateway.auth.access import Access, authorization
 
-MAX_FILES = 10_000  # of one answer
+MAX_FILES = 10_000  # in one response
 _DAY_S = 86_400
 
 

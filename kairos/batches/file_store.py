@@ -1,4 +1,4 @@
-"""The files that tenants keep: what is known of them, and where their content is."""
+"""Files of tenants: their records, and the places of their content."""
 
 import filecmp
 import sqlite3
@@ -12,7 +12,7 @@ from kairos.batches.records import BatchLimit, FileInUse, FileRecord, NoSuchFile
 from kairos.core.errors import Unavailable
 from kairos.settings.batches import BatchSettings
 
-_LEFT_S = 86_400  # what an upload left behind which broke off
+_LEFT_S = 86_400  # age of leftovers of broken uploads that are removed
 
 _INPUTS = f"SELECT input FROM batches WHERE {OPEN}"  # noqa: S608
 _OPEN_IDS = f"SELECT id FROM batches WHERE {OPEN}"  # noqa: S608
@@ -22,7 +22,7 @@ _decode = msgspec.json.Decoder(FileRecord).decode
 
 
 class FileStore:
-    """Every method waits for the disk."""
+    """Stored files. Every method waits for the disk."""
 
     def __init__(self, database: BatchDatabase, root: Path, limits: BatchSettings) -> None:
         self._database, self.root, self._limits = database, root, limits
@@ -31,21 +31,25 @@ class FileStore:
         return self.root / file_id
 
     def room(self, tenant: str, asked_as: str | None = None) -> int:
-        """How many bytes another file may have; one that was kept by an earlier request of that
-        name needs no room. Raises BatchLimit: there can be none."""
+        """Return the maximum size of another file. Raises BatchLimit: the tenant may not add any.
+
+        A file stored by an earlier request with the same key needs no room.
+        """
         with self._database.transaction() as db:
             if made_before(db, "files", tenant, asked_as) is not None:
                 return self._limits.max_file_bytes
             return self._room(db, tenant)
 
     def add(self, record: FileRecord) -> FileRecord:
-        """Its content lies at its place. Returns it, or the one that an earlier request of its name
-        made: then this one's content is nobody's.
+        """Store the record of a file whose content is at its path.
+
+        Returns it, or the file that an earlier request with the same key made: then the new content
+        is unused.
 
         Raises:
             BatchLimit.
-            KeyReused: the earlier one had another file.
-            Unavailable: that is being deleted, or cannot be read.
+            KeyReused: the earlier request had another file.
+            Unavailable: that file is being deleted, or cannot be read.
         """
         with self._database.transaction() as db:
             found = made_before(db, "files", record.tenant, record.asked_as)
@@ -66,7 +70,7 @@ class FileStore:
             raise Unavailable(f"{one} cannot be read: {error.strerror}") from None
 
     def file(self, tenant: str, file_id: str, now_s: int) -> FileRecord:
-        """Raises NoSuchFile."""
+        """Return a file's record. Raises NoSuchFile."""
         found = self._database.all(
             "SELECT record FROM files WHERE id = ? AND tenant = ? AND expires > ?",
             *(file_id, tenant, now_s),
@@ -85,8 +89,10 @@ class FileStore:
         purpose: str | None,
         latest_first: bool,
     ) -> list[FileRecord]:
-        """`purpose`: of these alone; None: of all. Raises NoSuchFile: that after which they are
-        asked for."""
+        """Return the tenant's files. Raises NoSuchFile: `after` does not exist.
+
+        `purpose`: only of this purpose; None: of all.
+        """
         page = self._database.page("files", tenant, after, latest_first=latest_first)
         if page is None:
             raise NoSuchFile(str(after))
@@ -101,7 +107,7 @@ class FileStore:
         return [_decode(each) for (each,) in found]
 
     def delete(self, tenant: str, file_id: str, now_s: int) -> None:
-        """Raises NoSuchFile, FileInUse."""
+        """Delete a file. Raises NoSuchFile, FileInUse."""
         self.file(tenant, file_id, now_s)
         with self._database.transaction() as db:
             using = db.execute(
@@ -114,7 +120,7 @@ class FileStore:
         self.path_of(file_id).unlink(missing_ok=True)
 
     def remove_old(self, now_s: int) -> None:
-        """What is kept no longer, and files that an upload left behind which broke off."""
+        """Remove expired files and batches, and leftovers of broken uploads."""
         oldest_s = now_s - self._limits.keep_days * 86_400
         with self._database.transaction() as db:
             expired = db.execute(
@@ -134,8 +140,8 @@ class FileStore:
     def _full(self) -> BatchLimit:
         limits = self._limits
         return BatchLimit(
-            f"{limits.max_files} files of {limits.max_bytes} bytes together is all that a tenant "
-            "may keep: delete some"
+            f"a tenant may have {limits.max_files} files of {limits.max_bytes} bytes in total: "
+            "delete some"
         )
 
     def _room(self, db: sqlite3.Connection, tenant: str) -> int:

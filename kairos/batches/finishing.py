@@ -1,4 +1,4 @@
-"""The beginning and the end of a batch: its input is checked, and its output files are written."""
+"""Start and end of a batch: check its input, and write its output files."""
 
 import asyncio
 import logging
@@ -21,14 +21,14 @@ class BatchFinishing:
     def __init__(self, kept: KeptBatches, now: Callable[[], int]) -> None:
         """`now`: µs since the Unix epoch."""
         self._kept, self._now = kept, now
-        self._problem = ""  # that was met last, so that it is told once
+        self._problem = ""  # the last error, so that it is logged once
 
     @property
     def _now_s(self) -> int:
         return self._now() // SECOND
 
     async def validate(self, record: BatchRecord) -> None:
-        """It is in progress then, or has failed."""
+        """Check a batch's input; the batch is in progress then, or has failed."""
         path = self._kept.files.path_of(record.input_file_id)
         try:
             checked = await asyncio.to_thread(
@@ -46,14 +46,16 @@ class BatchFinishing:
         await asyncio.to_thread(self._change, record, ("validating",), fields)
 
     async def fail(self, record: BatchRecord, error: OSError) -> None:
-        """Its input cannot be read."""
+        """Let a batch fail, as its input cannot be read."""
         said = LineError("input_unreadable", f"the input cannot be read: {error.strerror}")
         fields = {"state": "failed", "errors": (said,), "ended_s": self._now_s}
         await asyncio.to_thread(self._change, record, _OPEN, fields)
 
     async def finish(self, record: BatchRecord) -> bool:
-        """Its lines have the results that they will have: write the files, and end it; without its
-        input it fails. Returns whether that was done; the disk may be full."""
+        """Write the output files of a batch whose lines are done, and end it.
+
+        Without its input it fails. Returns whether it has ended; the disk may be full.
+        """
         try:
             await asyncio.to_thread(self._finish, record)
         except FileNotFoundError as error:  # no later try would find it
@@ -67,7 +69,7 @@ class BatchFinishing:
         return True
 
     def _finish(self, record: BatchRecord) -> None:
-        """Raises OSError."""
+        """Write the files and end the batch. Raises OSError."""
         batches = self._kept.batches
         now_s = self._now_s
         batches.change(record.id, ("in_progress",), state="finalizing", finalizing_s=now_s)

@@ -1,4 +1,4 @@
-"""The directory of batches: what is known of them, the files, and a lock of whoever drives them."""
+"""Directory of batches: the database, the files, and a lock for the driving process."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ from kairos.settings.batches import BatchSettings
 
 
 class KeptBatches:
-    """For its owner alone. Several processes may use it, of which one drives."""
+    """Directory for its owner only. Several processes may use it; one of them drives."""
 
     def __init__(self, settings: BatchSettings) -> None:
         """Raises SetupError: the directory cannot hold batches."""
@@ -36,8 +36,10 @@ class KeptBatches:
 
     @contextmanager
     def driving(self) -> Iterator[bool]:
-        """Whether this process drives the batches while the block runs: no other does. The lock
-        names its process, and ends with it."""
+        """Yield whether this process drives the batches during the block; only one process does.
+
+        The lock file has the process's id; the lock ends with the process.
+        """
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:

@@ -1,4 +1,4 @@
-"""What the gateway says of files and batches at `/openapi.json`, where it has them."""
+"""Description of the routes of files and batches, for `/openapi.json`."""
 
 import msgspec
 
@@ -16,7 +16,7 @@ _PURPOSE: Json = {"name": "purpose", "in": "query", "schema": _TEXT}
 _KEY: Json = {
     "name": IDEMPOTENCY_KEY,
     "in": "header",
-    "description": "One of a request and of the same sent again, which makes nothing more",
+    "description": "Identifies a request and its retries, which make nothing new",
     "schema": {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS},
 }
 _UPLOAD: Json = {
@@ -37,7 +37,7 @@ _WINDOW = "^([1-9][0-9]{0,4}s|[1-9][0-9]{0,3}m|([1-9][0-9]?|1[0-5][0-9]|16[0-8])
 
 
 def with_batches(described: Json) -> Json:
-    """The description of a gateway that has files and batches, too."""
+    """Add the routes of files and batches to an OpenAPI description."""
     views, schemas = msgspec.json.schema_components(
         (FileObject, FileList, FileDeleted, BatchObject, BatchList, BatchAsked),
         ref_template="#/components/schemas/{name}",
@@ -82,7 +82,7 @@ def with_batches(described: Json) -> Json:
 
 
 def _bound(schemas: Json) -> None:
-    """What the types do not say."""
+    """Add the constraints that the types do not have."""
     fields = schemas["BatchAsked"]["properties"]
     fields["endpoint"] = {"enum": list(ENDPOINTS)}
     fields["completion_window"] = {"type": "string", "pattern": _WINDOW}

@@ -1,5 +1,7 @@
-"""What a batch gives: a line for each of its input's, in the format and the two files that OpenAI
-has. Lines are made when a call ends, and files when the batch does."""
+"""Output of a batch: a line for each input line, in OpenAI's format and its two files.
+
+Lines are made when a call ends, and files when the batch does.
+"""
 
 import json
 import os
@@ -14,17 +16,17 @@ from kairos.batches.records import BatchUsage
 from kairos.gateway.api.inner_call import InnerAnswer
 
 COMPLETED, FAILED = "completed", "failed"
-_RESULTS = 256  # that are read at once
+_RESULTS = 256  # read at once
 _NOT_CALLED = {
-    "expired": ("batch_expired", "the batch's window was over before this line was called"),
+    "expired": ("batch_expired", "the batch's window ended before this line was called"),
     "cancelled": ("batch_cancelled", "the batch was cancelled before this line was called"),
 }
-_BROKE_OFF = ("upstream_failed", "no whole answer came, as often as it was tried")
+_BROKE_OFF = ("upstream_failed", "no complete answer arrived in any attempt")
 
 _encode = msgspec.json.Encoder().encode
 _Known = TypeVar("_Known")
 
-Results = Callable[[int, int], list[tuple[int, str, bytes]]]  # after a line, so many
+Results = Callable[[int, int], list[tuple[int, str, bytes]]]  # after a line, at most N
 
 
 class LineResponse(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 class _Usage(msgspec.Struct, frozen=True):
-    """Counts of an answer, as chat completions, responses and messages name them."""
+    """Usage in an answer, in the terms of chat completions, responses and messages."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -68,7 +70,7 @@ class _Usage(msgspec.Struct, frozen=True):
     def counted(self) -> BatchUsage:
         given = self.input_tokens_details or self.prompt_tokens_details or _Details()
         made = self.output_tokens_details or self.completion_tokens_details or _Details()
-        # Anthropic's input leaves out what caches have.
+        # Anthropic's input does not include cached tokens.
         apart = (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)
         return BatchUsage(
             (self.input_tokens or self.prompt_tokens or 0) + apart,
@@ -83,14 +85,14 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Response(msgspec.Struct, frozen=True):
-    body: _Answer | str | None = None  # a text of what is not JSON
+    body: _Answer | str | None = None  # a text if it is not JSON
 
 
 class _Result(msgspec.Struct, frozen=True):
     response: _Response | None = None
 
 
-# Characters that JSON allows in texts, and that end a line for many readers: Python's `splitlines`.
+# Characters allowed in JSON texts that many readers take for line ends: Python's `splitlines`.
 _LINE_ENDS = {
     "\u2028".encode(): b"\\u2028",
     "\u2029".encode(): b"\\u2029",
@@ -99,7 +101,7 @@ _LINE_ENDS = {
 
 
 def result_of(batch_id: str, number: int, custom_id: str, answer: InnerAnswer) -> bytes:
-    """A line of the output, or of the errors, with its end."""
+    """Return a line of the output, or of the errors, with its end."""
     name = f"batch_req_{batch_id.removeprefix('batch_')}_{number}"
     if answer.status is None:
         made = OutputLine(name, custom_id, None, LineFailure(*_BROKE_OFF))
@@ -117,7 +119,7 @@ def _line(made: OutputLine) -> bytes:
 
 
 def tokens_of(answer: InnerAnswer) -> int | None:
-    """That it took, as the engine counted; None: it does not say."""
+    """Return the tokens of an answer, as the engine counted; None: the answer has no usage."""
     found = _decoded(answer.body, _Answer)
     if found is None or found.usage is None:
         return None
@@ -126,7 +128,7 @@ def tokens_of(answer: InnerAnswer) -> int | None:
 
 
 def _decoded(data: bytes, kind: type[_Known]) -> _Known | None:
-    """Return the fields of JSON that are known; None if it has others in their place."""
+    """Return the known fields of JSON; None if they have other types."""
     try:
         try:
             return msgspec.json.decode(data, type=kind)
@@ -137,7 +139,7 @@ def _decoded(data: bytes, kind: type[_Known]) -> _Known | None:
 
 
 def _on_one_line(body: bytes) -> msgspec.Raw:
-    """Return a body as it is, blanks aside; one that is not JSON as a text."""
+    """Return a body unchanged except for line breaks; one that is not JSON as a text."""
     try:
         msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -153,7 +155,7 @@ def _refuse(constant: str) -> None:
 
 
 class Written(msgspec.Struct, frozen=True):
-    """Bytes of each; 0: there is no such file. `usage`: None where no answer says it."""
+    """Sizes in bytes; 0: the file does not exist. `usage`: None if no answer has any."""
 
     output: int
     errors: int
@@ -163,10 +165,10 @@ class Written(msgspec.Struct, frozen=True):
 def write_outputs(
     batch_id: str, results: Results, ends_as: str, input_path: Path, output: Path, errors: Path
 ) -> Written:
-    """Both files, on the disk, in the order of the input.
+    """Write both files to disk, in the order of the input.
 
     Raises:
-        OSError: the input cannot be read, or they cannot be written.
+        OSError: the input cannot be read, or the files cannot be written.
     """
     kept, usage = _in_order(results), None
     with input_path.open("rb") as given, _new(output) as answered, _new(errors) as failed:
@@ -190,7 +192,7 @@ def write_outputs(
 
 
 def _with_usage(so_far: BatchUsage | None, line: bytes) -> BatchUsage | None:
-    """Return the sum, with what an answer says that it took."""
+    """Return the sum with the usage of one more line."""
     found = _decoded(line, _Result)
     answer = None if found is None or found.response is None else found.response.body
     if not isinstance(answer, _Answer) or answer.usage is None:

@@ -1,4 +1,4 @@
-"""Files and batches as they are kept, and what of them cannot be."""
+"""Records of files and batches, and the errors of their requests."""
 
 import re
 import secrets
@@ -31,7 +31,7 @@ ENDPOINTS = (
 )
 MAX_METADATA = 16  # pairs
 MAX_KEY, MAX_VALUE = 64, 512  # characters
-MIN_KEPT_S, MAX_KEPT_S = 3_600, 2_592_000  # that a client may say of a file
+MIN_KEPT_S, MAX_KEPT_S = 3_600, 2_592_000  # that a client may set for a file
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 _MAX_WINDOW_S = 7 * 86_400
@@ -58,8 +58,10 @@ class BatchUsage(msgspec.Struct, frozen=True):
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a batch is to do, and how far it is. No key is in it: the caller is known by what its
-    key stood for when the batch was made."""
+    """Parameters and state of a batch.
+
+    It has no API key: the caller is stored as the key identified it when the batch was made.
+    """
 
     id: str
     caller: Caller
@@ -67,35 +69,35 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     input_file_id: str
     completion_window: str
-    headers: Mapping[str, str] = {}  # that name app and agent of its calls
+    headers: Mapping[str, str] = {}  # that name the app and the agent of its calls
     metadata: Mapping[str, str] | None = None
-    output_kept_s: int | None = None  # None: as for all files
+    output_kept_s: int | None = None  # None: the default for files
     asked_as: str | None = None  # the digest of its `Idempotency-Key`
     state: State = "validating"
     total: int = 0  # lines
-    model: str | None = None  # that all lines name
+    model: str | None = None  # if all lines name the same
     usage: BatchUsage | None = None  # once it has ended
     errors: tuple[LineError, ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
-    # Instants are seconds since the Unix epoch; each is when the batch came to be so.
+    # Times are seconds since the Unix epoch, at which the batch entered a state.
     created_s: int
     expires_s: int  # the end of its window
     in_progress_s: int | None = None
     finalizing_s: int | None = None
     cancelling_s: int | None = None
-    ended_s: int | None = None  # in whichever way
+    ended_s: int | None = None  # with any outcome
 
 
 class BatchCounts(msgspec.Struct, frozen=True):
-    """Lines."""
+    """Number of lines by outcome."""
 
     completed: int = 0
     failed: int = 0
 
 
 class NoSuchFile(KairosError):
-    """The tenant has no file of this id: it was never there, or was deleted, or has expired."""
+    """The tenant has no file of this id: it never existed, was deleted, or has expired."""
 
     status = 404
     code = "file_not_found"
@@ -157,27 +159,27 @@ class FileTooLarge(InvalidRequest):
 
 
 class NoBatches(KairosError):
-    """This Kairos keeps no files and batches."""
+    """Files and batches are off in this Kairos."""
 
     status = 404
     code = "batches_off"
 
     def __init__(self) -> None:
         super().__init__(
-            "this Kairos keeps no files and batches: its operator turns them on with directory of "
-            "[batches] in the settings"
+            "files and batches are off in this Kairos: its operator turns them on with directory "
+            "of [batches] in the settings"
         )
 
 
 def new_name(kind: str) -> str:
-    """An id that nobody can guess."""
+    """Return an id that cannot be guessed."""
     return (
         f"{kind}-{secrets.token_hex(12)}" if kind == "file" else f"{kind}_{secrets.token_hex(12)}"
     )
 
 
 def window_s(told: object) -> int:
-    """Seconds of a `completion_window`. Raises InvalidRequest."""
+    """Return the seconds of a `completion_window`. Raises InvalidRequest."""
     found = _WINDOW.fullmatch(told) if isinstance(told, str) else None
     seconds = int(found[1]) * _UNITS[found[2]] if found is not None else 0
     if not 0 < seconds <= _MAX_WINDOW_S:

@@ -1,4 +1,4 @@
-"""Batches in a process that serves clients, where a directory is named for them."""
+"""Batches in a process that serves clients, if a directory is set for them."""
 
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 class BatchService(Protocol):
     def add_to(self, app: "FastAPI") -> None:
-        """Add the routes, before those that pass requests on."""
+        """Add the routes; call it before the routes that pass requests on are added."""
 
     def background(self) -> list[Coroutine[None, None, None]]:
-        """What is to run beside the service."""
+        """Return the coroutines to run concurrently with the service."""
 
 
 class BatchesOff:
-    """No directory is named."""
+    """Routes that refuse every request: batches are off."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -53,7 +53,7 @@ class BatchesOff:
 async def batching(
     settings: BatchSettings | None, access: Access, gateway: Gateway
 ) -> AsyncIterator[BatchService]:
-    """Raises SetupError: the directory cannot hold batches."""
+    """Yield the batches of a process. Raises SetupError: the directory cannot hold batches."""
     if settings is None:
         yield BatchesOff(access)
         return

@@ -1,4 +1,4 @@
-"""Files as clients send them: from the connection to the disk, piece by piece."""
+"""Uploads of files, written to disk piece by piece."""
 
 import asyncio
 import os
@@ -32,18 +32,18 @@ class Uploaded(msgspec.Struct, frozen=True):
     purpose: str
     filename: str
     size_bytes: int
-    kept_s: int | None  # None: as all are
+    kept_s: int | None  # None: the default
 
 
 class UploadsUnderWay:
-    """How many each tenant has."""
+    """Number of running uploads by tenant."""
 
     def __init__(self) -> None:
         self._of: dict[str, int] = {}
 
     @contextmanager
     def one_of(self, tenant: str) -> Iterator[None]:
-        """Raises BatchLimit."""
+        """Count an upload. Raises BatchLimit."""
         if self._of.get(tenant, 0) >= AT_ONCE:
             raise BatchLimit(f"{AT_ONCE} files are being uploaded already: wait for one of them")
         self._of[tenant] = self._of.get(tenant, 0) + 1
@@ -56,14 +56,14 @@ class UploadsUnderWay:
 
 
 class _Form:
-    """The fields of an upload, and the file, which goes to the disk."""
+    """Fields of an upload; the file is written to disk."""
 
     def __init__(self, file: BinaryIO, limit_bytes: int) -> None:
         self._file, self._limit_bytes = file, limit_bytes
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
         self.size_bytes = 0
-        self._name: str | None = None  # of the plain field that comes
+        self._name: str | None = None  # of the plain field being read
         self._value = b""
         self._pending = bytearray()
 
@@ -93,20 +93,19 @@ class _Form:
         self._pending += data
 
     async def write(self, *, all_of_it: bool = False) -> None:
-        """What has come, once that is worth a thread."""
+        """Write the received content, once it is large enough for a thread."""
         if len(self._pending) >= _WRITE_BYTES or (all_of_it and self._pending):
             pending, self._pending = self._pending, bytearray()
             await asyncio.to_thread(self._file.write, pending)
 
 
 async def upload(request: Request, path: Path, limit_bytes: int) -> Uploaded:
-    """Take the file of a form to this path, which is new; it is on the disk then. Whatever is
-    raised, nothing is left there.
+    """Write the file of a form to a new path. On any error the path is removed.
 
     Raises:
         NoForm, FileTooLarge, InvalidRequest, BodyTooSlow.
-        Unavailable: the disk takes nothing.
-        ClientDisconnect: nobody waits for the answer.
+        Unavailable: the disk is full, or failed.
+        ClientDisconnect: the client has left.
     """
     reader = FormReader(boundary_of(request.headers.get("content-type", "")))
     try:
@@ -121,7 +120,7 @@ async def upload(request: Request, path: Path, limit_bytes: int) -> Uploaded:
             await asyncio.to_thread(_sync, file)
     except OSError as error:
         _remove(path)
-        raise Unavailable(f"the file cannot be kept: {error.strerror}") from error
+        raise Unavailable(f"the file cannot be stored: {error.strerror}") from error
     except BaseException:
         _remove(path)
         raise
@@ -146,12 +145,12 @@ def _new(path: Path) -> BinaryIO:
 
 
 def _told(form: _Form, *, is_whole: bool) -> Uploaded:
-    """Raises NoForm, InvalidRequest."""
+    """Return the upload's parameters. Raises NoForm, InvalidRequest."""
     if not is_whole or form.filename is None:
         raise NoForm("it breaks off" if form.filename is not None else "it has none")
     purpose = form.fields.get("purpose")
     if purpose != "batch":
-        raise InvalidRequest("purpose must be 'batch': other files are not kept here")
+        raise InvalidRequest("purpose must be 'batch': other files are not accepted")
     name = "".join(each for each in form.filename or "" if each.isprintable())
     anchor, seconds = (form.fields.get(f"expires_after[{of}]") for of in ("anchor", "seconds"))
     kept_s = kept_for(anchor, seconds)
@@ -159,10 +158,10 @@ def _told(form: _Form, *, is_whole: bool) -> Uploaded:
 
 
 def kept_for(anchor: object, seconds: object) -> int | None:
-    """How long a file is kept, as `expires_after` says; None: it does not.
+    """Return the seconds of `expires_after`; None: it is not set.
 
     Raises:
-        InvalidRequest: it says what cannot be.
+        InvalidRequest: it is not valid.
     """
     if anchor is None and seconds is None:
         return None

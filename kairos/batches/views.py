@@ -1,4 +1,4 @@
-"""Files and batches as OpenAI's API shows them."""
+"""Files and batches in the format of OpenAI's API."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -142,7 +142,7 @@ def _usage_view(usage: BatchUsage) -> UsageObject:
 
 
 def file_list(found: Sequence[FileRecord], most: int) -> FileList:
-    """`found`: one more than is shown, if there are more."""
+    """Return a list of files. `found`: one more than is shown, if there are more."""
     data = [file_view(each) for each in found[:most]]
     return FileList(
         data, has_more=len(found) > most, first_id=_id(data[:1]), last_id=_id(data[-1:])
@@ -150,7 +150,7 @@ def file_list(found: Sequence[FileRecord], most: int) -> FileList:
 
 
 def batch_list(found: Sequence[tuple[BatchRecord, BatchCounts]], most: int) -> BatchList:
-    """`found`: one more than is shown, if there are more."""
+    """Return a list of batches. `found`: one more than is shown, if there are more."""
     data = [batch_view(*each) for each in found[:most]]
     return BatchList(
         data, has_more=len(found) > most, first_id=_id(data[:1]), last_id=_id(data[-1:])
@@ -158,5 +158,5 @@ def batch_list(found: Sequence[tuple[BatchRecord, BatchCounts]], most: int) -> B
 
 
 def _id(shown: Sequence[FileObject | BatchObject]) -> str | None:
-    """Of the first."""
+    """Return the id of the first object, if any."""
     return shown[0].id if shown else None

@@ -1,4 +1,4 @@
-"""A batch under way: which of its lines are to be sent, and which were."""
+"""Batch in progress: its lines to send, and its calls in flight."""
 
 import heapq
 from collections import deque
@@ -18,7 +18,7 @@ _LONGEST_PAUSE_S = 30.0
 
 
 class ReadyLine(msgspec.Struct, frozen=True):
-    """A line to be sent, for the so manieth time; in how many of those before an engine failed."""
+    """Line to send: number of this attempt, and of earlier attempts that failed at engines."""
 
     place: PlacedLine
     data: bytes
@@ -27,7 +27,7 @@ class ReadyLine(msgspec.Struct, frozen=True):
 
 
 class SentLine(msgspec.Struct, frozen=True):
-    """A line that is in flight."""
+    """Line in flight."""
 
     line: ReadyLine
     custom_id: str
@@ -36,23 +36,26 @@ class SentLine(msgspec.Struct, frozen=True):
 
 
 class BatchWork:
-    """Owned by whoever drives the batch."""
+    """State of a batch in its driver."""
 
     def __init__(self, record: BatchRecord, path: Path, done: Collection[int], at: int) -> None:
-        """`done`: the lines that have results. Raises OSError: the input cannot be read."""
+        """Open the input.
+
+        `done`: the lines that have results. Raises OSError: it cannot be read.
+        """
         self.record = record
         self.service_class = record.service_class
         self.has_risen = False
         self.pace = Pace(at)
         self.in_flight: dict[str, SentLine] = {}  # by request id
-        self.ends_as: State | None = None  # once nothing more is sent
+        self.ends_as: State | None = None  # state of the end; set once nothing more is sent
         self.left = record.total - len(done)  # lines without a result
         self._done = set(done)
         self._file = path.open("rb")
         self._lines = ((p, d) for p, d in placed_lines(self._file) if p.number not in self._done)
         self._is_at_end = False
         self._ready: deque[ReadyLine] = deque()
-        self._again: list[tuple[float, int, ReadyLine]] = []  # when each is due, in s
+        self._again: list[tuple[float, int, ReadyLine]] = []  # by due time, in s
         self._paused_until_s = 0.0
         self._refusals = 0  # one after the other
 
@@ -60,18 +63,18 @@ class BatchWork:
         self._file.close()
 
     def leave(self) -> None:
-        """Nothing of it is waited for any more."""
+        """Cancel all calls, and close the input."""
         for sent in self.in_flight.values():
             sent.call.leave()
         self.close()
 
     @property
     def is_low(self) -> bool:
-        """Of lines that have been read."""
+        """Return whether few of the read lines are left."""
         return not self._is_at_end and len(self._ready) < _LOW
 
     def read_some(self) -> list[ReadyLine]:
-        """The next lines, from the disk. Raises OSError."""
+        """Return the next lines, from disk. Raises OSError."""
         found, size = [], 0
         for place, data in islice(self._lines, _READ_LINES):
             found.append(ReadyLine(place, data))
@@ -86,7 +89,7 @@ class BatchWork:
 
     @property
     def is_over(self) -> bool:
-        """Nothing is in flight, and nothing more is sent."""
+        """Return whether nothing is in flight, and nothing more is to be sent."""
         if self.in_flight:
             return False
         has_lines = self._ready or self._again or not self._is_at_end
@@ -98,31 +101,31 @@ class BatchWork:
         return bool(self._ready) or bool(self._again and self._again[0][0] <= now_s)
 
     def take_line(self, now_s: float) -> ReadyLine:
-        """It has one."""
+        """Take the next line; there must be one."""
         if self._again and self._again[0][0] <= now_s:
             return heapq.heappop(self._again)[2]
         return self._ready.popleft()
 
     def put_back(self, line: ReadyLine) -> None:
-        """It was not begun."""
+        """Put back a line whose call was not begun."""
         self._ready.appendleft(line)
 
     def again(self, line: ReadyLine, due_s: float, *, has_failed: bool = False) -> None:
-        """It is to be sent once more, then."""
+        """Schedule another attempt for a line."""
         next_try = msgspec.structs.replace(
             line, attempt=line.attempt + 1, failures=line.failures + has_failed
         )
         heapq.heappush(self._again, (due_s, line.place.number, next_try))
 
     def refused(self, now_s: float, retry_after_s: int | None) -> None:
-        """A line was, for now; so would be the others."""
+        """Pause: a line was refused for now, and others would be, too."""
         pause_s = min(max(2.0**self._refusals, retry_after_s or 0), _LONGEST_PAUSE_S)
         if now_s >= self._paused_until_s:
             self._refusals = min(self._refusals + 1, 5)
         self._paused_until_s = max(self._paused_until_s, now_s + pause_s)
 
     def ended(self, at: int) -> None:
-        """A line has a result."""
+        """Count a line with a result."""
         self.left -= 1
         self._refusals = 0
         self.pace.ended(at)
