@@ -1,1 +1,1 @@
-"""What looks at every record: the log on disk, and Prometheus figures."""
+"""Observers of all records: the log on disk, Prometheus metrics, audit and usage."""

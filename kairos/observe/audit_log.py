@@ -1,10 +1,9 @@
-"""The audit log: what operators did, and who was refused. JSON lines, bounded, without secrets and
-bodies.
+"""Audit log of operators' actions and of refused callers.
 
-What an operator does has a line of its own, at once. Refusals can be as many as requests, and
-whoever sends them must neither fill the disk nor push older lines out: of each caller the first in
-a minute has a line, and the others are counted; of callers beyond a number all are counted
-together.
+Bounded JSON lines, without secrets or bodies. An action of an operator gets a line of its own at
+once. Refusals can be as many as requests, and their senders must neither fill the disk nor displace
+older lines: per caller, the first refusal each minute has a line and the others are counted;
+callers beyond a number are counted together.
 """
 
 import asyncio
@@ -29,33 +28,33 @@ Port = Literal["callers", "operators"]
 
 FLUSH_S = 1.0
 WINDOW_US = 60 * SECOND
-MOST_CALLERS = 50  # in a window, of tenants' keys and of addresses, that have lines of their own
-ADDRESS = "at "  # before the address by which a caller is known that has no tenant yet
+MOST_CALLERS = 50  # keys, and as many addresses, with lines of their own in a window
+ADDRESS = "at "  # prefix of a caller's address, if its tenant is unknown
 _OTHERS = "others"
 _STATUSES = {401, 403, 421, 429}
-_PENDING_BYTES = 1 << 20  # that are kept while the disk takes nothing
-_SHOWN = 200  # characters of what a client chose
+_PENDING_BYTES = 1 << 20  # buffered while the disk cannot be written
+_SHOWN = 200  # characters of texts that a client chooses
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line."""
+    """A line of the audit log."""
 
     at: str  # in UTC
     what: str  # METHOD /path of an operator's request; reload; refused
     port: Port | None = None
-    tenant: str | None = None  # of the key or token that was shown, if it is known
-    name: str | None = None  # of the key, or the first digits of its digest; a token's subject
-    address: str | None = None  # where the tenant is not known; "others": many
-    target: str | None = None  # which engine, which settings
-    status: int | None = None  # of HTTP
-    code: str | None = None  # of the error
+    tenant: str | None = None  # tenant of the key or token, if known
+    name: str | None = None  # the key's name or first digits of its digest; a token's subject
+    address: str | None = None  # if the tenant is unknown; "others": several callers
+    target: str | None = None  # the engine or settings concerned
+    status: int | None = None  # HTTP status
+    code: str | None = None  # code of the error
     message: str | None = None
     count: int = 1
-    since: str | None = None  # the first of so many
+    since: str | None = None  # start of the window in which `count` refusals happened
 
 
 class _Refused(NamedTuple):
-    """What refusals have in common that are counted together."""
+    """Common properties of refusals that are counted together."""
 
     port: Port
     status: int
@@ -66,18 +65,23 @@ class _Refused(NamedTuple):
 
 
 class AuditLog:
-    """Call `flush` now and then."""
+    """Writer of the audit log. Call `flush` regularly."""
 
     def __init__(self, file: RotatedFile, now: Callable[[], int]) -> None:
-        """`now`: microseconds since the Unix epoch."""
+        """Start an audit log.
+
+        Args:
+            file: the file to write.
+            now: clock, in microseconds since the Unix epoch.
+        """
         self._file, self._now = file, now
         self._encoder = msgspec.json.Encoder()
         self._pending = bytearray()
         self._is_failing = False
-        self._lost = 0  # lines, since it fails
-        self._counts: dict[_Refused, int] = {}  # in this window, beyond those with lines
-        self._callers = {True: 0, False: 0}  # that have lines in it: of known tenants, of addresses
-        self._since = now()  # the window's beginning
+        self._lost = 0  # lines lost since writing began to fail
+        self._counts: dict[_Refused, int] = {}  # refusals in this window without lines of their own
+        self._callers = {True: 0, False: 0}  # callers with lines: of known tenants, by address
+        self._since = now()  # start of the window
 
     def acted(
         self,
@@ -90,7 +94,7 @@ class AuditLog:
         status: int | None = None,
         message: str | None = None,
     ) -> None:
-        """An operator did something, or tried to. It is written at once."""
+        """Log an operator's action, or an attempt, at once."""
         self._add(
             AuditEntry(
                 at=_shown(self._now()),
@@ -109,7 +113,7 @@ class AuditLog:
     def refused(
         self, error: KairosError, by: Caller | None, address: str | None, port: Port = "callers"
     ) -> None:
-        """Somebody was, if that is what the error means."""
+        """Log or count a refused call; other errors are ignored."""
         if error.status not in _STATUSES:
             return
         if by is None and isinstance(error, NotAllowed):
@@ -128,7 +132,7 @@ class AuditLog:
         self._add_refused(refused, 1, None)
 
     def flush(self) -> None:
-        """Write what has come, and at the end of a window how many were refused in it."""
+        """Write buffered lines, and at the end of a window the numbers of further refusals."""
         now = self._now()
         if now - self._since >= WINDOW_US:
             for refused, count in self._counts.items():
@@ -140,7 +144,7 @@ class AuditLog:
         self._write()
 
     def close(self) -> None:
-        self._since -= WINDOW_US  # what was counted is told
+        self._since -= WINDOW_US  # ends the window, so that its counts are written
         self.flush()
         self._file.close()
 
@@ -174,7 +178,7 @@ class AuditLog:
 
 
 def _shown(us: int) -> str:
-    """In UTC, to the millisecond."""
+    """Return the time in UTC, to the millisecond."""
     told = datetime.fromtimestamp(us / SECOND, UTC).isoformat(timespec="milliseconds")
     return told.replace("+00:00", "Z")
 
@@ -183,8 +187,10 @@ OnError = Callable[[KairosError, Caller | None, str], None]
 
 
 def counting(count: Callable[[KairosError], None], audit: AuditLog | None) -> OnError:
-    """What hears of the errors that calls are answered with: figures, and the audit log. It is told
-    who calls, if that is known, and by what name it has its share."""
+    """Return a function that counts errors in metrics and logs refusals in the audit log.
+
+    It is called with the error, the caller, if known, and the caller's name for its share.
+    """
 
     def heard(error: KairosError, caller: Caller | None, called: str) -> None:
         count(error)
@@ -207,7 +213,11 @@ async def _flush(audit: AuditLog) -> None:
 
 @contextlib.contextmanager
 def open_audit_log(path: str | None) -> Iterator[AuditLog | None]:
-    """Raises SetupError: it cannot be written."""
+    """Open the audit log, if it has a path.
+
+    Raises:
+        SetupError: it cannot be written.
+    """
     if path is None:
         yield None
         return

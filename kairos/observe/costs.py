@@ -1,7 +1,7 @@
-"""What each instance would have cost when a call went, and which were out: from the log alone.
+"""Predicted cost of a call on every instance when it was dispatched, computed from the log.
 
-The log has facts and decisions, and no costs. So it is replayed, and before each dispatch of the
-workflow the default placement is asked what it thinks of every instance.
+The log has facts and decisions, but no costs. So it is replayed, and before each dispatch of the
+workflow the default placement computes the cost on every instance, and which were unavailable.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,25 +18,27 @@ from kairos.core.scheduler.policies import POLICIES
 
 
 class InstanceCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one instance that serves the call's model, at the instant of the dispatch."""
+    """Cost of a call on one instance that serves its model, when the call was dispatched."""
 
     instance: str
     chosen: bool
-    out: str | None  # why the call could not go there then; null: it could
-    cost_s: float  # time that the call would have added there: its own, and that of others
-    cached_tokens: int  # of its prompt, expected in the prefix cache
-    peak_share: float | None  # of its memory, taken at the peak; null: it does not tell its size
+    out: str | None  # why it was unavailable; null: it was available
+    cost_s: float  # time that the call would have added there: its own, and delays of others
+    cached_tokens: int  # prompt tokens expected in the prefix cache
+    peak_share: float | None  # peak share of its memory in use; null: its size is unknown
 
 
 Costs = Mapping[str, Sequence[InstanceCost]]  # by request id
 
 
 def costs_of(records: Iterable[Record], tenant: str, workflow_id: str) -> Costs:
-    """Of each call of the workflow that was dispatched; of one that went several times, the last.
+    """Return the costs of each dispatched call of the workflow; of its last dispatch if several.
 
-    What was in flight when the process crashed that wrote the log stays booked.
+    Calls that were in flight when the process that wrote the log crashed stay booked.
     """
-    balancer = Balancer(POLICIES["fcfs"], PLACEMENTS["round-robin"])  # neither decides anything
+    balancer = Balancer(
+        POLICIES["fcfs"], PLACEMENTS["round-robin"]
+    )  # unused: replay decides nothing
     weighing = Weighing(balancer.ledger)
     calls: dict[str, Request] = {}
     costs: dict[str, list[InstanceCost]] = {}
@@ -58,8 +60,10 @@ def costs_of(records: Iterable[Record], tenant: str, workflow_id: str) -> Costs:
 
 
 def _parted(record: Record, command: Dispatch) -> tuple[Record, Record]:
-    """The fact with what was decided before the command, and the rest as if nothing had happened
-    but that time passed."""
+    """Split a record before a command.
+
+    Returns the fact with the commands before it, and the rest as commands of a `Tick`.
+    """
     place = record.commands.index(command)
     return (
         Record(record.at, record.event, record.commands[:place]),
@@ -87,14 +91,14 @@ def _weighed(
 def _out(balancer: Balancer, request: Request, weighed: Weighed, at: int) -> str | None:
     ledger, instance = balancer.ledger, weighed.instance
     if not balancer.faults.circuits.takes(instance.id, ledger.running(instance.id), at):
-        return "it was left alone after failures"
+        return "its circuit breaker was open after failures"
     if not can_hold(instance, request):
         return "its memory could never hold the call"
     if instance.id in ledger.busy.ids(at):
-        return "its sequences, or the tokens of a step, were taken"
+        return "it had no free sequence, or no free tokens in a step"
     if ledger.health.is_suspended(instance.id, at):
-        return "it said that it was short of memory"
-    return "no room to the call's end" if weighed.peak > weighed.capacity else None
+        return "it reported a shortage of memory"
+    return "too little memory until the call's end" if weighed.peak > weighed.capacity else None
 
 
 def _share(weighed: Weighed) -> float | None:

@@ -1,17 +1,21 @@
-"""Looks at the disk for figures of what several processes write there: again and again, beside the
-loop, so that no scrape waits for it."""
+"""Periodic reads of the disk for metrics of files shared by several processes.
+
+They run off the event loop, so that no scrape waits for them.
+"""
 
 import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
 
-LOOK_S = 2.0  # between two looks
+LOOK_S = 2.0  # interval
 
 
 async def look_again(look: Callable[[], None]) -> None:
-    """Until cancelled, in threads. Of a disk that does not do what it should, whoever writes
-    tells."""
+    """Call `look` periodically in threads, until cancelled.
+
+    Disk errors are ignored here; the writing process logs them.
+    """
     while True:
         with contextlib.suppress(sqlite3.Error):
             await asyncio.to_thread(look)

@@ -1,4 +1,4 @@
-"""A workflow as it went, from a running service or from its log."""
+"""View of a workflow, from a running service or from its log."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -22,17 +22,22 @@ _TIMEOUT_S = 30
 async def from_service(
     url: str, key: str | None, workflow_id: str, files: TlsFiles | None = None
 ) -> WorkflowView:
-    """`files`: see `context_of`.
+    """Fetch the view of a workflow from a running Kairos.
+
+    Args:
+        url: address of the service.
+        key: API key, if any.
+        workflow_id: the workflow.
+        files: see `context_of`.
 
     Raises:
-        SetupError: nobody answers there, or not with the workflow; it says what they said.
+        SetupError: nothing answers there, or the answer is an error; the message has it.
     """
     path = f"{url.rstrip('/').removesuffix('/v1')}/v1/workflows/{quote(workflow_id, safe='')}"
     headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    tls = (
-        context_of(url, files or TlsFiles()) or True
-    )  # which checks as well, and is not used without TLS
+    # True verifies certificates too, and is unused without TLS.
+    tls = context_of(url, files or TlsFiles()) or True
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
@@ -46,7 +51,7 @@ async def from_service(
             return msgspec.json.decode(content, type=WorkflowView)
         said = msgspec.json.decode(content, type=_Refusal).error.message
     except (msgspec.DecodeError, UnicodeDecodeError):
-        said = "what answers is no Kairos"
+        said = "the server is not a Kairos"
     raise SetupError(f"{url} answered {status}: {said}")
 
 
@@ -59,11 +64,11 @@ class _Refusal(msgspec.Struct):
 
 
 def from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowView:
-    """The workflow as the log's facts tell it. Of several that bore the id, the last.
+    """Return the view of a workflow from the facts in a log. If an id was reused: the last one.
 
     Raises:
-        SetupError: the log has no such workflow; or several tenants have, and none is named.
-        InvalidFile: a line of the log is no record.
+        SetupError: the log has no such workflow; or several tenants have one, and none is named.
+        InvalidFile: a line of the log is invalid.
     """
     if not directory.is_dir():
         raise SetupError(f"there is no directory {directory}")
@@ -76,7 +81,7 @@ def from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowV
             if request.workflow_id == workflow_id and tenant in (None, request.tenant):
                 tenants.add(request.tenant)
             else:
-                event = Tick()  # facts about requests that never arrived change nothing
+                event = Tick()  # so that facts about other requests have no effect
         orchestrator.observe(Record(at, event, record.commands))
     if len(tenants) > 1:
         named = ", ".join(sorted(tenants))
@@ -88,5 +93,5 @@ def from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowV
 
 
 def costs(directory: Path, view: WorkflowView) -> Costs:
-    """What each instance would have cost when a call of the workflow went (`costs.py`)."""
+    """Return the costs of the workflow's calls on each instance (`costs.py`)."""
     return costs_of(read_facts(directory), view.tenant, view.id)

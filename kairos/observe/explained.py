@@ -1,4 +1,4 @@
-"""How a workflow is shown to a person: a tree of its calls, and why each went when it went."""
+"""Terminal output for a workflow: a tree of its calls, with the reason for each dispatch."""
 
 from rich.console import Console, Group
 from rich.text import Text
@@ -9,7 +9,7 @@ from kairos.observe.costs import Costs, InstanceCost
 from kairos.observe.explanation import explanation, origin
 from kairos.observe.views import CallView, WorkflowView
 
-_WIDTH = 160  # where there is no terminal
+_WIDTH = 160  # without a terminal
 
 
 def show(view: WorkflowView, costs: Costs) -> None:
@@ -19,8 +19,11 @@ def show(view: WorkflowView, costs: Costs) -> None:
 
 
 def explained(view: WorkflowView, costs: Costs) -> Group:
-    """The workflow's figures above a tree. A call stands below the one that led to it, further in
-    only where several did: a chain stays a list."""
+    """Return the workflow's summary and the tree of its calls.
+
+    A call is below the call that led to it; only parallel branches are indented, so a chain stays a
+    list.
+    """
     calls = {call.id: call for call in view.calls}
     tree = Tree(Text(_headline(view), style="bold"), guide_style="dim")
     to_grow = [(tree, view.stages)]
@@ -42,7 +45,7 @@ def _headline(view: WorkflowView) -> str:
     if view.ended_at is None:
         return f"{view.id}{app}: open"
     took = f"{(view.ended_at - view.started_at) / SECOND:.2f} s"
-    idle = ", taken as ended since nothing more was heard of it" if view.ended_by == "idle" else ""
+    idle = ", assumed after a long silence" if view.ended_by == "idle" else ""
     return f"{view.id}{app}: ended after {took}{idle}"
 
 
@@ -56,11 +59,11 @@ def _told(call: CallView, costs: Costs) -> Text:
 
 
 def _cost(of: InstanceCost) -> str:
-    peak = "" if of.peak_share is None else f", {of.peak_share:.0%} of its memory at the peak"
+    peak = "" if of.peak_share is None else f", peak memory {of.peak_share:.0%}"
     cached = f", {of.cached_tokens:,} tokens cached" if of.cached_tokens else ""
     chosen = " (chosen)" if of.chosen else ""
-    out = f"; out: {of.out}" if of.out is not None else ""
-    return f"on {of.instance}{chosen} it costs {of.cost_s:.2f} s{peak}{cached}{out}"
+    out = f"; unavailable: {of.out}" if of.out is not None else ""
+    return f"cost on {of.instance}{chosen}: {of.cost_s:.2f} s{peak}{cached}{out}"
 
 
 def _sums(view: WorkflowView) -> list[str]:

@@ -1,47 +1,47 @@
-"""Why a call went when and where it did, in sentences: for a terminal and for a browser."""
+"""Explanation of a call's time and place of dispatch, in sentences for terminal and browser."""
 
 from kairos.core.refusals import REFUSALS
 from kairos.observe.views import CallView, DispatchView
 
 _REASONS = {
     "first": "first by policy",
-    "backfill": "those before it did not fit",
-    "kept": "memory was kept for it, where its context is",
-    "overdue": "the starvation guard moved it forward: its workflow had waited long for its work",
-    "returned": "an instance had given it back",
+    "backfill": "the calls before it did not fit",
+    "kept": "memory was retained for it, where its context is cached",
+    "overdue": "the starvation guard moved it forward: its workflow had waited too long",
+    "returned": "an instance had returned it",
 }
 _REFUSED: dict[str, str] = {reason: each.words for reason, each in REFUSALS.items()}
 _ENDS = {"failed": "failed", "cancelled": "was cancelled", "refused": "was refused"}
 
 
 def explanation(call: CallView) -> list[str]:
-    """What said who calls; its course; why it was its turn; what was expected of its workflow."""
+    """Return lines on the source of the call's identity, its course, its turn and its outlook."""
     said = _known(call), _course(call), _reason(call.dispatch), _outlook(call)
     return [line for line in said if line]
 
 
 def origin(call: CallView) -> list[str]:
-    """Of whom it has its work, where that is not plain from the tree."""
+    """Return remarks on the parents of the call that the tree does not show."""
     said = []
     if call.parents_total > 1:
         said.append(f"joins {call.parents_total} calls")
     if call.ambiguous:
-        said.append("its parent is a guess: others bear the same name")
+        said.append("its parent is a guess: several calls have that name")
     if call.missing:
-        said.append(f"its parent {', '.join(call.missing)} is not known")
+        said.append(f"its parent {', '.join(call.missing)} is unknown")
     return said
 
 
 def _known(call: CallView) -> str:
-    """What said who calls."""
+    """Return the sources of the call's identity."""
     by_source: dict[str, list[str]] = {}
     for field, source in call.sources.items():
         if source != "none":
             by_source.setdefault(source, []).append(field.removesuffix("_id"))
     said = [f"{', '.join(fields)} {source}" for source, fields in by_source.items()]
-    if said or call.agent is not None:  # facts of before sources were kept have none
+    if said or call.agent is not None:  # facts from old versions have no sources
         return "; ".join(said)
-    return "nothing says who calls"
+    return "the caller is unknown"
 
 
 def _course(call: CallView) -> str:
@@ -75,13 +75,13 @@ def _reason(dispatch: DispatchView | None) -> str:
 
 
 def _shares(dispatch: DispatchView) -> str:
-    """Why it was its tenant's turn."""
+    """Return why it was its tenant's turn."""
     if not dispatch.tenants_waiting:
         return ""
-    said = f"; of {dispatch.tenants_waiting + 1} tenants that waited, its own had had "
+    said = f"; of {dispatch.tenants_waiting + 1} waiting tenants, its own had had "
     if not dispatch.tenants_before:
-        return f"{said}least service for its weight"
-    return f"{said}more than {dispatch.tenants_before} of which nothing fitted"
+        return f"{said}the least service for its weight"
+    return f"{said}more than {dispatch.tenants_before} without a call that fitted"
 
 
 def _outlook(call: CallView) -> str:

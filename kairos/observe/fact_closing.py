@@ -1,4 +1,4 @@
-"""What a log leaves open where its process died: ended as far as a reader is concerned."""
+"""Closing facts for calls and instances that a log leaves open where its process died."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,13 +14,16 @@ from kairos.core.events import (
     Started,
 )
 
-LOST = "lost_at_restart"  # why such a call failed
+LOST = "lost_at_restart"  # reason of failure of such a call
 
 
 def closed(records: Iterable[Record]) -> Iterator[Record]:
-    """The same; but where the process started again, calls and instances that nobody knows any more
-    end first: at the last instant before it of which the log says anything."""
-    calls: dict[str, None] = {}  # in flight, in order of arrival
+    """Yield the records, with closing facts where the process restarted.
+
+    At each `Started`, calls and instances that it does not list end first, at the time of the last
+    fact before it.
+    """
+    calls: dict[str, None] = {}  # calls in flight, in order of arrival
     instances: dict[str, None] = {}
     heard_at = 0
     for record in records:

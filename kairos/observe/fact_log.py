@@ -1,4 +1,4 @@
-"""The log of facts and decisions on disk: JSON lines, append-only, bounded. No bodies."""
+"""Log of facts and decisions on disk: bounded, append-only JSON lines, without bodies."""
 
 import asyncio
 import contextlib
@@ -25,12 +25,12 @@ FLUSH_S = 1.0
 
 
 class FactLog:
-    """Appends every record to `DIR/facts-NNNNNN.jsonl`; the oldest files make room for new ones,
-    and what they said of instances is kept beside them (`instance_limits.py`).
+    """Writer of records to `DIR/facts-NNNNNN.jsonl`. The oldest files are deleted for new ones.
 
-    Lines are written in blocks: call `flush` now and then, so that a quiet log is readable too.
-    While the disk takes nothing, serving goes on: up to `_PENDING_LIMIT_BYTES` are kept to be
-    written later, and what comes after is lost, which is said.
+    The last known limits of instances are stored separately (`instance_limits.py`). Lines are
+    written in blocks: call `flush` regularly, so that a quiet log is readable, too. While the disk
+    cannot be written, serving goes on: up to `_PENDING_LIMIT_BYTES` are buffered, and later records
+    are lost, which is logged.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class FactLog:
         self._limits = InstanceLimits(directory)
         self._encoder = msgspec.json.Encoder()
         self._pending = bytearray()
-        self.is_failing = False  # what came last is not written
-        self._lost = 0  # records, since it fails
+        self.is_failing = False  # whether the last write failed
+        self._lost = 0  # records lost since writing began to fail
         self._file, self._size = self._next_file()
 
     def __call__(self, record: Record) -> None:
@@ -77,7 +77,7 @@ class FactLog:
             self._file.close()
             self._file, self._size = self._next_file()
         while self._pending:
-            written = self._file.write(self._pending)  # less than all of it on a full disk
+            written = self._file.write(self._pending)  # possibly only a part, on a full disk
             self._size += written
             del self._pending[:written]
 
@@ -97,11 +97,12 @@ class FactLog:
 
 
 def read_facts(directory: Path) -> Iterator[Record]:
-    """All records of a log, oldest first. A last line cut short by a crash is left out, and what
-    the crash left open is ended (`fact_closing.py`).
+    """Yield all records of a log, oldest first.
+
+    An incomplete last line is skipped, and what a crash left open is closed (`fact_closing.py`).
 
     Raises:
-        InvalidFile: another line is no record.
+        InvalidFile: another line is invalid.
     """
     yield from closed(record for path in _files(directory) for record in _records(path))
 
@@ -109,8 +110,11 @@ def read_facts(directory: Path) -> Iterator[Record]:
 def read_recent(
     directory: Path, since_at: int, always: tuple[type[msgspec.Struct], ...]
 ) -> Iterator[Record]:
-    """As `read_facts`, but of files that end before `since_at` (µs) only facts of these kinds:
-    their other lines are not decoded, which takes a fiftieth of the time."""
+    """Yield the records of `read_facts`, but only facts of `always` from files before `since_at`.
+
+    `since_at` is in µs. Other lines of those files are not decoded, which takes a fiftieth of the
+    time.
+    """
     kinds: tuple[type[msgspec.Struct], ...] = (*always, Started)
     marks = [f'"type":"{kind.__struct_config__.tag}"'.encode() for kind in kinds]
     files = _files(directory)
@@ -123,7 +127,10 @@ def read_recent(
 
 
 def _records(path: Path, marks: Sequence[bytes] = ()) -> Iterator[Record]:
-    """`marks`: one of them must be in a line for it to count."""
+    """Yield the records of a file.
+
+    If `marks` are given, only from lines that contain one of them.
+    """
     decoder = msgspec.json.Decoder(Record)
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -131,7 +138,7 @@ def _records(path: Path, marks: Sequence[bytes] = ()) -> Iterator[Record]:
                 try:
                     record = decoder.decode(line)
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                    raise InvalidFile(path, f"no record: {error}", line=number) from None
+                    raise InvalidFile(path, f"invalid record: {error}", line=number) from None
                 yield record
 
 
@@ -142,7 +149,7 @@ def _files(directory: Path) -> list[Path]:
 def note_start(
     log: FactLog | None, at: int, calls: tuple[str, ...] = (), instances: tuple[str, ...] = ()
 ) -> None:
-    """What was there before this process began, but for these, is not known any more (at: µs)."""
+    """Log that this process has started and knows only these calls and instances (at: µs)."""
     if log is not None:
         log(Record(at, Started(calls, instances)))
 
@@ -165,6 +172,6 @@ def open_log(directory: str | None) -> Iterator[FactLog | None]:
     try:
         log = FactLog(Path(directory))
     except OSError as error:
-        raise SetupError(f"the log directory {directory} is no use: {error.strerror}") from None
+        raise SetupError(f"cannot use the log directory {directory}: {error.strerror}") from None
     with contextlib.closing(log):
         yield log

@@ -1,7 +1,7 @@
-"""Counters and histograms that cost little to count, for figures that change with every call.
+"""Fast counters and histograms, for metrics that change with every call.
 
-The client library's own take a lock at each step, for threads of which there are none here. These
-are plain numbers until /metrics is asked for.
+The client library's own take a lock at each step, for threads that do not exist here. These are
+plain numbers until /metrics is scraped.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ from prometheus_client.samples import Exemplar
 
 
 class Count(Collector):
-    """A counter; by the values of one label, if it has one. Those given are shown from 0 on."""
+    """Counter, optionally with one label; the given values of the label are exported from 0 on."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Count(Collector):
         self._counts[value] += amount
 
     def counts(self) -> Mapping[str, float]:
-        """By the values of the label."""
+        """Return the counts by value of the label."""
         return self._counts
 
     def collect(self) -> Iterator[Metric]:
@@ -42,8 +42,10 @@ class Count(Collector):
 
 
 class Times(Collector):
-    """A histogram of seconds, in buckets with these ascending upper bounds. Of each bucket the last
-    that a trace recorded is its exemplar."""
+    """Histogram of seconds, in buckets with these ascending upper bounds.
+
+    The exemplar of a bucket is its last traced call.
+    """
 
     def __init__(
         self, name: str, documentation: str, created_s: float, bounds: Sequence[float]

@@ -1,7 +1,7 @@
-"""What the log's files no longer tell once the oldest are gone: the limits of its instances.
+"""Limits of instances, stored next to the log for when its oldest files are deleted.
 
-Instances are told when they join, which may be weeks ago. Who measures calls by the log
-(`kairos usage`) needs them.
+Instances are reported when they join, which may be weeks ago. `kairos usage`, which measures calls
+from the log, needs their limits.
 """
 
 import logging
@@ -17,17 +17,16 @@ from kairos.host.files import atomic_write
 logger = logging.getLogger(__name__)
 
 _FILE = "instances.json"
-_MOST = 4_096  # instances; beyond, those go that were told of longest ago
+_MOST = 4_096  # instances; beyond, the ones reported longest ago are dropped
 
 
 class InstanceLimits:
-    """The last that was told of each instance, and, once it is needed, a file of it beside the
-    log."""
+    """Latest report of each instance, and, once it is needed, a file of these next to the log."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _FILE
         self._known = {each.id: each for each in read_limits(directory)}
-        self.is_needed = bool(self._known)  # files of the log are gone
+        self.is_needed = bool(self._known)  # whether files of the log were deleted
         self._changed = self._failing = False
 
     def note(self, instance: Instance) -> None:
@@ -38,8 +37,10 @@ class InstanceLimits:
         self._changed = True
 
     def write(self) -> None:
-        """Nothing, where nothing is new or the log is whole. A file that cannot be written is tried
-        again the next time."""
+        """Write the file, if there is news and files of the log were deleted.
+
+        A failed write is retried the next time.
+        """
         if not self.is_needed or not self._changed:
             return
         try:
@@ -47,15 +48,14 @@ class InstanceLimits:
                 file.write(msgspec.json.encode(list(self._known.values())))
         except SetupError as error:
             if not self._failing:
-                logger.warning("the limits of instances are not kept: %s", error)
+                logger.warning("the limits of instances cannot be saved: %s", error)
             self._failing = True
         else:
             self._changed = self._failing = False
 
 
 def read_limits(directory: Path) -> list[Instance]:
-    """Of all instances that are kept beside a log; none, where the log is whole or the file is
-    damaged."""
+    """Return the stored limits; empty for a complete log or a damaged file."""
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.json.decode((directory / _FILE).read_bytes(), type=list[Instance])
     return []

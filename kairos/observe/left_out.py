@@ -1,6 +1,7 @@
-"""How many messages of the bus this process could make nothing of, and how many it buried: by
-topic, since it began. Who may write to a topic may be anybody; what is no use there does nothing,
-and is counted. One count per process, as a process has one face to Prometheus.
+"""Counts, by topic, of bus messages that this process ignored or moved to dead letters.
+
+Anybody may be able to write to a topic; an unusable message has no effect and is counted. The
+counts are global, since a process has one Prometheus endpoint.
 """
 
 import logging
@@ -16,7 +17,7 @@ from kairos.core.topics import Topic
 
 logger = logging.getLogger(__name__)
 
-# What reading a message raises that makes no sense.
+# Errors raised by reading a malformed message.
 UNREADABLE = (InvalidRequest, ValueError, msgspec.MsgspecError, RecursionError)
 _REASON = 300  # characters in the log
 _left_out: Counter[str] = Counter()
@@ -24,7 +25,7 @@ _buried: Counter[str] = Counter()
 
 
 class BusRecord(Protocol):
-    """A message, and where it is."""
+    """A message on the bus and its position."""
 
     @property
     def topic(self) -> str: ...
@@ -41,21 +42,21 @@ def count_left_out(topic: str) -> None:
 
 
 def leave_out(message: BusRecord, reason: object) -> None:
-    """Count a message that does nothing, and say where it is and why.
+    """Count a message that is ignored, and log its position and the reason.
 
-    An exception that is not among UNREADABLE is a fault of ours: its trace is logged.
+    An exception that is not among UNREADABLE is a bug of Kairos: its traceback is logged.
     """
     where = (message.topic, message.partition, message.offset)
     error = reason if isinstance(reason, Exception) else None
     said = str(reason) if error is None else f"{type(error).__name__}: {error}"
     ours = None if isinstance(error, UNREADABLE) else error
     level = logging.WARNING if ours is None else logging.ERROR
-    logger.log(level, "%s/%d at %d is left out: %s", *where, said[:_REASON], exc_info=ours)
+    logger.log(level, "%s/%d at %d is ignored: %s", *where, said[:_REASON], exc_info=ours)
     count_left_out(message.topic)
 
 
 def count_buried(topic: str) -> None:
-    """A message of that topic has become a dead letter."""
+    """Count a message of the topic that became a dead letter."""
     _buried[_family(topic)] += 1
 
 
@@ -69,8 +70,8 @@ def buried() -> Mapping[str, int]:
 
 def bus_figures() -> Iterator[Metric]:
     for name, counts, documentation in (
-        ("kairos_bus_left_out", _left_out, "Messages of the bus that made no sense"),
-        ("kairos_bus_dead_letters", _buried, "Messages of the bus that became dead letters"),
+        ("kairos_bus_left_out", _left_out, "Malformed Kafka messages ignored"),
+        ("kairos_bus_dead_letters", _buried, "Kafka messages moved to dead letters"),
     ):
         family = CounterMetricFamily(name, documentation, labels=["topic"])
         for topic, count in sorted(counts.items()):
@@ -79,7 +80,7 @@ def bus_figures() -> Iterator[Metric]:
 
 
 def _family(topic: str) -> str:
-    """Of inboxes and of replies there are as many as anybody likes."""
+    """Return a label of bounded number: inboxes and replies have one per kind, not per topic."""
     for prefix in (Topic.AGENTS, Topic.REPLIES):
         if topic.startswith(prefix):
             return f"{prefix}*"

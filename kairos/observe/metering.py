@@ -1,7 +1,7 @@
-"""What each call of a log used: facts in, one record for each call that ended.
+"""Metering of calls from a log: facts in, one usage record per ended call.
 
-The ledger is replayed, and a call's service is what it is for fair shares (`service_cost.py`).
-Tries that an instance returned count as well, since they held it. A call that was running when its
+The ledger is replayed, and a call's service is computed as for fair shares (`service_cost.py`).
+Attempts that an instance returned count, too, since they used it. A call that was running when its
 instance left is measured by the instance's last limits.
 """
 
@@ -37,56 +37,59 @@ _ANY = exponential(EXPECTED_COMPLETION_TOKENS)
 
 
 class CallUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a call that ended. Tokens are the engine's, where it told.
+    """Usage of an ended call. Tokens are the engine's, if reported.
 
-    A call that failed or was refused has none: nobody was given an answer. One that was cancelled
-    has its prompt if its answer had begun, and the answer as far as it was told.
+    A failed or refused call has no tokens, since it got no answer. A cancelled call has its
+    prompt's tokens if its answer had begun, and the answer's as far as reported.
     """
 
     request: Request
     ended_at: int  # µs
     outcome: Outcome
-    queued_us: int  # without the time of tries that were returned
-    service_us: float  # of a whole instance
-    kv_token_us: float  # tokens held, times µs: the prompt, and half of the answer
+    queued_us: int  # without the time of returned attempts
+    service_us: float  # time of a whole instance
+    kv_token_us: float  # tokens in memory times µs: the prompt, and half of the answer
     prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache
     answer_tokens: int = 0
-    is_measured: bool = True  # no: the limits of an instance that had it are not known
+    is_measured: bool = True  # False: the limits of one of its instances are unknown
 
 
 class _Tries(msgspec.Struct):
-    """What a call has had of instances so far."""
+    """Usage by the attempts at a call so far."""
 
-    us: int = 0  # of tries before the one that counts
+    us: int = 0  # duration of the attempts before the last
     service_us: float = 0.0
     kv_token_us: float = 0.0
-    has_begun: bool = False  # the answer of the last
-    generated: int = 0  # tokens of it, when last told
+    has_begun: bool = False  # whether the last attempt's answer has begun
+    generated: int = 0  # its tokens, as last reported
     is_measured: bool = True
 
 
 class UsageMeter:
-    """Follows records; holds only the calls in flight. Facts about calls that never arrived change
-    nothing, and instants that run backwards count as the latest."""
+    """Meter of records; stores only the calls in flight.
+
+    Facts about calls that never arrived have no effect, and decreasing times count as the latest
+    one.
+    """
 
     def __init__(self) -> None:
-        self.at = 0  # µs: when the last fact was told
+        self.at = 0  # time of the last fact, in µs
         self._tracker = CallTracker()
         self._ledger = Ledger(_Unexpected())
-        self._limits: dict[str, Instance] = {}  # the last known, also of those that left
+        self._limits: dict[str, Instance] = {}  # last known ones, also of instances that left
         self._tries: dict[str, _Tries] = {}  # by request id
 
     @property
     def under_way(self) -> int:
-        """Calls that have not ended."""
+        """Return the number of calls that have not ended."""
         return len(self._tracker)
 
     def observe(self, record: Record) -> list[CallUse]:
-        """Take the next record; return the calls that it ended."""
+        """Process the next record, and return the usage of the calls that it ended."""
         event, at = record.event, max(record.at, self.at)
         self.at = at
-        if type(event) is Arrived:  # what prompts have in common is told by each dispatch
+        if type(event) is Arrived:  # prefixes are unneeded: each dispatch has its cached tokens
             event = Arrived(msgspec.structs.replace(event.request, prefix=(), prefix_units=0))
         ended = self._tracker.observe(Record(at, event, record.commands))
         self._take(event, at)
@@ -119,7 +122,7 @@ class UsageMeter:
         if row is None:
             return
         lost = self._ledger.booking(command.request_id)
-        if lost is not None:  # with a process; how long it ran, nobody knows
+        if lost is not None:  # lost with a process; its duration is unknown
             self._ledger.release(command.request_id, at)
             self._tries.setdefault(command.request_id, _Tries()).us += at - lost.at
         self._ledger.book(row.request, command.instance_id, at)
@@ -128,7 +131,7 @@ class UsageMeter:
         booking.cached_tokens = command.cached_tokens
 
     def _give_back(self, request_id: str, at: int) -> None:
-        """It waits once more."""
+        """Record that a call waits again."""
         booking = self._release(request_id, at)
         if booking is not None:
             tries = self._tries[request_id]
@@ -143,7 +146,7 @@ class UsageMeter:
             return None
         instance_id = booking.instance_id
         instance = self._limits.get(instance_id)
-        speed = self._ledger.served.speeds.get(instance_id)  # the end of the call is learnt from
+        speed = self._ledger.served.speeds.get(instance_id)  # before `release` learns from the call
         self._ledger.release(request_id, at, finished)
         prompt, _, answer = lengths = booking.lengths(finished)
         took_us = at - booking.at
@@ -184,13 +187,13 @@ def _use(row: CallRow, tries: _Tries) -> CallUse:
 
 
 class _Unexpected:
-    """Nothing is expected of calls: what they used is told by how they ended."""
+    """Lengths without expectations: the usage of calls is known from their ends."""
 
     def kind(self, request: Request) -> Hashable:  # noqa: ARG002
         return None
 
     def completion_tokens(self, request: Request) -> Distribution | None:  # noqa: ARG002
-        return _ANY  # one curve for all: else each length would have its own drawn
+        return _ANY  # one curve for all, instead of drawing one for each length
 
     def latency_us(self, request: Request) -> Distribution | None:  # noqa: ARG002
         return None

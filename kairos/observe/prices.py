@@ -1,4 +1,4 @@
-"""What calls cost their tenants: a file with prices, and calls to money."""
+"""Prices of calls: reads a file of prices, and computes costs."""
 
 import math
 from collections.abc import Mapping
@@ -16,15 +16,18 @@ _MILLION = 1_000_000
 
 
 class ModelPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one model. What is not named costs nothing; but cached tokens cost what others do."""
+    """Prices of one model.
 
-    prompt: float | None = None  # per million tokens of prompts that were not cached
-    cached: float | None = None  # per million tokens of prompts that were; None: as `prompt`
-    answer: float | None = None  # per million tokens
+    Unnamed ones are 0, except that cached tokens default to the prompt's price.
+    """
+
+    prompt: float | None = None  # per million uncached prompt tokens
+    cached: float | None = None  # per million cached prompt tokens; None: same as `prompt`
+    answer: float | None = None  # per million answer tokens
     instance_hour: float | None = None  # per hour of service
 
     def of(self, use: CallUse) -> float:
-        """Of one call, in the file's currency."""
+        """Return the cost of a call, in the file's currency."""
         prompt = self.prompt or 0.0
         cached = prompt if self.cached is None else self.cached
         tokens = (use.prompt_tokens - use.cached_tokens) * prompt + use.cached_tokens * cached
@@ -36,14 +39,18 @@ _NONE = ModelPrices()
 
 
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file with prices. A model with a table of its own has those prices alone."""
+    """File of prices. A model with its own table uses only that table."""
 
-    currency: str = ""  # as costs are headed
-    default: ModelPrices = _NONE  # of models without a table, and of calls that name no model
+    currency: str = ""  # shown in the heading of costs
+    default: ModelPrices = _NONE  # for models without a table, and calls without a model
     models: Mapping[str, ModelPrices] = {}
 
     def of(self, use: CallUse) -> float:
-        """Of one call, in `currency`. Raises SetupError: nothing says the price of its model."""
+        """Return the cost of a call, in `currency`.
+
+        Raises:
+            SetupError: its model has no price.
+        """
         model = use.request.model
         found = self.models.get(model, self.default) if model is not None else self.default
         if found != _NONE:
@@ -51,11 +58,15 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not (use.prompt_tokens or use.answer_tokens or use.service_us):
             return 0.0
         which = f"the model '{model}'" if model is not None else "calls that name no model"
-        raise SetupError(f"the prices have none for {which}: add it, or a table [default]")
+        raise SetupError(f"there is no price for {which}: add it, or a table [default]")
 
 
 def read_prices(path: Path) -> Prices:
-    """Raises InvalidFile: it cannot be read, or is no file of prices; it says what is wrong."""
+    """Read a file of prices.
+
+    Raises:
+        InvalidFile: it cannot be read or is invalid; the message has the reason.
+    """
     prices = read_toml(path, Prices)
     if prices.default == _NONE and not prices.models:
         raise InvalidFile(path, "there is no price: give a table [default] or [models.NAME]")

@@ -1,5 +1,4 @@
-"""A file of lines that several processes append to, which is bounded: when it is full, it is put
-aside under another name, and the oldest of those go."""
+"""Bounded file of lines that several processes append to, with rotation."""
 
 import fcntl
 import os
@@ -11,21 +10,25 @@ MAX_FILES = 16
 
 
 class RotatedFile:
-    """`PATH`, and before it `PATH.1`, `PATH.2` and so on. New ones are their owner's alone.
+    """`PATH`, and the earlier files `PATH.1`, `PATH.2` and so on, readable only by their owner.
 
-    Whoever finds it full renames it, under a lock; the others notice at their next line that it is
-    another file. Whoever else renames it (`logrotate`) is noticed in the same way.
+    The process that finds it full renames it, under a lock; the others notice at their next line
+    that it is another file. Renaming by other programs (`logrotate`) is noticed in the same way.
     """
 
     def __init__(
         self, path: Path, *, file_bytes: int = FILE_BYTES, max_files: int = MAX_FILES
     ) -> None:
-        """Raises OSError: it cannot be appended to."""
+        """Open the file.
+
+        Raises:
+            OSError: it cannot be appended to.
+        """
         self._path, self._file_bytes, self._max_files = path, file_bytes, max_files
         self._file = self._open()
 
     def append(self, lines: bytes) -> None:
-        """Whole lines; these are not torn by those of other processes.
+        """Append complete lines, which do not mix with lines of other processes.
 
         Raises:
             OSError: they are not written, or the last of them in part.
@@ -45,7 +48,7 @@ class RotatedFile:
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise OSError(0, "it is no regular file")
+            raise OSError(0, "it is not a regular file")
         return file
 
     def _reopen(self) -> None:

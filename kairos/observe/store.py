@@ -1,6 +1,6 @@
-"""What was learnt, in a file, so that a restart forgets nothing.
+"""File of learnt profiles and models, so that nothing is lost at a restart.
 
-The file holds numbers per agent and app, and names; nothing of what was said.
+It has numbers per agent and app, and names; nothing of prompts and answers.
 """
 
 import asyncio
@@ -32,20 +32,20 @@ from kairos.host.files import atomic_write
 logger = logging.getLogger(__name__)
 
 SAVE_S = 5.0
-LIMIT_BYTES = 64 << 20  # of all profiles and models together; some 17,000 agents
-_SLACK_BYTES = 16 << 20  # for ranks and what stands between
+LIMIT_BYTES = 64 << 20  # for all profiles and models together; some 17,000 agents
+_SLACK_BYTES = 16 << 20  # for ranks and punctuation
 _VERSION = 1
 _COUNTS = range(1 << 53)
-_MOST = 1e18  # of any figure
+_MOST = 1e18  # maximum of any figure
 _NAMES = 128  # characters
-_BRANCHES = 10_000  # that a call may have waited for
+_BRANCHES = 10_000  # maximum of branches of a sighting
 
-_Key = tuple[str, ...]  # what it is, and of whom
+_Key = tuple[str, ...]  # kind of entry, and its owner
 _encode = msgspec.json.Encoder().encode
 
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
-    """The file, as it is read."""
+    """The file as it is read."""
 
     version: Annotated[int, msgspec.Meta(ge=_VERSION, le=_VERSION)]
     profiles: tuple[AgentProfile, ...]
@@ -56,7 +56,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """The file, as it is written: most of its parts were encoded when they were learnt."""
+    """The file as it is written: most of its parts were encoded when they were learnt."""
 
     version: int = _VERSION
     profiles: list[msgspec.Raw]
@@ -67,22 +67,26 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearntStore:
-    """Keeps what was published last of each agent and app, and writes it to a file.
+    """Observer that stores the last published values of each agent and app in a file.
 
-    An observer. Bounded: where all would be over `limit_bytes`, what was learnt longest ago goes.
+    Bounded: beyond `limit_bytes`, the values learnt longest ago are dropped.
     """
 
     def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
-        """Raises SetupError: the path cannot be a file's."""
+        """Prepare the directory of the file.
+
+        Raises:
+            SetupError: the path cannot be used for a file.
+        """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             usable = path.is_file() or not path.exists()
         except OSError as error:
-            raise SetupError(f"{path} is no use for what is learnt: {error.strerror}") from None
+            raise SetupError(f"cannot save learnt profiles in {path}: {error.strerror}") from None
         if not usable:
-            raise SetupError(f"{path} is no use for what is learnt: it is no file")
+            raise SetupError(f"cannot save learnt profiles in {path}: it is not a file")
         self._path, self._limit_bytes = path, limit_bytes
-        self._parts: dict[_Key, bytes] = {}  # learnt longest ago first
+        self._parts: dict[_Key, bytes] = {}  # in order of learning, oldest first
         self._bytes = 0
         self._ranks: dict[AgentKey, AgentRank] = {}
         self._tau: float | None = None
@@ -93,7 +97,10 @@ class LearntStore:
             self._take(record.event)
 
     def read(self) -> ProfilesLearnt | None:
-        """What the file says, if there is one. What is no use is put aside, with a warning."""
+        """Return the content of the file, if there is one.
+
+        An unusable file is renamed, with a warning.
+        """
         try:
             known = _read(self._path, self._limit_bytes + _SLACK_BYTES)
         except FileNotFoundError:
@@ -102,7 +109,7 @@ class LearntStore:
             aside = self._path.with_name(f"{self._path.name}.unusable")
             with suppress(OSError):
                 self._path.replace(aside)
-            logger.warning("nothing learnt before is known (%s); put aside: %s", error, aside)
+            logger.warning("learnt profiles cannot be read (%s); file moved to %s", error, aside)
             return None
         return ProfilesLearnt(
             known.profiles,
@@ -113,7 +120,7 @@ class LearntStore:
         )
 
     async def run(self) -> None:
-        """Save what is new every `SAVE_S`, until cancelled, and then once more."""
+        """Save changes every `SAVE_S`, until cancelled, and then once more."""
         saving: asyncio.Future[None] | None = None
         try:
             while True:
@@ -124,11 +131,11 @@ class LearntStore:
                     await asyncio.shield(saving)
         finally:
             if saving is not None:
-                await saving  # or it would put the older content over the last
+                await saving  # or its older content would overwrite the last one
             self.save()
 
     def save(self) -> None:
-        """Write what is new. A failure is logged, once, and tried again the next time."""
+        """Write changes, if any. A failure is logged once and retried the next time."""
         if self._changed:
             self._write(self._collect())
 
@@ -180,7 +187,7 @@ class LearntStore:
                 file.write(_encode(parts))
         except SetupError as error:
             if not self._failing:
-                logger.warning("what was learnt is not kept: %s", error)
+                logger.warning("learnt profiles cannot be saved: %s", error)
             self._failing = self._changed = True
         else:
             self._failing = False
@@ -194,19 +201,19 @@ def _read(path: Path, limit_bytes: int) -> _Known:
     try:
         known = msgspec.json.decode(content, type=_Known)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidFile(path, f"is not what was learnt: {error}") from error
+        raise InvalidFile(path, f"invalid content: {error}") from error
     if not have_known_shapes(known.profiles, known.models):
-        raise InvalidFile(path, "was written by a Kairos that learns other figures")
+        raise InvalidFile(path, "was written by an incompatible version of Kairos")
     try:
         check_learnt(known.profiles, known.models, known.ranks, known.kendall_tau)
         check_joins(known.joins)
     except InvalidRequest as error:
-        raise InvalidFile(path, f"has figures that nothing learns: {error}") from None
+        raise InvalidFile(path, f"has invalid values: {error}") from None
     return known
 
 
 def have_known_shapes(profiles: Iterable[AgentProfile], models: Collection[RemainingModel]) -> bool:
-    """Whether they have the shapes that this code reckons with."""
+    """Return whether profiles and models have the shapes that this version expects."""
     sizes = {len(each) for m in models for each in (m.weights, m.lowest, m.highest)}
     cut = [each for p in profiles for each in (p.call_us, p.completion_tokens, p.remaining_us)]
     cuts = {len(each.quantiles) for each in cut if each is not None}
@@ -220,10 +227,10 @@ def check_learnt(
     ranks: Sequence[AgentRank],
     kendall_tau: float | None,
 ) -> None:
-    """Check what another process says it has learnt.
+    """Check learnt values from another process.
 
     Raises:
-        InvalidRequest: No process learns such figures, and arithmetic may not survive them.
+        InvalidRequest: No process learns such values, and arithmetic may fail on them.
     """
     for profile in profiles:
         _check_names(profile.key)
@@ -247,10 +254,10 @@ def check_learnt(
 
 
 def check_joins(places: Iterable[JoinPlace]) -> None:
-    """Check what another process says of where calls join branches.
+    """Check learnt joins from another process.
 
     Raises:
-        InvalidRequest: No process learns such figures.
+        InvalidRequest: No process learns such values.
     """
     for place in places:
         if len(place.sightings) > MAX_SIGHTINGS:
@@ -271,7 +278,7 @@ def _check_cut(cut: Distribution) -> None:
 
 
 def _check_figures(figures: Iterable[float], lowest: float = -_MOST) -> None:
-    if not all(lowest <= each <= _MOST for each in figures):  # nor is it NaN
+    if not all(lowest <= each <= _MOST for each in figures):  # also catches NaN
         raise InvalidRequest("a figure is out of range")
 
 

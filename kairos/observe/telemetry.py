@@ -1,8 +1,8 @@
-"""Prometheus figures, from the same facts as everything else.
+"""Prometheus metrics, from the same facts as everything else.
 
-Labels are instances and outcomes only: agents' and tenants' names are the clients' to choose, so
-they would grow without bound, and tell one tenant of another. Operators are told of tenants, too,
-within bounds (`tenant_figures.py`).
+Labels are only instances and outcomes: agents' and tenants' names are chosen by clients, so they
+would grow without bound, and disclose tenants to each other. The operators' port has metrics of
+tenants, too, within bounds (`tenant_figures.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,14 +24,14 @@ from kairos.observe.figures import Count, Times
 from kairos.observe.left_out import bus_figures
 from kairos.observe.tenant_figures import TenantFigures
 
-_STALE_US = 3 * SECOND  # what an engine said of itself before that is not how it is now
+_STALE_US = 3 * SECOND  # age at which an engine's status is outdated
 _TRUSTED = {"closed": 1.0, "half-open": 0.5, "open": 0.0}
 _OUTCOMES = ("finished", "failed", "cancelled", "refused")
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class Telemetry(Collector):
-    """An observer of records."""
+    """Observer of records that exports metrics."""
 
     def __init__(
         self,
@@ -39,18 +39,23 @@ class Telemetry(Collector):
         orchestrator: Orchestrator | None,
         now: Callable[[], int],
     ) -> None:
-        """`balancer` gives the one that decides now; `orchestrator` is None where another process
-        follows the workflows; `now` is the clock of the records, in µs."""
+        """Create the metrics.
+
+        Args:
+            balancer: returns the balancer that decides now.
+            orchestrator: follows the workflows; None if another process does.
+            now: clock of the records, in µs.
+        """
         self._balancer = balancer
         self._orchestrator = orchestrator
         self._now = now
-        self._told: dict[str, tuple[int, InstanceStatus]] = {}  # by instance, the last and when
+        self._told: dict[str, tuple[int, InstanceStatus]] = {}  # time and last status by instance
         self._tracker = CallTracker()
         self._registry = CollectorRegistry()
         self.calls = self._count("kairos_calls", "LLM calls that ended", "outcome", _OUTCOMES)
         self._errors = Counter(
             "kairos_errors",
-            "Errors that Kairos answered calls with",
+            "Error responses of Kairos",
             ["code"],
             registry=self._registry,
         )
@@ -63,7 +68,7 @@ class Telemetry(Collector):
         )
         self._bounced = Counter(
             "kairos_calls_returned",
-            "Calls that an instance failed, and that went on to wait for another",
+            "Calls that failed on an instance and were queued again for another",
             ["instance"],
             registry=self._registry,
         )
@@ -72,11 +77,11 @@ class Telemetry(Collector):
         self._registry.register(self)
 
     def show(self, collector: Collector) -> None:
-        """Its figures, too."""
+        """Export the metrics of a collector, too."""
         self._registry.register(collector)
 
     def show_to_operators(self, families: Callable[[], Iterable[Metric]]) -> None:
-        """To them alone, these too."""
+        """Export these metrics on the operators' port only."""
         self._of_tenants.append(families)
 
     def __call__(self, record: Record) -> None:
@@ -109,24 +114,24 @@ class Telemetry(Collector):
             self._bounced.labels(row.instance_id).inc()
 
     def count_error(self, error: KairosError) -> None:
-        """Refusals at arrival are no facts, so they are counted here."""
+        """Count an error; refusals on arrival produce no facts, so errors are counted here."""
         self.count_errors(error.code, 1)
 
     def count_errors(self, code: str, count: int) -> None:
         self._errors.labels(code).inc(count)
 
     def errors(self) -> dict[str, int]:
-        """How often each was answered, by its code."""
+        """Return the number of error responses by code."""
         [family] = self._errors.collect()
         samples = [each for each in family.samples if each.name.endswith("_total")]
         return {each.labels["code"]: int(each.value) for each in samples}
 
     def families(self) -> Iterable[Metric]:
-        """What /metrics answers."""
+        """Return the metrics of /metrics."""
         return self._registry.collect()
 
     def families_for_operators(self) -> Iterable[Metric]:
-        """What /metrics of their port answers: tenants, too."""
+        """Return the metrics of the operators' port, which include tenants."""
         of_tenants = (told() for told in self._of_tenants)
         return chain(self.families(), self.tenants.collect(), *of_tenants)
 
@@ -145,7 +150,7 @@ class Telemetry(Collector):
         ledger = balancer.ledger
         trusted = GaugeMetricFamily(
             "kairos_instance_trusted",
-            "1; 0 while the instance is left alone; between, while it is tried again",
+            "Circuit breaker of the instance: 1 closed, 0 open, 0.5 half-open",
             labels=["instance"],
         )
         for instance_id in ledger.instances:
@@ -164,12 +169,12 @@ class Telemetry(Collector):
         if tau is not None:
             yield GaugeMetricFamily(
                 "kairos_rank_kendall_tau",
-                "Agreement of agents' ranks with the order of their mean remaining work",
+                "Correlation (Kendall's tau) of agents' ranks with their mean remaining work",
                 value=tau,
             )
 
     def _statuses(self) -> list[InstanceStatus]:
-        """What is known of the instances at this moment."""
+        """Return the current status of each instance that has one."""
         told = (self._told.get(each) for each in self._balancer().ledger.instances)
         now = self._now()
         return [last[1] for last in told if last is not None and now - last[0] <= _STALE_US]
@@ -192,27 +197,27 @@ class Telemetry(Collector):
 
 
 def load(balancer: Balancer) -> Iterator[Metric]:
-    """What the pool is scaled by. Names of models are for operators alone (`/admin/scaling`)."""
+    """Yield metrics for autoscaling. Models are named only to operators (`/admin/scaling`)."""
     models = pool_load(balancer)
     yield GaugeMetricFamily(
         "kairos_waiting_work_seconds",
-        "Time that the pool would need for the calls that wait, of the model with most",
+        "Estimated seconds of queued work, of the model with most",
         value=most_waiting_s(models),
     )
     yield GaugeMetricFamily(
         "kairos_pool_busy_ratio",
-        "Share of the instances that calls use, of the model with most",
+        "Share of the instances' capacity in use, of the busiest model",
         value=busiest(models),
     )
 
 
 def engines(statuses: Iterable[InstanceStatus]) -> Iterator[Metric]:
-    """What engines say of themselves. Of what one does not tell there is no series."""
+    """Yield metrics that engines report; a metric that an engine does not report has no series."""
     families: tuple[tuple[str, GaugeMetricFamily | CounterMetricFamily], ...] = (
-        ("kv_used", _gauge("kv_used_ratio", "Share of the KV memory that running calls hold")),
-        ("running", _gauge("requests_running", "Calls that run, whoever made them")),
-        ("waiting", _gauge("requests_waiting", "Calls that wait inside the engine")),
-        ("preemptions", _counter("preemptions", "Calls whose KV memory the engine took away")),
+        ("kv_used", _gauge("kv_used_ratio", "Share of the KV memory used by running calls")),
+        ("running", _gauge("requests_running", "Running calls, from any client")),
+        ("waiting", _gauge("requests_waiting", "Calls waiting inside the engine")),
+        ("preemptions", _counter("preemptions", "Calls preempted by the engine")),
         ("queried_tokens", _counter("prefix_queried_tokens", "Prompt tokens looked up in a cache")),
         ("cached_tokens", _counter("prefix_cached_tokens", "Prompt tokens found in a cache")),
     )
@@ -233,17 +238,15 @@ def _counter(name: str, documentation: str) -> CounterMetricFamily:
 
 
 def learning(orchestrator: Orchestrator) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "kairos_workflows_open", "Workflows that have not ended", value=len(orchestrator)
-    )
+    yield GaugeMetricFamily("kairos_workflows_open", "Open workflows", value=len(orchestrator))
     for name, count, documentation in (
-        ("idle", orchestrator.expired, "Workflows that ended because they fell silent"),
-        ("evicted", orchestrator.evicted, "Workflows that had to make room while open"),
-        ("unlearnt", orchestrator.unlearnt, "Workflows that ended faster than they are learnt"),
+        ("idle", orchestrator.expired, "Workflows ended by silence"),
+        ("evicted", orchestrator.evicted, "Open workflows evicted from memory"),
+        ("unlearnt", orchestrator.unlearnt, "Ended workflows dropped before they were learnt from"),
     ):
         yield CounterMetricFamily(f"kairos_workflows_{name}", documentation, value=count)
     yield CounterMetricFamily(
         "kairos_pooled_calls",
-        "Calls of agents beyond those that are tracked by name",
+        "Calls of agents that are not tracked by name",
         value=orchestrator.profiles.pooled,
     )

@@ -1,7 +1,7 @@
-"""What each tenant and app has had, for Prometheus: for operators alone, as it names tenants.
+"""Prometheus metrics by tenant and app; only for operators, since they name tenants.
 
-Names of apps are the clients' to choose, so they are bounded, for each tenant apart: what comes
-after the first so many counts as `other`.
+Apps' names are chosen by clients, so their number is bounded per tenant: further ones count as
+`other`.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from kairos.core.call_row import CallRow
 from kairos.core.model import SECOND
 from kairos.core.refusals import Outcome
 
-MAX_TENANTS, MAX_APPS = 200, 16  # told apart; apps: of one tenant
+MAX_TENANTS, MAX_APPS = 200, 16  # tenants, and apps per tenant, with their own series
 OTHER = "other"
 
-_Name = tuple[str, str]  # tenant, app; "" where calls name none
+_Name = tuple[str, str]  # tenant, app; "" for calls without an app
 
 
 class _Had(msgspec.Struct):
@@ -30,12 +30,12 @@ class _Had(msgspec.Struct):
 
 
 class TenantFigures(Collector):
-    """`add` each call that has ended."""
+    """Collector of metrics by tenant. `add` each ended call."""
 
     def __init__(self, created_s: float) -> None:
         self._created_s = created_s
         self._had: dict[_Name, _Had] = {}
-        self._apps: dict[str, int] = {}  # how many are told apart, by tenant
+        self._apps: dict[str, int] = {}  # number of apps with their own series, by tenant
 
     def add(self, row: CallRow) -> None:
         request, outcome = row.request, row.outcome
@@ -56,7 +56,7 @@ class TenantFigures(Collector):
             had.answer_tokens += answer
 
     def _first(self, name: _Name) -> _Had:
-        """Of one that was not told apart until now, or that it counts as."""
+        """Return the figures of a new tenant and app; beyond the bounds, of `other`."""
         tenant, app = name
         if tenant not in self._apps and len(self._apps) >= MAX_TENANTS:
             tenant, app = OTHER, OTHER
@@ -72,7 +72,7 @@ class TenantFigures(Collector):
     def collect(self) -> Iterator[Metric]:
         calls = CounterMetricFamily(
             "kairos_tenant_calls",
-            "Calls of the tenant and app that ended, however they did",
+            "Ended calls of the tenant and app, by outcome",
             labels=["tenant", "app", "outcome"],
         )
         for (tenant, app), had in self._had.items():
@@ -80,15 +80,20 @@ class TenantFigures(Collector):
                 calls.add_metric([tenant, app, outcome], count, created=self._created_s)
         yield calls
         for figure, divisor, name, documentation in (
-            ("prompt_tokens", 1, "prompt_tokens", "Tokens of prompts that were answered"),
-            ("cached_tokens", 1, "cached_tokens", "Of these, found in an engine's prefix cache"),
+            ("prompt_tokens", 1, "prompt_tokens", "Prompt tokens of answered calls"),
+            (
+                "cached_tokens",
+                1,
+                "cached_tokens",
+                "Prompt tokens found in an engine's prefix cache",
+            ),
             ("answer_tokens", 1, "completion_tokens", "Tokens of answers"),
             ("queued_us", SECOND, "queue_seconds", "Time in the queue"),
             (
                 "kv_token_us",
                 SECOND,
                 "kv_token_seconds",
-                "Tokens held on instances, times seconds: the prompt, and half of the answer",
+                "KV tokens in use times seconds: the prompt, and half of the answer",
             ),
         ):
             family = CounterMetricFamily(

@@ -1,6 +1,6 @@
-"""Who used how much of a pool, from its log: for chargeback.
+"""Usage of a pool by tenant and other groups, computed from its log, for chargeback.
 
-A call counts when it ends, with all that it used. So periods that follow each other add up.
+A call counts when it ends, with all that it used. So consecutive periods add up.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from kairos.observe.metering import CallUse, UsageMeter
 from kairos.observe.prices import Prices
 
 MAX_GROUPS = 100_000
-MAX_WORKFLOWS = 2_000_000  # told apart, each once in its groups and once in all
+MAX_WORKFLOWS = 2_000_000  # distinct workflows, each counted once per group and once in total
 
 BY: Mapping[str, Callable[[Request], str | None]] = {
     "tenant": attrgetter("tenant"),
@@ -28,24 +28,24 @@ BY: Mapping[str, Callable[[Request], str | None]] = {
     "workflow": attrgetter("workflow_id"),
     "model": attrgetter("model"),
 }
-Group = tuple[str | None, ...]  # as grouped; None: calls that did not say
+Group = tuple[str | None, ...]  # values of the grouping; None: not given by the call
 
 
 class UsageFigures(msgspec.Struct):
-    """Of the calls of a group, or of all."""
+    """Usage of the calls of a group, or of all."""
 
-    calls: int = 0  # that ended, however they did
+    calls: int = 0  # ended calls of any outcome
     failed: int = 0
     refused: int = 0
     cancelled: int = 0
     workflows: int = 0
-    prompt_tokens: int = 0  # the cached ones among them
+    prompt_tokens: int = 0  # including cached ones
     cached_tokens: int = 0
     answer_tokens: int = 0
     queue_s: float = 0.0
-    service_s: float = 0.0  # of a whole instance
-    kv_token_s: float = 0.0  # tokens held, times seconds
-    cost: float = 0.0  # without prices: 0
+    service_s: float = 0.0  # time of a whole instance
+    kv_token_s: float = 0.0  # KV tokens in use times seconds
+    cost: float = 0.0  # 0 without prices
 
     def add(self, use: CallUse, cost: float) -> None:
         self.calls += 1
@@ -61,7 +61,7 @@ class UsageFigures(msgspec.Struct):
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Who used how much. Instants in µs since the epoch."""
+    """Usage in a period, by group. Times in µs since the epoch."""
 
     by: tuple[str, ...]
     groups: Sequence[tuple[Group, UsageFigures]]  # most service first
@@ -69,13 +69,17 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     begins_at: int
     ends_at: int
     log_begins_at: int
-    is_cut: bool  # the log begins after the period does
-    under_way: int  # calls at the end of the period
-    unmeasured: int  # calls on instances of which the log does not tell the limits
+    is_cut: bool  # whether the log begins after the period does
+    under_way: int  # calls in flight at the end of the period
+    unmeasured: int  # calls on instances whose limits are not in the log
 
 
 def parse_by(told: Iterable[str]) -> tuple[str, ...]:
-    """What to group by, each once, from lists with commas. Raises SetupError: it is not known."""
+    """Return the names to group by, each once, from comma-separated lists.
+
+    Raises:
+        SetupError: a name is unknown.
+    """
     names = tuple(dict.fromkeys(each.strip() for text in told for each in text.split(",")))
     for name in names:
         if name not in BY:
@@ -90,17 +94,24 @@ def usage(
     until_at: int | None = None,
     prices: Prices | None = None,
 ) -> UsageReport:
-    """Of the calls that ended at `since_at` or later and before `until_at` (µs; None: no bound).
+    """Return the usage of calls that ended at `since_at` or later and before `until_at`.
+
+    Args:
+        directory: directory of the log.
+        by: names to group by.
+        since_at: start, in µs; None: unbounded.
+        until_at: end, in µs; None: unbounded.
+        prices: prices for costs, if any.
 
     Raises:
-        SetupError: there is no log; the period is empty; a model has no price; or there are more
-            than `MAX_GROUPS` groups.
-        InvalidFile: a line of the log is no record.
+        SetupError: the log is missing; the period is empty; a model lacks a price; or more than
+            `MAX_GROUPS` groups result.
+        InvalidFile: a line of the log is invalid.
     """
     if since_at is not None and until_at is not None and since_at >= until_at:
         raise SetupError("--since must be before --until")
     meter, groups, begins_at = UsageMeter(), _Groups(by, prices), -1
-    for instance in read_limits(directory):  # they joined in files that are gone
+    for instance in read_limits(directory):  # they joined in files that were deleted
         meter.observe(Record(0, InstanceJoined(instance)))
     for record in _facts(directory):
         if until_at is not None and max(record.at, meter.at) >= until_at:
@@ -137,7 +148,7 @@ def _facts(directory: Path) -> Iterator[Record]:
 
 
 class _Groups:
-    """Figures by group, and of all."""
+    """Usage by group, and in total."""
 
     def __init__(self, by: tuple[str, ...], prices: Prices | None) -> None:
         self.total = UsageFigures()
@@ -145,7 +156,7 @@ class _Groups:
         self._by, self._prices = by, prices
         self._keys = [BY[name] for name in by]
         self._figures: dict[Group, UsageFigures] = {}
-        self._workflows: set[int] = set()  # hashes: two that are alike are of no account
+        self._workflows: set[int] = set()  # hashes; a collision is negligible
 
     def add(self, use: CallUse) -> None:
         request = use.request
@@ -174,7 +185,7 @@ class _Groups:
         return True
 
     def sorted(self) -> list[tuple[Group, UsageFigures]]:
-        """Those that had most service first; of equal ones by name."""
+        """Return the groups, most service first, ties by name."""
         return sorted(
             self._figures.items(),
             key=lambda each: (-each[1].service_s, tuple(name or "" for name in each[0])),

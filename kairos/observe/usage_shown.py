@@ -1,4 +1,4 @@
-"""Who used how much, as a table for a person and as a file for a spreadsheet."""
+"""Output of a usage report, as a table and as a CSV file."""
 
 import csv
 import io
@@ -13,11 +13,11 @@ from kairos.core.model import SECOND
 from kairos.host.files import atomic_write
 from kairos.observe.usage import UsageFigures, UsageReport
 
-MAX_ROWS = 1_000  # of a table; a file has all
-_WIDTH = 200  # where there is no terminal
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for one begins so
+MAX_ROWS = 1_000  # rows of a table; a file has all
+_WIDTH = 200  # without a terminal
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a spreadsheet's formula
 
-# Heading, figure, how a person reads it, how a file has it.
+# Heading, figure, format in a table, format in a file.
 _COLUMNS = (
     ("calls", "calls", "{:,}", "{}"),
     ("failed", "failed", "{:,}", "{}"),
@@ -35,14 +35,14 @@ _COST = ("cost", "cost", "{:,.2f}", "{:.6f}")
 
 
 def show(report: UsageReport, currency: str | None) -> None:
-    """`currency`: of the costs, as their column is headed; None: there are no prices."""
+    """Print the report. `currency`: heading of the costs; None: no prices."""
     console = Console()
     console.width = console.width if console.is_terminal else _WIDTH
     console.print(shown(report, currency))
 
 
 def shown(report: UsageReport, currency: str | None) -> Group:
-    """A row for each group and one for all; below, what the figures leave out."""
+    """Return a table with a row for each group and a total, and notes on what is left out."""
     columns = _COLUMNS if currency is None else (*_COLUMNS, _COST)
     title = f"Calls that ended from {_when(report.begins_at)} to {_when(report.ends_at)}"
     table = Table(title=title, title_justify="left")
@@ -73,18 +73,16 @@ def _left_out(report: UsageReport) -> list[str]:
         lines.append(f"calls under way at the end, not counted: {report.under_way:,}")
     if report.unmeasured:
         lines.append(
-            f"calls on instances of which the log does not tell the limits: {report.unmeasured:,}; "
-            "their service is not counted, or not all of it"
+            f"calls on instances whose limits are not in the log: {report.unmeasured:,}; their "
+            "service is counted in part or not at all"
         )
     if report.is_cut:
-        lines.append(
-            f"the log begins at {_when(report.log_begins_at)}: what was before is not in it"
-        )
+        lines.append(f"the log begins at {_when(report.log_begins_at)}: earlier calls are missing")
     return lines
 
 
 def _when(at: int) -> str:
-    """In local time; of simulations, whose first instant is 0, in seconds."""
+    """Return the local time; for simulations, which start at 0, seconds."""
     try:
         if at >= 86_400 * SECOND:
             return datetime.fromtimestamp(at / SECOND).strftime("%Y-%m-%d %H:%M:%S")
@@ -94,8 +92,13 @@ def _when(at: int) -> str:
 
 
 def write_csv(path: Path, report: UsageReport, *, has_cost: bool) -> None:
-    """All groups, most service first, without a row for all. A name that a spreadsheet would take
-    for a formula has an apostrophe before it. Raises SetupError: the file cannot be written."""
+    """Write all groups as CSV, most service first, without a total.
+
+    A name that a spreadsheet would interpret as a formula is prefixed with an apostrophe.
+
+    Raises:
+        SetupError: the file cannot be written.
+    """
     columns = (*_COLUMNS, _COST) if has_cost else _COLUMNS
     with atomic_write(path) as file:
         text = io.TextIOWrapper(file, "utf-8", newline="")

@@ -1,7 +1,7 @@
-"""Looking in from outside: what became of a workflow's calls and why, and what was learnt.
+"""Views of workflows' calls and of learnt profiles, for clients.
 
-The values here are the JSON of `GET /v1/workflows/{id}` and `GET /v1/agents`. Instants are µs since
-the epoch (`_at`), durations seconds (`_s`); what is not known, or not yet, is null.
+The values here are the JSON of `GET /v1/workflows/{id}` and `GET /v1/agents`. Times are µs since
+the epoch (`_at`), durations seconds (`_s`); unknown values are null.
 """
 
 from collections.abc import Sequence
@@ -20,53 +20,55 @@ from kairos.core.orchestrator.learnt_joins import LearntJoins
 from kairos.core.orchestrator.remaining import Remaining, remaining
 from kairos.core.orchestrator.workflow import OpenedWorkflow, span_of
 
-MAX_PARENTS = 100  # of a call, that are told: a guessed join may have thousands
+MAX_PARENTS = 100  # parents listed for a call: a guessed join may have thousands
 _PERCENTS = (5, 10, 25, 50, 75, 90, 95, 99)
 
 
 class DispatchView(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a call went, and what was known when it did."""
+    """Dispatch of a call, with the reasons known at that time."""
 
     instance: str
     reason: str  # see `kairos.core.events.Reason`
     left_waiting: int  # other requests that stayed in its queue
-    rank: float | None  # its agent's: how far from having nothing left to do, in seconds
-    expected_remaining_s: float | None  # of the workflow's work, from this call on
-    tenants_waiting: int = 0  # others; they have had more service for their weight, but
-    tenants_before: int = 0  # these, and nothing of theirs fitted
+    rank: float | None  # its agent's distance from having no work left, in seconds
+    expected_remaining_s: float | None  # expected work of the workflow, from this call on
+    tenants_waiting: int = 0  # number of other waiting tenants
+    tenants_before: int = 0  # of these, tenants before it in the order, with nothing that fitted
 
 
 class CallView(msgspec.Struct, frozen=True, kw_only=True):
-    """One call: where it sits in the graph, and why it went when and where it did."""
+    """Call of a workflow: its place in the graph, and the reasons for its dispatch."""
 
     id: str
     agent: str | None
-    upstream: str | None  # as it was said, or inferred
-    # What said workflow_id, app, agent and upstream: declared, alias, route, trace, inferred, none
+    upstream: str | None  # declared or inferred
+    # Sources of workflow_id, app, agent and upstream: declared, alias, route, trace, inferred, none
     sources: dict[str, Source]
     parents: tuple[str, ...]  # at most `MAX_PARENTS` of them
     parents_total: int
     ambiguous: bool  # several calls could be its parent, judged by their names
-    missing: tuple[str, ...]  # parents that were named, of which no call is known
-    stages: list[list[str]]  # the calls that it led to, in order: those of one stage ran at once
+    missing: tuple[str, ...]  # declared parents that match no known call
+    stages: list[
+        list[str]
+    ]  # the calls that it led to, in order; calls of one stage ran in parallel
     attempts: int
     outcome: str | None  # null: it waits or runs
-    why: str | None  # it failed, or was refused or given up (`kairos.core.events.Refusal`)
+    why: str | None  # why it failed, or was refused or dropped (`kairos.core.events.Refusal`)
     arrived_at: int
     dispatched_at: int | None
     first_token_at: int | None
     ended_at: int | None
     wait_s: float  # so far, while it waits
     execution_s: float | None
-    dispatch: DispatchView | None  # null: it did not go to an instance
-    remaining_s: float | None  # what that came to; null until the workflow has ended
+    dispatch: DispatchView | None  # null: it was not dispatched
+    remaining_s: float | None  # actual remaining work; null until the workflow has ended
     prompt_tokens: int | None
     completion_tokens: int | None
     cached_tokens: int | None
 
 
 class WorkflowView(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow as far as it went, and one page of its calls, in order of arrival."""
+    """Workflow as far as it went, with one page of its calls, in order of arrival."""
 
     id: str
     object: str = "workflow"
@@ -74,57 +76,57 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True):
     app: str | None
     started_at: int
     ended_at: int | None
-    ended_by: str | None  # told: somebody said so; idle: nothing more was heard of it
-    stages: list[list[str]]  # the calls that nothing known led to, in order
+    ended_by: str | None  # told: its end was reported; idle: it ended by silence
+    stages: list[list[str]]  # the calls without a known parent, in order
     calls_total: int
-    calls_left_out: int  # beyond what is kept of one workflow
+    calls_left_out: int  # calls beyond the maximum stored per workflow
     calls: list[CallView]
 
 
 class LearntView(msgspec.Struct, frozen=True, kw_only=True):
-    """Distributions: mean and percentiles."""
+    """Learnt distributions, as mean and percentiles."""
 
     call_s: dict[str, float]  # execution latency of one call
-    completion_tokens: dict[str, float] | None  # null: no engine told
-    remaining_s: dict[str, float]  # execution latency of the workflow from a call on, included
-    remaining_stages: float  # mean, that call included
+    completion_tokens: dict[str, float] | None  # null: not reported by any engine
+    remaining_s: dict[str, float]  # latency of the workflow from a call on, itself included
+    remaining_stages: float  # mean number of calls on the critical path, the call included
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
-    """What was learnt of one agent; of all of an app together, where `agent` is `*`."""
+    """Learnt profile of an agent, or of all agents of an app together if `agent` is `*`."""
 
     app: str
     agent: str
     samples: int
     converged: bool
-    distance: float | None  # Wasserstein, between the last two distributions, over the mean
+    distance: float | None  # Wasserstein distance of the last two distributions, over the mean
     checks: int
-    reopened: int  # times that its behaviour changed
+    reopened: int  # number of times its behaviour changed
     censored: int  # calls that failed or were cancelled
-    pooled: int  # calls of names beyond those that are tracked
-    rank: float | None  # how far from having nothing left to do, in seconds
-    learnt: LearntView | None  # null: nothing is published yet
+    pooled: int  # calls of agents that are not tracked by name
+    rank: float | None  # distance from having no work left, in seconds
+    learnt: LearntView | None  # null: nothing published yet
 
 
 class AgentsView(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a tenant's agents, by app and name."""
+    """Page of a tenant's agents, by app and name."""
 
     object: str = "list"
-    kendall_tau: float | None  # of all ranks, against the order of mean remaining work
+    kendall_tau: float | None  # correlation of all ranks with mean remaining work
     agents_total: int
     data: list[AgentView]
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow copied at an instant, so that it can be looked at beside the event loop."""
+    """Copy of a workflow, so that it can be processed off the event loop."""
 
     key: tuple[str, str]
-    rows: list[CallRow]  # of every call its last attempt, in order of arrival
+    rows: list[CallRow]  # last attempt of every call, in order of arrival
     left_out: int
     at: int
     ended_at: int | None
     idle: bool
-    known: KnownJoins | None = None  # the joins of its app; None: of none it is known
+    known: KnownJoins | None = None  # learnt joins of its app, if any
 
 
 def snapshot(workflow: OpenedWorkflow, at: int, joins: LearntJoins | None = None) -> Snapshot:
@@ -141,13 +143,16 @@ def snapshot(workflow: OpenedWorkflow, at: int, joins: LearntJoins | None = None
 
 
 def _copied(row: CallRow) -> CallRow:
-    """As it is now: the row of a call that has ended changes no more."""
+    """Return a copy of the row, or the row itself if the call has ended and so is final."""
     return row if row.ended_at is not None else msgspec.structs.replace(row)
 
 
 def workflow_view(seen: Snapshot, offset: int, limit: int) -> WorkflowView:
-    """O(n log n) in the workflow's calls, whatever the page. A call in flight counts as a span up
-    to the instant of the snapshot, so that it has a place in the graph."""
+    """Return a page of the workflow, in O(n log n) of all its calls.
+
+    A call in flight counts as a span up to the time of the snapshot, so that it has a place in the
+    graph.
+    """
     graph = CallGraph(known=seen.known)
     for row in seen.rows:
         ended_at = row.ended_at if row.ended_at is not None else seen.at
@@ -224,7 +229,13 @@ def agents_view(
     total: int,
     kendall_tau: float | None,
 ) -> AgentsView:
-    """`page`: of each agent how far learning has come, and what was published: profile, rank."""
+    """Return a page of agents.
+
+    Args:
+        page: learning status, published profile and rank of each agent.
+        total: number of agents on all pages.
+        kendall_tau: correlation of all ranks with mean remaining work.
+    """
     return AgentsView(
         kendall_tau=kendall_tau,
         agents_total=total,

@@ -78,6 +78,6 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path):
     in_the_way = tmp_path / "log"
     in_the_way.write_text("a file")
 
-    assert f"the log directory {in_the_way} is no use" in fails(
+    assert f"cannot use the log directory {in_the_way}" in fails(
         "--engine", "http://k", "--log", str(in_the_way)
     )

@@ -425,7 +425,7 @@ async def test_what_keeps_a_process_from_its_work_ends_all_of_it(engine, tmp_pat
     async with asyncio.timeout(LIMIT_S):
         _, errors = await process.communicate()
     assert process.returncode == 1
-    assert f"the log directory {file} is no use" in errors.decode()
+    assert f"cannot use the log directory {file}" in errors.decode()
     assert list(tmp_path.iterdir()) == [file]
 
 

@@ -1,1 +1,1 @@
-"""Traces of calls and workflows, for OpenTelemetry."""
+"""OpenTelemetry traces of calls and workflows."""

@@ -1,11 +1,11 @@
-"""A call that is recorded, as spans: the call itself, each wait in the queue, each attempt.
+"""Spans of a recorded call: the call itself, each wait in the queue, each attempt.
 
     POST /v1/chat/completions   server: from the call's arrival to its end
-     ├─ queue                   internal: until its turn came; again after an attempt that failed
-     └─ chat MODEL              client: at an instance; an engine's own spans are its children
+     ├─ queue                   internal: until its dispatch; again after a failed attempt
+     └─ chat MODEL              client: on an instance; an engine's own spans are its children
 
 Attempts are GenAI's inference spans, by OpenTelemetry's semantic conventions, and have the tokens,
-so that a sum over spans counts each token once. Of prompts and answers there is no word.
+so that a sum over spans counts each token once. Prompts and answers are not recorded.
 """
 
 from collections.abc import Callable, Iterable, MutableMapping
@@ -36,8 +36,12 @@ _Fields = dict[str, str | int | float | bool]
 
 
 class CallTrace:
-    """`told` of each fact of the call before anybody else is, and `sent` of each attempt. At the
-    end its spans go out, once."""
+    """Trace of a call.
+
+    Report each fact to `told` before other receivers, and each attempt to `sent`.
+
+    At the end its spans are emitted, once.
+    """
 
     def __init__(
         self,
@@ -65,8 +69,13 @@ class CallTrace:
         self._is_over = False
 
     def sent(self, dispatch: Dispatch, headers: MutableMapping[bytes, bytes]) -> None:
-        """It goes to an instance, with these headers, in which the attempt becomes the parent of
-        what the engine records. What goes to both instances of a pair is one attempt."""
+        """Record that the call is sent to an instance.
+
+        Args:
+            dispatch: the dispatch; both instances of a prefill/decode pair count as one attempt.
+            headers: headers of the request, in which the attempt becomes the parent of the engine's
+                spans.
+        """
         if self._dispatch is not None:
             return
         at = self._now()
@@ -96,7 +105,7 @@ class CallTrace:
             self._end(at, error="cancelled")
 
     def refused(self, error: Exception, at: int) -> None:
-        """As it arrived."""
+        """Record that the call was refused on arrival."""
         self._end(at, error=error.code if isinstance(error, KairosError) else "internal_error")
 
     def _end_wait(self, at: int, dispatch: Dispatch | None = None) -> None:
@@ -229,8 +238,10 @@ def _usage(finished: Finished) -> _Fields:
 
 
 class TracedFacts:
-    """Where a recorded call tells its facts: its trace hears of them first. What is decided on one
-    may reach the call before `feed` returns."""
+    """Fact sink of a recorded call that reports facts to its trace first.
+
+    The decision on a fact may reach the call before `feed` returns.
+    """
 
     def __init__(self, facts: FactSink, trace: CallTrace) -> None:
         self._facts, self._trace = facts, trace
@@ -239,7 +250,11 @@ class TracedFacts:
         return self._facts.now()
 
     def feed(self, event: Event) -> None:
-        """Raises KairosError: the request that arrived is refused."""
+        """Report a fact.
+
+        Raises:
+            KairosError: the arriving request is refused.
+        """
         self._trace.told(event, self._facts.now())
         try:
             self._facts.feed(event)

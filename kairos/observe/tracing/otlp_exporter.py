@@ -1,8 +1,9 @@
-"""Spans -> OpenTelemetry's, and to a collector by OTLP over HTTP: its own processor, its exporter.
+"""Export of spans to a collector by OTLP over HTTP, with OpenTelemetry's processor and exporter.
 
-Its spans are made here, not by its tracer: ids must be known before a span ends (the engine hangs
-its spans below). They are sent by a thread, many at once. A collector that is slow or away harms no
-call: what does not fit is dropped, and so is what could not be sent. Both are counted and logged.
+Spans are created here, not by OpenTelemetry's tracer: ids must be known before a span ends, since
+the engine's spans refer to them. A thread sends them in batches. A slow or unavailable collector
+delays no call: spans beyond the limit are dropped, and so are spans that could not be sent. Both
+are counted and logged.
 """
 
 import asyncio
@@ -21,20 +22,24 @@ from kairos.settings.telemetry import TelemetrySettings
 
 logger = logging.getLogger(__name__)
 
-MAX_SPANS = 20_000  # that wait: about 20 MB
-AT_ONCE = 64  # in a request: to turn them into bytes takes the interpreter's lock for 3 ms
+MAX_SPANS = 20_000  # maximum waiting spans: about 20 MB
+AT_ONCE = 64  # spans per request: encoding them holds the interpreter's lock for 3 ms
 _PAUSE_MS = 1_000
 _TIMEOUT_S = 5.0
 _LAST_WORDS_S = 3.0
 _SAMPLED = 1
-_LOGGERS = "opentelemetry"  # whose names begin so
+_LOGGERS = "opentelemetry"  # prefix of the names of its loggers
 
 
 class OtlpExporter:
-    """`add` spans; at the end `finish` and `close`."""
+    """Exporter of spans over OTLP. `add` spans; at the end call `finish` and `close`."""
 
     def __init__(self, settings: TelemetrySettings) -> None:
-        """Raises SetupError: OpenTelemetry is not installed."""
+        """Create the exporter.
+
+        Raises:
+            SetupError: OpenTelemetry is not installed.
+        """
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -45,8 +50,7 @@ class OtlpExporter:
                 "[telemetry] needs OpenTelemetry: pip install opentelemetry-sdk "
                 "opentelemetry-exporter-otlp-proto-http"
             ) from None
-        # Of requests that fail one line is enough, ours; and what a client calls a tracestate, and
-        # is none, is not for the log.
+        # Kairos logs failed requests itself, and a client's invalid tracestate is not worth a line.
         logging.getLogger(_LOGGERS).setLevel(logging.CRITICAL)
         self.sending = CountedExporter(
             OTLPSpanExporter(endpoint=settings.traces_url, timeout=_TIMEOUT_S)
@@ -68,12 +72,12 @@ class OtlpExporter:
                 self._processor.on_end(self._made(span))
 
     async def finish(self) -> None:
-        """Send the spans that wait, for three seconds at most."""
+        """Send the waiting spans, for three seconds at most."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(self._processor.shutdown), _LAST_WORDS_S)
 
     def close(self) -> None:
-        """Give up the spans that wait. It blocks while a request is under way."""
+        """Drop the waiting spans. Blocks while a request is under way."""
         self.sending.shutdown()
         self._processor.shutdown()
 
@@ -107,7 +111,7 @@ class OtlpExporter:
 
 
 class CountedExporter(Collector):
-    """An exporter of OpenTelemetry with its figures. The processor's thread calls `export`."""
+    """OpenTelemetry exporter with metrics. `export` is called by the processor's thread."""
 
     def __init__(self, exporter: Any, *, max_spans: int = MAX_SPANS) -> None:
         self._exporter, self._max_spans = exporter, max_spans
@@ -115,7 +119,7 @@ class CountedExporter(Collector):
         self._is_failing = False
 
     def may_wait(self) -> bool:
-        """Return whether one more span may wait to be sent. A refused span is counted."""
+        """Return whether one more span may wait to be sent. Refusals are counted."""
         if self._added - self.sent - self.failed < self._max_spans:
             self._added += 1
             return True
@@ -150,8 +154,8 @@ class CountedExporter(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for name, count, documentation in (
-            ("sent", self.sent, "Spans that the collector took"),
-            ("dropped", self.dropped, "Spans for which there was no room to wait"),
-            ("failed", self.failed, "Spans that the collector did not take"),
+            ("sent", self.sent, "Spans accepted by the collector"),
+            ("dropped", self.dropped, "Spans dropped because too many were waiting"),
+            ("failed", self.failed, "Spans that the collector did not accept"),
         ):
             yield CounterMetricFamily(f"kairos_spans_{name}", documentation, value=count)

@@ -1,5 +1,7 @@
-"""A span, as it is made: values alone, so that to make one costs little. What turns it into
-OpenTelemetry's own is `otlp_exporter.py`, in a thread."""
+"""Span as plain values, which are cheap to create.
+
+`otlp_exporter.py` converts it to OpenTelemetry's own type in a thread.
+"""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -17,13 +19,16 @@ class SpanEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class TraceSpan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Ids are hexadecimal, instants µs since the epoch. It holds no text of prompts or answers."""
+    """Span of a trace, without text of prompts or answers.
+
+    Ids are hexadecimal, times µs since the epoch.
+    """
 
     name: str
     kind: Kind
     trace_id: str
     span_id: str
-    parent_id: str | None  # None: it is the root
+    parent_id: str | None  # None: root span
     state: str = ""  # tracestate
     began_at: int
     ended_at: int

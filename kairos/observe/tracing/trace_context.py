@@ -1,11 +1,11 @@
-"""Which trace a call belongs to, and whether it is recorded: W3C trace context, level 2.
+"""Trace and sampling decision of a call: W3C trace context, level 2.
 
-A call whose client sends a context goes on in the client's trace, and is recorded if that says so
-(parent-based sampling). All other calls of a workflow are one trace, whose id comes of the
-workflow, so that processes agree on it without a word. It begins anew each day, since some
-workflows are conversations that never end. Of these traces a share is recorded, by the id's last 8
-bytes, as OpenTelemetry's TraceIdRatioBased has it: so services that sample by the same share record
-the same traces.
+A call whose client sends a context continues the client's trace, and is recorded if the context
+says so (parent-based sampling). All other calls of a workflow are one trace, whose id is derived
+from the workflow, so that processes agree on it without communication. It changes each day, since
+some workflows are conversations that never end. A share of these traces is recorded, by the id's
+last 8 bytes, as in OpenTelemetry's TraceIdRatioBased: so services with the same ratio record the
+same traces.
 """
 
 import re
@@ -20,25 +20,25 @@ from kairos.core.model import SECOND
 TRACE_PARENT_HEADER = RAW_HEADERS[Header.TRACE_PARENT]
 TRACE_STATE_HEADER = b"tracestate"
 _DAY_US = 86_400 * SECOND
-_STATE_BYTES = 512  # the least that the W3C asks to carry
+_STATE_BYTES = 512  # minimum that the W3C requires to propagate
 _SAMPLED = 1
-# The W3C's format; of a later version what follows is not read.
+# The W3C's format; fields added by later versions are ignored.
 _CONTEXT = re.compile(
     rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
 )
 
 
 class TraceContext(msgspec.Struct, frozen=True, gc=False):
-    """Where a call's spans hang."""
+    """Trace and parent of a call's spans."""
 
     trace_id: str  # 32 hexadecimal digits
-    parent_id: str  # 16: of the client's span, or of the workflow's own
+    parent_id: str  # 16 digits: the client's span, or the workflow's own
     is_recorded: bool
     state: str = ""  # the client's tracestate
 
 
 def context_sent(headers: Mapping[bytes, bytes]) -> TraceContext | None:
-    """What the client says; None: nothing, or nothing that can be understood."""
+    """Return the client's context; None if it is missing or invalid."""
     value = headers.get(TRACE_PARENT_HEADER)
     if value is None:
         return None
@@ -55,15 +55,19 @@ def context_sent(headers: Mapping[bytes, bytes]) -> TraceContext | None:
 
 
 def workflow_trace_id(salt: str, tenant: str, workflow_id: str, at: int) -> str:
-    """Of a workflow's own trace, for a call that arrived then. `salt`: what processes that agree
-    have in common, and no others."""
+    """Return the id of a workflow's own trace, for a call that arrived at this time.
+
+    `salt` is shared by exactly the processes that must agree on the id.
+    """
     named = f"{salt}\0{tenant}\0{workflow_id}\0{at // _DAY_US}"
     return sha256(named.encode()).hexdigest()[:32]
 
 
 def root_span_id(trace_id: str) -> str:
-    """Of the span of a whole workflow in its own trace: the same wherever it is asked for. It is
-    never all zeros, which would be no id, but once in 2^64 times."""
+    """Return the id of the span of a whole workflow in its own trace, derived from the trace's id.
+
+    It is all zeros, and so invalid, with a probability of 2^-64.
+    """
     return sha256(trace_id.encode()).hexdigest()[:16]
 
 

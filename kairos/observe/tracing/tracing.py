@@ -1,4 +1,4 @@
-"""Which calls are recorded, and what records them: put together of the rest of this room."""
+"""Tracing of a process: decides which calls are recorded, and connects the other modules."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ from kairos.settings.telemetry import TelemetrySettings
 
 
 class TracedRequest(Protocol):
-    """The HTTP request of a call."""
+    """HTTP request of a call."""
 
     method: str
     path: str
@@ -37,18 +37,28 @@ class TracedRequest(Protocol):
 
 
 class Tracing:
-    """Of one process."""
+    """Tracing of one process."""
 
     def __init__(self, exporter: OtlpExporter, *, ratio: float, salt: str) -> None:
-        """`salt`: what the processes have in common that serve calls of the same workflows."""
+        """Start tracing.
+
+        Args:
+            exporter: exporter of the spans.
+            ratio: share of workflows' own traces to record.
+            salt: shared by the processes that serve calls of the same workflows.
+        """
         self.exporter, self._ratio, self.salt = exporter, ratio, salt
         self._dice = random.Random(os.urandom(16))  # noqa: S311 - ids, not secrets
 
     def follow(
         self, request: Request, asked: TracedRequest, facts: FactSink, *, streams: bool
     ) -> tuple[Request, FactSink]:
-        """Record the call if its trace is recorded: the request, which says so then, and where its
-        facts are to be told. What engines are to be told is in the headers afterwards."""
+        """Record the call if its trace is recorded.
+
+        Returns:
+            The request, with its trace id if it is recorded, and the sink for its facts. The
+                context for engines is put into the headers.
+        """
         context = context_sent(asked.headers) or self._own(request)
         if not context.is_recorded:
             self._tell_engine(asked.headers, context)
@@ -74,7 +84,7 @@ class Tracing:
         return TraceContext(trace_id, root_span_id(trace_id), is_recorded=True)
 
     def _tell_engine(self, headers: MutableMapping[bytes, bytes], context: TraceContext) -> None:
-        """That it is not to record the call either, which no client said."""
+        """Tell the engine not to record the call either, unless the client sent a context."""
         if not context.parent_id:
             headers[TRACE_PARENT_HEADER] = traceparent(
                 context.trace_id, self._new_id(), is_recorded=False
@@ -84,7 +94,7 @@ class Tracing:
         return f"{self._dice.getrandbits(64) or 1:016x}"
 
     def workflows(self, idle_us: int) -> Observer:
-        """What makes the spans of whole workflows."""
+        """Return an observer that creates the spans of whole workflows."""
         return WorkflowSpans(self.salt, self.exporter.add, idle_us=idle_us)
 
 
@@ -92,7 +102,9 @@ class Tracing:
 async def open_tracing(
     settings: TelemetrySettings | None, salt: str | None = None
 ) -> AsyncIterator[Tracing | None]:
-    """None where nothing is to be traced. Without `salt` the process is alone.
+    """Open tracing; None if it is not configured.
+
+    Without `salt` the process is assumed to be alone.
 
     Raises:
         SetupError: OpenTelemetry is not installed.
@@ -111,7 +123,7 @@ async def open_tracing(
 def tracing_observers(
     tracing: Tracing | None, idle_us: int, show: Callable[[Collector], None]
 ) -> tuple[Observer, ...]:
-    """Of the records of all calls. `show` is given the figures."""
+    """Return the observers of all records needed for tracing. `show` is called with its metrics."""
     if tracing is None:
         return ()
     show(tracing.exporter.sending)

@@ -1,9 +1,9 @@
-"""The span of a whole workflow, in the workflow's own trace. Where its calls go on in a trace of
-the client's, that has a span of its own, and none is made.
+"""Span of a whole workflow, in the workflow's own trace.
 
-Whoever hears of all calls of a workflow, and of its end, makes it. Its id comes of the trace's, so
-that calls name it as their parent before it is there. Of calls it is known that they are recorded
-by the id in their requests.
+If its calls continue a trace of the client, that has a span of its own, and none is created. The
+process that sees all calls of a workflow and its end creates the span. The span's id is derived
+from the trace's, so calls can name it as their parent before it exists. Recorded calls are
+recognised by the trace id in their requests.
 """
 
 from collections import OrderedDict
@@ -17,26 +17,32 @@ from kairos.core.workflow_tracker import WorkflowKey, workflow_key
 from kairos.observe.tracing.span import TraceSpan
 from kairos.observe.tracing.trace_context import root_span_id, workflow_trace_id
 
-MAX_WORKFLOWS = 10_000  # the one that was silent longest gives way, and has a span as it stands
+MAX_WORKFLOWS = 10_000  # beyond, the longest silent one ends early, with a span of its state
 
 
 class _Course(msgspec.Struct, gc=False):
     trace_id: str
-    request: Request  # its first
-    told_at: int  # of its latest call
+    request: Request  # its first request
+    told_at: int  # time of the latest fact about its calls
     calls: int = 0
     failed: int = 0
 
 
 class WorkflowSpans:
-    """An observer of records."""
+    """Observer of records that emits spans of workflows."""
 
     def __init__(
         self, salt: str, emit: Callable[[Iterable[TraceSpan]], None], *, idle_us: int
     ) -> None:
-        """`idle_us`: after so much silence a workflow has ended."""
+        """Start without workflows.
+
+        Args:
+            salt: shared by processes that agree on trace ids.
+            emit: receives the spans.
+            idle_us: silence after which a workflow has ended.
+        """
         self._salt, self._emit, self._idle_us = salt, emit, idle_us
-        self._open: OrderedDict[WorkflowKey, _Course] = OrderedDict()  # by when they were told of
+        self._open: OrderedDict[WorkflowKey, _Course] = OrderedDict()  # by their latest fact
         self._calls: dict[str, WorkflowKey] = {}
 
     def __call__(self, record: Record) -> None:

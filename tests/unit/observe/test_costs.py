@@ -74,7 +74,7 @@ def test_an_instance_that_was_out_says_why():
     assert found["small"].out == "its memory could never hold the call"
     taken = next(each.instance for each in before.values() if each.chosen)
     assert taken == "full"
-    assert found["full"].out == "its sequences, or the tokens of a step, were taken"
+    assert found["full"].out == "it had no free sequence, or no free tokens in a step"
 
 
 def test_all_calls_of_the_workflow_are_told_and_no_others():
@@ -96,7 +96,7 @@ def test_a_person_sees_them_below_the_call(log):  # noqa: F811
     view = from_log(directory, None, "w")
 
     said = shown(view, costs(directory, view))
-    assert "(chosen) it costs" in said
-    assert "of its memory at the peak" in said
-    assert "costs" not in shown(view)
+    assert " (chosen): " in said
+    assert "peak memory" in said
+    assert "cost on" not in shown(view)
     assert msgspec.json.encode(costs(directory, view))

@@ -172,7 +172,7 @@ def test_what_said_who_calls_is_shown(log):
         "workflow_id": "declared", "app": "route", "agent": "none", "upstream": "declared",
     }  # fmt: skip
     out = shown(view)
-    assert out.index("nothing says who calls") < out.index(" b\n")
+    assert out.index("the caller is unknown") < out.index(" b\n")
     assert "workflow, upstream declared; app route" in out
 
 
@@ -217,8 +217,8 @@ def test_a_chain_is_a_list_and_only_several_calls_go_further_in(log):
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        (0, "; of 3 tenants that waited, its own had had least service for its weight"),
-        (1, "; of 3 tenants that waited, its own had had more than 1 of which nothing fitted"),
+        (0, "; of 3 waiting tenants, its own had had the least service for its weight"),
+        (1, "; of 3 waiting tenants, its own had had more than 1 without a call that fitted"),
     ],
 )
 def test_where_several_tenants_wait_it_says_why_it_was_this_ones_turn(log, before, said):
@@ -248,7 +248,7 @@ def test_calls_that_wait_run_fail_or_have_no_known_parent_say_so(log):
 
     assert "w of demo: open" in text
     assert "then ran on i for 2.000 s, 10 + 5 tokens, attempt 2" in text
-    assert "a call without a name (its parent lost-1 is not known) b-1" in text
+    assert "a call without a name (its parent lost-1 is unknown) b-1" in text
     assert "then ran on i, and still does" in text
     assert "has waited 3.000 s" in text
 

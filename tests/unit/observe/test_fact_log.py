@@ -160,7 +160,7 @@ def test_any_other_line_that_is_no_record_is_named(tmp_path, line):
     path = tmp_path / "facts-000001.jsonl"
     path.write_bytes(path.read_bytes() + line + b"\n")
 
-    with pytest.raises(InvalidFile, match=r"facts-000001\.jsonl:2: no record: "):
+    with pytest.raises(InvalidFile, match=r"facts-000001\.jsonl:2: invalid record: "):
         list(read_facts(tmp_path))
 
 

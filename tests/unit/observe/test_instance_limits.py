@@ -80,8 +80,8 @@ def test_a_file_that_cannot_be_written_is_said_once_and_written_later(tmp_path, 
     limits.note(build.instance("a"))
     limits.write()
     limits.write()
-    assert [record.message[:40] for record in caplog.records] == [
-        "the limits of instances are not kept: ca"
+    assert [record.message[:43] for record in caplog.records] == [
+        "the limits of instances cannot be saved: ca"
     ]
     directory.mkdir()
     limits.write()

@@ -225,7 +225,7 @@ def test_a_file_that_is_no_use_is_put_aside_with_a_warning(path, caplog, damage)
 def test_a_path_that_cannot_be_a_file_is_said_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "learnt.json"):
-        with pytest.raises(SetupError, match="is no use for what is learnt"):
+        with pytest.raises(SetupError, match="cannot save learnt profiles in"):
             LearntStore(path)
 
 

@@ -230,8 +230,8 @@ def test_a_log_that_begins_in_the_middle_tells_what_it_can(log):  # noqa: F811
     assert figures.kv_token_s == 13 * 4
     assert (report.unmeasured, report.is_cut, report.log_begins_at) == (1, True, 50 * SECOND)
     out = text(report)
-    assert "calls on instances of which the log does not tell the limits: 1" in out
-    assert "the log begins at 50.000 s: what was before is not in it" in out
+    assert "calls on instances whose limits are not in the log: 1" in out
+    assert "the log begins at 50.000 s: earlier calls are missing" in out
 
 
 def test_where_the_file_is_gone_in_which_instances_joined_their_calls_are_measured(tmp_path):
@@ -323,7 +323,7 @@ def test_a_log_that_is_none_is_said(tmp_path, log):  # noqa: F811
         usage(directory, ("app",))
     (file,) = directory.iterdir()
     file.write_bytes(b"garbage\n")
-    with pytest.raises(InvalidFile, match=r"facts-000001\.jsonl:1: no record"):
+    with pytest.raises(InvalidFile, match=r"facts-000001\.jsonl:1: invalid record"):
         usage(directory, ("app",))
 
 
@@ -512,7 +512,7 @@ def test_a_model_without_a_price_is_named_once_it_costs_something(log):  # noqa:
 
     prices = Prices(models={"other": ModelPrices(prompt=1.0)})
     assert usage(directory, ("app",), None, SECOND, prices).total.cost == 0.0
-    with pytest.raises(SetupError, match=r"the prices have none for the model 'm': add it, or"):
+    with pytest.raises(SetupError, match=r"there is no price for the model 'm': add it, or"):
         usage(directory, ("app",), prices=prices)
 
 

@@ -384,7 +384,7 @@ def test_a_line_that_is_no_record_is_named_and_nothing_is_written(log, tmp_path)
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:2], b"garbage\n", *lines[2:]]))
 
-    with pytest.raises(InvalidFile, match=r"facts-000001\.jsonl:3: no record"):
+    with pytest.raises(InvalidFile, match=r"facts-000001\.jsonl:3: invalid record"):
         export(directory, None, tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
