@@ -1,1 +1,1 @@
-"""What is known of a request before it waits: who calls, what it asks for, what it may use."""
+"""Facts about a request before it is queued: its caller, its body, its budget."""

@@ -1,5 +1,4 @@
-"""The bodies of requests: bounded in size, each and all together, and in the time they take to
-come; unpacked where they come compressed."""
+"""Bodies of requests: bounded in size, each and in total, and in time; decompressed if needed."""
 
 import asyncio
 import zlib
@@ -11,8 +10,8 @@ from kairos.core.fair_share import ALONE, ShareUsed, is_within_share
 from kairos.request.client_response import ClientResponse
 from kairos.request.identity.identity import Headers
 
-# For which nothing may come of a body; and how much must have come of it beyond that time, or bytes
-# that drip in would hold a connection for ever.
+# The longest silence in a body; and its minimum rate beyond that time, so that a trickle of bytes
+# cannot hold a connection for ever.
 SILENCE_S, LEAST_BYTES_PER_S = 60.0, 1024
 _GZIP = 16 + zlib.MAX_WBITS
 _ENCODINGS = b"identity", b"gzip", b"x-gzip", b"zstd"
@@ -21,20 +20,23 @@ _ZSTD_PIECE_BYTES = 1 << 10  # unpacked at once: becomes 32 MiB at most
 
 
 class EncodingNotSupported(InvalidRequest):
-    """The body is compressed in a way that is not read here."""
+    """The body's compression is not supported."""
 
     status = 415
     code = "unsupported_encoding"
 
 
 class BodySource(Protocol):
-    """What a body comes from."""
+    """Source of a body."""
 
     def take_body(self) -> tuple[bytes, bool]:
-        """What has come since it was last taken, and whether that is the end."""
+        """Return the data since the last call, and whether the body is complete."""
 
     def read_body_by(self, reader: "BodyReader | None") -> None:
-        """Whom to tell when there is more to take, or no more will come; at once, if so it is."""
+        """Register a reader. It is called when more data or the end has arrived.
+
+        If there is data already, it is called immediately.
+        """
 
 
 class BodyReader(Protocol):
@@ -42,22 +44,24 @@ class BodyReader(Protocol):
 
 
 class BodyTaker(Protocol):
-    """Who wants a body."""
+    """Receiver of a body."""
 
     def took(self, content: bytes) -> None:
-        """It is here, as it is meant."""
+        """Take the complete, decompressed body."""
 
     def refused(self, error: KairosError) -> None:
-        """BodyTooLarge, BodyTooSlow, TooMuchHeld, ShareUsed; EncodingNotSupported, InvalidRequest:
-        it cannot be unpacked."""
+        """Take the error of a refused body.
+
+        BodyTooLarge, BodyTooSlow, TooMuchHeld or ShareUsed; EncodingNotSupported or InvalidRequest
+        if it cannot be decompressed.
+        """
 
 
 class Bodies:
-    """Counts what calls in flight hold, until they are told to have ended: of all callers, and of
-    each."""
+    """Counter of the bytes that calls in flight hold, in total and per caller."""
 
     def __init__(self, max_bytes: int, max_held_bytes: int, share: float = ALONE) -> None:
-        """`share`: see `fair_share.py`."""
+        """Create the counter. For `share` see `fair_share.py`."""
         self.max_bytes, self.max_held_bytes, self._share = max_bytes, max_held_bytes, share
         self._held_bytes = 0
         self._held_by: dict[str, int] = {}  # caller
@@ -65,11 +69,12 @@ class Bodies:
     def read(
         self, headers: Headers, source: BodySource, response: ClientResponse, taker: BodyTaker
     ) -> "Upload | None":
-        """Hand the whole body to `taker`, at once or when it is here. Returns what is to be stopped
-        if the client leaves before.
+        """Pass the whole body to `taker`, immediately or once it has arrived.
+
+        Return the upload to stop if the client leaves before that.
 
         Raises:
-            KairosError: as `BodyTaker.refused`.
+            KairosError: As in `BodyTaker.refused`.
         """
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.max_bytes:
@@ -78,7 +83,7 @@ class Bodies:
         if encoding is None:
             encoding = b"identity"
         elif (encoding := encoding.strip().lower()) not in _ENCODINGS:
-            raise EncodingNotSupported("bodies come as they are, or compressed by gzip or zstd")
+            raise EncodingNotSupported("bodies may be uncompressed, or compressed by gzip or zstd")
         content, is_whole = source.take_body()
         self.hold(len(content), response)
         if is_whole and encoding == b"identity":
@@ -87,13 +92,21 @@ class Bodies:
         return Upload(self, source, response, taker, content, _UNPACKING.get(encoding))
 
     def hold(self, size: int, response: ClientResponse) -> None:
-        """Raises BodyTooLarge, TooMuchHeld, ShareUsed."""
+        """Count bytes of a body.
+
+        Raises:
+            BodyTooLarge, TooMuchHeld, ShareUsed: A limit is exceeded.
+        """
         self.hold_unpacked(size, response)
         if response.held_bytes > self.max_bytes:
             raise BodyTooLarge(self.max_bytes)
 
     def hold_unpacked(self, size: int, response: ClientResponse) -> None:
-        """Beside what it was unpacked from. Raises TooMuchHeld, ShareUsed."""
+        """Count decompressed bytes, in addition to the compressed ones.
+
+        Raises:
+            TooMuchHeld, ShareUsed: A limit is exceeded.
+        """
         response.held_bytes += size
         self._held_bytes += size
         callers = self._held_by.get(response.caller, 0) + size
@@ -106,7 +119,7 @@ class Bodies:
             raise ShareUsed(f"has {callers >> 20} MiB of bodies in flight")
 
     def end(self, response: ClientResponse) -> None:
-        """More than once does no harm."""
+        """Release the bytes of a call. Repeated calls do nothing."""
         held, response.held_bytes = response.held_bytes, 0
         self._held_bytes -= held
         left = self._held_by.pop(response.caller, 0) - held
@@ -115,7 +128,7 @@ class Bodies:
 
 
 class Upload:
-    """A body that is not here yet, or is packed."""
+    """A body that is incomplete, or compressed."""
 
     def __init__(
         self,
@@ -167,7 +180,7 @@ class Upload:
         unpacking.add_done_callback(self._unpacked)
 
     def stop(self) -> None:
-        """Nobody wants it any more."""
+        """Stop reading: the body is not needed any more."""
         self._is_over = True
         self._parts.clear()
         self._timer.cancel()
@@ -194,26 +207,26 @@ class Upload:
 
 
 def _gunzipped(content: bytes, max_bytes: int) -> bytes:
-    """Unpack a body, but not beyond `max_bytes`.
+    """Decompress a body of at most `max_bytes`.
 
     Raises:
-        BodyTooLarge: it is larger.
-        InvalidRequest: it is not of that encoding, or has a different end.
+        BodyTooLarge: The result is larger.
+        InvalidRequest: The body is not gzip, is cut off, or has trailing data.
     """
     unpacking = zlib.decompressobj(_GZIP)
     try:
         unpacked = unpacking.decompress(content, max_bytes + 1)
     except zlib.error as error:
-        raise InvalidRequest(f"the body is said to be gzip, but is not: {error}") from None
+        raise InvalidRequest(f"the body is declared as gzip, but is not: {error}") from None
     if len(unpacked) > max_bytes:
         raise BodyTooLarge(max_bytes)
     if not unpacking.eof or unpacking.unused_data:
-        raise InvalidRequest("the body is said to be gzip, but does not end where that does")
+        raise InvalidRequest("the body is declared as gzip, but is cut off or has trailing data")
     return unpacked
 
 
 def _unpacked_zstd(content: bytes, max_bytes: int) -> bytes:
-    """Unpack a body as `_gunzipped` does."""
+    """Decompress a body of zstd as `_gunzipped` does."""
     import zstandard  # most clients compress nothing
 
     unpacking = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()
@@ -223,11 +236,11 @@ def _unpacked_zstd(content: bytes, max_bytes: int) -> bytes:
             unpacked += unpacking.decompress(content[at : at + _ZSTD_PIECE_BYTES])
             at += _ZSTD_PIECE_BYTES
     except zstandard.ZstdError as error:
-        raise InvalidRequest(f"the body is said to be zstd, but is not: {error}") from None
+        raise InvalidRequest(f"the body is declared as zstd, but is not: {error}") from None
     if len(unpacked) > max_bytes:
         raise BodyTooLarge(max_bytes)
     if not unpacking.eof or unpacking.unused_data or at < len(content):
-        raise InvalidRequest("the body is said to be zstd, but does not end where that does")
+        raise InvalidRequest("the body is declared as zstd, but is cut off or has trailing data")
     return bytes(unpacked)
 
 

@@ -1,4 +1,4 @@
-"""What Kairos must know of a request's body, and the one change that it ever makes to one."""
+"""Parsing of a request's body: the fields that Kairos uses, and its few changes to the body."""
 
 import ctypes
 import math
@@ -60,13 +60,14 @@ _MEDIA = re.compile(
 )
 _BASE64 = bytes(range(48, 58)) + bytes(range(65, 91)) + bytes(range(97, 123)) + b"+/=_-\\"
 _PROBE_BYTES, _PROBED_EACH = 64, 1_000
-# Of a longer text so much is looked at, in so many pieces, for what its escapes and blanks save.
+# Bytes and pieces of the sample of a longer text, by which the effect of escapes and blanks is
+# estimated.
 _SAMPLE_BYTES, _SAMPLES = 4_096, 16
-# What a tokenizer makes of a run of blanks: one token of very many, so a pair of them is a quarter
+# Tokenizers have single tokens for long runs of blanks, so a pair of blanks counts as a quarter
 # byte of text.
 _PAIR_BYTES = 1.75
-# By these a caller would go before others inside an engine, or have it connect to another host and
-# take, or give away, the KV blocks of others (vLLM's and SGLang's names). They never pass.
+# With these a caller could overtake others inside an engine, or make it connect to another host
+# and fetch or give away KV blocks (vLLM's and SGLang's names). They never pass.
 _OWN_FIELDS = (
     *("priority", "kv_transfer_params", "ec_transfer_params"),
     *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
@@ -88,7 +89,7 @@ _MAX_SPACE = 64  # before a closing bracket
 
 
 class _Body(Prompt, frozen=True):
-    """What is read on any route."""
+    """Fields that are read on every route."""
 
     model: str | None = None
     stream: bool | None = None
@@ -113,7 +114,7 @@ class _Body(Prompt, frozen=True):
 
 
 class _Call(_Body, frozen=True):
-    """The same where an engine generates; and what is checked there."""
+    """Fields of a body on routes that generate, with the checks that apply there."""
 
     max_tokens: Tokens = None
     max_completion_tokens: Tokens = None
@@ -134,7 +135,7 @@ class _Call(_Body, frozen=True):
 
 
 class Body(msgspec.Struct):
-    """`content` is what goes to the engine: the client's bytes, but for the splice below."""
+    """A parsed body. `content` goes to the engine: the client's bytes, with Kairos's changes."""
 
     content: bytes
     model: str | None = None
@@ -178,18 +179,16 @@ def read_body(
     salt: str | None = None,
     keeper: str | None = None,
 ) -> Body:
-    """Read what routing needs, in one pass that skips everything else.
+    """Parse what routing needs, in one pass that skips everything else.
 
-    Args:
-        chat: `messages` must be there.
-        streams_usage: the route tells usage at the end of a stream when `stream_options` asks.
-        generates: an engine generates there, so that parameters are checked that no engine takes.
-        salt: by whom the engine's prefix cache is shared; None: by all.
-        keeper: tenant for whom the engine keeps the answer; None: tenants are not told apart.
+    `chat`: `messages` is required. `streams_usage`: the route reports usage at the end of a stream
+    if `stream_options` asks for it. `generates`: an engine generates, so its parameters are
+    checked. `salt`: separates the prefix caches of tenants; None: they are shared. `keeper`: the
+    tenant for whom the engine stores the response; None: tenants are not separated.
 
     Raises:
-        InvalidRequest: not JSON, or a field that cannot be right.
-        NoSuchResponse: it goes on from a response of another tenant.
+        InvalidRequest: The body is not JSON, or has an invalid field.
+        NoSuchResponse: It continues a response of another tenant.
     """
     decoder = _call if generates else _any_route
     compiled = reading_of(len(content))
@@ -249,10 +248,10 @@ def body_of(
     salt: str | None = None,
     keeper: str | None = None,
 ) -> Body:
-    """Read a call's body as its route has it. `salt`, `keeper`: see `read_body`.
+    """Parse a call's body as its route requires. For `salt` and `keeper` see `read_body`.
 
     Raises:
-        InvalidRequest: no engine could serve it.
+        InvalidRequest: No engine could serve it.
     """
     # However it is spelt, or left out: an engine would read as JSON what was not read so here.
     kind = headers.get(b"content-type")
@@ -270,7 +269,7 @@ def body_of(
 
 
 def _upload(content_type: bytes, content: bytes) -> Body:
-    """Read which model a form is for; anything else has none."""
+    """Return a form with its model; other bodies have none."""
     tokens = min(max(1, len(content) // 4), _UPLOAD_TOKENS)
     body = Body(content, prompt_tokens=tokens)
     if content_type[:19].lower() == b"multipart/form-data":
@@ -285,7 +284,11 @@ def _upload(content_type: bytes, content: bytes) -> Body:
 
 
 def _body(content: bytes, decoder: msgspec.json.Decoder[Any], large: Reading | None) -> _Body:
-    """Raises InvalidRequest."""
+    """Decode a body.
+
+    Raises:
+        InvalidRequest: It is malformed.
+    """
     body = _decoded(content, decoder) if large is None else _decoded_large(content, decoder, large)
     if body.model is not None and len(body.model) > _MODEL_LENGTH:
         raise ModelNotFound(body.model, [])
@@ -293,7 +296,11 @@ def _body(content: bytes, decoder: msgspec.json.Decoder[Any], large: Reading | N
 
 
 def _decoded(content: bytes, decoder: msgspec.json.Decoder[Any]) -> _Body:
-    """Raises InvalidRequest."""
+    """Decode a body of moderate size.
+
+    Raises:
+        InvalidRequest: It is malformed.
+    """
     try:
         body: _Body = decoder.decode(content)
     except msgspec.ValidationError as error:
@@ -311,10 +318,10 @@ def _decoded(content: bytes, decoder: msgspec.json.Decoder[Any]) -> _Body:
 def _decoded_lax(
     content: bytes, decoder: msgspec.json.Decoder[Any], error: msgspec.ValidationError
 ) -> _Body:
-    """Read a body whose numbers are spelt as vLLM takes them, too.
+    """Decode a body whose numbers have a form that vLLM accepts, too.
 
     Raises:
-        InvalidRequest: it cannot be read in that way either; with what `error` says.
+        InvalidRequest: That fails as well; with the text of `error`.
     """
     try:
         body: _Body = decoder.decode(content)
@@ -328,10 +335,10 @@ def _decoded_lax(
 
 
 def _decoded_large(content: bytes, decoder: msgspec.json.Decoder[Any], compiled: Reading) -> _Body:
-    """Decode a body of which the members are counted first.
+    """Decode a large body, after its members have been counted.
 
     Raises:
-        InvalidRequest: see `read_body`.
+        InvalidRequest: See `read_body`.
     """
     found = _FIELDS[decoder].find(content, compiled)
     try:
@@ -344,10 +351,10 @@ def _decoded_large(content: bytes, decoder: msgspec.json.Decoder[Any], compiled:
 
 
 def _check(body: _Call, compiled: Reading | None, *, chat: bool, completes: bool) -> int:
-    """Check what the decoder leaves as it is, and return how many answers an engine generates.
+    """Check fields that the decoder does not, and return how many answers an engine generates.
 
     Raises:
-        InvalidRequest: a field cannot be right.
+        InvalidRequest: A field is invalid.
     """
     sequences = max(body.n or 1, body.best_of or 1)
     if (tools := _told(body.tools)) and tools[:1] != b"[":
@@ -364,10 +371,10 @@ def _check(body: _Call, compiled: Reading | None, *, chat: bool, completes: bool
 
 
 def _own_members(body: _Body, salt: str | None, keeper: str | None) -> dict[str, str]:
-    """Return what Kairos says in the client's place.
+    """Return the members that Kairos sets in the body.
 
     Raises:
-        InvalidRequest, NoSuchResponse: see `read_body`.
+        InvalidRequest, NoSuchResponse: See `read_body`.
     """
     if body.vllm_xargs:
         _check_extra(body.vllm_xargs)
@@ -380,7 +387,11 @@ def _own_members(body: _Body, salt: str | None, keeper: str | None) -> dict[str,
 
 
 def _check_previous(previous: bytes, tenant: str) -> None:
-    """Raises NoSuchResponse."""
+    """Check the previous response's tenant.
+
+    Raises:
+        NoSuchResponse: It is another tenant's.
+    """
     try:
         named = _text.decode(previous)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -389,7 +400,11 @@ def _check_previous(previous: bytes, tenant: str) -> None:
 
 
 def _check_extra(extra: bytes) -> None:
-    """Raises InvalidRequest: it says what Kairos alone says to engines, or may do so."""
+    """Check that the extra arguments contain none of the members that only Kairos may set.
+
+    Raises:
+        InvalidRequest: They do, or are too large.
+    """
     if len(extra) > _EXTRA_BYTES:
         raise InvalidRequest(f"'{_EXTRA}' has more than {_EXTRA_BYTES} bytes", _EXTRA)
     try:
@@ -402,7 +417,7 @@ def _check_extra(extra: bytes) -> None:
 
 
 def _without(names: Iterable[str], content: bytes) -> bytes:
-    """Return the body without these members, and with the others as the client spelt them."""
+    """Return the body without these members, and with the others as the client wrote them."""
     members = _members.decode(content)
     for name in names:
         members.pop(name, None)
@@ -410,7 +425,7 @@ def _without(names: Iterable[str], content: bytes) -> bytes:
 
 
 def _with_member(name: str, value: str, content: bytes) -> bytes:
-    """Return the body with one more member, which it does not have."""
+    """Return the body with an additional member, which it does not have yet."""
     start = _JSON_START.match(content)
     assert start is not None, "decoded as an object"
     at = start.end()
@@ -419,13 +434,13 @@ def _with_member(name: str, value: str, content: bytes) -> bytes:
 
 
 def _salted(salt: str, body: _Body) -> str:
-    """Return a salt that nobody else can name, and that differs where the client's own does."""
+    """Return a salt that no other tenant can produce, different for each salt of the client."""
     own = bytes(body.cache_salt) if body.cache_salt else b""
     return blake2b(own, key=blake2b(salt.encode()).digest(), digest_size=16).hexdigest()
 
 
 def _limit(body: _Body) -> float:
-    """The most tokens that the client wants. It may say -1, with llama.cpp, or 1e300."""
+    """Return the maximum number of tokens. The client may send -1 (as for llama.cpp), or 1e300."""
     if body.max_completion_tokens is not None:
         return body.max_completion_tokens
     if body.max_tokens is not None:
@@ -441,7 +456,7 @@ def _told_of_caller(body: _Body) -> dict[str, msgspec.Raw]:
 
 
 def _apart(body: _Body, salted: str | None) -> bytes:
-    """What tells apart prompts of the same words."""
+    """Return what distinguishes prompts with the same words: the model, and the salt."""
     model = msgspec.json.encode(body.model)
     if salted is not None:
         return model + salted.encode()
@@ -449,8 +464,10 @@ def _apart(body: _Body, salted: str | None) -> bytes:
 
 
 def _prompt(body: _Body, messages: bytes) -> bytes:
-    """What becomes the prompt, in the order in which chat templates write it, as the client spelt
-    it. Its end is left open, so that a conversation that goes on begins with all of it."""
+    """Return what becomes the prompt, in the order of chat templates, as the client wrote it.
+
+    Its end is left open, so that a continued conversation begins with all of it.
+    """
     if messages == b"null":
         messages = b""
     last = _unclosed(messages or _told(body.prompt) or _told(body.input))
@@ -465,7 +482,7 @@ def _told(value: msgspec.Raw) -> bytes:
 
 
 def _unclosed(value: bytes) -> bytes:
-    """A list without its closing bracket, a text without its closing quote."""
+    """Return a list without its closing bracket, or a text without its closing quote."""
     end = max(0, len(value) - 1)
     if value[end - 1 : end] in _SPACES:
         before = value[max(0, end - _MAX_SPACE) : end]
@@ -474,17 +491,17 @@ def _unclosed(value: bytes) -> bytes:
 
 
 def _count_ids(prompt: msgspec.Raw) -> int | None:
-    """The tokens of a prompt that comes as such; None: it does not."""
+    """Return the number of token ids in a prompt; None if the prompt is not token ids."""
     if not prompt:
         return None
     return bytes(prompt).count(b",") + 1 if _TOKEN_IDS.match(prompt) else None
 
 
 def text_size(text: bytes) -> int:
-    """Return how many bytes of plain text JSON stands for, as a tokenizer takes them.
+    """Return the size of a JSON text in bytes of plain text, as tokenizers count it.
 
-    Images, sound and other data in it do not count. Escapes count as what they stand for, and runs
-    of blanks little, as tokenizers have tokens for them.
+    Images, sound and other data do not count. Escapes count as what they stand for, and runs of
+    blanks little, since tokenizers have tokens for them.
     """
     left: bytes | memoryview = text
     if b";base64," in text or _has_long_data(text):
@@ -517,7 +534,7 @@ def _saved_bytes(text: bytes) -> float:
 
 
 def _has_long_data(text: bytes) -> bool:
-    """Return whether a run of base64 is in it that is long enough to meet a probe."""
+    """Return whether the text contains base64 data long enough to meet a probe."""
     for at in range(0, len(text) - _PROBE_BYTES, _PROBED_EACH):
         piece = text[at : at + _PROBE_BYTES]
         if b" " not in piece and piece.isascii() and not piece.translate(None, _BASE64):
@@ -526,11 +543,10 @@ def _has_long_data(text: bytes) -> bool:
 
 
 def _ask_for_usage(content: bytes, options: bytes) -> bytes | None:
-    """The body with `stream_options.include_usage` set, every other byte as it was.
+    """Return the body with `stream_options.include_usage` set, every other byte unchanged.
 
-    None where nothing is to be changed: the client asks for usage itself, or for too much else; or
-    `stream_options` appears more than once or spelt with escapes, so that the one to change cannot
-    be told without reading everything.
+    None: nothing is to be changed, since the client asks for usage itself, has too many options, or
+    `stream_options` appears more than once or with escapes, so that its place is uncertain.
     """
     if not options:
         start = _JSON_START.match(content)

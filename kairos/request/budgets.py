@@ -1,4 +1,4 @@
-"""What a client asks that the call's workflow may use at most."""
+"""Budget headers: the maximum that the call's workflow may use."""
 
 from kairos.core.errors import InvalidRequest
 from kairos.core.header_names import RAW_HEADERS, Header
@@ -14,7 +14,11 @@ MAX_BUDGET = 10**12
 
 
 def budget_of(headers: Headers) -> Budget | None:
-    """Raises InvalidRequest: a header is not what it must be."""
+    """Return the budget, or None.
+
+    Raises:
+        InvalidRequest: A header is malformed.
+    """
     if CALLS not in headers and TOKENS not in headers and MS not in headers:
         return None
     wall_ms = _number(headers, MS)

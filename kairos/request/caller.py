@@ -1,4 +1,4 @@
-"""Who calls."""
+"""Callers and their roles."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from kairos.core.entitlements import STANDARD
 from kairos.core.errors import KairosError
 from kairos.settings.tenants import Role
 
-# What each may do: what it says, and what the roles behind it may.
+# The roles that each role includes.
 RIGHTS: Mapping[Role, tuple[Role, ...]] = {
     "caller": ("caller",),
     "viewer": ("viewer",),
@@ -27,20 +27,24 @@ class Caller(msgspec.Struct, frozen=True):
     name: str | None = None  # for people: what its key is called, or its token's subject
 
     def needs(self, role: Role) -> None:
-        """Raises NotAllowed: it does not have it."""
+        """Check a role.
+
+        Raises:
+            NotAllowed: The caller does not have it.
+        """
         if role not in self.roles:
             raise NotAllowed(role, self)
 
 
 class NotAllowed(KairosError):
-    """The key or token is known, and its role does not allow this."""
+    """The key or token is valid, but its role does not allow this."""
 
     status = 403
     code = "role_not_allowed"
 
     def __init__(self, needed: Role, by: Caller) -> None:
         has = ", ".join(by.roles)
-        super().__init__(f"this needs the role {needed}; what was shown has {has}")
+        super().__init__(f"this needs the role {needed}; the key or token has {has}")
         self.by = by
 
 
@@ -48,7 +52,7 @@ ANYBODY = Caller("default", roles=RIGHTS["admin"])  # where no key is asked for
 
 
 class KeysComing(Exception):
-    """Whether a token is good is known once its issuer's keys have come: ask again then."""
+    """The token's issuer's keys are being fetched: check the token again after that."""
 
     def __init__(self, coming: "asyncio.Future[None]") -> None:
         self.coming = coming

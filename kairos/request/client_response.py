@@ -1,4 +1,4 @@
-"""The client's side of a call."""
+"""The client's side of a call: the response."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -16,7 +16,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
-# What readers of streams pass over.
+# What readers of streams ignore.
 _WAITING: dict[Dialect, bytes] = {
     "openai": b": waiting for an instance\n\n",
     "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
@@ -42,17 +42,17 @@ _REASON, _REQUEST_ID = RAW_HEADERS[Header.REASON], RAW_HEADERS[Header.REQUEST_ID
 
 
 class Answering(Protocol):
-    """Who answers a client, and has to know of it."""
+    """A handler of a client's request."""
 
     def client_left(self) -> None:
-        """It has gone; told once."""
+        """Note that the client has left; called once."""
 
     def client_drained(self) -> None:
-        """It keeps up again: see `Client.write`."""
+        """Note that the client keeps up again: see `Client.write`."""
 
 
 class Client(Protocol):
-    """Who asked, and takes the answer: nothing of what is sent to it waits for anything."""
+    """Client of a request. Sending to it never blocks."""
 
     answering: Answering | None  # None: nobody has to know
     has_left: bool
@@ -60,15 +60,17 @@ class Client(Protocol):
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None: ...
 
     def write(self, data: bytes, *, more: bool) -> bool:
-        """Send a part of the body. Returns whether the client keeps up: else what comes next should
-        wait until whoever answers is told that it has `client_drained`."""
+        """Send a part of the body. Return whether the client keeps up.
+
+        If not, the handler should pause until its `client_drained` is called.
+        """
 
     def cut_off(self) -> None:
-        """An answer that has begun ends here, and can be seen not to be whole."""
+        """End an answer that has begun so that it is recognisably incomplete."""
 
 
 class ClientResponse:
-    """What is sent to the client."""
+    """Response to the client."""
 
     __slots__ = (
         "_event",
@@ -85,7 +87,7 @@ class ClientResponse:
     )
 
     def __init__(self, request_id: str, client: Client, caller: str = "") -> None:
-        """`caller`: who has a share of its own of what all callers use."""
+        """Create the response. `caller` is the name for shares of what all callers use."""
         self.request_id = request_id
         self.client, self.caller = client, caller
         self.started = False  # it has the beginning of an answer, or of an error
@@ -98,8 +100,10 @@ class ClientResponse:
         self._latest = b""  # of what was written
 
     def keep_alive(self) -> None:
-        """Send a comment, or a ping, where a stream has nothing to say. Before anything else comes,
-        status 200 is sent with the first, so that all after it comes as events."""
+        """Send a comment, or a ping, in a silent stream.
+
+        Before the answer begins, the first one sends status 200, so that all after it are events.
+        """
         if not self.started and not self._is_kept_alive:
             self._is_kept_alive = self.streams = True
             self._start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
@@ -132,10 +136,10 @@ class ClientResponse:
         self.client.start(status, headers)
 
     def fail(self, error: KairosError) -> None:
-        """Tell the client, in its route's format: as a response, or inside the stream that began.
+        """Send an error in the route's format: as a response, or as an event in the stream.
 
-        A response that is neither a stream nor unstarted can only be cut off, and so can a stream
-        amid an event, of which an error that follows would become a part.
+        A begun response that is not a stream can only be cut off, and so can a stream within an
+        event, since the error would become a part of that event.
         """
         payload = json.dumps(error_body(error, self.protocol)).encode()
         if error.limits is not None:
@@ -150,7 +154,7 @@ class ClientResponse:
             self.client.cut_off()
 
     def _as_event(self, payload: bytes) -> bytes:
-        """Return the last event of a stream: an error, or an answer that came whole."""
+        """Return the last event of a stream: an error, or a complete answer."""
         lines = b"data: " + payload.replace(b"\n", b"\ndata: ") + b"\n\n"
         if self.protocol == "anthropic":
             return b"event: error\n" + lines
@@ -178,7 +182,7 @@ def error_headers(error: KairosError) -> list[tuple[bytes, bytes]]:
 
 
 def error_body(error: KairosError, protocol: Dialect = "openai") -> dict[str, Any]:
-    """Return the body of an error as OpenAI's API has it, or Anthropic's."""
+    """Return the body of an error in OpenAI's or Anthropic's format."""
     if protocol == "anthropic":
         kind = _ANTHROPIC_TYPES.get(error.status)
         if kind is None:

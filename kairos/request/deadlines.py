@@ -1,4 +1,4 @@
-"""Until when a call's answer is awaited, as far as its client says."""
+"""Deadline of a call, from its client's headers."""
 
 import re
 
@@ -18,11 +18,10 @@ _SECONDS = re.compile(rb"[0-9]{1,6}(\.[0-9]{1,9})?")
 
 
 def deadline_of(headers: Headers, now: int, *, streams: bool) -> int | None:
-    """The earliest instant that it names, in µs since the epoch; None: it waits for ever.
+    """Return the earliest deadline in the headers, in µs since the epoch; None: without limit.
 
     Raises:
-        InvalidRequest: a header of ours is not what it must be. What an SDK says of itself is left
-            out where it cannot be read.
+        InvalidRequest: A header of Kairos is malformed. An SDK's own header is ignored if it is.
     """
     if _NAMES.isdisjoint(headers):
         return None
@@ -33,9 +32,9 @@ def deadline_of(headers: Headers, now: int, *, streams: bool) -> int | None:
 
 
 def patience_of(headers: Headers, now: int) -> float | None:
-    """Return for how many seconds from now a client waits for an answer, or for its next part.
+    """Return the client's timeout in seconds, for an answer or its next part; None: unknown.
 
-    None where it does not say. `headers`: `deadline_of` has let them pass.
+    `headers` have passed `deadline_of`.
     """
     if _NAMES.isdisjoint(headers):
         return None
@@ -48,7 +47,7 @@ def patience_of(headers: Headers, now: int) -> float | None:
 
 
 def _read_timeout_s(headers: Headers) -> float | None:
-    """Return what an SDK says; None: nothing that can be read."""
+    """Return the read timeout that an SDK sends, or None."""
     for name in _READ_TIMEOUTS:
         if _SECONDS.fullmatch(said := headers.get(name, b"")):
             return float(said)

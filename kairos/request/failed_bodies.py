@@ -1,7 +1,8 @@
-"""Bodies at which engines failed, by a hash with a key of this process's own.
+"""Bodies of failed calls, by a hash with a key of this process.
 
-A client tries again under a new name, so the same call is known by its body only. Bodies are hashed
-where they failed, and where one of the same length did a while ago: of all others nothing is asked.
+A client retries under a new id, so the same call is recognised only by its body. Bodies are hashed
+when they fail, and when they arrive with the length of one that failed recently; all others are
+not hashed.
 """
 
 import os
@@ -20,7 +21,7 @@ _MOST_LENGTHS = 4096
 
 
 class FailedBodies:
-    """Their lengths, and the key. Nothing of what they said."""
+    """Lengths of failed bodies, and the key. No content is stored."""
 
     def __init__(self) -> None:
         self._key = os.urandom(_KEY_BYTES)
@@ -28,9 +29,11 @@ class FailedBodies:
         self._failed: SharedLru[int, tuple[str, int]] = SharedLru(_MOST_LENGTHS)
 
     def named(self, event: Event, tenant: str, content: bytes, now: Callable[[], int]) -> Event:
-        """A fact of a tenant's call with this body: with its hash, where an instance failed at it,
-        or where it arrives and one of its length is remembered. Of most calls nobody asks what time
-        it is."""
+        """Return the fact, with the body's hash where it is needed.
+
+        That is where an instance failed at the body, or where a body of a remembered length
+        arrives.
+        """
         if type(event) is Arrived:
             body = self._known(content, now()) if self._failed else None
             return event if body is None else msgspec.structs.replace(event, body=body)

@@ -1,10 +1,10 @@
-"""Ids of responses that engines keep, each marked with its tenant.
+"""Ids of responses that engines store, each marked with its tenant.
 
-An answer of `/v1/responses` stays with its engine, and later calls name it by its id: to read,
-cancel or delete it, or to go on from it. Engines know no tenants, and vLLM lets a caller choose the
+An answer of `/v1/responses` stays with its engine, and later calls refer to it by its id: to read,
+cancel or delete it, or to continue it. Engines know no tenants, and vLLM lets a caller choose the
 id. So where callers show keys, Kairos chooses it, as the body's `request_id` (vLLM, SGLang). An id
-with the mark of another tenant is answered as one that nobody has. Nothing has to be remembered: a
-tenant can write another's mark, but no id of another's answer without it.
+with the mark of another tenant is treated as unknown. Nothing has to be stored: a tenant can forge
+another's mark, but cannot name another's response without it.
 """
 
 import os
@@ -19,7 +19,7 @@ _SHOWN = 80  # characters
 
 
 class NoSuchResponse(KairosError):
-    """No response of this id is kept for the caller."""
+    """No response with this id is stored for the caller."""
 
     status = 404
     code = "response_not_found"
@@ -30,19 +30,27 @@ class NoSuchResponse(KairosError):
 
 
 def new_response_id(tenant: str) -> str:
-    """Return an id that nobody can guess, and that is the tenant's."""
+    """Return a random id with the tenant's mark."""
     return f"resp_k{os.urandom(16).hex()}_{_mark(tenant)}"
 
 
 def check_response_path(path: str, tenant: str) -> None:
-    """Raises NoSuchResponse: the path names a response of another tenant."""
+    """Check the response that a path names.
+
+    Raises:
+        NoSuchResponse: It is another tenant's.
+    """
     found = _IN_PATH.fullmatch(path)
     if found is not None:
         check_response_id(found["id"], tenant)
 
 
 def check_response_id(response_id: str, tenant: str) -> None:
-    """Raises NoSuchResponse: the id has the mark of another tenant."""
+    """Check the mark of an id.
+
+    Raises:
+        NoSuchResponse: It is another tenant's.
+    """
     found = _MARKED.fullmatch(response_id)
     if found is not None and found["mark"] != _mark(tenant):
         raise NoSuchResponse(response_id)

@@ -1,7 +1,7 @@
-"""Members of a body that is too large to be decoded whole.
+"""Members of a body that is too large to be decoded as a whole.
 
-`reading.c` finds them, and sees that all of the body is well formed, without making anything of
-what it reads. Each is within its bound before it is decoded. Not in the paper.
+`reading.c` finds them, and checks that the whole body is well formed without creating objects. Each
+member is checked against its bound before it is decoded. Not in the paper.
 """
 
 import ctypes
@@ -26,12 +26,12 @@ _COMMA = re.compile(rb"[ \t\r\n]*+,")
 
 
 def reading_of(size_bytes: int) -> Reading | None:
-    """Return the functions for a text of that size; None: they were not compiled."""
+    """Return the compiled functions for a text of that size, or None."""
     return BESIDE if size_bytes > BESIDE_BYTES else READING
 
 
 def count_values(json: bytes) -> int:
-    """Return how many values a JSON text has, at most: objects that decoding it would make."""
+    """Return an upper bound of the number of objects that decoding a JSON text would create."""
     compiled = reading_of(len(json))
     if compiled is not None:
         return int(compiled.values(json, len(json)))
@@ -40,7 +40,7 @@ def count_values(json: bytes) -> int:
 
 
 class MemberNames:
-    """Names of members that are looked for in objects."""
+    """Names of members to find in objects."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
@@ -48,11 +48,19 @@ class MemberNames:
         self._spelt = b"".join(len(each).to_bytes(2, "little") + each for each in spelt)
 
     def places(self, content: bytes, compiled: Reading) -> dict[str, Member]:
-        """Return those of an object's members, in its order. Raises InvalidRequest."""
+        """Return the places of an object's named members, in its order.
+
+        Raises:
+            InvalidRequest: The object is malformed.
+        """
         return self.look(content, compiled)[0]
 
     def look(self, content: bytes, compiled: Reading) -> tuple[dict[str, Member], int]:
-        """Return the same, and how many members there are at all. Raises InvalidRequest."""
+        """Return the same, and the number of all members.
+
+        Raises:
+            InvalidRequest: The object is malformed.
+        """
         if not compiled.is_utf8(content, len(content)):
             raise not_utf8(_utf8_error(content))
         found = (Member * (len(self._names) + 1))()
@@ -66,7 +74,7 @@ class MemberNames:
 
 
 class Fields:
-    """The members of a body that a struct has fields for."""
+    """Members of a body that are fields of a struct."""
 
     def __init__(self, struct: type[msgspec.Struct]) -> None:
         fields = msgspec.structs.fields(struct)
@@ -74,7 +82,11 @@ class Fields:
         self._names = MemberNames(each.name for each in fields)
 
     def find(self, content: bytes, compiled: Reading) -> "Found":
-        """Raises InvalidRequest: the body is not well formed."""
+        """Find the members.
+
+        Raises:
+            InvalidRequest: The body is malformed.
+        """
         raw, small, beyond = {}, [], None
         for name, place in self._names.places(content, compiled).items():
             if name in self._raw:
@@ -85,10 +97,10 @@ class Fields:
         return Found(b"{%b}" % b",".join(small), raw, beyond)
 
     def without(self, names: Iterable[str], content: bytes, compiled: Reading) -> bytes:
-        """Return the body without these members, and every other byte as it was.
+        """Return the body without these members, every other byte unchanged.
 
         Raises:
-            InvalidRequest: one of them is there more than once.
+            InvalidRequest: A member appears more than once.
         """
         places = self._names.places(content, compiled)
         gone = {name: places[name] for name in names if name in places}
@@ -112,8 +124,8 @@ def _utf8_error(content: bytes) -> UnicodeDecodeError:
 class Found(NamedTuple):
     """Members of a body.
 
-    `small`: an object of those to decode; `raw`: those that stay as they are spelt; `beyond`: the
-    error of the first beyond its bound, behind which none is decoded.
+    `small` is an object of the members to decode; `raw` has those kept as written; `beyond` is the
+    error of the first member beyond its bound, after which none is decoded.
     """
 
     small: bytes
@@ -147,7 +159,7 @@ def _key_of(place: Member) -> int:
 
 
 def _cut(content: bytes, place: Member) -> bytes:
-    """Cut a member out, with the comma behind it, or the one before it, where it is the last."""
+    """Cut a member out, with the comma after it, or before it if it is the last."""
     if follows := _COMMA.match(content, place.end):
         return content[: place.key] + content[follows.end() :]
     start = content.rfind(b",", 0, place.key)

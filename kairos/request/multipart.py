@@ -1,6 +1,6 @@
-"""Read forms with files (multipart/form-data, RFC 7578) as they come: bytes in, events out.
+"""Streaming parser of forms with files (multipart/form-data, RFC 7578): bytes in, events out.
 
-A file need not fit into memory. python-multipart reads them; here they are bounded.
+A file need not fit into memory. python-multipart parses; this module adds bounds.
 """
 
 from collections.abc import Collection
@@ -34,7 +34,7 @@ FormEvent = PartBegan | PartContent | PartEnded
 
 
 class NoForm(InvalidRequest):
-    """Say that a form is asked for, and why the body fails to be one."""
+    """The body is not a valid form; the message says why."""
 
     code = "invalid_form"
 
@@ -43,7 +43,11 @@ class NoForm(InvalidRequest):
 
 
 def boundary_of(content_type: str) -> bytes:
-    """Raises NoForm."""
+    """Return the boundary.
+
+    Raises:
+        NoForm: The content type is not multipart/form-data with a valid boundary.
+    """
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not 0 < len(boundary) <= _BOUNDARY:
@@ -74,10 +78,10 @@ class FormReader:
         )
 
     def feed(self, data: bytes) -> list[FormEvent]:
-        """Read more of the body, and return what was found there.
+        """Parse more of the body, and return the events found.
 
         Raises:
-            NoForm: the body is something else.
+            NoForm: The body is malformed.
         """
         if not self.is_whole:
             try:
@@ -90,7 +94,7 @@ class FormReader:
     def _part_begins(self) -> None:
         self._parts += 1
         if self._parts > self._most_parts:
-            raise NoForm(f"it has over {self._most_parts} parts")
+            raise NoForm(f"it has more than {self._most_parts} parts")
         self._disposition = b""
 
     def _field_comes(self, data: bytes, start: int, end: int) -> None:
@@ -124,9 +128,9 @@ _CALL_PARTS = 256  # of a form that goes on to an engine, where they are looked 
 
 
 def fields_of(content_type: bytes, content: bytes, names: Collection[str]) -> dict[str, str]:
-    """Return the named fields of a form, of 1 KB at most each; nothing, where that fails.
+    """Return the named fields of a form, of at most 1 KB each; nothing if parsing fails.
 
-    What cannot be read is the engine's to judge.
+    A malformed form is left for the engine to judge.
     """
     found: dict[str, bytearray] = {}
     wanted: bytearray | None = None

@@ -1,9 +1,9 @@
-"""The compiled functions of `reading.c`; `READING` is None where it was not compiled, and Python
-and numpy find the same.
+"""Compiled functions of `reading.c`; `READING` stays None without them.
 
-They take bytes as they are, and arrays by address, that live as long as the call. No other thread
-runs meanwhile: they mostly take a few microseconds, after which the event loop should not have to
-wait for its turn. With `BESIDE`, which is for large texts in threads, others run. Ours.
+Python and numpy then give the same results. The functions take bytes as they are, and arrays by
+address, which must live as long as the call. The functions keep the GIL: they mostly take a few
+microseconds, and the event loop should not have to wait for it afterwards. A second set, for large
+texts in threads, releases it. Not in the paper.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _INT, _BYTES, _ADDRESS = ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
 
 
 class PassageTable(ctypes.Structure):
-    """Addresses of columns, a row for each slot."""
+    """Addresses of columns, with a row for each slot."""
 
     _fields_ = [
         ("slots", _INT),
@@ -29,22 +29,22 @@ class PassageTable(ctypes.Structure):
 
 
 class Judged(ctypes.Structure):
-    """A verdict on a list: the item, part and byte where it is wrong, from 0; and counts."""
+    """Verdict on a list: item, part and byte of the first error, from 0; and counts."""
 
     _fields_ = [(name, _INT) for name in ("item", "part", "place", "items", "parts", "media")]
 
 
 class Member(ctypes.Structure):
-    """The places of a member's name and value, and how many items it has.
+    """Places of a member's name and value, and the number of its items.
 
-    `start` -1: there is no such member.
+    `start` -1: the member is missing.
     """
 
     _fields_ = [(name, _INT) for name in ("key", "start", "end", "items")]
 
 
 class Reading:
-    """The functions, of which `reading.c` says what they do."""
+    """The functions, which `reading.c` documents."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         function = partial(function_of, library)

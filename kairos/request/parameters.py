@@ -1,8 +1,8 @@
-"""What the parameters of a call must be, whichever engine gets it, and how a wrong one is told.
+"""Requirements on parameters of a call, for any engine, and the errors for wrong ones.
 
-Only what every engine and OpenAI's API agree on is checked, and what kills engines of today;
-parameters that are not named here pass untouched. The limits are beyond what any client of today
-asks for, and keep calls away that could harm an engine. Ours.
+Only what every engine and OpenAI's API agree on is checked, and what crashes present engines;
+parameters that are not listed here pass unchanged. The limits exceed what present clients use, and
+reject calls that could harm an engine. Not in the paper.
 """
 
 import re
@@ -128,13 +128,13 @@ _PLACES = re.compile(r"\[[^\]]*\]")
 
 
 def wrong(param: str, was: str) -> InvalidRequest:
-    """What is told of a field. Its content is not: it is the client's."""
+    """Return the error for a wrong field. Its content is not quoted: it is the client's."""
     right = RIGHT.get(_PLACES.sub("[]", param), "something else")
     return InvalidRequest(f"'{param}' must be {right}; it is {was}", param)
 
 
 def beginning(value: bytes) -> str:
-    """Return the kind of a value, by its beginning, or, of a number, all of it."""
+    """Return the kind of a value by its beginning; for a number, all of it is read."""
     kind = _BEGINNINGS.get(value[:1].decode("latin-1"), "int")
     if kind == "int" and (number := _NUMBER_TEXT.match(value)) and number[0].strip(_DIGITS):
         kind = "float"
@@ -142,7 +142,7 @@ def beginning(value: bytes) -> str:
 
 
 def told(error: msgspec.ValidationError, within: str = "") -> InvalidRequest:
-    """What msgspec found, as OpenAI's API would tell it. `within`: the field that was read."""
+    """Return msgspec's error as OpenAI's API would word it. `within`: the field that was read."""
     text = str(error)
     got, at = _GOT.search(text), _AT.search(text)
     path = "" if at is None else at[1]

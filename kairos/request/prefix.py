@@ -1,11 +1,11 @@
-"""Hashes of a prompt's beginnings, by which prompts that begin alike are known.
+"""Hashes of a prompt's prefixes, by which prompts with a common prefix are recognised.
 
-vLLM finds in its prefix cache what two prompts have in common from their first token on. Kairos has
-no tokens, but bytes: one unit is four of them. Marks, and what they are for, are in `model.py`.
-A 32-bit hash of two different prompts is the same once in 4 * 10^9 times; then a call is taken for
-one that is cached where it is not, which costs no more than that. Gateways of one pool must agree
-on the hashes, so they have no key; SHA-256 is what processors have instructions for.
-Ours.
+vLLM's prefix cache covers what two prompts share from their first token on. Kairos has no tokens,
+but bytes: one unit is four of them. Marks and their purpose are documented in `model.py`.
+
+32-bit hashes of two different prompts collide once in 4 * 10^9 times; then a call is considered
+cached where it is not, which only costs performance. Gateways of one pool must compute the same
+hashes, so they have no key; SHA-256 is accelerated by processors. Not in the paper.
 """
 
 from bisect import bisect_right
@@ -18,11 +18,11 @@ _ENDS = tuple(mark * UNIT_BYTES for mark in PREFIX_MARKS)
 
 
 def hash_prefix(prompt: bytes, apart: bytes) -> tuple[int, ...]:
-    """One hash for each mark within the prompt; what is beyond the last mark (4 MiB) is not hashed.
+    """Return a hash for each mark within the prompt; the part beyond the last (4 MiB) is ignored.
 
     Args:
-        prompt: in the order in which the engine reads it.
-        apart: what must be the same, too, for two prompts to share anything; no part of either.
+        prompt: The prompt, in the order in which the engine reads it.
+        apart: What else must be equal for two prompts to share a cache; not part of the prompt.
     """
     running = sha256(apart)
     view = memoryview(prompt)

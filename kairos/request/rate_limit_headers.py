@@ -1,5 +1,7 @@
-"""What is left of a quota, in the headers that OpenAI's clients know: `x-ratelimit-limit-requests`,
-`-remaining-requests`, `-reset-requests`, and the same of tokens."""
+"""Remaining quota in the headers that OpenAI's clients know.
+
+`x-ratelimit-limit-requests`, `-remaining-requests`, `-reset-requests`, and the same for tokens.
+"""
 
 from kairos.core.rate_limits import RateLimit, RateLimits
 
@@ -9,7 +11,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def with_limits(headers: Headers, limits: RateLimits) -> Headers:
-    """In place of what an engine says of its own."""
+    """Return the headers with these limits, in place of the engine's own."""
     ours = [each for each in headers if not each[0].startswith(PREFIX)]
     for what, limit in ((b"requests", limits.requests), (b"tokens", limits.tokens)):
         if limit is not None:
@@ -26,7 +28,7 @@ def _of(what: bytes, limit: RateLimit) -> Headers:
 
 
 def _duration(us: int) -> str:
-    """As OpenAI writes it: `17ms`, `7.66s`, `6m0s`, `23h59m0s`. Rounded up."""
+    """Return a duration in OpenAI's format: `17ms`, `7.66s`, `6m0s`, `23h59m0s`. Rounded up."""
     ms = -(-us // 1_000)
     if 0 < ms < 1_000:
         return f"{ms}ms"

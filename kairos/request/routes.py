@@ -1,8 +1,8 @@
-"""State in one table how calls of each route are treated.
+"""Table of the routes, and how calls of each are treated.
 
-A list of what may pass to an engine, not of what may not, so that an administrative route which a
-later engine adds stays closed: all of `/v1` but what loads or drops weights or is Kairos's own, and
-the inference routes of engines outside of it.
+It lists what may pass to an engine, so that an administrative route of a later engine stays closed:
+all of `/v1` except routes that load or drop weights or are Kairos's own, and the inference routes
+of engines outside `/v1`.
 """
 
 import re
@@ -16,7 +16,7 @@ Dialect = Literal["openai", "anthropic"]
 
 
 class RouteRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Describe how calls of one route are read, sent, retried and answered."""
+    """Rules for calls of one route: how they are read, sent, retried and answered."""
 
     protocol: Dialect = "openai"  # of its errors, its stream of events and its usage
     generates: bool = False  # parameters are checked that no engine takes
@@ -71,7 +71,7 @@ _METHODS = {"GET", "POST", "DELETE"}
 
 
 class RouteRefused(InvalidRequest):
-    """A path or method that is not served."""
+    """The path or method is not served."""
 
     def __init__(self, status: int, message: str, allowed: str | None = None) -> None:
         super().__init__(message)
@@ -80,7 +80,7 @@ class RouteRefused(InvalidRequest):
 
 
 def rules_of(method: str, path: str) -> RouteRules:
-    """Return the rules for a call that `check_passes` lets pass."""
+    """Return the rules for a call that `check_passes` accepts."""
     if method != "POST":
         return _KEPT
     found = ROUTES.get(path)
@@ -90,17 +90,17 @@ def rules_of(method: str, path: str) -> RouteRules:
 
 
 def is_passed_on(method: str, path: str) -> bool:
-    """Return whether no route of Kairos's own can be meant, so that it is passed on or refused."""
+    """Return whether a request is for an engine, and not for a route of Kairos's own."""
     if method not in _METHODS:
         return False
     return path in PASSED or (path.startswith("/v1/") and _OWN.fullmatch(path) is None)
 
 
 def check_passes(method: str, path: str, raw_path: bytes) -> None:
-    """Let only plain paths pass, so that no encoding of a closed one slips through.
+    """Check that a call may pass; only plain paths do, so that no encoding hides a closed one.
 
     Raises:
-        RouteRefused: it does not pass, or not with that method.
+        RouteRefused: The path is closed, or the method is not allowed.
     """
     if path in HOT_ROUTES:
         if method != "POST":

@@ -1,8 +1,8 @@
-"""Whether a body is formed as every engine needs it: text, depth, messages, tools, prompts.
+"""Checks of a body's structure that every engine needs: text, depth, messages, tools, prompts.
 
-Engines fail in ways of their own at what is not, so that it is found here: by `reading.c`, which
-makes nothing of what it reads, or by msgspec where that is not compiled. Both refuse the same, in
-the same words. Ours.
+Engines fail in different ways at malformed bodies, so they are checked here: by `reading.c`, which
+creates no objects, or by msgspec where that is not compiled. Both reject the same bodies with the
+same messages. Not in the paper.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ class _Part(msgspec.Struct):
 
 
 class _Item(msgspec.Struct):
-    """Of the responses API, which has some without a role."""
+    """An item of the responses API, which may lack a role."""
 
     role: str | None = None
     content: str | list[str | _Part] | None = None
@@ -72,7 +72,11 @@ _prompts = msgspec.json.Decoder(list[str | TokenId | list[TokenId]])
 
 
 def check_text(content: bytes, compiled: Reading | None = READING) -> None:
-    """Of what is well formed else. Raises InvalidRequest: it is no UTF-8, or nested too deeply."""
+    """Check encoding and nesting of an otherwise well-formed body.
+
+    Raises:
+        InvalidRequest: It is not UTF-8, or nested too deeply.
+    """
     is_text = content.isascii() or (
         compiled is not None and compiled.is_utf8(content, len(content))
     )
@@ -97,7 +101,7 @@ def too_deep() -> InvalidRequest:
 
 
 def depth(content: bytes, compiled: Reading | None = READING) -> int:
-    """How many lists and objects are within each other, at most."""
+    """Return the maximum nesting of lists and objects."""
     if compiled is not None:
         return int(compiled.depth(content, len(content)))
     if content.count(b"[") + content.count(b"{") <= MAX_DEPTH:
@@ -112,7 +116,11 @@ def depth(content: bytes, compiled: Reading | None = READING) -> int:
 
 
 def check_messages(messages: bytes, compiled: Reading | None = READING) -> None:
-    """Raises InvalidRequest."""
+    """Check the messages.
+
+    Raises:
+        InvalidRequest: They are malformed.
+    """
     if compiled is None:
         _check_parts(_decoded(_messages, messages, "messages"), "messages")
     else:
@@ -120,7 +128,11 @@ def check_messages(messages: bytes, compiled: Reading | None = READING) -> None:
 
 
 def check_tools(tools: bytes, compiled: Reading | None = READING) -> None:
-    """Raises InvalidRequest."""
+    """Check the tools.
+
+    Raises:
+        InvalidRequest: They are malformed.
+    """
     if compiled is None:
         _decoded(_tools, tools, "tools")
     else:
@@ -128,7 +140,11 @@ def check_tools(tools: bytes, compiled: Reading | None = READING) -> None:
 
 
 def check_input(content: bytes, compiled: Reading | None = READING) -> None:
-    """A text, items of a response, or what is to be embedded. Raises InvalidRequest."""
+    """Check an input: a text, items of a response, or texts to embed.
+
+    Raises:
+        InvalidRequest: It is malformed.
+    """
     if content[:1] != b"[":
         if content[:1] != b'"':
             raise wrong("input", beginning(content))
@@ -141,10 +157,10 @@ def check_input(content: bytes, compiled: Reading | None = READING) -> None:
 
 
 def check_prompt(prompt: bytes, choices: int, compiled: Reading | None = READING) -> int:
-    """Return how many prompts a completion has, with `choices` answers to each.
+    """Return the number of prompts of a completion, with `choices` answers to each.
 
     Raises:
-        InvalidRequest: they are not formed as engines need them, or too many.
+        InvalidRequest: The prompts are malformed, or too many.
     """
     if prompt[:1] == b"[":
         return _check_prompts(prompt, "prompt", choices, compiled)
@@ -154,7 +170,11 @@ def check_prompt(prompt: bytes, choices: int, compiled: Reading | None = READING
 
 
 def _judge_items(value: bytes, name: str, rules: int, most: int, compiled: Reading) -> None:
-    """Raises InvalidRequest."""
+    """Check a list of items.
+
+    Raises:
+        InvalidRequest: An item is malformed, or there are too many.
+    """
     if value[:1] != b"[":
         raise wrong(name, beginning(value))
     found = Judged()
@@ -167,7 +187,7 @@ def _judge_items(value: bytes, name: str, rules: int, most: int, compiled: Readi
 
 
 def _wrong_at(value: bytes, name: str, code: int, found: Judged) -> InvalidRequest:
-    """Return the error for what `reading.c` found."""
+    """Return the error for the verdict of `reading.c`."""
     item = f"{name}[{found.item}]"
     if code == _NO_ROLE:
         return wrong(f"{item}.role", "missing")
@@ -197,7 +217,11 @@ def _check_parts(items: list[str | _Item] | list[_Message], name: str) -> None:
 
 
 def _check_counts(parts: int, media: int, name: str) -> None:
-    """Raises InvalidRequest."""
+    """Check the numbers of parts and media.
+
+    Raises:
+        InvalidRequest: There are too many.
+    """
     if parts > MAX_PARTS:
         raise InvalidRequest(f"'{name}' has {parts} parts; at most {MAX_PARTS} are allowed", name)
     if media > MAX_MEDIA:
@@ -207,7 +231,7 @@ def _check_counts(parts: int, media: int, name: str) -> None:
 
 
 def _is_token_ids(prompt: bytes, most: int, compiled: Reading | None) -> bool:
-    """Whether these surely are token ids, of at most so many prompts; in doubt, no."""
+    """Return whether this is certainly a list of token ids, of at most `most` prompts."""
     return compiled is not None and bool(compiled.is_token_ids(prompt, len(prompt), most))
 
 
@@ -229,10 +253,10 @@ def _check_prompts(prompt: bytes, name: str, choices: int, compiled: Reading | N
 
 
 def _count_prompts(prompt: bytes, name: str, compiled: Reading | None) -> tuple[int, bool]:
-    """Return how many texts and lists of ids there are, and whether all prompts are of one kind.
+    """Return the number of texts and lists of ids, and whether all prompts are of one kind.
 
     Raises:
-        InvalidRequest: one is neither of these, nor a token id.
+        InvalidRequest: A prompt is neither of these, nor a token id.
     """
     if compiled is None:
         prompts = _decoded(_prompts, prompt, name)

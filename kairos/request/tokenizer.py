@@ -1,8 +1,8 @@
-"""Counts prompts by their model's own tokenizer, beside the event loop.
+"""Token counts of prompts by their model's own tokenizer, in a thread.
 
-A tokenizer takes 0.3 µs a byte: 10 ms of a prompt of 32 KiB, for which no other call should wait.
-So one thread counts, and remembers the texts that it has counted, since conversations repeat theirs
-with each call. A call waits `WAIT_S` for its count at most, and goes on without it.
+A tokenizer takes 0.3 µs a byte: 10 ms for a prompt of 32 KiB, which must not delay other calls. So
+one thread counts, and caches the counts of texts, since conversations repeat theirs with each call.
+A call waits at most `WAIT_S` for its count, and continues without it.
 """
 
 import asyncio
@@ -27,10 +27,9 @@ _JOINED = 0.95  # of the tokens of texts that are counted apart are there when t
 
 
 class PromptCount(NamedTuple):
-    """Hold a tokenizer's count of a prompt.
+    """A tokenizer's count of a prompt.
 
-    `least`: tokens of its texts alone; 0 where not all were counted, or an engine may leave some
-    out.
+    `least`: tokens of its texts alone; 0 if not all were counted, or an engine may leave some out.
     """
 
     tokens: int
@@ -63,13 +62,13 @@ _decoder = msgspec.json.Decoder(_Prompt)
 
 
 class Tokenizers:
-    """By model. `close` when no call is left."""
+    """Tokenizers by model. `close` them when no call is left."""
 
     def __init__(self, paths: Mapping[str, str]) -> None:
-        """`paths`: where each model's `tokenizer.json` is.
+        """Load the tokenizers. `paths` has each model's `tokenizer.json`.
 
         Raises:
-            SetupError: one cannot be used, or the package `tokenizers` is not there.
+            SetupError: One cannot be used, or the package `tokenizers` is missing.
         """
         self._tokenizers = {model: _Tokenizer(model, path) for model, path in paths.items()}
         self._thread = ThreadPoolExecutor(1, "tokenizer")
@@ -78,7 +77,7 @@ class Tokenizers:
         return (model or "") in self._tokenizers
 
     async def count(self, model: str | None, body: bytes) -> PromptCount | None:
-        """Return the tokens of a body's prompt; None: it was not counted."""
+        """Return the tokens of a body's prompt; None if they were not counted."""
         tokenizer = self._tokenizers.get(model or "")
         if tokenizer is None or len(body) > BODY_LIMIT_BYTES:
             return None
@@ -94,7 +93,7 @@ class Tokenizers:
 
 
 class _Tokenizer:
-    """Of one model; used by one thread."""
+    """Tokenizer of one model; used by one thread."""
 
     def __init__(self, model: str, path: str) -> None:
         self._tokenizer = _load(model, path)
@@ -145,7 +144,7 @@ def _load(model: str, path: str) -> Any:
     try:
         tokenizer = tokenizers.Tokenizer.from_file(path)
     except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
-        raise SetupError(f"the tokenizer of '{model}', {path}, is no use: {error}") from None
+        raise SetupError(f"cannot use the tokenizer of '{model}', {path}: {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -2,7 +2,7 @@
 
 They are expected from its bytes, four a token, or counted by the model's own tokenizer where one is
 configured (`tokenizer.py`). Either is then corrected by what engines counted of earlier prompts: of
-the same agent, whose prompts are alike, or, while there is none, of the same tenant's at the same
+the same agent, whose prompts are alike, or, until there are any, of the same tenant's at the same
 model, or of all at that model.
 
 The correction has two parts, which are learnt apart: a fixed one, what a template adds to each
@@ -31,10 +31,10 @@ Key = tuple[str | bool | None, ...]
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """Hold what is known of one prompt's tokens.
+    """Estimate of one prompt's tokens.
 
-    `tokens`: how many it is taken for; `expected`: what was expected before the correction; `keys`:
-    whose prompt it is, empty where the client sent tokens; `least`: how many it has for certain.
+    `tokens`: the estimate; `expected`: the estimate before the correction; `keys`: of the
+    corrections that apply, None where the client sent tokens; `least`: a certain lower bound.
     """
 
     tokens: int
@@ -52,7 +52,7 @@ _OFF, _OFF_SHARE = 4.0, 0.1
 
 
 class _Line(msgspec.Struct):
-    """Sums over what was seen, each weighed by how exactly it tells the line."""
+    """Weighted sums over observed prompts, from which the line follows."""
 
     weight: float = 0.0
     x: float = 0.0  # expected
@@ -69,7 +69,7 @@ class _Line(msgspec.Struct):
         self.xy = self.xy * _KEPT + weight * expected * counted
 
     def at(self, expected: float, *, is_counted: bool) -> float:
-        """Return how many tokens a prompt is taken to have, by how many are expected."""
+        """Return the corrected number of tokens for an expected one."""
         slope_off = _SLOPE_OFF_COUNTED if is_counted else _SLOPE_OFF
         base_prior, slope_prior = _BASE_OFF**-2, slope_off**-2
         a, b, d = self.weight + base_prior, self.x, self.xx + slope_prior
@@ -81,7 +81,7 @@ class _Line(msgspec.Struct):
 
 
 class PromptTokens:
-    """Estimates, and learns from what engines tell."""
+    """Estimates of prompts' tokens, corrected by the counts that engines report."""
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
@@ -92,14 +92,14 @@ class PromptTokens:
     async def estimate(
         self, body: Body, tenant: str, app: str | None, agent: str | None
     ) -> Estimate:
-        """Waits only for a tokenizer, and for that no longer than `tokenizer.py` says."""
+        """Return the estimate, after waiting for a tokenizer if one is used (`tokenizer.py`)."""
         counted = None
         if self.counts(body):
             counted = await self._tokenizers.count(body.model, body.content)
         return self.estimate_at_once(body, tenant, app, agent, counted)
 
     def counts(self, body: Body) -> bool:
-        """Whether a tokenizer is to be waited for; else `estimate_at_once` says the same."""
+        """Return whether a tokenizer counts the body; else `estimate_at_once` suffices."""
         return not body.prompt_is_counted and self._tokenizers.knows(body.model)
 
     def estimate_at_once(
@@ -110,7 +110,7 @@ class PromptTokens:
         agent: str | None,
         counted: PromptCount | None = None,
     ) -> Estimate:
-        """Return the estimate. `counted`: by a tokenizer."""
+        """Return the estimate. `counted` is a tokenizer's count, if there is one."""
         if body.prompt_is_counted:
             least = body.least_prompt_tokens
             return Estimate(body.prompt_tokens, body.prompt_tokens, None, least)
@@ -135,7 +135,7 @@ class PromptTokens:
         return Estimate(max(round(tokens), least), expected, keys, least)
 
     def learn(self, estimate: Estimate, counted: int) -> None:
-        """`counted`: by the engine. What cannot be is left out."""
+        """Learn from an engine's count; implausible ones are ignored."""
         if estimate.keys is None:
             return
         least, most = _bounds(estimate.expected)

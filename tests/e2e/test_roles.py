@@ -66,9 +66,9 @@ async def test_a_refusal_says_what_is_needed_as_openai_would(kairos, standin):
     served = await kairos(standin.url, key=keys(*ROLES))
     refused = (await served.operate("DELETE", "instances/no:1", headers=bearer("viewer"))).error()
     assert refused["code"] == "role_not_allowed"
-    assert refused["message"] == "this needs the role admin; what was shown has viewer"
+    assert refused["message"] == "this needs the role admin; the key or token has viewer"
     refused = (await served.chat(headers=bearer("viewer"))).error()
-    assert refused["message"] == "this needs the role caller; what was shown has viewer"
+    assert refused["message"] == "this needs the role caller; the key or token has viewer"
 
 
 async def test_every_route_of_operators_but_health_asks(kairos, standin):

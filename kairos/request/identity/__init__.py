@@ -1,1 +1,1 @@
-"""Who makes a call, and what led to it: a ladder of what says so, highest first (`ladder.py`)."""
+"""Identity of a call: the agent that makes it and what led to it, from several sources by rank."""

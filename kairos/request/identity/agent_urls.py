@@ -1,5 +1,7 @@
-"""A base URL for each agent: `/wf/{workflow}`, `/app/{app}` and `/agent/{agent}`, any of them, each
-once, in front of `/v1`. Who can set nothing but a base URL, names an agent in it."""
+"""Base URLs that name an agent: `/wf/{workflow}`, `/app/{app}` and `/agent/{agent}` before `/v1`.
+
+Any of them, each once. They serve clients that can only set a base URL.
+"""
 
 from collections.abc import Mapping
 
@@ -15,8 +17,10 @@ _NO_NAMES: Route = {}
 
 
 def names_in(path: str, raw_path: bytes) -> tuple[Route, str]:
-    """The names that begin a path, and what is left of it, which is all where there are none, or
-    it is none of these. `raw_path`: as it was sent; spelt in another way it is none of these."""
+    """Return the names at the beginning of a path, and the rest; without names, the whole path.
+
+    `raw_path` is the path as sent; in any other spelling it has no names.
+    """
     if not path.startswith(_STARTS) or raw_path != path.encode():
         return _NO_NAMES, path
     route: dict[Field, str] = {}
@@ -30,8 +34,7 @@ def names_in(path: str, raw_path: bytes) -> tuple[Route, str]:
 
 
 class NamedRoutes:
-    """Takes the names off the path of a request that is no call, and keeps them: what is behind it
-    sees `/v1`."""
+    """Middleware that strips the names from the path of a request and stores them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -46,6 +49,6 @@ class NamedRoutes:
 
 
 def route_of(scope: Mapping[str, object]) -> Route:
-    """The names that were in the path."""
+    """Return the names that were in the path."""
     state = scope.get("state")
     return state.get(_KEY, _NO_NAMES) if isinstance(state, dict) else _NO_NAMES

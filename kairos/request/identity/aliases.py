@@ -1,9 +1,9 @@
-"""What agents and peers already send, taken for identity.
+"""Identity from headers and fields that agents and frameworks already send.
 
 Coding agents number their *sessions*, chains of calls of one agent: a session that names a parent
-belongs to the parent's workflow, and so do all that descend from it. What is no identifier is
-ignored, since it was not meant for us. Which fields of a body say anything differs by who sends
-them (a `prompt_cache_key` may be one for all users), so the settings name them.
+belongs to the parent's workflow, and so do all its descendants. Values that are not identifiers are
+ignored, since they were not meant for Kairos. The meaning of body fields differs between senders (a
+`prompt_cache_key` may be the same for all users), so the settings name the fields to use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _MAX_SESSIONS = 65_536  # whose workflow is remembered
 
 
 class _Alias(msgspec.Struct, frozen=True):
-    """Headers by which one kind of agent says it."""
+    """Headers of one kind of agent."""
 
     session: bytes
     parent: bytes | None = None
@@ -43,11 +43,13 @@ _PARENT_RUN = b"x-claude-code-parent-agent-id"
 
 
 class Aliases:
-    """Remembers which workflow sessions belong to."""
+    """Memory of the workflows that sessions belong to."""
 
     def __init__(self, body_fields: Mapping[Field, str] = {}) -> None:
-        """`body_fields`: by what they say, one of `BODY_FIELDS`, or one of its members, as in
-        `metadata.run`."""
+        """Create it.
+
+        `body_fields` maps identity fields to paths in the body, such as `metadata.run`.
+        """
         self._paths: list[tuple[Field, list[str]]] = [
             (field, path.split(".")) for field, path in body_fields.items()
         ]
@@ -82,7 +84,7 @@ class Aliases:
         return workflow_id
 
     def add_caller(self, identity: Identity, headers: Headers, tenant: str) -> None:
-        """Note which agent a session's run is of, and who started it, where nothing else says."""
+        """Remember the agent of a session's run; infer the upstream from its parent run."""
         session = identifier(headers.get(_SESSION))
         if session is None or identity.agent is None:
             return
@@ -97,7 +99,7 @@ class Aliases:
                 identity.learn("upstream", self._agents.get(started_by), "alias")
 
     def add_from_body(self, identity: Identity, told: Mapping[str, msgspec.Raw]) -> None:
-        """`told`: what the body has of `BODY_FIELDS`."""
+        """Learn from the body's fields. `told` has the present ones among `BODY_FIELDS`."""
         for field, (name, *members) in self._paths:
             if name in told:
                 identity.learn(field, _identifier_at(told[name], members), "alias")

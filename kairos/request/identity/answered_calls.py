@@ -1,4 +1,4 @@
-"""The calls that were answered lately, and what their replies can be known by."""
+"""Recently answered calls, and the texts and ids by which their replies are recognised."""
 
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ _MAX_HOPS = 16  # from a reply back to those that led to it
 
 
 class AnsweredCall(msgspec.Struct, frozen=True):
-    """Of an engine, not read yet."""
+    """An engine's answer that has not been parsed yet."""
 
     content: bytes
     streamed: bool
@@ -38,7 +38,7 @@ class Replied(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def reply(self) -> Reply:
-        """Read when it is asked for."""
+        """The reply, parsed on first use."""
         if isinstance(self.said, AnsweredCall):
             read = reply_of(self.said.content, streamed=self.said.streamed)
             self.said = _beginning(read) if read is not None else _NOTHING
@@ -56,7 +56,7 @@ def _beginning(reply: Reply) -> Reply:
 
 
 class Replies:
-    """Of too many, those of the tenant that has most go first, the oldest before the others."""
+    """Replies by call. Over the limit, the tenant with most loses its oldest first."""
 
     def __init__(self) -> None:
         self._by_number: SharedLru[int, Replied] = SharedLru(_MAX_REPLIES)
@@ -103,7 +103,7 @@ class Replies:
         return replied
 
     def _keep_unread(self, replied: Replied, size_bytes: int) -> None:
-        """Of the oldest that take too much it is no longer known what they said."""
+        """Keep an unparsed answer; over the limit the content of the oldest is dropped."""
         for _, oldest in self._unread.put(replied.tenant, replied.number, replied, size_bytes):
             if isinstance(oldest.said, AnsweredCall):
                 oldest.said = _NOTHING
@@ -119,15 +119,17 @@ class Replies:
             del self._of_workflow[oldest.tenant, oldest.workflow_id]
 
     def of_workflow(self, tenant: str, workflow_id: str) -> Sequence[Replied]:
-        """The last of it, in order."""
+        """Return the last replies of a workflow, in order."""
         return self._of_workflow.get((tenant, workflow_id), ())
 
     def numbered(self, number: int) -> Replied | None:
         return self._by_number.get(number)
 
     def nearest(self, found: Collection[Replied]) -> list[Replied]:
-        """Without those that led to others of them, by id or, where that is all that is known, by
-        name; the latest first."""
+        """Return the replies that led to no other of them, latest first.
+
+        Links are by id or, where no ids are known, by agents' names.
+        """
         before: set[tuple[str, str]] = set()
         ids = {each for replied in found for each in self._parents(replied)}
         for _ in range(_MAX_HOPS):
@@ -140,7 +142,7 @@ class Replies:
         return sorted(nearest, key=lambda each: -each.number)
 
     def _parents(self, replied: Replied) -> Sequence[tuple[str, str]]:
-        """Tenant and id."""
+        """Return tenants and ids of the calls that led to a reply."""
         tenant = replied.tenant
         if replied.parent_ids or replied.upstream is None:
             return [(tenant, each) for each in replied.parent_ids]

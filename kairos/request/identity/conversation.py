@@ -1,7 +1,7 @@
-"""A request's prompt, and an engine's answer, as far as they tell what has to do with what.
+"""Prompts parsed for identity inference.
 
-Of the four APIs: chat completions, responses, completions, messages. What is of another form than
-these have is as good as not there: the engine says so.
+Of the four APIs: chat completions, responses, completions, messages. Malformed parts are ignored:
+the engine reports them.
 """
 
 import re
@@ -35,10 +35,10 @@ _BILLINGS = re.compile(
 
 
 def without_marks(spelt: bytes) -> bytes:
-    """Return a prompt, or a part of one, without what clients put there for caches and bills.
+    """Return a prompt, or a part of one, without clients' marks for caching and billing.
 
-    Of a long one, piece by piece, so that other threads have turns; what lies across an end of a
-    piece stays, and so do all bytes behind the longest prompt that is read for inference.
+    A long one is processed in pieces, so that other threads can run; marks across the end of a
+    piece stay, and so does everything beyond the longest prompt that is used for inference.
     """
     if _MARK not in spelt and _BILLING not in spelt:
         return spelt
@@ -63,7 +63,7 @@ class PromptMessage(msgspec.Struct, frozen=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """What a request's body has of a prompt, each part as the client spelt it."""
+    """The parts of a request's body that form the prompt, as the client wrote them."""
 
     messages: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
@@ -80,10 +80,10 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Conversation:
-    """A message is decoded only when it is asked for: of a long conversation few are."""
+    """A conversation. Messages are decoded on demand: of a long one few are needed."""
 
     def __init__(self, prompt: Prompt, raw: Sequence[msgspec.Raw], said_once: str) -> None:
-        """`raw`: every message; `said_once`: the prompt, where there are none."""
+        """Create it. `raw` has all messages; `said_once` is the prompt if it has no messages."""
         self.size_bytes = prompt.size_bytes
         self._prompt = prompt
         self._said_once = said_once
@@ -103,7 +103,7 @@ class Conversation:
         self.previous: str | None = decoded(_text, previous) if previous else None
 
     def _last_and_new(self) -> tuple[PromptMessage | None, Sequence[PromptMessage]]:
-        """The last reply in the tail, that the client gives back; and what came after it."""
+        """Return the last reply in the tail (as the client repeats it), and later messages."""
         if self._said_once:
             return None, [PromptMessage(text=self._said_once)]
         new: list[PromptMessage] = []
@@ -116,7 +116,7 @@ class Conversation:
         return None, new[::-1]
 
     def _message(self, at: int) -> PromptMessage | None:
-        """None: it cannot be read, or is no part of what was said by turns."""
+        """Return a message; None if it is unreadable or a system prompt."""
         item = self._first if at == 0 else _read(self.raw[at])
         return None if item is None or item.is_system else _message(at, item)
 
@@ -124,27 +124,27 @@ class Conversation:
         return range(max(0, len(self.raw) - _TAIL), len(self.raw))
 
     def tail(self) -> Sequence[PromptMessage]:
-        """The last messages."""
+        """Return the last messages."""
         if self.last is None:
             return self.new
         earlier = (self._message(at) for at in self._tail_places() if at < self.last.at)
         return [*(each for each in earlier if each is not None), self.last, *self.new]
 
     def system(self) -> str:
-        """The system prompt."""
+        """Return the system prompt."""
         contents = [self._prompt.instructions, self._prompt.system, *self._system_contents]
         return "".join(_text_of(each) for each in contents)
 
     def tools(self) -> tuple[str, ...]:
-        """Their names."""
+        """Return the names of the tools."""
         return _tool_names(self._prompt.tools)
 
     def agent_key(self) -> int:
-        """A hash of system prompt and tools, as the client spelt them."""
+        """Return a hash of system prompt and tools, as the client wrote them."""
         return hash((self._system_key, without_marks(bytes(self._prompt.tools))))
 
     def keys(self) -> Sequence[int]:
-        """A hash of each message behind the system prompt, as the client spelt it."""
+        """Return a hash of each message after the system prompt, as the client wrote it."""
         if self._keys is None:
             spelt: Iterable[bytes] = map(bytes, self.raw)
             if _MARK in bytes(self._prompt.messages):
@@ -153,13 +153,15 @@ class Conversation:
         return self._keys
 
     def parts_at(self, places: Iterable[int]) -> dict[int, int]:
-        """By their keys, places of messages."""
+        """Return the places of messages by their keys."""
         keys = self.keys() or [hash(("said once", self._said_once))]
         return {keys[place]: place for place in places}
 
     def parts(self) -> dict[int, int]:
-        """The same of the system prompt, if there is one, and of whole messages: of the first and
-        of the last of them, until each make half of `_PROMPT_BYTES`, as they were spelt."""
+        """Return the places of the system prompt and of whole messages, by their keys.
+
+        Only the first and last messages, up to half of `_PROMPT_BYTES` each.
+        """
         if self._parts is not None:
             return self._parts
         is_short = self.size_bytes <= _PROMPT_BYTES  # with all that is beside the messages
@@ -169,7 +171,7 @@ class Conversation:
         return self._parts
 
     def _ends(self) -> Iterable[int]:
-        """Places of the messages that are looked at."""
+        """Return the places of the messages that are examined."""
         sizes = [*map(len, self.raw)] or [len(self._said_once)]
         if sum(sizes) <= _PROMPT_BYTES:
             return range(len(sizes))
@@ -226,12 +228,12 @@ _text = msgspec.json.Decoder(str)
 
 
 def prompt_of(content: bytes) -> Prompt:
-    """Of a body by itself; one that cannot be read has no prompt."""
+    """Parse the prompt in a body; an unreadable body has an empty prompt."""
     return decoded(_prompt, content) or Prompt()
 
 
 def conversation(prompt: Prompt) -> Conversation | None:
-    """None: it is no prompt in words, or a very long one."""
+    """Return the conversation; None if the prompt is not in words, or very long."""
     if prompt.size_bytes > _MAX_PROMPT_BYTES:
         return None
     raw = decoded(_raw_items, prompt.messages or prompt.input) or []
@@ -247,7 +249,7 @@ def _read(message: msgspec.Raw) -> _Item | None:
 
 
 def _leading(raw: Sequence[msgspec.Raw]) -> tuple[list[msgspec.Raw], _Item | None]:
-    """The contents of the system prompt's messages, and the message behind it."""
+    """Return the contents of the system prompt's messages, and the first message after them."""
     contents: list[msgspec.Raw] = []
     for each in raw:
         item = _read(each)
@@ -270,7 +272,7 @@ def _message(at: int, item: _Item) -> PromptMessage:
 
 
 def _text_of(value: msgspec.Raw) -> str:
-    """Return a text, or what parts have of one, results of tools among them."""
+    """Return a text, or the text of its parts, including results of tools."""
     return _text_in(decoded(_contents, value))
 
 

@@ -1,4 +1,4 @@
-"""What a call declares of itself: `X-Kairos-*` headers, which are meant for nobody else."""
+"""Identity declared by a call's `X-Kairos-*` headers."""
 
 from kairos.core.errors import InvalidRequest
 from kairos.core.header_names import RAW_HEADERS, Header
@@ -21,7 +21,11 @@ ATTEMPT_LIMIT = 999
 
 
 def declared(headers: Headers) -> Identity:
-    """Raises InvalidRequest: a header is not what it must be."""
+    """Return the declared identity.
+
+    Raises:
+        InvalidRequest: A header is malformed.
+    """
     if _NAMES.isdisjoint(headers):
         return Identity()
     identity = Identity()
@@ -57,7 +61,11 @@ def _no_identifier(name: bytes) -> InvalidRequest:
 
 
 def instant(headers: Headers, name: bytes) -> int | None:
-    """µs since the epoch. Raises InvalidRequest."""
+    """Return an instant in µs since the epoch, or None.
+
+    Raises:
+        InvalidRequest: The header is malformed.
+    """
     value = headers.get(name)
     if value is None:
         return None
@@ -69,7 +77,7 @@ def instant(headers: Headers, name: bytes) -> int | None:
 def _parents(name: bytes, value: bytes) -> tuple[str, ...]:
     ids = value.split(b",", PARENTS_LIMIT)
     if len(ids) > PARENTS_LIMIT:
-        raise InvalidRequest(f"header {name.decode()} names over {PARENTS_LIMIT} requests")
+        raise InvalidRequest(f"header {name.decode()} names more than {PARENTS_LIMIT} requests")
     return tuple(dict.fromkeys(_identified(name, each.strip(b" \t")) for each in ids))
 
 

@@ -1,4 +1,4 @@
-"""An engine's answer, as far as it tells what has to do with what."""
+"""Engines' answers parsed for identity inference."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class _Delta(msgspec.Struct, frozen=True):
-    """Of a chat message, whole or in part."""
+    """A chat message, whole or as a part of a stream."""
 
     content: str | None = None
     tool_calls: list[_Call] | None = None
@@ -61,7 +61,7 @@ class _Output(msgspec.Struct, frozen=True):
 
 
 class _Block(msgspec.Struct, frozen=True):
-    """Of a message of Anthropic's API; a part of one, in a stream."""
+    """A block of a message in Anthropic's API, or a part of one in a stream."""
 
     text: str = ""
     id: str | None = None  # of a tool call
@@ -85,7 +85,7 @@ _block, _whole = msgspec.json.Decoder(_Block), msgspec.json.Decoder(list[_Block]
 
 
 def reply_of(answer: bytes | bytearray, *, streamed: bool) -> Reply | None:
-    """Of an engine's answer; `streamed`: as server-sent events."""
+    """Parse an engine's answer. `streamed`: as server-sent events."""
     if not 0 < len(answer) <= MAX_ANSWER_BYTES:
         return None
     if not streamed:
@@ -97,7 +97,7 @@ def reply_of(answer: bytes | bytearray, *, streamed: bool) -> Reply | None:
 
 
 def _only_text(answer: _Answer) -> Reply | None:
-    """Of an answer that is nothing but a chat message; None: it is more."""
+    """Return the reply of an answer that is only a chat message; None if it has more."""
     if answer.choices and not answer.output and answer.response is None:
         said = answer.choices[0].message
         if said is not None and not said.tool_calls:
@@ -106,8 +106,10 @@ def _only_text(answer: _Answer) -> Reply | None:
 
 
 def _merged(stream: bytes) -> bytes:
-    """With one event for those in a row that differ in nothing but a piece of the answer: decoding
-    hundreds takes longer than all else that is done for a call."""
+    """Merge consecutive events that differ only in their text.
+
+    To decode hundreds of events would take longer than all other work on a call.
+    """
     found = _TWO_PIECES.search(stream)
     if found is None:
         return stream
@@ -120,7 +122,7 @@ def _merged(stream: bytes) -> bytes:
 
 
 def _blocks(answer: _Answer) -> Iterable[tuple[int, _Block]]:
-    """Return the blocks of a message, or the part of one that an event has, with their places."""
+    """Return the blocks of a message, or the part of one in an event, with their places."""
     if answer.content:
         return enumerate(decoded(_whole, answer.content) or ())
     if answer.content_block is not None:
@@ -131,7 +133,7 @@ def _blocks(answer: _Answer) -> Iterable[tuple[int, _Block]]:
 
 
 def _together(answers: Sequence[_Answer]) -> Reply:
-    """The first choice's: of several, the client keeps one."""
+    """Return the reply of the first choice: of several, the client keeps one."""
     text: list[str] = []
     ids: list[str] = []
     arguments: dict[int, str] = {}  # by place among the tool calls

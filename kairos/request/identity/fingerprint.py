@@ -1,4 +1,4 @@
-"""An agent that says no name is known by its system prompt and by the names of its tools."""
+"""Recognition of unnamed agents by their system prompt and the names of their tools."""
 
 import ctypes
 import re
@@ -26,12 +26,11 @@ Tools = frozenset[str]
 
 
 class Fingerprints:
-    """Remembers those that it saw last, of each tenant. A name says nothing of the prompt that it
-    stands for.
+    """Memory of the last agents of each tenant. An agent's name reveals nothing of its prompt.
 
-    An agent may be offered fewer tools than before, or more, and is the same: with none it is to
-    speak at last, say. Two with one prompt are told apart where each has tools that the other has
-    not.
+    An agent may be offered fewer tools than before, or more, and is the same: with none, for
+    example, for its final answer. Two agents with one prompt are distinguished if each has tools
+    that the other lacks.
     """
 
     def __init__(self) -> None:
@@ -44,7 +43,7 @@ class Fingerprints:
         self._alike: SharedLru[tuple[str, str], list[tuple[Tools, str]]] = SharedLru(_MAX_KNOWN)
 
     def name(self, talk: Conversation, tenant: str) -> str | None:
-        """None: there is nothing to know it by."""
+        """Return the agent's name; None if it has neither system prompt nor tools."""
         key = tenant, talk.agent_key()
         if key in self._spelt:
             self._spelt.touch(tenant, key)

@@ -1,4 +1,4 @@
-"""What is known of who makes a call, and which rung of the ladder said it (`model.Source`)."""
+"""Identity of a call, and the source of each field (`model.Source`)."""
 
 import re
 from collections.abc import Mapping
@@ -29,14 +29,14 @@ class Identity(msgspec.Struct):
     sources: dict[Field, Source] = {}  # of what is known
 
     def learn(self, field: Field, value: str | None, source: Source) -> None:
-        """What was said higher up stays."""
+        """Set a field, unless a source of higher rank has set it."""
         if value is not None and getattr(self, field) is None:
             setattr(self, field, value)
             self.sources[field] = source
 
 
 def identifier(value: bytes | None) -> str | None:
-    """The value as text if it is a valid identifier, else None."""
+    """Return the value as text if it is a valid identifier, else None."""
     return None if value is None or len(value) > _MAX_BYTES else _read(value)
 
 
@@ -46,5 +46,5 @@ def _read(value: bytes) -> str | None:
 
 
 def identifier_of(text: str) -> str | None:
-    """The text if it is a valid identifier, else None."""
+    """Return the text if it is a valid identifier, else None."""
     return text if _IDENTIFIER.match(text) else None

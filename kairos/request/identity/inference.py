@@ -1,12 +1,12 @@
-"""What a call does not say of who makes it, from what it has in common with earlier ones.
+"""Inference of a call's agent, workflow and parents from what it shares with earlier calls.
 
-An agent is known by its system prompt and its tools. A call follows from the replies that it
-carries: it brings the results of tool calls that one asked for, goes on with one's conversation, or
-hands on what one said. Where its workflow is said, they are looked for among the last replies of
-that. Where it is not, it is theirs: of all evidence the strongest counts, and where that speaks for
-several workflows, or none, the call begins one of its own; to be wrong costs order, so what is
-uncertain stays alone. All that is remembered is bounded; what is looked up for a call does not grow
-with its history, of which each byte is hashed once. Ours.
+An agent is recognised by its system prompt and its tools. A call follows from the replies that it
+carries: it brings the results of tool calls that one requested, continues one's conversation, or
+passes on one's text. If its workflow is declared, they are searched among that workflow's last
+replies. If not, the workflow is inferred from them: the strongest evidence counts, and if that
+points to several workflows, or none, the call begins its own. A wrong guess harms the order, so
+uncertain calls stay alone. All memory is bounded; the work for a call does not grow with its
+history, except that each byte is hashed once. Not in the paper.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -30,7 +30,7 @@ _NUMBERS = (1 << 62) - 1  # those of workflows
 
 
 class UnnamedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for its answer, by which others will be known to follow from it."""
+    """A call that waits for its answer, by which later calls will be recognised."""
 
     tenant: str
     workflow_id: str | None  # None: it begins one
@@ -50,8 +50,10 @@ class Inference:
         self._clues: SharedLru[int, str | None] = SharedLru(_MAX_CLUES)
 
     def add(self, identity: Identity, prompt: Prompt, tenant: str) -> UnnamedCall | None:
-        """Add to what is known of a call that just came, with that prompt. None: nothing is known
-        of it, and nothing will be of what follows."""
+        """Infer fields of a new call from its prompt.
+
+        None: nothing is known of it, and nothing can be inferred from its answer.
+        """
         is_said = identity.workflow_id is not None
         led_to = identity.upstream is not None or identity.parent_ids
         talk, begins = None, 0
@@ -75,7 +77,7 @@ class Inference:
         )
 
     def _add(self, identity: Identity, talk: Conversation, tenant: str) -> int:
-        """Returns the hash of all that was said, where that is to be remembered."""
+        """Infer from a conversation. Return the hash of all messages, if it is needed later."""
         identity.learn("agent", self._fingerprints.name(talk, tenant), "inferred")
         begins = 0
         in_part: Sequence[Replied] = ()
@@ -98,11 +100,11 @@ class Inference:
         return begins
 
     def _add_joined(self, identity: Identity, prompt: Prompt, tenant: str) -> tuple[str, ...]:
-        """Find the branches that a call joins which names one, by the replies that it carries.
+        """Find the branches that a call joins, which names one, by the replies that it carries.
 
-        A call that has the text of a branch's reply has waited for it. Looked for only where
-        other replies of the workflow led to no call yet. Texts that two replies have, and short
-        ones, say nothing. Returns the requests that it is known to have waited for.
+        A call that has the text of a branch's reply has waited for it. Only where other replies of
+        the workflow led to no call yet. Short texts, and texts of two replies, prove nothing.
+        Return the requests that the call is known to have waited for.
         """
         assert identity.workflow_id is not None, "it is said"
         replies = self._replies.of_workflow(tenant, identity.workflow_id)
@@ -126,8 +128,11 @@ class Inference:
     def answered(
         self, asked: UnnamedCall, request_id: str, answer: bytes | bytearray, *, streamed: bool
     ) -> None:
-        """`streamed`: as server-sent events. Where the call's workflow was said, the answer is kept
-        as it is, and read when a call comes that has to be looked for among that workflow's."""
+        """Remember an answer; `streamed`: as server-sent events.
+
+        If the call's workflow was declared, the answer is stored unparsed, and parsed when a later
+        call of that workflow has to be matched.
+        """
         if not 0 < len(answer) <= MAX_ANSWER_BYTES:
             return
         said = None if asked.talk is None else reply_of(answer, streamed=streamed)
@@ -152,7 +157,7 @@ class Inference:
             known.put(tenant, clue, None if is_common else workflow_id)
 
     def _exact(self, talk: Conversation, before: int, tenant: str) -> set[str]:
-        """The workflows for which the strongest evidence speaks of whole replies."""
+        """Return the workflows for which the strongest evidence is about whole replies."""
         return (
             self._known(_results(talk, tenant))
             or self._known(_continued(talk, before, tenant))
@@ -164,7 +169,7 @@ class Inference:
         return {each for clue in clues if (each := known.get(clue)) is not None}
 
     def _in_part(self, talk: Conversation, tenant: str) -> list[Replied]:
-        """The replies of which it has passages, wherever they stand in it."""
+        """Return the replies with enough passages in the conversation, at any place."""
         passages = self._parts.carried(talk, tenant)
         found = [self._replies.numbered(n) for n, times in passages.items() if times >= _LEAST]
         return [each for each in found if each is not None and each.tenant == tenant]
@@ -184,7 +189,7 @@ def _unfollowed(replies: Sequence[Replied]) -> list[Replied]:
 
 
 def _has_own_text(reply: Replied, replies: Sequence[Replied], told: str) -> bool:
-    """Return whether a prompt has a reply's text, which no other reply has in its own."""
+    """Return whether a prompt has a reply's text, which no other reply contains."""
     text = reply.reply.text
     if len(text) < _MIN_JOINED or text not in told:
         return False
@@ -192,7 +197,7 @@ def _has_own_text(reply: Replied, replies: Sequence[Replied], told: str) -> bool
 
 
 def _carried(talk: Conversation, replies: Sequence[Replied]) -> list[Replied]:
-    """Those of a few replies that the call follows from, with what led to these."""
+    """Return the replies among a few that the call follows from, and their ancestors."""
     last, told = talk.last, _told(talk.new)
     answers = {each for message in talk.new for each in message.answers} | {talk.previous}
     found = [each for each in replies if _leads_to(each.reply, answers, told)]
@@ -215,7 +220,7 @@ def _begins(text: str, beginning: str) -> bool:
 
 
 def _results(talk: Conversation, tenant: str) -> list[int]:
-    """Of tool calls that a reply asked for; and the reply that it says it goes on from."""
+    """Return clues from results of tool calls, and from the named previous response."""
     ids = [each for message in talk.new for each in message.answers]
     if talk.previous is not None:
         ids.append(talk.previous)
@@ -223,12 +228,12 @@ def _results(talk: Conversation, tenant: str) -> list[int]:
 
 
 def _continued(talk: Conversation, before: int, tenant: str) -> list[int]:
-    """The last reply in it, behind the messages that it answered."""
+    """Return the clue from the last reply, together with the messages before it."""
     return [] if talk.last is None else [hash((tenant, "next", before, talk.last.text))]
 
 
 def _repeated(talk: Conversation, tenant: str) -> list[int]:
-    """What is another's reply from beginning to end."""
+    """Return clues from messages that are another call's whole reply."""
     texts = [message.text for message in talk.tail()]
     return [hash((tenant, "text", each)) for each in texts if len(each) >= _MIN_TEXT]
 
@@ -247,7 +252,7 @@ def _told(messages: Iterable[PromptMessage]) -> str:
 
 
 def _hashes(talk: Conversation) -> tuple[int, int]:
-    """Of all messages before the last reply that the client gives back, and of all."""
+    """Return hashes of the messages before the last reply, and of all messages."""
     keys = talk.keys()
     whole = hash(tuple(keys))
     return whole if talk.last is None else hash(tuple(keys[: talk.last.at])), whole

@@ -1,4 +1,4 @@
-"""Reads JSON that others wrote: what cannot be read is nothing."""
+"""Lenient decoding of foreign JSON: unreadable values become None."""
 
 from typing import Any
 

@@ -1,10 +1,10 @@
-"""Which replies a call carries parts of.
+"""Replies whose passages a call carries.
 
-A reply's passages wait to be remembered until a call comes that may have one of them; then all that
-wait are. Before, what is in the reply's prompt as well has to be found, and that is read then. A
-conversation repeats its messages with each call, so their passages are kept, by what the client
-spelt; of too many, of the tenant that has most, those longest unused are forgotten. Messages are
-read one by one: what spans two of them is no passage.
+A reply's passages are buffered until a call arrives that may have one of them; then all buffered
+ones are stored. Only then is the reply's prompt read, since passages that it also has must be left
+out. A conversation repeats its messages with each call, so their passages are cached by the
+client's spelling. Over the limit, the tenant with most loses those longest unused. Messages are
+read one by one: text across two of them is not a passage.
 """
 
 from collections import OrderedDict
@@ -41,7 +41,7 @@ class Parts:
         self._waiting_bytes = 0
 
     def add(self, said: Reply, talk: Conversation, reply: int, workflow: int, tenant: str) -> None:
-        """`talk`: what it replied to. Numbers are as `Passages.remember` has them."""
+        """Buffer a reply. `talk` is what it replied to; numbers as in `Passages.remember`."""
         text = _encoded("\n".join([said.text, *said.handed]) if said.handed else said.text)
         found = self._passages.of_reply(cut(text, _SEEN_BYTES), _scope(tenant))
         if not found:
@@ -52,7 +52,7 @@ class Parts:
             self._settle()
 
     def carried(self, talk: Conversation, tenant: str) -> Mapping[int, int]:
-        """By number of a reply, how many of its passages stand in what is new in a conversation."""
+        """Return how many passages of each reply are in a conversation's new messages."""
         scope = _scope(tenant)
         told = [_encoded(message.text) for message in talk.new]
         if sum(map(len, told)) + len(told) - 1 > _SEEN_BYTES:
@@ -69,7 +69,7 @@ class Parts:
         return carried
 
     def _settle(self) -> None:
-        """Remember what waits."""
+        """Store the buffered passages."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         self._passages.nothing_waits()
         for each in waiting:
@@ -78,7 +78,7 @@ class Parts:
             self._passages.remember(each.passages, *numbers, prompt)
 
     def _of(self, talk: Conversation, parts: Mapping[int, int], tenant: str) -> list[Hashes]:
-        """The passages of some messages: by their keys, their places."""
+        """Return the passages of some messages, given as their keys and places."""
         read = self._read.get(tenant)
         if read is None:
             read = self._read[tenant] = OrderedDict()
@@ -99,7 +99,7 @@ class Parts:
         return known
 
     def _make_room(self, tenant: str, added_bytes: int) -> None:
-        """The tenant holds so much more."""
+        """Count added bytes of the tenant; over the limit, evict from the largest tenant."""
         held = self._read_bytes
         held.add(tenant, added_bytes)
         while held.total > _MAX_READ_BYTES:
@@ -111,7 +111,7 @@ class Parts:
 
 
 def _scope(tenant: str) -> int:
-    """In which a tenant's passages are apart from all others."""
+    """Return the number that separates a tenant's passages from all others."""
     return hash(tenant) & 0xFFFFFFFF
 
 

@@ -1,10 +1,10 @@
-"""Which earlier reply a text carries, whole or in part, wherever it stands in it.
+"""Index of earlier replies' passages, which finds the reply that a text carries, whole or in part.
 
-A passage is a window of `WINDOW` bytes whose first eight have a small hash: one in eight, and the
-same ones wherever the words occur. Whose reply had it is kept for each, so that one that two
-workflows had, or that came from a prompt, says nothing. `reading.c` reads and remembers them where
-it was compiled, and numpy elsewhere: the same, in the same table. Ours; windows chosen by their
-hashes are Manber's way to find similar files.
+A passage is a window of `WINDOW` bytes whose first eight bytes have a small hash: one window in
+eight, and the same ones wherever the words occur. The table has the reply of each passage; a
+passage of two workflows, or from a prompt, proves nothing. `reading.c` implements it where it is
+compiled, and numpy elsewhere, with the same results. Not in the paper; windows chosen by their
+hashes are Manber's method to find similar files.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from kairos.request.native import READING, PassageTable, Reading
 Hashes = bytes  # 32 bits each, as the machine has them
 
 WINDOW = 32  # bytes
-TEXT_BYTES = 32_768  # of a text that are looked at: half at its beginning, half at its end
+TEXT_BYTES = 32_768  # of a text that are read: half at its beginning, half at its end
 _SLOTS = 1 << 19
 _COMMON = -1  # a passage of several workflows, or of a prompt
 _HASH_BYTES = 4
@@ -42,9 +42,10 @@ _NOBODYS: Mapping[int, int] = {}
 
 
 class Passages:
-    """By hash, in a table of fixed size: a later passage takes the place of an earlier one, unless
-    that is of a tenant that holds fewer (longest queue drop, as `kairos/core/shared_lru.py` has
-    it).
+    """Passages by hash, in a table of fixed size.
+
+    A later passage replaces an earlier one, unless that belongs to a tenant with fewer (longest
+    queue drop, as in `kairos/core/shared_lru.py`).
     """
 
     def __init__(self) -> None:
@@ -55,8 +56,10 @@ class Passages:
         self._waits = False
 
     def of(self, texts: Sequence[bytes]) -> list[Hashes]:
-        """The hashes of each text's passages, in order. Short texts are read together, since what
-        numpy takes for itself is more than what it takes for them."""
+        """Return the hashes of each text's passages, in order.
+
+        Short texts are read together, since numpy's overhead exceeds the work on them.
+        """
         found: list[Hashes] = []
         batch: list[bytes] = []
         for text in (cut(each, TEXT_BYTES) for each in texts):
@@ -67,7 +70,7 @@ class Passages:
         return found + _read(batch) if batch else found
 
     def of_reply(self, text: bytes, scope: int) -> Hashes:  # noqa: ARG002
-        """The same of one, whose passages are to be remembered, and wait for that."""
+        """Return the passages of a reply, which will be stored later."""
         [found] = self.of([text])
         self._waits = self._waits or bool(found)
         return found
@@ -78,9 +81,10 @@ class Passages:
     def remember(
         self, found: Hashes, reply: int, workflow: int, scope: int, prompt: Hashes
     ) -> None:
-        """`found` in a reply; `reply` and `workflow` are numbers from 1 on, and those of one
-        `scope` are apart from all others. What is in its prompt as well, others may have from where
-        that has it."""
+        """Store the passages `found` in a reply. Passages that its prompt also has are excluded.
+
+        `reply` and `workflow` are numbers from 1 on; `scope` separates tenants.
+        """
         hashes = _within(found, scope)
         slots = _slots(hashes)
         is_known = (self._hashes[slots] == hashes) & (self._owners[slots, 0] != 0)
@@ -95,8 +99,7 @@ class Passages:
         self._owners[common[self._tenants[common] == scope % _TENANTS], 0] = _COMMON
 
     def _take(self, slots: npt.NDArray[np.intp], tenant: int) -> npt.NDArray[np.bool_]:
-        """Which of them the tenant has from now on: those that are free, its own, and those of
-        tenants that hold no fewer."""
+        """Return which of the slots the tenant gets: free, its own, or a larger tenant's."""
         is_free = self._owners[slots, 0] == 0
         is_anothers = ~is_free & (self._tenants[slots] != tenant)
         if not is_anothers.any():
@@ -120,8 +123,10 @@ class Passages:
         return True
 
     def carried(self, found: Hashes, scope: int) -> Mapping[int, int] | None:
-        """By reply, how many of its passages are among those that were found in texts. None: one
-        that waits may have some."""
+        """Return how many of the passages each reply has.
+
+        None: a buffered passage may be among them.
+        """
         if self._waits:
             return None
         hashes = _within(found, scope)
@@ -131,7 +136,7 @@ class Passages:
 
 
 class CompiledPassages(Passages):
-    """By `reading.c`."""
+    """Passages by `reading.c`."""
 
     def __init__(self, reading: Reading) -> None:
         super().__init__()
@@ -191,7 +196,7 @@ def cut(text: bytes, most: int) -> bytes:
 
 
 def _counted(hashes: Sequence[int], replies: Sequence[int]) -> Mapping[int, int]:
-    """By reply; a passage that is found twice counts once."""
+    """Count by reply; a passage found twice counts once."""
     each_once = dict(zip(hashes, replies, strict=True))
     return Counter(reply for reply in each_once.values() if reply > 0)
 
@@ -209,7 +214,7 @@ def _slots(hashes: _Hashes) -> npt.NDArray[np.intp]:
 
 
 def _are_in(known: _Hashes, hashes: _Hashes) -> npt.NDArray[np.bool_]:
-    """Which of the hashes are among those that are known, of which there may be many more."""
+    """Return which of the hashes are among the known ones, which may be many more."""
     is_possible = np.zeros(1 << 16, dtype=np.bool_)
     is_possible[hashes.astype(np.uint16)] = True
     found = known[is_possible[known.astype(np.uint16)]]
@@ -222,7 +227,7 @@ def _are_in(known: _Hashes, hashes: _Hashes) -> npt.NDArray[np.bool_]:
 
 
 def _read(texts: Sequence[bytes]) -> list[Hashes]:
-    """Of texts that have `TEXT_BYTES` together."""
+    """Return the passages of texts with at most `TEXT_BYTES` together."""
     text = b"".join(texts)
     if len(text) < WINDOW:
         return [b"" for _ in texts]

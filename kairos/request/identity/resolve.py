@@ -1,8 +1,7 @@
-"""Who makes a call: a ladder of what says so. Field by field, the highest rung counts; but the
-app of an API key for one app is that one.
+"""Identity of a call from all sources: field by field, the one of highest rank counts.
 
-declared: `X-Kairos-*` headers; alias: what agents and peers already send; route: a base URL for the
-agent; trace: W3C trace context.
+declared: `X-Kairos-*` headers; alias: what agents and frameworks already send; route: a base URL
+for the agent; trace: W3C trace context. An API key for one app overrides the app.
 """
 
 from collections.abc import Mapping
@@ -24,13 +23,12 @@ def identity_of(
     caller: Caller,
     aliases: Aliases,
 ) -> Identity:
-    """What is known of who makes a call; None where nothing is.
+    """Return the identity of a call, with None for unknown fields.
 
-    Args:
-        told: what its body has of `BODY_FIELDS`.
+    `told` has the body's fields of `BODY_FIELDS`.
 
     Raises:
-        InvalidRequest: an `X-Kairos-*` header is not what it must be.
+        InvalidRequest: An `X-Kairos-*` header is malformed.
     """
     identity = declared(headers)
     aliases.add(identity, headers, caller.tenant)

@@ -1,6 +1,9 @@
-"""What comes along in W3C trace context: `baggage` (`kairos.*`, then the GenAI conventions' names
-of agent and conversation), and the trace id of `traceparent`, for the workflow. It was not meant
-for us alone, so a value that is no identifier is ignored."""
+"""Identity from W3C trace context, after all other declared sources.
+
+`baggage` (`kairos.*`, then the GenAI conventions' names of agent and conversation), and the trace
+id of `traceparent` as the workflow. Values that are not identifiers are ignored, since they were
+not meant for Kairos.
+"""
 
 import re
 from urllib.parse import unquote

@@ -187,7 +187,7 @@ async def test_a_call_does_not_wait_for_a_count_that_takes_too_long(tokenizers):
 
 
 def test_a_tokenizer_that_cannot_be_used_is_said_at_the_start(tmp_path, path):
-    with pytest.raises(SetupError, match="the tokenizer of 'm', /nowhere, is no use: "):
+    with pytest.raises(SetupError, match="cannot use the tokenizer of 'm', /nowhere: "):
         Tokenizers({"m": "/nowhere"})
     (tmp_path / "broken.json").write_text("{}")
     with pytest.raises(SetupError, match="broken"):

@@ -367,9 +367,9 @@ async def test_roles_may_be_called_otherwise_at_the_issuer():
     tokens = Tokens(role_claim="groups", roles={"llm-ops": "admin", "sre": "viewer"})
     admin = await tokens.access.operator(b"Bearer " + token(groups="llm-ops").encode(), "admin")
     assert "admin" in admin.roles
-    with pytest.raises(NotAllowed, match="needs the role viewer; what was shown has caller"):
+    with pytest.raises(NotAllowed, match="needs the role viewer; the key or token has caller"):
         await tokens.access.operator(b"Bearer " + token(groups=["admin"]).encode(), "viewer")
-    with pytest.raises(NotAllowed, match="needs the role caller; what was shown has viewer"):
+    with pytest.raises(NotAllowed, match="needs the role caller; the key or token has viewer"):
         tokens.caller(token(groups="sre"))
 
 
