@@ -1,8 +1,8 @@
-"""Runs a module as a program that ends with its parent:
-`python -m kairos.engines.child MODULE ...`.
+"""Run a module as a program that ends with its parent: `python -m kairos.engines.child MODULE ...`.
 
-The parent holds the other end of our standard input and never writes to it. When it ends, however
-it ends, the kernel closes that end; we read the end of file, and leave with all our descendants.
+The parent holds the other end of this process's standard input and never writes to it. When the
+parent ends, in whichever way, the kernel closes that end; this process reads the end of file and
+exits with all its descendants.
 """
 
 import os

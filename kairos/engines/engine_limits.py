@@ -1,5 +1,7 @@
-"""What engines answer of their limits: how many calls they run at once, what those may hold, and in
-which order others wait. An answer that says something else tells nothing."""
+"""Limits that engines report: concurrent calls, KV tokens, and the order of waiting calls.
+
+Values of an unknown form are ignored.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +12,7 @@ _LARGEST = 1 << 40
 
 
 class EngineLimits(msgspec.Struct, frozen=True):
-    """Of one engine; None is what it does not tell."""
+    """Limits of one engine; None where it does not report one."""
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None  # of a step
@@ -21,7 +23,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """Hold what an engine says of a model; None where it says nothing."""
+    """An engine's report on a model; None for values that it lacks."""
 
     max_model_len: int | None = None  # tokens of a prompt and its answer together
     parent: str | None = None  # the model that it adapts
@@ -44,7 +46,7 @@ def _card(told: dict[str, object]) -> ModelCard:
 
 
 def merged(cards: Iterable[dict[str, ModelCard]]) -> dict[str, ModelCard]:
-    """Return one card for each model: the smallest length, where engines differ."""
+    """Return one card for each model, with the smallest length where engines differ."""
     found: dict[str, ModelCard] = {}
     for each in cards:
         for name, card in each.items():
@@ -55,7 +57,7 @@ def merged(cards: Iterable[dict[str, ModelCard]]) -> dict[str, ModelCard]:
 
 
 def llama_limits(props: bytes) -> EngineLimits:
-    """llama.cpp's slots, and the tokens that they hold together: its context is per slot."""
+    """Parse llama.cpp's slots and the KV tokens of all slots: its context is per slot."""
     match _decode(props):
         case {"total_slots": slots, "default_generation_settings": {"n_ctx": context}}:
             told, held = _whole(slots), _whole(context)
@@ -65,8 +67,10 @@ def llama_limits(props: bytes) -> EngineLimits:
 
 
 def vllm_limits(server_info: bytes, engines: int) -> EngineLimits:
-    """What vLLM was started with, as it says in development mode. `engines` show themselves as one;
-    each has these limits."""
+    """Parse vLLM's configuration, which it reports in development mode.
+
+    `engines` is the number of engines behind the address; each has these limits.
+    """
     match _decode(server_info):
         case {"vllm_config": {"scheduler_config": dict(told)}}:
             seqs, policy = _whole(told.get("max_num_seqs")), told.get("policy")
@@ -79,9 +83,12 @@ def vllm_limits(server_info: bytes, engines: int) -> EngineLimits:
 
 
 def sglang_limits(server_info: bytes, engines: int) -> EngineLimits:
-    """What SGLang runs with. It has one scheduler for each of its data-parallel ranks, which may be
-    `engines` or told apart in `internal_states`; memory is told for one of them. Calls carry no
-    priority for it in a header, so what waits inside it is in its own order."""
+    """Parse SGLang's configuration.
+
+    It has one scheduler for each data-parallel rank, which may be `engines` or be listed in
+    `internal_states`; memory is reported for one rank. It takes no priority in a header, so its
+    internal queue has its own order.
+    """
     told = _decode(server_info)
     if not isinstance(told, dict) or "max_total_num_tokens" not in told:
         return EngineLimits()

@@ -1,9 +1,8 @@
-"""Asks one engine, again and again, whether it is well, what it serves, what it holds and how it is
-doing.
+"""Periodic probes of one engine: health, models, limits and load.
 
-Its health and its metrics are asked every time. What it serves and its limits are asked when it
-appears, when something says that another process answers there, and else every tenth time: a
-restart that no look has met, or an adapter that was loaded, is known that much later.
+Health and metrics are requested with every probe. Models and limits are requested when the engine
+appears, when something indicates that its process has changed, and otherwise with every tenth
+probe: a restart between two probes, or a newly loaded adapter, is noticed that much later.
 """
 
 import asyncio
@@ -18,14 +17,14 @@ from kairos.engines.kinds import LLAMA, SGLANG, EngineKind
 from kairos.proxy.engine_client import Upstream
 from kairos.proxy.fetching import MOST_BYTES, Fetcher
 
-SCRAPE_S = 2.0  # for an answer of /metrics that still tells how things are
+SCRAPE_S = 2.0  # timeout of /metrics, so that they are still current
 LOOKS_BETWEEN = 10
 BLOCK_SIZE = 16  # tokens: vLLM's on a GPU
 _ANSWER_LIMIT_BYTES = MOST_BYTES
 
 
 class Target(msgspec.Struct, frozen=True):
-    """An upstream to watch, and what to assume where it does not tell."""
+    """An upstream to watch, and defaults for limits that it does not report."""
 
     upstream: Upstream
     max_num_seqs: int
@@ -41,14 +40,14 @@ class NotReady(Exception):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a look showed."""
+    """Result of a probe."""
 
     instance: Instance
     status: InstanceStatus | None  # None: its metrics did not come, or too late, or say nothing
 
 
 class EngineProbe:
-    """One engine, and what it has told so far."""
+    """Probe of one engine, with what it has reported so far."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -61,14 +60,14 @@ class EngineProbe:
         self._looks = 0
 
     def forget(self) -> None:
-        """Another process may answer there from now on."""
+        """Forget the limits: the process at the address may have changed."""
         self._limits = None
 
     async def look(self, fetcher: Fetcher) -> Seen:
-        """Ask.
+        """Probe the engine.
 
         Raises:
-            NotReady, OSError: it cannot be used now; as TimeoutError, it did not answer in time.
+            NotReady, OSError: It cannot be used now; as TimeoutError, it did not answer in time.
         """
         status, _ = await self._get(fetcher, "/health")
         if status not in (200, 404):  # engines without the route are judged by /v1/models alone
@@ -83,8 +82,10 @@ class EngineProbe:
         return Seen(self._instance(self._limits), metrics.status if metrics is not None else None)
 
     async def _scrape(self, fetcher: Fetcher) -> Metrics | None:
-        """None: it failed or took too long, which tells nothing. An engine that was not known is
-        not known without an answer, be it that there are no metrics."""
+        """Return the metrics; None if that failed or took too long, which proves nothing.
+
+        For an unknown engine an answer is required, even if it has no metrics.
+        """
         is_new = self._limits is None
         try:
             async with asyncio.timeout(None if is_new else SCRAPE_S):
@@ -97,7 +98,7 @@ class EngineProbe:
         return read_metrics(self._target.upstream.id, text) if is_whole else None
 
     def _compare(self, metrics: Metrics) -> None:
-        """Whether it is the same process as before."""
+        """Forget the limits if the metrics come from another process than before."""
         before = self._cache, self._started_at_s, self._kind
         if (metrics.cache, metrics.started_at_s, metrics.kind) != before:
             self.forget()

@@ -1,8 +1,8 @@
-"""An engine as a child process, which never outlives what started it.
+"""An engine as a child process, which never outlives the process that started it.
 
-Each child leads a session of its own, so that it can be ended whole and a Ctrl-C in the terminal
-reaches only us. Three things end it: `end_all`; our death, even by SIGKILL
-(`kairos.engines.child`); its own failure. Whatever it has started ends with it.
+Each child leads its own session, so that it can be killed as a whole and a Ctrl-C in the terminal
+reaches only the parent. Three things end it: `end_all`; the parent's death, even by SIGKILL
+(`kairos.engines.child`); its own failure. Its descendants end with it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _LINE_BYTES = 4 << 10  # that are kept of a line
 
 
 class EngineProcess:
-    """One engine process, and the reader of all that it prints: a full pipe would stop it."""
+    """An engine process, and the reader of its output: a full pipe would block it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class EngineProcess:
             self._on_failure(f"{self.name} has ended: {self._last_words()}")
 
     async def _read(self) -> None:
-        """Whatever it is: a line may be longer than a `StreamReader` reads whole."""
+        """Read the output; a line may be longer than a `StreamReader` can return."""
         assert self._process.stdout is not None
         rest = b""
         while part := await self._process.stdout.read(_PART_BYTES):
@@ -73,10 +73,10 @@ class EngineProcess:
         return b"".join(self._said).decode(errors="replace").strip() or "it said nothing"
 
     async def url(self, limit_s: float) -> str:
-        """Where it serves, once it does.
+        """Return the engine's URL once it serves.
 
         Raises:
-            SetupError: it ended, or has not become ready in time.
+            SetupError: It ended, or has not become ready in time.
         """
         try:
             async with asyncio.timeout(limit_s):
@@ -88,13 +88,13 @@ class EngineProcess:
         return self._url
 
     def signal(self, number: signal.Signals) -> None:
-        """To the whole group, which can outlive its leader."""
+        """Send a signal to the process group, which can outlive its leader."""
         if not self._is_gone:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
     def end(self) -> None:
-        """Ask it to end."""
+        """Ask the process to end."""
         self._is_wanted_gone = True
         self.signal(signal.SIGTERM)
 
@@ -108,8 +108,10 @@ async def start_process(
     arguments: Sequence[str],
     on_failure: Callable[[str], None] = lambda _: None,
 ) -> EngineProcess:
-    """`module` as a program, with these arguments. It prints `ready URL` once it serves.
-    `on_failure` is told in a line when it has ended after that, and nobody asked it to."""
+    """Start a module as a program with these arguments. It prints `ready URL` once it serves.
+
+    `on_failure` receives a message if it ends after that without being asked to.
+    """
     process = await child_process.start_child(
         *(sys.executable, "-m", "kairos.engines.child", module, *arguments),
         stdin=child_process.PIPE,
@@ -121,7 +123,10 @@ async def start_process(
 
 
 async def end_all(processes: Sequence[EngineProcess]) -> None:
-    """Ask them to end; kill those that have not after a while. None is left, however this ends."""
+    """Ask the processes to end, and kill the remaining ones after a grace period.
+
+    None is left, even if this is cancelled.
+    """
     for each in processes:
         each.end()
     try:

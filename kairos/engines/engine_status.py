@@ -1,7 +1,7 @@
-"""What the metrics of an engine say of it: its load, its KV cache, and which kind it is.
+"""An engine's metrics: its load, its KV cache, and its kind.
 
-An engine may show one series for each of several cores (data parallel), labelled apart: counts are
-added up. A value that cannot be is not told.
+An engine may export one series for each of several cores (data parallel), with different labels:
+their counts are added. Implausible values are ignored.
 """
 
 import math
@@ -23,7 +23,7 @@ _COUNTED = 1 << 48
 
 
 class KvCache(msgspec.Struct, frozen=True):
-    """What vLLM says of its KV cache; None is what it does not."""
+    """vLLM's reported KV cache; None for unknown values."""
 
     engines: int = 1  # that show themselves as one, with a cache each
     kv_tokens: int | None = None  # that running calls can hold, in all of them
@@ -32,7 +32,7 @@ class KvCache(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """What a text of metrics says."""
+    """Contents of a metrics text."""
 
     status: InstanceStatus | None  # None: it says nothing of it
     cache: KvCache | None  # None: it is not vLLM's
@@ -98,7 +98,7 @@ def _count(value: float | None) -> int | None:
 
 
 def _mean_share(samples: Sequence[MetricSample]) -> float | None:
-    """Of all engines' memory together: it is the same in each."""
+    """Return the used share of all engines' memory; all have the same amount."""
     values = [sample.value if sample.value is not None else math.nan for sample in samples]
     if not values or not all(0 <= value <= 1 for value in values):
         return None
@@ -106,9 +106,12 @@ def _mean_share(samples: Sequence[MetricSample]) -> float | None:
 
 
 def _cache(samples: Sequence[MetricSample]) -> KvCache | None:
-    """The blocks are told for all engines together, one of each is vLLM's own and holds nothing.
-    The size in tokens is told for one engine; it is the smaller one where layers of several kinds
-    share the blocks, so that a token takes more than one place."""
+    """Return vLLM's KV cache.
+
+    The number of blocks covers all engines; one block of each is reserved by vLLM. The size in
+    tokens is for one engine; it is the smaller bound where layers of several kinds share the
+    blocks, so that a token takes more than one place.
+    """
     if not samples:
         return None
     labels, engines = samples[0].labels, len(samples)

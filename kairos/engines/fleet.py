@@ -1,10 +1,9 @@
-"""The instances that this process uses: those that its settings name, and those that an operator
-added while it runs.
+"""The instances that this process uses, from its settings or added at runtime.
 
-One that is taken out drains. For those who decide it has left, so it gets nothing more, and what
-waits goes elsewhere; what runs there goes on to its end, and then the instance is gone. Settings
-that are read again win for what they name: that is there, as they say; what they named before and
-do not name any more drains; what they never named stays.
+A removed instance drains. For the balancer it has left, so it gets no more calls, and waiting ones
+go elsewhere; its running calls finish, and then it is gone. Reloaded settings override changes to
+the instances they name: these are used as described. Instances that the settings named before and
+no longer name are drained; others stay.
 """
 
 import asyncio
@@ -32,18 +31,18 @@ LOOK_S = 0.1  # between two looks whether what drains has come to its end
 
 
 class InstanceExists(InvalidRequest):
-    """An instance with that address is here already."""
+    """An instance with that address already exists."""
 
     status = 409
     code = "instance_exists"
     retries = False
 
     def __init__(self, instance_id: str) -> None:
-        super().__init__(f"the instance {instance_id} is here already; to change it, remove it")
+        super().__init__(f"the instance {instance_id} already exists; remove it to change it")
 
 
 class TooManyInstances(InvalidRequest):
-    """There are as many instances as there may be."""
+    """The maximum number of instances is reached."""
 
     status = 409
     code = "too_many_instances"
@@ -54,7 +53,7 @@ class TooManyInstances(InvalidRequest):
 
 
 class InstanceNotFound(InvalidRequest):
-    """There is no such instance here."""
+    """No instance has this id."""
 
     status = 404
     code = "instance_not_found"
@@ -64,8 +63,11 @@ class InstanceNotFound(InvalidRequest):
 
 
 class KeyNotNamed(InvalidRequest):
-    """Whoever reaches the operators' routes could else have any secret of the environment sent to
-    a URL of theirs."""
+    """An added engine's key must be one that the settings name.
+
+    Otherwise everyone who reaches the operators' routes could have any secret of the environment
+    sent to their own URL.
+    """
 
     code = "key_not_named"
 
@@ -77,7 +79,11 @@ class KeyNotNamed(InvalidRequest):
 
 
 class TlsFilesNotNamed(InvalidRequest):
-    """They could else choose what is shown to a URL of theirs, and who is believed."""
+    """An added engine's TLS files must be ones that the settings name.
+
+    Otherwise an operator could choose the certificate that is shown to their own URL, and the
+    trusted authorities.
+    """
 
     code = "tls_files_not_named"
 
@@ -101,7 +107,7 @@ class InstanceView(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """Owns which instances there are; the monitor says of each how it is."""
+    """Owner of the set of instances; the monitor reports the state of each."""
 
     def __init__(
         self,
@@ -111,10 +117,13 @@ class Fleet:
         balancer: Callable[[], Balancer],
         on_change: Callable[[tuple[EngineSettings, ...], tuple[str, ...]], None] = lambda *_: None,
     ) -> None:
-        """`upstreams`: where this process may send calls, by id, which is changed here; `running`:
-        how many calls of this process were told to go to an instance, and have not ended.
-        `balancer` gives the one that decides now, as far as that is here. `on_change` hears which
-        instances there are, and which of them drain, before anybody is sent there."""
+        """Create the fleet.
+
+        `upstreams` has the addresses for calls, by id, and is updated here. `running` returns the
+        number of this process's calls on an instance. `balancer` returns the one that decides now,
+        as far as it is in this process. `on_change` receives all instances, and the draining ones,
+        before any call is sent there.
+        """
         self._on_change = on_change
         self._monitor = monitor
         self._upstreams, self._calls_running = upstreams, running
@@ -124,7 +133,7 @@ class Fleet:
         self._draining: set[str] = set()
 
     def follow(self, named: Sequence[EngineSettings]) -> None:
-        """Use what the settings name from now on."""
+        """Use the instances that the settings name from now on."""
         before, self._named = self._named, {each.id: each for each in named}
         for instance_id in before.keys() - self._named.keys():
             if instance_id in self._engines:
@@ -134,10 +143,10 @@ class Fleet:
                 self._use(each)
 
     def add(self, engine: EngineSettings) -> InstanceView:
-        """Use one more. One that drains is used again, as it is described now.
+        """Add an instance. A draining one is used again, as described now.
 
         Raises:
-            InstanceExists, TooManyInstances, KeyNotNamed, TlsFilesNotNamed: nothing has changed.
+            InstanceExists, TooManyInstances, KeyNotNamed, TlsFilesNotNamed: Nothing has changed.
         """
         if engine.id in self._engines and engine.id not in self._draining:
             raise InstanceExists(engine.id)
@@ -154,10 +163,10 @@ class Fleet:
         return self._view(engine.id)
 
     def drain(self, instance_id: str) -> InstanceView:
-        """Send it nothing more; it is gone once nothing runs there.
+        """Drain an instance: it gets no more calls, and is removed after its last one.
 
         Raises:
-            InstanceNotFound: there is none of that name.
+            InstanceNotFound: It does not exist.
         """
         if instance_id not in self._engines:
             raise InstanceNotFound(instance_id)
@@ -169,8 +178,7 @@ class Fleet:
         return view
 
     def restore(self, engines: Iterable[EngineSettings], draining: Iterable[str]) -> None:
-        """Go on with the instances that a process before this one had: those that were added by
-        hand, and without those that were removed by hand."""
+        """Restore the instances of an earlier process: with added ones, without removed ones."""
         engines = tuple(engines)
         for instance_id in self._named.keys() - {each.id for each in engines}:
             self.drain(instance_id)
@@ -185,11 +193,11 @@ class Fleet:
         return [self._view(instance_id) for instance_id in self._engines]
 
     def draining(self) -> dict[str, int]:
-        """How many calls still run on each that drains, by id."""
+        """Return the number of running calls of each draining instance, by id."""
         return {each: self._running(each) for each in sorted(self._draining)}
 
     async def run(self) -> None:
-        """Let go of what has drained, until cancelled."""
+        """Remove drained instances, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             for instance_id, running in self.draining().items():
@@ -197,7 +205,7 @@ class Fleet:
                     self._let_go(instance_id)
 
     def _use(self, engine: EngineSettings) -> None:
-        """Calls that run there go on as they began."""
+        """Use the instance with these settings. Its running calls continue."""
         target = _target(engine)
         self._engines[engine.id] = engine
         self._draining.discard(engine.id)
@@ -216,7 +224,10 @@ class Fleet:
         self._on_change(tuple(self._engines.values()), tuple(sorted(self._draining)))
 
     def _running(self, instance_id: str) -> int:
-        """On standby nothing is booked here, but calls may run through this process."""
+        """Return the number of calls on the instance.
+
+        On standby the ledger is empty, but calls may run through this process.
+        """
         booked = self._balancer().ledger.running(instance_id)
         return booked or self._calls_running(instance_id)
 

@@ -1,9 +1,7 @@
-"""What differs between engines: the names of their metrics, where and how they tell their limits,
-and how a call tells them its place.
+"""Differences between kinds of engines: metrics, where limits are reported, the priority header.
 
-A kind is an adapter: all else of Kairos speaks OpenAI's API. vLLM and llama.cpp are tested for
-real; SGLang's names and answers are from its documentation ("Production Metrics" and "Native APIs"
-of 0.5).
+Everything else in Kairos speaks OpenAI's API. vLLM and llama.cpp are tested for real; SGLang's
+names and answers are from its documentation ("Production Metrics" and "Native APIs" of 0.5).
 """
 
 from collections.abc import Callable
@@ -14,8 +12,11 @@ from kairos.engines.engine_limits import EngineLimits, llama_limits, sglang_limi
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of metrics, by what they tell. A name that a version has replaced stands behind the one
-    that replaced it, and is read only where the newer one is not there."""
+    """Names of metrics, by meaning.
+
+    A name that was replaced in a later version follows its replacement, and is read only where the
+    newer one is missing.
+    """
 
     kv_used: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
@@ -30,14 +31,14 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of engine."""
+    """A kind of engine."""
 
     name: str
     series: Series
-    limits_path: str  # where it tells its limits
+    limits_path: str  # where it reports its limits
     limits_query: str = ""
-    limits: Callable[[bytes, int], EngineLimits]  # of that answer, and of how many engines it is
-    is_slow_to_tell: bool = False  # the first time: no answer in time is no answer yet
+    limits: Callable[[bytes, int], EngineLimits]  # from the answer, and the number of engines
+    is_slow_to_tell: bool = False  # the first time: it is asked again after a timeout
     # By it the engine orders what waits inside it, lower first; it wins over the body's `priority`.
     priority_header: str | None = None  # None: calls carry no priority for it
 

@@ -1,7 +1,7 @@
-"""One llama.cpp server as a process: a real engine for machines without a GPU.
+"""A llama.cpp server as a process: a real engine for machines without a GPU.
 
 `python -m kairos.engines.llama` serves the small model that `make install` brings, as
-`smollm2-135m`, on loopback, and prints `ready URL`. The context is shared out evenly: with
+`smollm2-135m`, on loopback, and prints `ready URL`. The context is divided evenly: with
 `--context 8192 --slots 4` each of four concurrent calls has 2,048 tokens.
 """
 
@@ -23,11 +23,12 @@ ERRORS_ONLY = 1
 
 
 def installed_model() -> Path:
-    """The model file inside its package, which is looked up but never imported: what it would
-    import in turn is not installed.
+    """Return the model file inside its package.
+
+    The package is located but not imported, since its dependencies are not installed.
 
     Raises:
-        SetupError: it is not there.
+        SetupError: The package is not installed.
     """
     spec = importlib.util.find_spec(MODEL_PACKAGE)
     for folder in (spec.submodule_search_locations if spec else None) or ():
@@ -50,10 +51,10 @@ def serve(
     alias: str = ALIAS,
     embeds: bool = False,
 ) -> None:
-    """Serve until killed or interrupted. `embeds`: the model gives vectors alone.
+    """Serve until killed or interrupted. `embeds`: the model only embeds.
 
     Raises:
-        SetupError: llama.cpp is not installed, or cannot load the model or take the port.
+        SetupError: llama.cpp is not installed, or cannot load the model or use the port.
     """
     try:
         import xllamacpp
@@ -90,8 +91,8 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=4, help="calls that run at once")
     parser.add_argument("--context", type=int, default=8192, help="tokens, over all slots")
     parser.add_argument("--model", type=Path, help="a GGUF file")
-    parser.add_argument("--alias", default=ALIAS, help="the name by which calls ask for it")
-    parser.add_argument("--embeds", action="store_true", help="it gives vectors, and no answers")
+    parser.add_argument("--alias", default=ALIAS, help="the model's name in calls")
+    parser.add_argument("--embeds", action="store_true", help="serve embeddings only")
     options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         try:

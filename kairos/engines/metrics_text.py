@@ -1,6 +1,6 @@
-"""Prometheus text, as far as the names that are asked for: their lines are found by one search.
+"""Prometheus text: the lines of the wanted names are found by one search.
 
-vLLM says 51 KB every second: this takes 0.1 ms of them, a parser of the whole text 24 ms.
+vLLM sends 51 KB every second: this takes 0.1 ms, a parser of the whole text 24 ms.
 """
 
 import re
@@ -14,14 +14,14 @@ _LABEL = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class MetricSample(msgspec.Struct, frozen=True):
-    """One line: a value with its labels. None: the value is no number."""
+    """A line: a value with its labels. None: the value is not a number."""
 
     labels: dict[str, str]
     value: float | None
 
 
 class Names:
-    """Names of metrics, ready to be looked for."""
+    """Names of metrics to find."""
 
     def __init__(self, names: Iterable[str]) -> None:
         # The longest first, since one may be the beginning of another.
@@ -30,7 +30,7 @@ class Names:
         self._line = re.compile(rb"\n(" + listed + rb")(?=[{ \t])(.*)")
 
     def read(self, text: bytes) -> dict[str, list[MetricSample]]:
-        """The samples of each name that is there."""
+        """Return the samples of each name that is present."""
         found: dict[str, list[MetricSample]] = {}
         lines = list(islice(self._line.finditer(b"\n" + text), _SAMPLES + 1))
         for line in lines if len(lines) <= _SAMPLES else ():
@@ -39,7 +39,7 @@ class Names:
 
 
 def _sample(rest: bytes) -> MetricSample:
-    """What stands behind a name: `{labels} value [timestamp]`. A label may hold braces too."""
+    """Parse what follows a name: `{labels} value [timestamp]`. A label may contain braces."""
     labels, _, values = rest.rpartition(b"}")
     value = values.split()[:1]
     return MetricSample(

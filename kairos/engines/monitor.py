@@ -1,9 +1,9 @@
-"""Watches the instances: which are up, what they serve, what their limits are, and how they do.
+"""Monitor of the instances: which are up, their models, limits and load.
 
-An instance joins when it answers, and leaves when it does not: a refused connection at once, slow
-answers (a busy engine is no dead one) only after several in a row. Once a second each that has
-joined is said to be as its metrics say. Where they do not come, nothing is said: how old the last
-word is, who decides sees for itself.
+An instance joins when it answers, and leaves when it does not: after a refused connection at once,
+after slow answers (a busy engine is not a dead one) only after several in a row. Once a second the
+status of each joined instance is fed, from its metrics. Without metrics nothing is fed: the
+balancer sees how old the last status is.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ NOT_PROBED = "not probed yet"  # the problem of an instance that has not answere
 
 
 class _Watch:
-    """One instance that is looked at again and again."""
+    """Periodic probes of one instance."""
 
     def __init__(self, target: Target) -> None:
         self.probe = EngineProbe(target)
@@ -43,7 +43,7 @@ class _Watch:
 
 
 class Monitor:
-    """Tells of instances that join, leave, and how they do; `run` until cancelled."""
+    """Monitor that feeds joins, leaves and statuses of instances; `run` it until cancelled."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Monitor:
         targets: Iterable[Target] = (),
         contexts: EngineContexts | None = None,
     ) -> None:
-        """`contexts`: those of who sends calls to the same engines."""
+        """Create the monitor. `contexts` are TLS contexts shared with the engine client."""
         self._feed = feed
         self._watches: dict[str, _Watch] = {}
         self._contexts = contexts or EngineContexts()
@@ -59,27 +59,27 @@ class Monitor:
         self._start: Callable[[str], None] | None = None  # None: it does not run
         self._started = 0  # watches
         self.problems: dict[str, str] = {}
-        """Why each instance that is not there is not, by id."""
+        """The reason why each missing instance is not in use, by id."""
         self._looked = asyncio.Event()  # at one of them, since somebody waited for that
         self.all_joined = asyncio.Event()
-        """Set once no problem has been left, at some moment."""
+        """Set once all instances have been in use at the same time."""
         for target in targets:
             self.watch(target)
 
     def models(self) -> list[str]:
-        """All models that are served at the moment."""
+        """Return all models that are served at the moment."""
         return sorted({model for instance in self._joined.values() for model in instance.models})
 
     def caches_prefixes(self) -> bool:
-        """Return whether an engine may keep what it computed of a prompt."""
+        """Return whether an engine may have a prefix cache."""
         joined = self._joined.values()
         return not joined or any(instance.prefix_caching for instance in joined)
 
     async def model_cards(self) -> dict[str, ModelCard]:
-        """Return what engines say of all models that are served at the moment.
+        """Return the cards of all models that are served at the moment.
 
-        At the start, wait until one has joined or all were looked at, but no longer than a look
-        may take: a client that asks in the first second is not told that there are none.
+        At the start, wait until one instance has joined or all were probed, up to the time limit of
+        a probe, so that a client in the first second does not get an empty list.
         """
         if not self._joined and NOT_PROBED in self.problems.values():
             with contextlib.suppress(TimeoutError):
@@ -95,8 +95,10 @@ class Monitor:
         return merged(cards)
 
     def watch(self, target: Target) -> None:
-        """Look at the instance from now on. Where it is looked at already, it is asked all anew;
-        what it told before holds until it has answered."""
+        """Watch the instance.
+
+        If it is watched already, restart; its last state holds until it answers.
+        """
         instance_id = target.upstream.id
         self._stop(instance_id)
         self._watches[instance_id] = _Watch(target)
@@ -106,7 +108,10 @@ class Monitor:
             self._start(instance_id)
 
     def expect(self, instance: Instance) -> bool:
-        """It was there a moment ago: it leaves if it does not answer. False: it is not watched."""
+        """Take an instance as present until it fails to answer.
+
+        Return False if it is not watched.
+        """
         if instance.id not in self._watches:
             return False
         self._joined[instance.id] = instance
@@ -114,7 +119,7 @@ class Monitor:
         return True
 
     def forget(self, instance_id: str) -> None:
-        """Look at the instance no more: for whoever is told of it, it has left."""
+        """Stop watching the instance, and report that it has left."""
         self._stop(instance_id)
         self.problems.pop(instance_id, None)
         if self._joined.pop(instance_id, None) is not None:
@@ -140,9 +145,11 @@ class Monitor:
                 self._start = None
 
     def hear_of(self, trouble: UpstreamUnreachable) -> None:
-        """A call met trouble at an instance: look now, not at the next turn. Where nothing listens,
-        the instance has left: idle as it is, the next calls would be sent there too. Of one that is
-        not looked at any more, calls may still run."""
+        """Probe an instance at once, after a call failed there.
+
+        If connections were refused, the instance has left: otherwise, being idle, it would get the
+        next calls. Failures on an unwatched instance are ignored.
+        """
         watch = self._watches.get(trouble.instance_id)
         if watch is None:
             return
@@ -160,7 +167,7 @@ class Monitor:
     async def _watch(
         self, fetcher: Fetcher, instance_id: str, watch: _Watch, interval_s: float
     ) -> None:
-        """`interval_s`: to the second look."""
+        """Probe an instance forever. `interval_s` is the time to the second probe."""
         probe, look = watch.probe, watch.look
         slow_probes = 0
         while True:
@@ -216,7 +223,7 @@ class Monitor:
 
 
 def _cause(error: OSError) -> str:
-    """In the system's words; asyncio's repeat the address. A failed look-up has its own."""
+    """Return the reason in the system's words; asyncio's texts repeat the address."""
     if isinstance(error, ssl.SSLError):
         return why_not(error)
     if isinstance(error, EngineRefused):

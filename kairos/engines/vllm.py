@@ -1,12 +1,12 @@
-"""One vLLM server as a process: a real vLLM, also for machines without a GPU.
+"""A vLLM server as a process: a real vLLM, also for machines without a GPU.
 
 `python -m kairos.engines.vllm` serves a small model of random weights on loopback and prints
-`ready URL`. What it says is noise; how it schedules, caches, preempts and fails is vLLM. `--model`
+`ready URL`. Its answers are noise; how it schedules, caches, preempts and fails is vLLM. `--model`
 may be a directory with a real model, such as the one that `python -m examples.minilm` unpacks.
-With `--gpu` it is the vLLM of a machine that has one, for a larger model. Options that are not ours
-go to vLLM as they are, and win over those that it gets from here.
+With `--gpu` it is the vLLM of a machine that has one, for a larger model. Other options are passed
+to vLLM unchanged, and override those set here.
 
-The server is a group of processes. It ends with this one only where that leads the group, as
+The server is a group of processes. It ends with this process only if that leads the group, as
 `kairos.engines.engine_process` starts it.
 """
 
@@ -56,10 +56,10 @@ _COMPLAINTS = 3  # the first say why; those that follow, what came of it
 
 
 def installed_python() -> Path:
-    """The interpreter of the virtual environment that has vLLM.
+    """Return the interpreter of the virtual environment that has vLLM.
 
     Raises:
-        SetupError: there is none.
+        SetupError: The environment does not exist.
     """
     given = os.environ.get(VARIABLE)
     environment = Path(given) if given else INSTALLED
@@ -81,18 +81,21 @@ def serve(
     gpu: bool = False,
     own_gpu: bool = False,
 ) -> NoReturn:
-    """Serve until killed or interrupted. Without a GPU on one core alone: threads of engines that
-    wait for each other's cores cost more than they bring.
+    """Serve until killed or interrupted.
+
+    Without a GPU it uses one core only: threads of engines that wait for each other's cores cost
+    more than they bring.
 
     Args:
-        number: of this instance, from 1: tells its core, and its port.
-        model: one of MODELS, or the directory of another.
-        first_port: the first instance's; 0: any free one.
-        own_gpu: of a machine with several, this instance has one, by its number.
+        model: One of MODELS, or the directory of another.
+        number: Of this instance, from 1; it selects the core, and the port.
+        first_port: The first instance's port; 0: any free one.
+        options: Further options of vLLM.
+        gpu: Whether to use the vLLM of a GPU.
+        own_gpu: Whether this instance has a GPU of its own, by its number.
 
     Raises:
-        SetupError: there is no such model, GPU or vLLM, or vLLM ended; what it complained of is in
-            the message.
+        SetupError: The model, GPU or vLLM is missing, or vLLM ended; the message has its errors.
     """
     python = installed_python()
     for_cpu = CPU_DEFAULTS if has_avx512() else (*CPU_DEFAULTS, *FLOAT32)
@@ -125,7 +128,11 @@ def serve(
 
 
 def _model(name: str, scratch: Path, python: Path) -> tuple[Path, tuple[str, ...]]:
-    """Where it is, and what vLLM is told of its weights. Raises SetupError: there is none."""
+    """Return the model's directory, and vLLM's options for its weights.
+
+    Raises:
+        SetupError: The model does not exist.
+    """
     made = scratch / name
     if name == "minilm":
         raise SetupError(
@@ -145,7 +152,7 @@ def _model(name: str, scratch: Path, python: Path) -> tuple[Path, tuple[str, ...
 
 
 def _on_one_core(number: int) -> dict[str, str]:
-    """Keep this process, and all that it starts, on a core; what vLLM has to be told of that."""
+    """Pin this process and its children to a core; return the environment for vLLM."""
     cores = sorted(os.sched_getaffinity(0))
     core = cores[(number - 1) % len(cores)]
     os.sched_setaffinity(0, {core})
@@ -154,7 +161,7 @@ def _on_one_core(number: int) -> dict[str, str]:
 
 
 def _gpu(number: int) -> str:
-    """Of those that may be used, if that is said."""
+    """Return the GPU of an instance, among the visible ones."""
     said = os.environ.get(_GPUS)
     if said is None:
         return str(number - 1)
@@ -165,7 +172,7 @@ def _gpu(number: int) -> str:
 
 
 def has_avx512() -> bool:
-    """Whether this is not an x86 processor without it."""
+    """Return whether the processor has AVX-512, or is not x86."""
     try:
         flags = re.search(r"^flags\s*:(.*)$", CPU_INFO.read_text(), re.MULTILINE)
     except OSError:  # not Linux
@@ -175,7 +182,7 @@ def has_avx512() -> bool:
 
 @contextlib.contextmanager
 def _running(command: Sequence[str], environ: dict[str, str]) -> Iterator[Popen[str]]:
-    """A process that is asked to end, and awaited, when the block is left. `environ` is added."""
+    """Run a process with additions to the environment; terminate and await it after the block."""
     quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     options: dict[str, Any] = {
         "env": {**quiet, **os.environ, **environ}, "text": True, "errors": "replace"
@@ -191,7 +198,7 @@ def _running(command: Sequence[str], environ: dict[str, str]) -> Iterator[Popen[
 
 
 def _read(output: IO[str], complaints: list[str]) -> None:
-    """Read all, or it would stop writing; keep its first errors."""
+    """Read all output, so that the process does not block; keep its first errors."""
     for line in output:
         found = _COMPLAINT.search(line)
         if found and len(complaints) < _COMPLAINTS and found[1] not in complaints:
@@ -210,11 +217,12 @@ def _is_healthy(port: int) -> bool:
 
 
 def _free_port(wanted: int | None) -> int:
-    """The wanted one, or one from below those that outgoing connections get: nothing takes it in
-    the seconds until vLLM does.
+    """Return the wanted port, or a free one below the range of outgoing connections.
+
+    So no connection takes it in the seconds until vLLM does.
 
     Raises:
-        SetupError: another program has it.
+        SetupError: Another program uses the wanted port.
     """
     while True:
         port = wanted or random.randrange(15_000, 32_000)  # noqa: S311 (no secret)
@@ -237,10 +245,10 @@ def main() -> None:
         default=MODELS[0],
         help=f"{', '.join(MODELS)}, of random weights; or the directory of a model",
     )
-    parser.add_argument("--number", type=int, default=1, help="of this instance, from 1")
+    parser.add_argument("--number", type=int, default=1, help="number of this instance, from 1")
     parser.add_argument("--port", type=int, default=0, help="the first instance's; 0: any free one")
-    parser.add_argument("--gpu", action="store_true", help="with the vLLM of a GPU [of a CPU]")
-    parser.add_argument("--own-gpu", action="store_true", help="--gpu, with the one of its number")
+    parser.add_argument("--gpu", action="store_true", help="use the vLLM of a GPU [of a CPU]")
+    parser.add_argument("--own-gpu", action="store_true", help="--gpu, with a GPU of its own")
     ours, options = parser.parse_known_args()
     # Not the end at once, so that what is left in the file system is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

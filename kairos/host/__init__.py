@@ -1,1 +1,1 @@
-"""What a process has of its machine: clock, event loop, threads, files, SQLite, child processes."""
+"""Facilities of process and machine: clock, event loop, threads, files, SQLite, children."""

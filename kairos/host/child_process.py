@@ -3,7 +3,7 @@
 uvloop's own subprocesses run Python's at-fork hooks in the child, before it becomes the program. In
 a process with threads that is unsafe: locks that another thread held stay locked, and an object
 that is collected there may wait for threads that the child does not have (a Kafka producer crashed
-it). `subprocess.Popen` does in C all that is between fork and exec.
+it). `subprocess.Popen` does everything between fork and exec in C.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ async def start_child(
     """Start a program on any event loop, as `asyncio.create_subprocess_exec` does.
 
     Args:
-        program: its path, or a name that is looked up in PATH.
-        arguments: what it is given; no shell reads them.
+        program: Its path, or a name that is looked up in PATH.
+        arguments: Its arguments; no shell interprets them.
         stdin: `PIPE`, `DEVNULL`, an open file, or None, which inherits this process's.
-        stdout: the same.
-        stderr: the same, or `STDOUT`.
-        limit: bytes of the longest line that `readline` returns.
-        options: of `subprocess.Popen`. A `preexec_fn` would be Python in the child.
+        stdout: The same.
+        stderr: The same, or `STDOUT`.
+        limit: Bytes of the longest line that `readline` returns.
+        options: Of `subprocess.Popen`. A `preexec_fn` would be Python in the child.
 
     Raises:
-        OSError: the program is not there, or cannot be run.
+        OSError: The program does not exist, or cannot be run.
     """
     loop = asyncio.get_running_loop()
     protocol = SubprocessStreamProtocol(limit=limit, loop=loop)
@@ -61,9 +61,10 @@ async def start_child(
 
 
 class _Child(BaseSubprocessTransport):
-    """Transport of asyncio for any loop.
+    """A subprocess transport of asyncio that works on any loop.
 
-    The end of the program makes a file descriptor readable (Linux 5.3), else a thread waits for it.
+    The end of the program makes a file descriptor readable (Linux 5.3); without that, a thread
+    waits for it.
     """
 
     def _start(

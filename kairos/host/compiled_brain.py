@@ -1,9 +1,9 @@
-"""The brain as C: the same source, compiled by mypyc, where `make compile` was run.
+"""The decision code compiled to C: the same source, by mypyc, where `make compile` was run.
 
-`scripts/compile_brain.py` writes the extension modules into `compiled/`, beside a manifest that
-names every source that they come from and has a hash of all these. They take the place of the
-modules of their names only while the sources have that hash, so what is edited is what runs.
-Without them, or with `KAIROS_INTERPRETED=1`, Python runs the source. Ours.
+`scripts/compile_brain.py` writes the extension modules into `compiled/`, with a manifest that lists
+their sources and has a hash of them. The compiled modules are used only while the sources have that
+hash, so edits take effect. Without them, or with `KAIROS_INTERPRETED=1`, Python runs the source.
+Not in the paper.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ SUFFIX = EXTENSION_SUFFIXES[0]  # of this Python on this platform
 
 
 class CompiledModules:
-    """Finds modules by name before anybody looks for their source."""
+    """Import finder that returns compiled modules before their sources are searched."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
@@ -41,7 +41,7 @@ class CompiledModules:
 
 
 def digest(package: Path, sources: Iterable[str]) -> str:
-    """Of sources, whose paths are relative to the package."""
+    """Return the hash of sources, whose paths are relative to the package."""
     found = hashlib.sha256()
     for each in sources:
         found.update(each.encode() + b"\0" + (package / each).read_bytes() + b"\0")
@@ -49,7 +49,7 @@ def digest(package: Path, sources: Iterable[str]) -> str:
 
 
 def install() -> bool:
-    """Whether modules that are imported from now on are the compiled ones."""
+    """Use compiled modules from now on. Return whether there are current ones."""
     if os.environ.get(INTERPRETED) or not (found := files(FOLDER)):
         return False
     sys.meta_path.insert(0, CompiledModules(found))
@@ -57,7 +57,7 @@ def install() -> bool:
 
 
 def files(folder: Path) -> dict[str, Path]:
-    """Of the modules, by name; empty where they are of other sources, or of another Python."""
+    """Return the compiled files by module; empty if the sources or the Python have changed."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         if digest(folder.parent, manifest["sources"]) != manifest["digest"]:

@@ -1,4 +1,4 @@
-"""Files of data: read line by line, plain or gzip, and written whole or not at all."""
+"""Data files: read line by line, plain or gzip, and written atomically."""
 
 import gzip
 import os
@@ -22,10 +22,10 @@ UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Line numbers from 1, and the lines of a file. Blank lines are left out.
+    """Yield line numbers from 1, and the lines of a file, without blank lines.
 
     Raises:
-        InvalidFile: the file cannot be read to its end, a line is longer than `MAX_LINE_BYTES`, or
+        InvalidFile: The file cannot be read to its end, a line is longer than `MAX_LINE_BYTES`, or
             there are more than `MAX_LINES`.
     """
     number = 0
@@ -45,10 +45,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
-    """The content of a file, piece by piece, so that a caller can stop where it is too long.
+    """Yield the content of a file in chunks, so that a caller can stop where it is too long.
 
     Raises:
-        InvalidFile: the file cannot be read to its end.
+        InvalidFile: The file cannot be read to its end.
     """
     try:
         with open_content(path) as (file, _):
@@ -60,11 +60,12 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def open_content(path: Path) -> Iterator[tuple[BufferedIOBase, Callable[[], int]]]:
-    """What the file holds, and how many of its own bytes were read. What is gzip by its first bytes
-    is unpacked; the name says nothing.
+    """Yield the file's content, decompressed if it starts with gzip's magic bytes.
+
+    Also yield a function that returns how many of the file's own bytes were read.
 
     Raises:
-        OSError: it is no regular file, or cannot be opened.
+        OSError: It is not a regular file, or cannot be opened.
     """
     # Files are read more than once, which a pipe cannot be; and one that nobody writes to blocks.
     if not stat.S_ISREG(path.stat().st_mode):
@@ -76,12 +77,12 @@ def open_content(path: Path) -> Iterator[tuple[BufferedIOBase, Callable[[], int]
 
 @contextmanager
 def atomic_write(path: Path, *, mode: int = 0o666) -> Iterator[BufferedWriter]:
-    """A file that stands at `path`, whole, once the block ends; if it raises, nothing changes.
+    """Yield a file that replaces `path` when the block ends; if the block raises, nothing changes.
 
-    Its permissions are `mode`, less what the process's umask takes.
+    Its permissions are `mode`, less the process's umask.
 
     Raises:
-        SetupError: the file cannot be written there.
+        SetupError: The file cannot be written there.
     """
     part = path.with_name(f".{path.name}.{uuid4().hex}.part")
     try:

@@ -1,8 +1,7 @@
-"""A TLS context that is made anew when its files change.
+"""TLS context that is recreated when its files change.
 
-They are looked at when somebody connects, once a second at most: what comes after a change has the
-new certificate, whoever wrote it, and a process to which nobody connects does nothing. What is
-connected goes on with what it began with.
+The files are checked on new connections, at most once a second: connections after a change get the
+new certificate, and an idle process does nothing. Open connections are not affected.
 """
 
 import logging
@@ -22,7 +21,7 @@ _Stamp = tuple[int, int, int] | None  # None: there is no such file
 
 
 class FreshContext:
-    """Of one port, or of connections to one engine."""
+    """Current context of one port, or of the connections to one engine."""
 
     def __init__(
         self,
@@ -31,10 +30,10 @@ class FreshContext:
         make: Callable[[TlsFiles], ssl.SSLContext],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`name`: whose, for the log; `make`: see `tls_settings.py`.
+        """Create it. `name` appears in the log; for `make` see `settings/tls.py`.
 
         Raises:
-            SetupError: a file cannot be used.
+            SetupError: A file cannot be used.
         """
         self._name, self._files, self._make, self._now_s = name, files, make, now_s
         self._stamps = _stamps(files)
@@ -43,7 +42,7 @@ class FreshContext:
         self._tell()
 
     def __call__(self) -> ssl.SSLContext:
-        """For a connection that begins now."""
+        """Return the context for a new connection."""
         now_s = self._now_s()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -52,13 +51,15 @@ class FreshContext:
         return self._context
 
     def use(self, files: TlsFiles) -> None:
-        """These from now on, read at once. If they cannot be used, all stays as it was, and the log
-        says why."""
+        """Use other files, and read them at once.
+
+        If that fails, nothing changes, and the log says why.
+        """
         self._files, self._stamps = files, _stamps(files)
         try:
             self._context = self._make(files)
         except SetupError as error:
-            said = "%s: TLS goes on with its files as they were before: %s"
+            said = "%s: TLS keeps the last valid files: %s"
             logger.error(said, self._name, error)  # noqa: TRY400 - it says all
         else:
             paths = ", ".join(map(str, files.paths))
@@ -67,7 +68,7 @@ class FreshContext:
 
     def _tell(self) -> None:
         if (said := concern(self._files)) is not None:
-            logger.warning("%s: %s; who checks it does not connect", self._name, said)
+            logger.warning("%s: %s; peers that check it will not connect", self._name, said)
 
 
 def _stamps(files: TlsFiles) -> tuple[_Stamp, ...]:

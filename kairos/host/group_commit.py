@@ -1,12 +1,11 @@
-"""Writes to SQLite in groups, in a thread of its own, so that nobody waits for the disk.
+"""Group commits to SQLite, in a thread of its own, so that callers do not wait for the disk.
 
-What is added is on the disk within 50 ms, or once 256 changes have come, whichever is first. They
-are committed in the order in which they were added: what is there after a crash is all up to some
-change, and nothing after it.
+Changes are committed after 50 ms or 256 changes, whichever is first, in the order in which they
+were added: after a crash the database has all changes up to some point, and none after it.
 
-While the disk is full a group is tried again every second, which is told. Who adds looks at
-`backlog` and `backlog_bytes`, and adds no more while they grow. Where what is written may as well
-be lost (a cache), the group is dropped instead.
+While the disk is full a group is retried every second, which is reported. Callers check `backlog`
+and `backlog_bytes`, and add no more while they grow. For data that may be lost (a cache), the group
+is dropped instead.
 """
 
 import queue
@@ -26,7 +25,7 @@ Change = tuple[str, tuple[Any, ...]]  # a statement and its parameters
 
 
 class GroupCommit:
-    """The one writer of a connection, which it closes in the end."""
+    """The only writer of a connection, which it closes at the end."""
 
     def __init__(
         self,
@@ -36,12 +35,14 @@ class GroupCommit:
         may_lose: bool = False,
         guard: Change | None = None,
     ) -> None:
-        """
+        """Start the writer.
+
         Args:
-            on_trouble: is called in the writer's thread with a line when the disk takes nothing,
-                and with None when it does again.
-            may_lose: drop what a full disk does not take.
-            guard: a query that finds something for as long as this may write; it is asked in each
+            connection: The connection to write to.
+            on_trouble: Called in the writer's thread with a message when the disk is full, and with
+                None when it has recovered.
+            may_lose: Whether to drop changes while the disk is full.
+            guard: A query that returns a row as long as this process may write; it runs in each
                 transaction.
         """
         self._guard = guard
@@ -57,26 +58,30 @@ class GroupCommit:
 
     @property
     def backlog(self) -> int:
-        """Changes that are not on the disk yet."""
+        """Number of changes that are not committed yet."""
         return self.added - self.committed
 
     @property
     def backlog_bytes(self) -> int:
-        """What these hold, as far as it is encoded."""
+        """Bytes of these changes, as far as they are encoded."""
         return self._added_bytes - self._committed_bytes
 
     def add(self, statement: str, *parameters: Any) -> None:
-        """Raises sqlite3.Error: what an earlier change met, other than a disk without room."""
+        """Add a change.
+
+        Raises:
+            sqlite3.Error: An earlier change failed, other than by a full disk.
+        """
         self.check()
         self.added += 1
         self._added_bytes += _size_bytes(parameters)
         self._changes.put((statement, parameters))
 
     def settle(self) -> None:
-        """Return once all that was added so far is on the disk; blocks.
+        """Block until all changes added so far are committed.
 
         Raises:
-            sqlite3.Error: what a change met, other than a disk without room.
+            sqlite3.Error: A change failed, other than by a full disk.
         """
         settled = threading.Event()
         self._changes.put(settled)
@@ -86,14 +91,16 @@ class GroupCommit:
         self.check()
 
     def check(self) -> None:
-        """Raises sqlite3.Error: what a change met, other than a disk without room. Nothing more is
-        written."""
+        """Check that the writer works.
+
+        Raises:
+            sqlite3.Error: A change failed, other than by a full disk. Nothing more is written.
+        """
         if self._broken is not None:
             raise self._broken
 
     def close(self, *, give_up: bool = False) -> None:
-        """Commit what was added, and end. `give_up`: drop what a full disk does not take, and all
-        that was added after it."""
+        """Commit the added changes, and close. `give_up`: drop the rest if the disk is full."""
         self._gives_up = give_up
         self._changes.put(None)
         self._thread.join()
@@ -107,7 +114,7 @@ class GroupCommit:
             self._broken = error
 
     def _collect_and_commit(self) -> bool:
-        """One group. Return whether there may be more."""
+        """Commit one group. Return whether there may be more."""
         waiting: list[threading.Event] = []
         goes_on, until = True, None
         while goes_on and len(self._group) < GROUP_CHANGES:
@@ -153,7 +160,7 @@ class GroupCommit:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             if self._guard is not None and not self._connection.execute(*self._guard).fetchone():
-                raise sqlite3.IntegrityError("somebody else writes there now")
+                raise sqlite3.IntegrityError("another process writes there now")
             for statement, parameters in self._group:
                 self._connection.execute(statement, parameters)
             self._connection.execute("COMMIT")

@@ -1,4 +1,4 @@
-"""Whether a Kairos is well, for probes that end with a status."""
+"""Health check of a Kairos, for probes that report an exit status."""
 
 import contextlib
 from urllib.parse import urlsplit
@@ -11,10 +11,10 @@ _SAID = 300  # characters of an answer that are shown
 
 
 def check(url: str, files: TlsFiles, timeout_s: float) -> str:
-    """Ask the URL, or its /health where it has no path. Returns what to tell the operator.
+    """Request the URL, or its /health if it has no path. Return a message for the operator.
 
     Raises:
-        SetupError: it does not answer 200 in time; the message says what it does.
+        SetupError: It does not answer 200 in time; the message says what it does.
     """
     check_url(url, "https://127.0.0.1:8000")
     path = urlsplit(url).path

@@ -1,4 +1,4 @@
-"""Which Python runs Kairos: one without optimizations takes a quarter more for a call. Ours."""
+"""The Python that runs Kairos: without optimizations a call takes a quarter more time."""
 
 import platform
 import sys
@@ -8,13 +8,13 @@ _OF_SYSTEM = "/usr"  # distributions optimize theirs, and do not always say so
 
 
 def interpreter() -> str:
-    """Its version, and how it was built."""
+    """Return its version, and how it was built."""
     arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
     return f"Python {platform.python_version()}, {built(sys.base_prefix, arguments)}"
 
 
 def built(prefix: str, arguments: str) -> str:
-    """`arguments`: of `configure`."""
+    """Return how Python was built, by its prefix and the `arguments` of `configure`."""
     if prefix == _OF_SYSTEM:
         return "the system's"
     return "optimized" if "--enable-optimizations" in arguments else "built without optimizations"

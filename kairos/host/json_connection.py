@@ -1,4 +1,4 @@
-"""Short questions in JSON to an HTTP server, each on a connection of its own."""
+"""Short JSON requests to an HTTP server, each on its own connection."""
 
 import contextlib
 import ssl
@@ -16,10 +16,14 @@ _MOST_BYTES = 16 << 20
 
 
 class JsonServer:
-    """One server, by its URL."""
+    """An HTTP server, by its URL."""
 
     def __init__(self, url: str, context: ssl.SSLContext | None) -> None:
-        """`context`: for https. Raises SetupError: it is no URL of a server."""
+        """Create it. `context` is for https.
+
+        Raises:
+            SetupError: The URL is invalid.
+        """
         check_url(url)
         self.url, self._context = url, context
         self._path = urlsplit(url).path.rstrip("/")
@@ -34,11 +38,11 @@ class JsonServer:
         content_type: str = "application/json",
         good: tuple[int, ...] = (200,),
     ) -> Any:
-        """The answer's JSON.
+        """Return the answer's JSON.
 
         Raises:
-            SetupError: it is not answered in 5 s, or not with a status of `good` and with JSON; the
-                message says what came instead. The token is not in it.
+            SetupError: The answer is missing after 5 s, has a status other than `good`, or is not
+                JSON; the message quotes it, without the token.
         """
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         content = None
@@ -60,5 +64,5 @@ class JsonServer:
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path."""
+    """Return a name as one segment of a path."""
     return quote(name, safe=":")

@@ -1,4 +1,4 @@
-"""So that nobody waits for all who are served at the same moment."""
+"""Fair pacing of the event loop: no caller waits for all that is done at the same moment."""
 
 import asyncio
 import time
@@ -13,11 +13,13 @@ _Step = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class LoopPace:
-    """Lets steps of calls begin at once for a stretch of time, and those beyond it in later turns
-    of the event loop. Between turns the loop takes what has come meanwhile, so a short question
-    (`/health`) need not wait until hundreds of calls that ended together have been seen to.
+    """Pacing of calls' steps in the event loop.
 
-    Where steps wait, callers take turns, by time: thousands of one do not delay another's."""
+    Steps run at once for a stretch of time; further ones wait for later turns of the loop. Between
+    turns the loop handles new input, so a short request (`/health`) need not wait until hundreds of
+    calls that ended together have been handled. Waiting callers take turns, by time: thousands of
+    steps of one caller do not delay another's.
+    """
 
     def __init__(self) -> None:
         # By caller; the first is the next.
@@ -26,7 +28,7 @@ class LoopPace:
         self._has_turned = True  # the loop, since the stretch began
 
     def may_begin(self) -> bool:
-        """Whether a step may be taken now. If not, it is to `wait`."""
+        """Return whether a step may run now. If not, pass it to `wait`."""
         if self._waiting:
             return False
         now_s = time.perf_counter()
@@ -40,14 +42,14 @@ class LoopPace:
         return True
 
     def wait(self, caller: Hashable, step: Callable[..., object], *arguments: object) -> None:
-        """Take it in a later turn: after what waits of the same caller, and in turn with others."""
+        """Run a step in a later turn, after the same caller's, in turn with other callers."""
         steps = self._waiting.get(caller)
         if steps is None:
             steps = self._waiting[caller] = deque()
         steps.append((step, arguments))
 
     def begin(self, caller: Hashable, step: Callable[..., object], *arguments: object) -> None:
-        """At once, or in a later turn."""
+        """Run a step now, or in a later turn."""
         if self.may_begin():
             step(*arguments)
         else:

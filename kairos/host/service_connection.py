@@ -1,4 +1,4 @@
-"""How commands reach a running Kairos: over TLS with files of their own, where they are named."""
+"""Connections of commands to a running Kairos, with TLS files of their own."""
 
 import contextlib
 import http.client
@@ -14,10 +14,12 @@ _NAMES = {"certificate": "--tls-certificate", "key": "--tls-key"}
 
 
 def context_of(url: str, files: TlsFiles) -> ssl.SSLContext | None:
-    """For https URLs; None for others. Without `files.ca`, authorities of the system count.
+    """Return the TLS context for https URLs; None for others.
+
+    Without `files.ca`, the system's authorities are trusted.
 
     Raises:
-        SetupError: a file cannot be used, or would not be, since the URL has no TLS.
+        SetupError: A file cannot be used, or files are given for a URL without TLS.
     """
     check_pair(files, _NAMES)
     if url.lower().startswith("https://"):
@@ -28,15 +30,22 @@ def context_of(url: str, files: TlsFiles) -> ssl.SSLContext | None:
 
 
 def check_url(url: str, example: str = "http://127.0.0.1:8001") -> None:
-    """Raises SetupError: it is no URL of a server, or has a secret in it."""
+    """Check the URL of a server.
+
+    Raises:
+        SetupError: It is malformed, or contains a secret.
+    """
     if not is_http_url(url) or "@" in url:
-        raise SetupError(f"'{url}' is no URL such as {example}")
+        raise SetupError(f"'{url}' is not a URL like {example}")
 
 
 def connection_to(
     url: str, context: ssl.SSLContext | None, timeout_s: float
 ) -> http.client.HTTPConnection:
-    """One that is opened when it is asked. `context`: of https URLs, as `context_of` gives it."""
+    """Return a connection that opens on its first request.
+
+    `context`: from `context_of`, for https.
+    """
     parts = urlsplit(url)
     assert parts.hostname is not None
     where = parts.hostname, parts.port
@@ -47,7 +56,7 @@ def connection_to(
 
 @contextlib.contextmanager
 def troubles_told(url: str) -> Iterator[None]:
-    """Raises SetupError, in place of what fails within on the way to the URL."""
+    """Raise SetupError for connection failures within the block."""
     try:
         yield
     except ssl.SSLCertVerificationError as error:

@@ -1,4 +1,4 @@
-"""SQLite files, of one version of their schema, which outlive the process that made them."""
+"""SQLite files with a versioned schema, which outlive the process."""
 
 import sqlite3
 import time
@@ -12,11 +12,12 @@ _AGAIN_S = 0.005
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A database with a write-ahead log, whose files nobody else may read. It can be used by any
-    thread, but by one at a time.
+    """Open a database with a write-ahead log, whose files are private to this user.
+
+    Any thread may use it, but only one at a time.
 
     Raises:
-        sqlite3.Error: it is no database, or cannot be opened.
+        sqlite3.Error: The file is not a database, or cannot be opened.
     """
     path.touch(mode=0o600)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -31,9 +32,9 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _begin_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Switch to a write-ahead log, also while other processes do.
+    """Switch to a write-ahead log, while other processes may do the same.
 
-    SQLite refuses one of two that switch at the same time without waiting for its busy timeout.
+    Of two that switch concurrently, SQLite refuses one without waiting for its busy timeout.
     """
     until = time.monotonic() + _BUSY_S
     while True:
@@ -48,12 +49,13 @@ def _begin_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 
 def open_database(path: Path, schema: str, version: int, otherwise: str) -> sqlite3.Connection:
-    """The same, with the schema, of which this is the version; several processes may begin it at
-    once. `otherwise`: what to do about one of another version.
+    """Open a database, and create its schema if it is new. Processes may do so concurrently.
+
+    `otherwise` tells users what to do about a file of another version.
 
     Raises:
-        sqlite3.Error: as above.
-        SetupError: it is of another version.
+        sqlite3.Error: As in `connect`.
+        SetupError: The file has another version.
     """
     connection = connect(path)
     try:
@@ -77,13 +79,13 @@ def open_database(path: Path, schema: str, version: int, otherwise: str) -> sqli
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """0: there is nothing in it yet."""
+    """Return the schema's version; 0: the database is empty."""
     found: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return found
 
 
 def _statements(schema: str) -> Iterator[str]:
-    """`executescript` would end the transaction."""
+    """Yield the statements of a schema; `executescript` would end the transaction."""
     statement = ""
     for line in schema.splitlines():
         statement += line + "\n"

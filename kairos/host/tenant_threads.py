@@ -1,7 +1,7 @@
 """Threads that all tenants share.
 
-Each tenant has a few of them at once, and its further work waits in turn, so that no tenant keeps
-the others from them.
+Each tenant may use a few of them at once, and its further work waits in turn, so that no tenant
+blocks the others.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 class TenantThreads:
     def __init__(self, threads: Executor, most: int) -> None:
-        """`most`: that a tenant has at once; of fewer than there are, others find one free."""
+        """Create the pool. A tenant may use `most` threads at once, fewer than there are."""
         self._threads, self._most = threads, most
         # Of those that have some, or wait for one.
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -24,7 +24,7 @@ class TenantThreads:
     async def run(self, tenant: str, work: Callable[[], _T]) -> _T:
         """Return the result of the work, or raise its error.
 
-        Cancelled, work that has begun holds its thread, and its tenant's turn, to its end.
+        If cancelled, work that has begun keeps its thread, and its tenant's turn, to its end.
         """
         turns = self._turns.setdefault(tenant, asyncio.Semaphore(self._most))
         await turns.acquire()

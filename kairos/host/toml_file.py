@@ -1,4 +1,4 @@
-"""Files that people write in TOML: read strictly, so that nothing they say is overlooked."""
+"""TOML files that people write: parsed strictly, so that no key is ignored."""
 
 import re
 import tomllib
@@ -17,10 +17,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
-    """A file's content as a struct that forbids unknown fields.
+    """Return a file's content as a struct that forbids unknown fields.
 
     Raises:
-        InvalidFile: what is wrong and where; for an unknown key also what is known there.
+        InvalidFile: The content is invalid; for an unknown key the message lists the known ones.
     """
     chunks = [*islice(read_chunks(path), MAX_CHUNKS + 1)]
     if len(chunks) > MAX_CHUNKS:
@@ -36,7 +36,7 @@ def read_toml(path: Path, kind: type[T]) -> T:
 
 
 def _known(kind: type[msgspec.Struct], problem: str) -> str:
-    """What may stand where an unknown field was found."""
+    """Return the fields that are known where an unknown one was found."""
     if not problem.startswith("Object contains unknown field"):
         return ""
     at: Any = kind
@@ -48,7 +48,7 @@ def _known(kind: type[msgspec.Struct], problem: str) -> str:
 
 
 def _inside(kind: Any, field: str) -> Any:
-    """The type of a struct's field, or, without a field, of what a tuple or a dict holds."""
+    """Return the type of a struct's field or, without a field, of a tuple's or dict's elements."""
     if field:
         kind = {each.name: each.type for each in msgspec.structs.fields(kind)}.get(field)
     else:

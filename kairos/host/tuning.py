@@ -1,4 +1,4 @@
-"""What a process that serves calls sets for itself."""
+"""Process-wide settings of a process that serves calls."""
 
 import asyncio
 import gc
@@ -12,11 +12,12 @@ _PASSES = 256  # through young objects, between two counts of the old ones
 
 
 def collect_less_often() -> None:
-    """Python looks for reference cycles after every 700 allocations, and time and again through all
-    that there is: with 10,000 calls waiting that stops everything for half a second.
+    """Let Python look for reference cycles less often.
 
-    Calls leave no cycles behind, so what has outlived one pass is not looked at again, until there
-    is twice as much of it as after the last look. Saves 15 % of the CPU time per call, too.
+    By default it does so after every 700 allocations, and regularly through all objects: with
+    10,000 calls waiting that stops everything for half a second. Calls leave no cycles behind, so
+    objects that survived one pass are examined again only after their number has doubled. It also
+    saves 15 % of the CPU time per call.
     """
     gc.collect()
     gc.freeze()
@@ -26,7 +27,7 @@ def collect_less_often() -> None:
 
 
 class _Settling:
-    """Told by Python of each pass."""
+    """Callback of the garbage collector, which freezes surviving objects."""
 
     def __init__(self) -> None:
         self._passes, self._enough = 0, 2 * gc.get_freeze_count()
@@ -48,18 +49,24 @@ class _Settling:
 
 
 def switch_threads_often() -> None:
-    """While the learner's thread computes, requests wait for Python's lock up to this long, 5 ms by
-    default, each time they need it."""
+    """Reduce the interval at which threads switch.
+
+    While the learner's thread computes, a request waits up to that long for the GIL each time it
+    needs it; by default 5 ms.
+    """
     sys.setswitchinterval(0.0005)
 
 
 def allow_many_connections() -> None:
-    """Each call holds two, and the soft limit on open files, often 1,024, is there for programs
-    that cannot handle more."""
+    """Raise the soft limit on open files to the hard one.
+
+    Each call holds two, and the soft limit, often 1,024, exists for programs that cannot handle
+    more.
+    """
     hard = most_files()
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def most_files() -> int:
-    """That this process may have open."""
+    """Return the maximum number of files that this process may open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]

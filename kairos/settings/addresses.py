@@ -1,4 +1,4 @@
-"""Where something may listen, or be asked."""
+"""Addresses for listening and for outgoing requests."""
 
 import ipaddress
 from urllib.parse import urlsplit
@@ -12,19 +12,19 @@ def is_loopback(host: str) -> bool:
 
 
 def problem_of(url: str) -> str | None:
-    """Why what is fetched from there could not be trusted, as a sentence about it; None: it can.
+    """Return why an answer from the URL could not be trusted; None: it can.
 
-    Over plain HTTP whoever is on the way could exchange it, so that is for loopback alone.
+    Over plain HTTP it could be modified on the way, so that is allowed on loopback only.
     """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        return "is no URL"
+        return "is not a URL"
     if parts.scheme not in ("https", "http") or not parts.hostname or port == 0:
-        return "is no URL (https://HOST/...)"
+        return "is not a URL (https://HOST/...)"
     if parts.username is not None or parts.password is not None or parts.fragment:
         return "may have no user, password or fragment"
     if parts.scheme == "http" and not is_loopback(parts.hostname):
-        return "must begin with https://, as whoever is on the way could exchange what is fetched"
+        return "must begin with https://, as the answer could be modified on the way otherwise"
     return None

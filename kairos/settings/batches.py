@@ -1,4 +1,4 @@
-"""Settings of batches: where they are kept, and how much of them each tenant may have."""
+"""Settings of batches: their directory, and the limits of each tenant."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ _MOST_DAYS = 3_650
 
 
 class BatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's files and batches, `/v1/files` and `/v1/batches`. Limits are of each tenant."""
+    """OpenAI's files and batches, `/v1/files` and `/v1/batches`. Limits apply to each tenant."""
 
     directory: str  # for files and what was answered; of one host, its own disk
     max_file_bytes: int = MAX_BATCH_BYTES  # the largest file

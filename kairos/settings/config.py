@@ -58,24 +58,27 @@ _TABLES = _LISTS | _OTHERS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that `kairos serve` can be told. In the file, `[[engine]]`, `[[key]]`,
-    `[[tenant]]`, `[[quota]]` and `[[service_class]]` are tables."""
+    """Settings of `kairos serve`.
+
+    In the file, `[[engine]]`, `[[key]]`, `[[tenant]]`, `[[quota]]` and `[[service_class]]` are
+    tables.
+    """
 
     host: str = "127.0.0.1"  # address of OpenAI's API
     port: int = 8000  # 0: any free one
     # Address of the operators' routes. Beyond loopback they ask for a key or a token with a role.
     admin_host: str = "127.0.0.1"
     admin_port: int = 8001  # of the operators' routes; 0: any free one
-    # Names by which the operators' routes may be asked, beside localhost and any address.
+    # Host names for requests to the operators' routes, in addition to localhost and addresses.
     admin_hosts: tuple[str, ...] = ()
-    # Names by which either port may be asked while no key is asked for, in addition to addresses,
-    # localhost and this machine's own name; `*`: any, at the callers' port.
+    # Host names that requests to either port may use while no key is required, in addition to
+    # addresses, localhost and this machine's own name; `*`: any, at the callers' port.
     allowed_hosts: tuple[str, ...] = ()
     # TLS on both ports, from two files in PEM; both are read again when they change.
     tls_certificate: str | None = None  # with what leads to its authority behind it
     tls_key: str | None = None  # the certificate's private key, without a passphrase
-    tls_client_ca: str | None = None  # authorities: who connects must show a certificate of one
-    admin_tls_client_ca: str | None = None  # the same, for the operators' port, in its place
+    tls_client_ca: str | None = None  # require client certificates signed by a CA in this file
+    admin_tls_client_ca: str | None = None  # the same for the operators' port, in its place
     workers: int = 0  # processes that perform calls; one more decides. 0: one process does both
     policy: str = "kairos"  # the order of the queue
     placement: str = "kairos"  # the choice of the instance
@@ -84,21 +87,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_wait_s: int = MAX_WAIT_S
     budget_calls: int | None = None  # most calls of a workflow; a client can ask for fewer
     budget_tokens: int | None = None  # most tokens of a workflow: prompts and answers
-    budget_s: int | None = None  # so long after a workflow's first call its calls end
+    budget_s: int | None = None  # maximum duration of a workflow, from its first call on
     stall_s: int = STALL_S  # longest silence of a stream; mostly noticed sooner
     answer_s: int = ANSWER_S  # timeout for non-streaming answers
-    # How far a client that waits for longer, and says so, extends `stall_s` and `answer_s`.
+    # Bound to which a client that declares a longer timeout extends `stall_s` and `answer_s`.
     longest_answer_s: int = LONGEST_ANSWER_S
     # Further headers that pass from clients' requests to engines, with the usual ones; `x-lab-*`
     # stands for all that begin so. Credentials, cookies, and what Kairos sets itself never pass.
     pass_headers: tuple[str, ...] = ()
-    # Engines keep the prompts of each tenant apart in their prefix caches (vLLM's and SGLang's
-    # `cache_salt`), so that no tenant finds out by a quicker answer, or by `cached_tokens`, what
-    # another has asked.
+    # Separate the tenants' prompts in engines' prefix caches (vLLM's and SGLang's `cache_salt`), so
+    # that no tenant can infer another's prompts from a faster answer or from `cached_tokens`.
     cache_salt: bool = False
-    # For which a call waits at most that may have killed an engine, so that it has one alone.
+    # The longest that a call suspected of killing an engine waits for an engine of its own.
     suspicion_s: int = SUSPICION_S
-    workflow_idle_s: int = IDLE_S  # after so much silence a workflow has ended
+    workflow_idle_s: int = IDLE_S  # a workflow without calls for this long has ended
     max_body_bytes: int = 32 << 20  # the largest body of a request
     max_held_bytes: int = 1 << 30  # the most of all bodies in flight together
     # Connections of clients, of each process; at most three quarters of the files it may have open.
@@ -106,38 +108,38 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # Longest idle time of a client's connection between two requests, in seconds. Longer than that
     # of proxies in front (Google's: 600 s), so that they close first and no request is lost.
     client_idle_s: int = 620
-    # Origins of web pages that may ask and read answers (CORS), as https://chat.example; `*`: all.
+    # Origins of web pages that may send requests (CORS), such as https://chat.example; `*`: all.
     cors_origins: tuple[str, ...] = ()
-    # Of connections, bytes of bodies and waiting requests: what one caller may have if nobody else
-    # has any. A caller is a tenant, and before its key is known an address. 1: all.
+    # Share of connections, bytes of bodies and waiting requests that one caller may have while no
+    # other has any. A caller is a tenant or, before its key is known, an address. 1: all.
     caller_share: float = ALONE
     log_dir: str | None = None  # directory of the log: facts and decisions, no bodies
-    audit_log: str | None = None  # file: what operators did, and who was refused; bounded
+    audit_log: str | None = None  # file of operators' actions and refusals; bounded
     bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]: several processes share the work
     pool: str = "default"  # on a bus: the engines for which decisions are made in one place
-    learnt_path: str | None = None  # file for what was learnt; none: learnt.json beside the log
-    infer: bool = True  # infer who calls, and what led to it, where a call does not say
+    learnt_path: str | None = None  # file of learnt profiles; none: learnt.json next to the log
+    infer: bool = True  # infer agent, workflow and parents where a call does not declare them
     engine: tuple[EngineSettings, ...] = ()  # see below
-    key: tuple[KeySettings, ...] = ()  # see below; without any key, everybody may call
-    service_class: tuple[ServiceClassSettings, ...] = ()  # see below; beside those that there are
-    quota: tuple[QuotaSettings, ...] = ()  # see below; what those that keys stand for may use
-    # File of more keys, of which `kairos keys` takes care. With it nobody may call without a key,
-    # even while it has none.
+    key: tuple[KeySettings, ...] = ()  # see below; without any key, everyone may call
+    service_class: tuple[ServiceClassSettings, ...] = ()  # see below; added to the built-in ones
+    quota: tuple[QuotaSettings, ...] = ()  # see below; limits of tenants, apps and keys
+    # File of more keys, maintained by `kairos keys`. With it every call needs a key, even while the
+    # file has none.
     keys_path: str | None = None
-    oidc: OidcSettings | None = None  # see below; signed tokens of an identity provider let in, too
+    oidc: OidcSettings | None = None  # see below; also accept signed tokens of an identity provider
     batches: BatchSettings | None = None  # see below; OpenAI's files and batches
     flows: FlowSettings | None = None  # see below; flows that clients keep and invoke
     retrieval: RetrievalSettings | None = None  # see below; what flows retrieve with
     telemetry: TelemetrySettings | None = None  # see below; traces of calls and workflows
-    tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
+    tenant: tuple[TenantSettings, ...] = ()  # see below; weights of tenants and their apps
     # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
     identity: Mapping[Literal["workflow_id", "app", "agent", "upstream"], str] = {}
     # By model: the path of its tokenizer.json, to count prompts with. Prompts of other models are
     # estimated.
     tokenizer: Mapping[str, str] = {}
-    # Options of the Kafka client, as librdkafka names them. One whose name ends in `_env` says
-    # which variable of the environment holds the value.
+    # Options of the Kafka client, as librdkafka names them. A name that ends in `_env` names the
+    # environment variable with the value.
     kafka: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
@@ -146,29 +148,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def admin_names(self) -> tuple[str, ...]:
-        """By which the operators' routes may be asked."""
+        """Host names that are allowed for the operators' routes."""
         return (*self.admin_hosts, *self.allowed_hosts, self.admin_host)
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether nobody may call without one, or without a token."""
+        """Whether every caller needs a key or a token."""
         return bool(self.key) or self.keys_path is not None or self.oidc is not None
 
     @property
     def asks_operators(self) -> bool:
-        """Whether the operators' routes are for those alone who show that they may."""
+        """Whether the operators' routes need a key or token with a role."""
         has_role_claim = self.oidc is not None and self.oidc.role_claim is not None
         return has_role_claim or any(key.role != "caller" for key in self.key)
 
     @property
     def budget(self) -> Budget:
-        """The most that a workflow may use."""
+        """Maximum budget of a workflow."""
         wall_us = None if self.budget_s is None else self.budget_s * SECOND
         return Budget(self.budget_calls, self.budget_tokens, wall_us)
 
     @property
     def learnt_file(self) -> Path | None:
-        """Where what was learnt is kept; None: nowhere, it is forgotten when Kairos stops."""
+        """File of learnt profiles; None: they are lost when Kairos stops."""
         if self.learnt_path is not None:
             return Path(self.learnt_path)
         return Path(self.log_dir, "learnt.json") if self.log_dir is not None else None
@@ -180,15 +182,16 @@ def load(
     arguments: Mapping[str, Any],
     defaults: Mapping[str, Any] = {},
 ) -> Settings:
-    """Put the settings together and check them.
+    """Load and check the settings.
 
     Args:
+        path: The file of settings, if there is one.
         environ: `KAIROS_PORT` and so on set the plain settings (not engines, keys and tenants).
-        arguments: from the command line; None means not given.
-        defaults: of a command that has others.
+        arguments: From the command line; None means not given.
+        defaults: Defaults of a command, in place of the general ones.
 
     Raises:
-        SetupError: a value is wrong; the message names it and what it may be.
+        SetupError: A value is invalid; the message names it and the valid ones.
     """
     given: dict[str, Any] = dict(defaults)
     if path is not None:
@@ -211,7 +214,7 @@ def load(
 
 
 def listed(told: str) -> list[str]:
-    """Of a list with commas, as the environment and the command line have it."""
+    """Split a list with commas, as in the environment and on the command line."""
     return [name for each in told.split(",") if (name := each.strip())]
 
 
@@ -235,7 +238,9 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     check_name("policy", settings.policy, POLICY_NAMES)
     check_name("placement", settings.placement, PLACEMENT_NAMES)
     if not re.match(NAME, settings.pool):
-        raise SetupError(f"'{settings.pool}' is no pool name (letters, digits, _ -, at most 64)")
+        raise SetupError(
+            f"'{settings.pool}' is not a valid pool name (letters, digits, _ -, at most 64)"
+        )
     _check_places(settings)
     for name in (
         "max_waiting",
@@ -275,18 +280,18 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     for name, path in settings.identity.items():
         if not _BODY_FIELD.fullmatch(path):
             raise SetupError(
-                f"identity.{name}: '{path}' is none of user, prompt_cache_key and metadata.NAME"
+                f"identity.{name}: '{path}' is not one of user, prompt_cache_key, metadata.NAME"
             )
 
 
 def _check_places(settings: Settings) -> None:
     for name in ("port", "admin_port"):
         if not 0 <= getattr(settings, name) <= 65535:
-            raise SetupError(f"{name} {getattr(settings, name)} is no port (0 to 65535)")
+            raise SetupError(f"{name} {getattr(settings, name)} is not a port (0 to 65535)")
     for setting, others in (("admin_hosts", ()), ("allowed_hosts", ("*",))):
         for name in getattr(settings, setting):
             if name not in others and not _HOST_NAME.fullmatch(name):
-                raise SetupError(f"{setting}: '{name}' is no host's name (without scheme and port)")
+                raise SetupError(f"{setting}: '{name}' is not a host name (no scheme, no port)")
     for origin in settings.cors_origins:
         if not _ORIGIN.fullmatch(origin):
             raise SetupError(
@@ -305,10 +310,10 @@ def _check_places(settings: Settings) -> None:
 
 
 def api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:
-    """The key that a variable of the environment holds; without a variable, none.
+    """Return the key in a variable of the environment; None without a variable.
 
     Raises:
-        SetupError: it is not set, or empty.
+        SetupError: The variable is not set, or empty.
     """
     if variable is None:
         return None

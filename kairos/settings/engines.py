@@ -1,4 +1,4 @@
-"""What the settings say of an engine."""
+"""Settings of engines."""
 
 import re
 from collections.abc import Mapping
@@ -41,27 +41,27 @@ _OF_AN_ENGINE = {"certificate": "client_certificate", "key": "client_key"}
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One upstream. What an engine tells of itself wins; the rest is for those that do not."""
+    """An engine's address and defaults. Values that the engine reports itself take precedence."""
 
     url: str  # http://HOST:PORT, without /v1
     api_key_env: str | None = None  # the environment variable that holds the engine's key
-    max_num_seqs: int | None = None  # calls that it runs at once; none, and not told: 256
+    max_num_seqs: int | None = None  # maximum concurrent calls; if unset and unreported: 256
     kv_tokens: int | None = None  # tokens that its KV memory holds
     priority: bool = False  # vLLM was started with --scheduling-policy priority
-    token_us: float | None = None  # µs per token of an answer, until calls tell
-    # vLLM with a KV connector: prefill computes prompts for those with decode, to which their
-    # caches go; both: whole calls.
+    token_us: float | None = None  # µs per output token, until measured by calls
+    # vLLM with a KV connector: `prefill` computes prompts for `decode` instances, which fetch the
+    # caches; `both`: whole calls.
     phase: Phase = "both"
-    usd_per_hour: float | None = None  # of engines that are alike the cheaper one goes first
-    # Of an https:// URL, files in PEM, which are read again when they change. `ca`: by whom its
-    # certificate must be signed; none: by an authority of the system.
+    usd_per_hour: float | None = None  # among equal engines the cheapest is used first
+    # For an https:// URL, files in PEM, which are read again when they change. `ca`: authorities
+    # that must have signed its certificate; none: those of the system.
     ca: str | None = None
-    client_certificate: str | None = None  # what Kairos shows it (mTLS)
+    client_certificate: str | None = None  # that Kairos presents to the engine (mTLS)
     client_key: str | None = None  # that certificate's private key, without a passphrase
 
     @property
     def id(self) -> str:
-        """`host:port`: how logs, metrics and errors name the instance."""
+        """Name of the instance in logs, metrics and errors: `host:port`."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
     @property
@@ -70,10 +70,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def parse_engine(text: str) -> EngineSettings:
-    """Read what `_ENGINE_FORM` describes.
+    """Parse the form in `_ENGINE_FORM`.
 
     Raises:
-        SetupError: it is none.
+        SetupError: The text has another form.
     """
     url, *options = text.split(",")
     given: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def parse_engine(text: str) -> EngineSettings:
         read = _ENGINE_OPTION.fullmatch(option)
         if read is None:
             raise SetupError(
-                f"--engine {_without_user(text)}: what stands behind the URL is not understood; "
+                f"--engine {_without_user(text)}: the options after the URL are invalid; "
                 f"write {_ENGINE_FORM}"
             )
         if read["whole"]:
@@ -100,10 +100,14 @@ def parse_engine(text: str) -> EngineSettings:
 
 
 def check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
-    """Raises SetupError: a value is wrong; the message names it and what it may be."""
+    """Check an engine's settings.
+
+    Raises:
+        SetupError: A value is invalid; the message names it and the valid ones.
+    """
     if not is_http_url(engine.url):
         shown = _without_user(engine.url)[:200]
-        raise SetupError(f"engine '{shown}' is no URL such as http://127.0.0.1:8101")
+        raise SetupError(f"engine '{shown}' is not a URL like http://127.0.0.1:8101")
     if "@" in urlsplit(engine.url).netloc:
         raise SetupError(f"engine {engine.id}: put its key into api_key_env, not into the URL")
     if engine.api_key_env is not None and not environ.get(engine.api_key_env):
@@ -131,14 +135,24 @@ def _check_figures(engine: EngineSettings) -> None:
 
 
 def check_engine_files(engine: EngineSettings) -> None:
-    """Raises SetupError: one cannot be used. Not for engines that come over the operators' port:
-    whoever reaches it could else ask for any file, whether it is there."""
+    """Check an engine's TLS files.
+
+    Not for engines that are added over the operators' port: its users could find out which files
+    exist.
+
+    Raises:
+        SetupError: A file cannot be used.
+    """
     if engine.tls != TlsFiles():
         client_context(engine.tls)
 
 
 def check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:
-    """Raises SetupError: there are too many, or one of them is wrong, or named twice."""
+    """Check all engines.
+
+    Raises:
+        SetupError: There are too many, one is invalid, or one is named twice.
+    """
     if len(engines) > MAX_ENGINES:
         raise SetupError(f"{len(engines)} engines are too many: at most {MAX_ENGINES}")
     for engine in engines:
@@ -158,5 +172,5 @@ def is_http_url(url: str) -> bool:
 
 
 def _without_user(url: str) -> str:
-    """As a message may show it: what stands before an @ can be a password."""
+    """Return the URL for a message: the part before an @ may be a password."""
     return re.sub(r"^(\w+://)?.*@", r"\1...@", url, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Settings of flows that clients keep and invoke over HTTP."""
+"""Settings of flows that clients store and invoke over HTTP."""
 
 import msgspec
 
@@ -10,9 +10,9 @@ MOST_FLOW_BYTES = 1 << 20  # that a flow's text may have at all
 
 
 class FlowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Flows over HTTP, `/v1/flows` and the models `flow/NAME`. Limits are of each tenant."""
+    """Flows over HTTP, `/v1/flows` and the models `flow/NAME`. Limits apply to each tenant."""
 
-    directory: str  # for what flows say; of one host, its own disk
+    directory: str  # for flows' texts; on a local disk, for one host only
     # A .py file with the Functions that flows may call, which is run as Kairos starts. Flows that
     # come over HTTP carry no code.
     functions: str | None = None
@@ -21,11 +21,11 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     batches: dict[str, int] = {}
     # Passes that plans are made without, as `kairos run --without` names them.
     without: tuple[str, ...] = ()
-    # Of operators that name none. Without it the only one that is served, or the engine's own.
+    # Model of operators that name none. Without it, the only served model, or the engine's own.
     model: str | None = None
-    max_flows: int = 200  # that are kept at once
+    max_flows: int = 200  # stored at once
     max_flow_bytes: int = 256 << 10  # of a flow's text
-    max_running: int = 256  # invocations that one process has under way
+    max_running: int = 256  # concurrent invocations of one process
     # Seconds for which a result of a deterministic operator is given to other invocations of its
     # tenant, in one process. They share a call that is under way, too. 0: each makes all its calls.
     share_s: float = 300.0

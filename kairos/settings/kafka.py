@@ -11,7 +11,7 @@ _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options with dotted names, which TOML takes for tables in tables unless they are quoted."""
+    """Yield options with dotted names, which TOML parses as nested tables unless quoted."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{name}.")
@@ -21,7 +21,11 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def check_private(path: Path, options: Mapping[str, Any]) -> None:
-    """Raises SetupError: others can read a file with what only Kairos may know."""
+    """Check that a file with secrets is private.
+
+    Raises:
+        SetupError: Others can read it.
+    """
     for name in options:
         if _is_secret(name) and path.stat().st_mode & 0o077:
             raise SetupError(
@@ -31,5 +35,5 @@ def check_private(path: Path, options: Mapping[str, Any]) -> None:
 
 
 def _is_secret(option: str) -> bool:
-    """Whether an option of the Kafka client is one that only Kairos may know."""
+    """Return whether an option of the Kafka client is a secret."""
     return _SECRET.search(option) is not None and not option.endswith("_env")

@@ -1,4 +1,4 @@
-"""A file of API keys alone, as `keys_path` names it: TOML with `[[key]]` tables."""
+"""A file of API keys alone, for `keys_path`: TOML with `[[key]]` tables."""
 
 import json
 import stat
@@ -17,23 +17,23 @@ _HEAD = "# `kairos keys` writes this file again with each change: comments in it
 
 
 class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that may stand in the file."""
+    """Contents of the file."""
 
     key: tuple[KeySettings, ...] = ()
 
 
 def read_keys(path: Path) -> tuple[KeySettings, ...]:
-    """The keys of a file, checked.
+    """Return the keys of a file, after checking them.
 
     Raises:
-        InvalidFile: there is none, others can write it, or a key in it is wrong.
+        InvalidFile: It does not exist, others can write it, or a key in it is invalid.
     """
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            raise InvalidFile(path, "this is no regular file")
+            raise InvalidFile(path, "this is not a regular file")
         if mode & 0o022:
-            raise InvalidFile(path, f"others can write it, and let anybody in: 'chmod 600 {path}'")
+            raise InvalidFile(path, f"others can write it, and add keys: 'chmod 600 {path}'")
         given = tomllib.loads(path.read_text("utf-8"))
         given["key"] = with_instants(given.get("key", ()))
         keys = msgspec.convert(given, KeyFile).key
@@ -53,8 +53,10 @@ def read_keys(path: Path) -> tuple[KeySettings, ...]:
 
 
 def with_instants(tables: Any) -> Any:
-    """`[[key]]` tables as TOML has them, with instants in place of dates: a day begins at 00:00
-    UTC. What is no list of tables is given back as it is, for types to refuse."""
+    """Return `[[key]]` tables with instants in place of dates: a day begins at 00:00 UTC.
+
+    A value that is not a list of tables is returned unchanged, for the types to reject.
+    """
     if not isinstance(tables, list):
         return tables
     return [
@@ -72,7 +74,7 @@ def _instant(value: Any) -> Any:
 
 
 def to_toml(keys: Iterable[KeySettings]) -> str:
-    """What a file of these keys says; what is at its default is left out."""
+    """Return the content of a file with these keys; default values are left out."""
     return _HEAD + "".join(f"\n[[key]]\n{''.join(_lines(key))}" for key in keys)
 
 
@@ -100,5 +102,5 @@ def _value(value: Any) -> str:
 
 
 def shown(instant: datetime) -> str:
-    """In UTC, as TOML has it."""
+    """Return an instant in UTC, in TOML's format."""
     return with_zone(instant).astimezone(UTC).isoformat().replace("+00:00", "Z")

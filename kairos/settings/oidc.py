@@ -1,4 +1,4 @@
-"""Settings of an identity provider whose signed tokens (JWT) let callers in, beside API keys."""
+"""Settings of an identity provider, whose signed tokens (JWT) are accepted besides API keys."""
 
 from collections.abc import Mapping
 from typing import Literal, get_args
@@ -18,17 +18,20 @@ _LONGEST = 256  # characters of the name of a claim
 
 
 class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An issuer of tokens (OpenID Connect), and what their claims say of who calls. A claim is
-    named as it stands in the token; else dots lead into objects, as in `kairos.tenant`."""
+    """An issuer of tokens (OpenID Connect), and the meaning of their claims.
+
+    A claim's name is searched as it is; if it is missing, dots lead into objects, as in
+    `kairos.tenant`.
+    """
 
     issuer: str  # as `iss` has it, to the letter; https, or http on loopback
     audience: str  # that `aud` must have
-    # Where its public keys are (JWKS). None: where ISSUER/.well-known/openid-configuration says.
+    # URL of its public keys (JWKS). None: from ISSUER/.well-known/openid-configuration.
     jwks_url: str | None = None
-    # With which a token may be signed. There are none with a shared secret.
+    # Allowed signature algorithms. None of them uses a shared secret.
     algorithms: tuple[Algorithm, ...] = _ALL
-    leeway_s: int = 30  # by which clocks may differ
-    tenant_claim: str = "tenant"  # whom a call is of; a token without it is refused
+    leeway_s: int = 30  # allowed difference of clocks
+    tenant_claim: str = "tenant"  # the tenant of a call; a token without it is refused
     app_claim: str | None = None  # if it has it, the token is for that app only
     # Classes of service that its calls may ask for: a name or a list; the first is that of calls
     # which name none. A token without it: any, and `standard`.
@@ -40,7 +43,11 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def check_oidc(oidc: OidcSettings) -> None:
-    """Raises SetupError: something of it cannot be."""
+    """Check the settings.
+
+    Raises:
+        SetupError: A value is invalid.
+    """
     _check_url("issuer", oidc.issuer)
     if oidc.jwks_url is not None:
         _check_url("jwks_url", oidc.jwks_url)

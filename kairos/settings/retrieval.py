@@ -1,4 +1,4 @@
-"""What processes the operators of retrieval: engines that embed and that rank, and collections."""
+"""Settings of retrieval: engines that embed and rerank, and collections."""
 
 import re
 from collections.abc import Mapping
@@ -19,20 +19,22 @@ _ENGINE_FORM = "http://HOST:PORT[,api_key_env=VARIABLE]"
 
 
 class ProcessorEngine(msgspec.Struct, frozen=True):
-    """An engine that embeds or ranks; or a processor that is a service of its own."""
+    """An engine that embeds or reranks; or a processor that is a service of its own."""
 
     base_url: str  # with /v1
     api_key_env: str | None = None
 
     @property
     def id(self) -> str:
-        """`host:port`: how messages name it."""
+        """Name in messages: `host:port`."""
         return urlsplit(self.base_url).netloc
 
 
 class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Operators of flows that embed, rank and search. An engine is
-    `http://HOST:PORT[,api_key_env=VARIABLE]`, with or without `/v1`."""
+    """Settings for operators of flows that embed, rank and search.
+
+    An engine is `http://HOST:PORT[,api_key_env=VARIABLE]`, with or without `/v1`.
+    """
 
     embedders: tuple[str, ...] = ()  # serve /v1/embeddings: vLLM, llama.cpp and others
     rerankers: tuple[str, ...] = ()  # serve /v1/rerank
@@ -42,7 +44,7 @@ class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     # Processors that are services of their own (`kairos process`), in place of all of these. Of a
     # processor itself: the others, from which it may fetch values that stay with them.
     processors: tuple[str, ...] = ()
-    hold_mb: int = 1_024  # MiB of values that stay with a processor; a run may have a quarter
+    hold_mb: int = 1_024  # MiB of values that a processor retains; a run may use a quarter
 
     def __post_init__(self) -> None:
         if not 4 <= self.hold_mb <= _MOST_HELD_MB:
@@ -69,7 +71,11 @@ class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return [parse_engine_of("processors", text) for text in self.processors]
 
     def check_keys(self, environ: Mapping[str, str]) -> None:
-        """Raises SetupError: an engine's key is not in its variable."""
+        """Check that the keys of engines are in the environment.
+
+        Raises:
+            SetupError: A variable is not set.
+        """
         asked = (*self.embedding_engines, *self.ranking_engines, *self.processor_services)
         for engine in asked:
             if engine.api_key_env is not None and not environ.get(engine.api_key_env):
@@ -77,7 +83,11 @@ class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 def parse_engine_of(name: str, text: str) -> ProcessorEngine:
-    """Raises ValueError: it is no engine; `name`: what the message calls it."""
+    """Parse an engine. `name` is the setting's name in messages.
+
+    Raises:
+        ValueError: The text has another form.
+    """
     url, *options = text.split(",")
     read = [_OPTION.fullmatch(option) for option in options]
     if not is_http_url(url) or "@" in url or len(options) > 1 or None in read:

@@ -1,4 +1,4 @@
-"""Settings of traces, which go to a collector by OpenTelemetry's protocol (OTLP over HTTP)."""
+"""Settings of traces, which are sent to a collector by OTLP over HTTP (OpenTelemetry)."""
 
 import re
 
@@ -8,8 +8,11 @@ _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 
 
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where traces go, and of how many workflows. Keys and certificates of the collector are in the
-    environment, as OpenTelemetry names them: OTEL_EXPORTER_OTLP_HEADERS and so on."""
+    """Collector of traces, and the share of workflows that are traced.
+
+    Keys and certificates of the collector are in the environment, as OpenTelemetry names them:
+    OTEL_EXPORTER_OTLP_HEADERS and so on.
+    """
 
     otlp_endpoint: str  # the collector's URL, as http://collector:4318; traces go to its /v1/traces
     # Share of the workflows that are traced, from 0 to 1. Calls that come with a trace context are

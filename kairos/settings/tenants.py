@@ -1,4 +1,4 @@
-"""Settings of whoever may call: keys, and what their tenants have of the pool."""
+"""Settings of callers: keys, and their tenants' weights, service classes and quotas."""
 
 import re
 from collections.abc import Mapping
@@ -27,8 +27,7 @@ Role = Literal["caller", "viewer", "admin"]
 
 
 class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A client's API key, as the SHA-256 digest of it, and the tenant that it stands for; and the
-    app, where a key is for one only."""
+    """A client's API key, as its SHA-256 digest, with its tenant and, optionally, its only app."""
 
     sha256: str  # printf %s "$KEY" | sha256sum
     tenant: str  # each sees its own workflows only
@@ -45,18 +44,17 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def label(self) -> str:
-        """What it is called: its name; without one, the first digits of its digest."""
+        """The key's name; without one, the first digits of its digest."""
         return self.name or self.sha256[:_LABEL_DIGITS]
 
     @property
     def expires_at(self) -> int | None:
-        """In microseconds since the Unix epoch; None: never."""
+        """Expiry in microseconds since the Unix epoch; None: never."""
         return None if self.expires is None else _us(self.expires)
 
 
 class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tenant has of the pool while others wait, too. One that is not named has a weight
-    of 1."""
+    """Weight of a tenant while others wait, too. Unlisted tenants have the weight 1."""
 
     name: str  # as keys have it
     weight: float = 1.0  # with 3 it gets three times as much as with 1
@@ -65,8 +63,7 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ServiceClassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A class of service: one of your own, or another meaning of `interactive`, `standard`,
-    `batch`."""
+    """A class of service: a new one, or changes to `interactive`, `standard` or `batch`."""
 
     name: str
     # first: before all other classes, of every tenant. share: by weight among the classes of its
@@ -78,15 +75,20 @@ class ServiceClassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
 
 class QuotaSettings(Quota, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tenant, or one of its apps or keys, may use at most; what is left out it may use as it
-    likes. The next call is refused with 429, and `Retry-After` says when there is more."""
+    """Limits of a tenant, or of one of its apps or keys; limits left out do not apply.
+
+    Calls beyond a limit are refused with 429, and `Retry-After` says when there is more.
+    """
 
 
 def check_quotas(
     quotas: tuple[QuotaSettings, ...], keys: tuple[KeySettings, ...], *, keys_change: bool
 ) -> None:
-    """`keys_change`: as in `check_tenants`. Raises SetupError: one is of nobody, or twice of the
-    same, or limits nothing."""
+    """Check the quotas; `keys_change` as in `check_tenants`.
+
+    Raises:
+        SetupError: A quota has no key, is given twice, or limits nothing.
+    """
     known = {key.tenant for key in keys}
     named = {(key.tenant, key.name) for key in keys if key.name is not None}
     seen: set[str] = set()
@@ -123,7 +125,7 @@ def _check_kv_share(quota: Quota, whose: str) -> None:
 
 
 def classes(given: tuple[ServiceClassSettings, ...]) -> dict[str, ServiceClass]:
-    """All that there are, by name."""
+    """Return all classes by name."""
     return dict(CLASSES) | {
         each.name: ServiceClass(
             each.goes,
@@ -140,7 +142,11 @@ def check_size(
     service_classes: tuple[ServiceClassSettings, ...],
     quotas: tuple[QuotaSettings, ...],
 ) -> None:
-    """Raises SetupError: as one fact of the log they would not fit a bus."""
+    """Check the size of the entitlements.
+
+    Raises:
+        SetupError: As one fact of the log they would be too large for the bus.
+    """
     size = len(msgspec.json.encode(entitlements(tenants, service_classes, quotas)))
     if size > ENTITLEMENTS_BYTES:
         raise SetupError(
@@ -150,11 +156,15 @@ def check_size(
 
 
 def check_classes(given: tuple[ServiceClassSettings, ...], keys: tuple[KeySettings, ...]) -> None:
-    """Raises SetupError: one cannot be, or a key names one that there is not."""
+    """Check the classes of service.
+
+    Raises:
+        SetupError: A class is invalid, or a key names an unknown one.
+    """
     names = [each.name for each in given]
     for each in given:
         if not re.match(NAME, each.name):
-            raise SetupError(f"'{each.name}' is no name of a class (letters, digits, _ -)")
+            raise SetupError(f"'{each.name}' is not a valid class name (letters, digits, _ -)")
         if names.count(each.name) > 1:
             raise SetupError(f"class '{each.name}' is named twice")
         _check_weight(f"class '{each.name}'", each.weight)
@@ -173,12 +183,12 @@ def check_classes(given: tuple[ServiceClassSettings, ...], keys: tuple[KeySettin
 
 
 def with_zone(instant: datetime) -> datetime:
-    """What names no zone is in UTC."""
+    """Return the instant with a time zone, UTC by default."""
     return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 
 def _us(instant: datetime) -> int:
-    """Since the Unix epoch."""
+    """Return microseconds since the Unix epoch."""
     return (with_zone(instant) - _EPOCH) // _MICROSECOND
 
 
@@ -199,7 +209,11 @@ def entitlements(
 
 
 def check_keys(keys: tuple[KeySettings, ...], path: str | None = None) -> None:
-    """Raises SetupError: one is none, or is given twice, or its name is. `path`: of their file."""
+    """Check the keys. `path` is their file.
+
+    Raises:
+        SetupError: A key is invalid, or a key or its name is given twice.
+    """
     tenant_of: dict[str, str] = {}
     names: set[str] = set()
     where = f"{path}: " if path is not None else ""
@@ -217,7 +231,7 @@ def check_keys(keys: tuple[KeySettings, ...], path: str | None = None) -> None:
         for instant in (key.expires, key.created):
             if instant is not None and not _EARLIEST_US <= _us(instant) < _LATEST_US:
                 raise SetupError(
-                    f"{where}a key of tenant '{key.tenant}' has a date that is none: years are "
+                    f"{where}a key of tenant '{key.tenant}' has an invalid date: years are "
                     "2000 to 9998"
                 )
         if key.sha256 in tenant_of:
@@ -227,9 +241,9 @@ def check_keys(keys: tuple[KeySettings, ...], path: str | None = None) -> None:
 
 
 def _check_name(name: str, names: set[str], where: str) -> None:
-    """`names`: those before it, to which it is added."""
+    """Check a key's name, and add it to `names`, which has the names of the keys before."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
-        raise SetupError(f"{where}'{name}' is no name of a key (letters, digits, _ . -)")
+        raise SetupError(f"{where}'{name}' is not a valid key name (letters, digits, _ . -)")
     if name in names:
         raise SetupError(f"{where}two keys are called '{name}'")
     names.add(name)
@@ -238,8 +252,14 @@ def _check_name(name: str, names: set[str], where: str) -> None:
 def check_tenants(
     tenants: tuple[TenantSettings, ...], keys: tuple[KeySettings, ...], *, keys_change: bool = False
 ) -> None:
-    """Raises SetupError: a weight is out of range, or a tenant is named twice or has no key; which
-    it may, where keys have a file of their own: the last may have been revoked."""
+    """Check the tenants.
+
+    A tenant must have a key, unless keys are in a file of their own: the last one may have been
+    revoked.
+
+    Raises:
+        SetupError: A weight is out of range, or a tenant is named twice or has no key.
+    """
     known = {key.tenant for key in keys}
     seen: set[str] = set()
     for tenant in tenants:
@@ -256,18 +276,18 @@ def check_tenants(
 
 
 def is_tenant(name: str) -> bool:
-    """Whether a tenant can be called so."""
+    """Return whether the text is a valid tenant name."""
     return re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) is not None
 
 
 def _check_tenant(name: str, where: str = "") -> None:
     if not is_tenant(name):
-        raise SetupError(f"{where}'{name}' is no tenant name (letters, digits, _ . -)")
+        raise SetupError(f"{where}'{name}' is not a valid tenant name (letters, digits, _ . -)")
 
 
 def _check_app(name: str, where: str = "") -> None:
     if not re.match(IDENTIFIER, name):
-        raise SetupError(f"{where}'{name}' is no name of an app")
+        raise SetupError(f"{where}'{name}' is not a valid app name")
 
 
 def _is_weight(weight: float) -> bool:
@@ -280,10 +300,10 @@ def _check_weight(whose: str, weight: float) -> None:
 
 
 def check_entitlements(entitlements: Entitlements) -> None:
-    """Check entitlements that come from elsewhere by the limits that settings have.
+    """Check entitlements from another process by the limits of settings.
 
     Raises:
-        InvalidRequest: No settings say so, and arithmetic may not survive it.
+        InvalidRequest: No settings have such values, and arithmetic on them may fail.
     """
     for tenant, share in (entitlements.weights or {}).items():
         if not _is_weight(share.weight) or len(tenant) > _MOST_CHARACTERS:

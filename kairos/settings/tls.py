@@ -1,7 +1,6 @@
-"""Certificates, keys and authorities of TLS, as settings name them: files in PEM.
+"""TLS certificates, keys and authorities, as settings name them: files in PEM.
 
-TLS 1.2 is the least that is spoken. Renegotiation, which a peer could ask for without an end, is
-off.
+TLS 1.2 is the minimum. Renegotiation is disabled, since a peer could request it without end.
 """
 
 import ssl
@@ -20,10 +19,13 @@ OF_A_PORT = {"certificate": "tls_certificate", "key": "tls_key", "ca": "tls_clie
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """What one side of connections has. `ca`: by whom the other side's certificate must be signed;
-    None: for a server, it need show none; for a client, by an authority of the system."""
+    """TLS files of one side of connections.
 
-    certificate: str | None = None  # with what leads to its authority behind it
+    `ca` has the authorities that must have signed the other side's certificate. None: a server
+    requires no client certificate, a client trusts the system's authorities.
+    """
+
+    certificate: str | None = None  # followed by intermediate certificates
     key: str | None = None  # of the certificate; without a passphrase
     ca: str | None = None
 
@@ -33,16 +35,22 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 def check_pair(files: TlsFiles, names: Mapping[str, str], of: str = "") -> None:
-    """Raises SetupError: a certificate without a key, or a key without one. `of`: whose they are,
-    for the message."""
+    """Check that certificate and key are given together. `of` is a prefix of the message.
+
+    Raises:
+        SetupError: One of them is missing.
+    """
     for given, other in (("certificate", "key"), ("key", "certificate")):
         if getattr(files, given) and not getattr(files, other):
             raise SetupError(f"{of}{names[given]} needs {names[other]}: name both files")
 
 
 def check_port_files(files: TlsFiles, operators_ca: str | None) -> None:
-    """Raises SetupError: the files of a service's ports are of no use; the message says which, and
-    what to do."""
+    """Check the files of a service's ports.
+
+    Raises:
+        SetupError: A file cannot be used; the message says which, and what to do.
+    """
     check_pair(files, OF_A_PORT)
     if files.certificate is None:
         for name, path in (("tls_client_ca", files.ca), ("admin_tls_client_ca", operators_ca)):
@@ -55,10 +63,10 @@ def check_port_files(files: TlsFiles, operators_ca: str | None) -> None:
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """For those who connect to us.
+    """Return the TLS context for incoming connections.
 
     Raises:
-        SetupError: a file cannot be used; the message says which, and what to do.
+        SetupError: A file cannot be used; the message says which, and what to do.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -72,10 +80,10 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """For those to whom we connect: their certificate and their name are checked, always.
+    """Return the TLS context for outgoing connections; the server's certificate is always checked.
 
     Raises:
-        SetupError: as above.
+        SetupError: As in `server_context`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which checks both
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -91,8 +99,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def concern(files: TlsFiles, now: datetime | None = None) -> str | None:
-    """What an operator should know of a certificate that can be used all the same: it has expired,
-    or its time has not come. None: nothing."""
+    """Return a warning about a certificate that has expired or is not valid yet, or None."""
     if files.certificate is None:
         return None
     from cryptography import x509
@@ -103,7 +110,7 @@ def concern(files: TlsFiles, now: datetime | None = None) -> str | None:
     if now >= ends:
         return f"{files.certificate}: the certificate expired on {ends:%Y-%m-%d %H:%M} UTC"
     if now < begins:
-        return f"{files.certificate}: the certificate holds from {begins:%Y-%m-%d %H:%M} UTC on"
+        return f"{files.certificate}: the certificate is valid from {begins:%Y-%m-%d %H:%M} UTC on"
     return None
 
 
@@ -152,9 +159,9 @@ def _read(path: str) -> bytes:
     try:
         told = Path(path).stat()
         if not stat.S_ISREG(told.st_mode):
-            raise InvalidFile(path, "this is no regular file")
+            raise InvalidFile(path, "this is not a regular file")
         if told.st_size > MAX_FILE_BYTES:
-            raise InvalidFile(path, f"is over {MAX_FILE_BYTES} bytes: name a file in PEM")
+            raise InvalidFile(path, f"exceeds {MAX_FILE_BYTES} bytes: name a file in PEM")
         return Path(path).read_bytes()
     except OSError as error:
         raise InvalidFile(path, f"cannot be read: {error.strerror}") from None

@@ -87,8 +87,8 @@ async def test_a_certificate_is_shown_to_who_asks_for_one(kairos, standin, autho
         (["http://a:1", "--tls-ca", "ca.pem"], "http://a:1 has no TLS"),
         (["https://a:1", "--tls-key", "k.pem"], "--tls-key needs --tls-certificate"),
         (["https://a:1", "--tls-ca", "none.pem"], "none.pem: cannot be read"),
-        (["a:1"], "'a:1' is no URL such as"),
-        (["http://user:secret@a:1"], "is no URL such as"),
+        (["a:1"], "'a:1' is not a URL like"),
+        (["http://user:secret@a:1"], "is not a URL like"),
     ],
 )
 async def test_what_makes_no_sense_is_told(arguments, says):

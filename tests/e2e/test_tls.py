@@ -230,7 +230,7 @@ async def test_a_new_certificate_is_shown_at_both_ports_and_a_broken_one_never(
     assert "TLS uses what was read of" in process.said
 
     Path(files.certificate).write_text("no certificate")
-    await until(lambda: certificate_at(ports[0]) and "TLS goes on with its files" in process.said)
+    await until(lambda: certificate_at(ports[0]) and "keeps the last valid files" in process.said)
     assert await asyncio.to_thread(shown_at, ports) == {second}
     os.kill(process.pid, signal.SIGHUP)
     await process.until_it_says("the settings stay as they are: ")

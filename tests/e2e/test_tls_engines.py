@@ -162,7 +162,7 @@ async def test_files_that_break_later_leave_engines_in_use(
         assert (await served.chat()).status == 200
     assert served.facts.all(InstanceLeft) == []
     [told] = {r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR}
-    assert told.startswith("connections to engines: TLS goes on with its files")
+    assert told.startswith("connections to engines: TLS keeps the last valid files")
     caplog.clear()  # else the fixture takes it for an error of Kairos's
 
 

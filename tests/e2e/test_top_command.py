@@ -72,7 +72,7 @@ async def test_what_is_no_kairos_or_lets_nobody_in_is_said(kairos, engine, unuse
     assert (await run("top", url, "--api-key-env", "MINE", MINE="viewer"))[0] == 0
     for wrong, reason in (
         (f"http://127.0.0.1:{unused_port}", "refused"),
-        ("nonsense", "is no URL"),
+        ("nonsense", "is not a URL"),
         (engine.url, "is not the operators' port of a Kairos"),
     ):
         status, said = await run("top", wrong)

@@ -79,7 +79,7 @@ def test_a_key_that_was_made_has_its_role(path, made):
     assert path.read_text().count("role = ") == 2  # what is at its default is left out
     assert access(path).caller(bearer(caller)).roles == ("caller",)
     assert access(path).caller(bearer(admin)).roles == ("caller", "viewer", "admin")
-    with pytest.raises(NotAllowed, match="needs the role caller; what was shown has viewer"):
+    with pytest.raises(NotAllowed, match="needs the role caller; the key or token has viewer"):
         access(path).caller(bearer(viewer))
 
 
@@ -217,15 +217,15 @@ def test_of_two_that_are_called_alike_none_is_taken(path, made):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"tenant": "two words"}, "'two words' is no tenant name (letters, digits, _ . -)"),
-        ({"app": "two words"}, "'two words' is no name of an app"),
-        ({"name": "two words"}, "'two words' is no name of a key (letters, digits, _ . -)"),
+        ({"tenant": "two words"}, "'two words' is not a valid tenant name (letters, digits"),
+        ({"app": "two words"}, "'two words' is not a valid app name"),
+        ({"name": "two words"}, "'two words' is not a valid key name (letters, digits, _ . -)"),
         ({"expires": "soon"}, "'soon' is no time to expire at: write a duration (30m, 24h, 90d)"),
         ({"expires": "-1d"}, "'-1d' is no time to expire at: write a duration"),
         ({"expires": "999999999d"}, "'999999999d' is no time to expire at: write a duration"),
         ({"expires": "0d"}, "'0d' is no time to expire at: it has passed"),
         ({"expires": "2026-11-25"}, "'2026-11-25' is no time to expire at: it has passed"),
-        ({"expires": "9999-06-01"}, "a key of tenant 'acme' has a date that is none"),
+        ({"expires": "9999-06-01"}, "a key of tenant 'acme' has an invalid date"),
     ],
 )
 def test_what_cannot_be_made_is_said_and_changes_nothing(path, made, given, problem):

@@ -115,7 +115,7 @@ def test_a_key_is_rotated(path):
 def test_what_is_wrong_is_said(path):
     with pytest.raises(SetupError, match=r"^keys\.toml: there is no such file of keys"):
         run("list", "keys.toml")
-    with pytest.raises(SetupError, match=r"^'a b' is no tenant name"):
+    with pytest.raises(SetupError, match=r"^'a b' is not a valid tenant name"):
         run("create", "--tenant", "a b", "keys.toml")
     assert not path.exists()
 

@@ -70,7 +70,7 @@ def test_files_of_no_use_change_nothing_and_are_told_once(authority, time, said)
         time.passes()
         assert context() is first
     [told] = said()
-    assert told.startswith("the port: TLS goes on with its files as they were before: ")
+    assert told.startswith("the port: TLS keeps the last valid files: ")
     assert "server.key: the key is not that of the certificate" in told
 
     shutil.copy(whole.key, files.key)

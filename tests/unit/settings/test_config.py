@@ -148,9 +148,9 @@ MOVED_PLACEMENT = (
             {"policy": "no_such:Thing"},
             "--policy no_such:Thing: ModuleNotFoundError: No module named 'no_such'",
         ),
-        ({"port": -1}, "port -1 is no port (0 to 65535)"),
-        ({"port": 65536}, "port 65536 is no port (0 to 65535)"),
-        ({"admin_port": 65536}, "admin_port 65536 is no port (0 to 65535)"),
+        ({"port": -1}, "port -1 is not a port (0 to 65535)"),
+        ({"port": 65536}, "port 65536 is not a port (0 to 65535)"),
+        ({"admin_port": 65536}, "admin_port 65536 is not a port (0 to 65535)"),
         ({"max_waiting": 0}, "max_waiting must be at least 1"),
         ({"budget_calls": 0}, "budget_calls must be at least 1"),
         ({"budget_tokens": -1}, "budget_tokens must be at least 1"),
@@ -169,7 +169,7 @@ def test_a_host_that_cannot_be_one_is_named(setting, name):
         assert load(None, {}, {setting: [name]}).allowed_hosts == ("*",)
         return
     assert problem(**{setting: ["fine.example", name]}) == (
-        f"{setting}: '{name}' is no host's name (without scheme and port)"
+        f"{setting}: '{name}' is not a host name (no scheme, no port)"
     )
 
 
@@ -241,7 +241,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 )
 def test_an_engine_that_is_no_url_is_named(url):
     assert problem(engine=[EngineSettings(url=url)]) == (
-        f"engine '{url}' is no URL such as http://127.0.0.1:8101"
+        f"engine '{url}' is not a URL like http://127.0.0.1:8101"
     )
 
 
@@ -347,7 +347,7 @@ def test_a_key_that_is_no_digest_is_named_by_its_tenant_and_not_repeated(sha256)
 def test_the_app_that_a_key_is_for_is_an_identifier(app):
     message = problem(key=[KeySettings(sha256=DIGEST, tenant="acme", app=app)])
 
-    assert message == f"'{app}' is no name of an app"
+    assert message == f"'{app}' is not a valid app name"
 
 
 @pytest.mark.parametrize("path", ["user", "prompt_cache_key", "metadata.run", "metadata.a.b-c_D"])
@@ -362,7 +362,7 @@ def test_only_some_fields_of_the_body_may(path):
     message = problem(identity={"workflow_id": path})
 
     assert message == (
-        f"identity.workflow_id: '{path}' is none of user, prompt_cache_key and metadata.NAME"
+        f"identity.workflow_id: '{path}' is not one of user, prompt_cache_key, metadata.NAME"
     )
 
 
@@ -372,7 +372,7 @@ KEYS = [KeySettings(sha256=DIGEST, tenant="acme")]
 @pytest.mark.parametrize(
     ("tenants", "said"),
     [
-        ([TenantSettings(name="a b")], "'a b' is no tenant name (letters, digits, _ . -)"),
+        ([TenantSettings(name="a b")], "'a b' is not a valid tenant name (letters, digits, _ . -)"),
         ([TenantSettings(name="acme")] * 2, "tenant 'acme' is named twice"),
         (
             [TenantSettings(name="other")],
@@ -390,7 +390,7 @@ KEYS = [KeySettings(sha256=DIGEST, tenant="acme")]
             [TenantSettings(name="acme", apps={"chat": -1})],
             "app 'chat' of tenant 'acme': weight -1 is out of range (0.001 to 1000)",
         ),
-        ([TenantSettings(name="acme", apps={"a b": 1})], "'a b' is no name of an app"),
+        ([TenantSettings(name="acme", apps={"a b": 1})], "'a b' is not a valid app name"),
     ],
 )
 def test_what_is_wrong_with_a_tenant_is_said(tenants, said):
@@ -439,7 +439,7 @@ def test_what_is_wrong_with_a_quota_is_said(quotas, said):
 @pytest.mark.parametrize(
     ("classes", "said"),
     [
-        ([{"name": "a b"}], "'a b' is no name of a class (letters, digits, _ -)"),
+        ([{"name": "a b"}], "'a b' is not a valid class name (letters, digits, _ -)"),
         ([{"name": "x"}] * 2, "class 'x' is named twice"),
         ([{"name": "x", "weight": 0}], "class 'x': weight 0 is out of range (0.001 to 1000)"),
         (
@@ -506,15 +506,15 @@ def test_tenants_that_have_tokens_only_may_be_named(file):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('issuer = "login.example"', "oidc.issuer: 'login.example' is no URL"),
-        ('issuer = "https://"', "oidc.issuer: 'https://' is no URL"),
-        ('issuer = "https://x:0/"', "is no URL"),
-        ('issuer = "https://x:y/"', "is no URL"),
+        ('issuer = "login.example"', "oidc.issuer: 'login.example' is not a URL"),
+        ('issuer = "https://"', "oidc.issuer: 'https://' is not a URL"),
+        ('issuer = "https://x:0/"', "is not a URL"),
+        ('issuer = "https://x:y/"', "is not a URL"),
         ('issuer = "http://login.example"', "must begin with https://"),
         ('issuer = "http://10.0.0.1"', "must begin with https://"),
         ('issuer = "https://me:hunter@login.example"', "may have no user"),
         ('jwks_url = "http://login.example/keys"', "oidc.jwks_url: 'http://login.example/keys'"),
-        ('jwks_url = "file:///etc/passwd"', "is no URL"),
+        ('jwks_url = "file:///etc/passwd"', "is not a URL"),
         ('audience = ""', "oidc.audience is empty"),
         ("algorithms = []", "oidc.algorithms is empty"),
         ('algorithms = ["HS256"]', "Invalid enum value 'HS256'"),

@@ -76,17 +76,17 @@ def refusal(path) -> str:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ('name = "a b"', "'a b' is no name of a key (letters, digits, _ . -)"),
-        ('name = "-x"', "'-x' is no name of a key (letters, digits, _ . -)"),
-        ('name = ""', "'' is no name of a key (letters, digits, _ . -)"),
-        ('app = "a b"', "'a b' is no name of an app"),
+        ('name = "a b"', "'a b' is not a valid key name (letters, digits, _ . -)"),
+        ('name = "-x"', "'-x' is not a valid key name (letters, digits, _ . -)"),
+        ('name = ""', "'' is not a valid key name (letters, digits, _ . -)"),
+        ('app = "a b"', "'a b' is not a valid app name"),
         (
             "expires = 1999-12-31",
-            "a key of tenant 'acme' has a date that is none: years are 2000 to 9998",
+            "a key of tenant 'acme' has an invalid date: years are 2000 to 9998",
         ),
         (
             "created = 9999-12-31T23:59:59-12:00",
-            "a key of tenant 'acme' has a date that is none: years are 2000 to 9998",
+            "a key of tenant 'acme' has an invalid date: years are 2000 to 9998",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_what_is_in_place_of_a_digest_is_not_repeated(file):
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_file_that_others_can_write_is_refused(file, mode):
     path = file(KEY, mode)
-    assert problem(path) == f"others can write it, and let anybody in: 'chmod 600 {path}'"
+    assert problem(path) == f"others can write it, and add keys: 'chmod 600 {path}'"
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
@@ -118,8 +118,8 @@ def test_others_may_read_it_as_it_has_digests_alone(file, mode):
 
 def test_what_is_no_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
-    assert problem(tmp_path / "pipe") == "this is no regular file"
-    assert problem(tmp_path) == "this is no regular file"
+    assert problem(tmp_path / "pipe") == "this is not a regular file"
+    assert problem(tmp_path) == "this is not a regular file"
 
 
 def test_settings_have_the_keys_of_both_files(tmp_path, file):

@@ -58,8 +58,8 @@ def test_what_is_wrong_with_a_file_is_said(authority, tmp_path):
         TlsFiles(files.certificate, files.certificate): "server.crt: there is no private key in it",
         TlsFiles(closed.certificate, closed.key): "closed.key: the key has a passphrase",
         with_ca(files, str(empty)): "empty: there is no certificate in it",
-        with_ca(files, str(tmp_path)): "this is no regular file",
-        with_ca(files, str(large)): "is over 4194304 bytes",
+        with_ca(files, str(tmp_path)): "this is not a regular file",
+        with_ca(files, str(large)): "exceeds 4194304 bytes",
     }.items():
         for make in (server_context, client_context):
             with pytest.raises(SetupError, match=re.escape(says)):
@@ -83,7 +83,7 @@ def test_a_certificate_out_of_its_time_can_be_used_and_is_told(authority):
     assert "old.crt: the certificate expired on" in concern(files)
     server_context(files)
     files = authority.issue("young", begins=now + timedelta(days=1))
-    assert "young.crt: the certificate holds from" in concern(files)
+    assert "young.crt: the certificate is valid from" in concern(files)
     assert concern(authority.issue()) is None
     assert concern(TlsFiles(ca=authority.ca)) is None
 

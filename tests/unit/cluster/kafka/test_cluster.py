@@ -116,7 +116,7 @@ def test_bus_and_pool_can_come_from_the_environment():
 
 @pytest.mark.parametrize("pool", ["", "a.b", "a b", "a/b", "a\n", "a" * 65, "é", "-a"])
 def test_a_pools_name_is_plain_and_short(pool):
-    with pytest.raises(SetupError, match="is no pool name"):
+    with pytest.raises(SetupError, match="is not a valid pool name"):
         load(None, {}, {"pool": pool})
 
 

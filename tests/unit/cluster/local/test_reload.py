@@ -94,8 +94,8 @@ def test_files_of_tls_are_read_again_under_the_same_names():
 
 
 def test_settings_that_are_wrong_change_nothing_and_say_why(reloaded, said):
-    assert reloaded.fail("port 70000 is no port") == []
-    assert said() == ["the settings stay as they are: port 70000 is no port"]
+    assert reloaded.fail("port 70000 is not a port") == []
+    assert said() == ["the settings stay as they are: port 70000 is not a port"]
     assert reloaded.read(key=(KEY,)) == [(ENGINE,), (KEY,)]
 
 
@@ -105,13 +105,13 @@ def test_each_reading_is_in_the_audit_log(tmp_path):
         reloaded = Reloaded(audit)
         reloaded.read(key=(KEY,))
         reloaded.read(key=(KEY,))
-        reloaded.fail("port 70000 is no port")
+        reloaded.fail("port 70000 is not a port")
     told = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(each["what"], each["target"], each.get("message")) for each in told[:2]] == [
         ("reload", "key", None),
         ("reload", "nothing", None),
     ]
-    assert told[2]["message"] == "port 70000 is no port"
+    assert told[2]["message"] == "port 70000 is not a port"
 
 
 def test_read_again_from_the_same_files_it_tells_what_came_of_it():
