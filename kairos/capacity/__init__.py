@@ -1,1 +1,1 @@
-"""Which hardware to buy, what runs where, and how many: pure, numbers in and numbers out."""
+"""Planning of hardware: types, placement and numbers of engines. Pure: numbers in, numbers out."""

@@ -1,12 +1,11 @@
-"""Keeps a pool as large as its work needs: looks, decides, says why, and, where it is told to,
-starts and drains engines.
+"""Autoscaler loop: observe the pool, decide, log the reason, and start or drain engines.
 
-An engine that is started is added to the pool once it answers. One that is not needed drains first,
-and is stopped when nothing runs on it. One that cannot be stopped is tried again, and left to the
-operator in the end; the pool is scaled on meanwhile. Whoever interrupts leaves the pool as it is.
+A started engine is added to the pool once it answers. An engine to be removed drains first, and is
+stopped when it has no calls. If it cannot be stopped, that is retried, and finally left to the
+operator, while the pool is scaled as usual. An interrupted autoscaler leaves the pool as it is.
 
-Of pairs the instances that generate answers are scaled: those have the calls. Instances that
-compute prompts for others are not counted.
+Of prefill-decode pairs the instances that decode are scaled: they have the calls. Instances that
+only compute prompts are not counted.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ _PROBE_S = 2.0
 
 
 class PoolScaler:
-    """`step` every few seconds."""
+    """Scaler of one pool. Call `step` every few seconds."""
 
     def __init__(
         self,
@@ -31,20 +30,22 @@ class PoolScaler:
         engines: ScaledEngines | None,
         say: Callable[[str], None],
     ) -> None:
-        """`engines`: None: nothing is started or drained, only said."""
+        """Prepare to scale. `engines`: None: only log decisions, start and drain nothing."""
         self._pool, self._file, self._engines, self._say = pool, file, engines, say
         self._scaler = Autoscaler(file.pool)
         self._own: list[str] = []  # engines that can be stopped, as they were started
-        self._starting: dict[str, float] = {}  # since when
+        self._starting: dict[str, float] = {}  # since when, in s
         self._draining: set[str] = set()
         self._stopping: dict[str, float] = {}  # when each was last seen in the pool
-        self._left: set[str] = set()  # that could not be stopped
+        self._left: set[str] = set()  # engines that could not be stopped
         self._adopted = False
-        self._not_before_s = 0.0  # no engine is started: one has failed
+        self._not_before_s = 0.0  # no engine is started before: one has failed
 
     def step(self, now_s: float) -> Decision | None:
-        """`now_s`: of a clock that never goes back. None: the pool could not be seen, which is
-        said."""
+        """Observe the pool and act. `now_s`: of a monotonic clock.
+
+        Returns None if the pool could not be read, which is logged.
+        """
         try:
             work, seen = self._pool.work(), self._pool.instances()
             self._look_after(seen, now_s)
@@ -63,7 +64,7 @@ class PoolScaler:
         return decision
 
     def _look_after(self, seen: dict[str, SeenInstance], now_s: float) -> None:
-        """Engines that come, and those that go."""
+        """Follow engines that are starting, draining or stopping."""
         engines = self._engines
         if engines is None:
             return
@@ -86,7 +87,7 @@ class PoolScaler:
             engines.stop(url)
         except SetupError as error:
             if since_s < self._file.stop_s:
-                self._say(f"{url} is not stopped yet, and is tried again: {error}")
+                self._say(f"{url} is not stopped yet; retrying: {error}")
                 return
             self._left.add(url)
             self._say(f"{url} could not be stopped for {since_s:.0f} s: {error}; stop it yourself")
@@ -111,7 +112,7 @@ class PoolScaler:
             self._pool.add(url, self._file.engine)
 
     def _give_up(self, url: str, seen: SeenInstance | None, now_s: float) -> None:
-        """It is stopped once the pool does not know it any more."""
+        """Drain an engine; it is stopped once the pool has removed it."""
         if seen is not None:
             self._pool.drain(seen.id)
         del self._starting[url]
@@ -148,16 +149,16 @@ class PoolScaler:
             self._say(f"{url} is started")
 
     def _drain(self, seen: dict[str, SeenInstance], now_s: float) -> None:
-        """The last that was started."""
+        """Drain the engine that was started last."""
         going = self._draining | self._stopping.keys()
         able = [url for url in self._own if url not in going and _is_scaled(seen.get(url))]
         if not able:
-            self._say("none of those that serve was started here, so none is drained")
+            self._say("no engine is drained: none of the serving ones was started here")
             return
         url = able[-1]
         if url in self._starting:
             self._give_up(url, seen.get(url), now_s)
-            self._say(f"{url} is given up before it served")
+            self._say(f"{url} is stopped before it served")
         elif url in seen:
             self._pool.drain(seen[url].id)
             self._draining.add(url)
@@ -169,7 +170,7 @@ def _is_used(seen: SeenInstance | None) -> bool:
 
 
 def _is_scaled(seen: SeenInstance | None) -> bool:
-    """What is not in the pool yet will generate answers."""
+    """Return whether an instance counts; one that is not in the pool yet will decode."""
     return seen is None or seen.phase != "prefill"
 
 

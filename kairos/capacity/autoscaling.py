@@ -1,18 +1,18 @@
-"""How many instances a pool should have, from what it will have to do.
+"""Decide how many instances a pool should have, from its forecast work.
 
-An instance that is started now serves `start_s` later; so it is asked what will be in flight then,
-not now. Before one is drained it is asked what will be for `calm_s` from now (`start_s`, where that
-is longer). It could be there again only after both together; but of several forecasts the largest
-errs upwards, more so the farther ahead they look, and then instances stay that nobody needs. For
-the same reason fewer must have done for a minute at most.
+An instance started now serves after `start_s`; so the calls in flight at that time count, not the
+present ones. An instance is drained only if fewer are enough over the next `calm_s` (or `start_s`,
+if that is longer). A replacement could serve only after both together; but the maximum of several
+forecasts has an upward bias, growing with their distance, and would keep instances that nobody
+needs. For the same reason fewer instances must have been enough for only up to a minute.
 
-A share of the seats is kept free (`utilisation`), for calls that nobody could foresee, and since
-calls are slower on a full engine. Keeping the root of the calls free (square-root staffing) holds
-the wait of a call alike on small pools and large ones; of whole workflows it costs more instances
-at the same P95, by night above all.
+A share of the slots is kept free (`utilisation`), for calls that cannot be foreseen, and since
+calls are slower on a full engine. Keeping the root of the calls free (square-root staffing) gives
+small and large pools the same wait of a call; for whole workflows it costs more instances at the
+same P95, above all at night.
 
-It never flaps: between starting and draining, whichever comes first, there are `calm_s` at least.
-What takes the pool out of its bounds is put right at once all the same.
+It never flaps: at least `calm_s` lie between starting and draining, in either order. Only a pool
+outside its bounds is corrected at once.
 """
 
 import math
@@ -25,33 +25,33 @@ from kairos.core.pool_demand import LEVEL_S, DayShape, Demand, Look
 
 MOST_INSTANCES = 1_000
 LONGEST_S = 86_400.0
-_STEPS = 4  # moments of the time ahead that are looked at
+_STEPS = 4  # times in the forecast that are evaluated
 SETTLED_S = 60.0  # at most: see `settled_s`
 
 
 class ScalingRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator says of a pool."""
+    """Rules of an operator for a pool."""
 
     least: int = 1  # instances
     most: int = 10
-    start_s: float = 120.0  # until an instance that is started serves
+    start_s: float = 120.0  # from the start of an instance until it serves
     calm_s: float = 300.0  # at least, between starting and draining
-    utilisation: float = 0.9  # share of the seats that calls are to take
-    seats: float | None = None  # calls that an instance holds well; None: as its memory tells
-    slack: float = 0.1  # of an instance: so much more is not worth starting one
+    utilisation: float = 0.9  # share of the slots that calls should take
+    seats: float | None = None  # calls that an instance can hold; None: from its memory
+    slack: float = 0.1  # of an instance: a smaller need does not start another one
 
     @property
     def settled_s(self) -> float:
-        """Fewer instances must have done for so long, before one is drained."""
+        """Return how long fewer instances must have been enough, before one is drained."""
         return min(SETTLED_S, self.calm_s)
 
     @property
     def missed_s(self) -> float:
-        """So far ahead it is looked before an instance is drained."""
+        """Return how far the forecast must look before an instance is drained."""
         return max(self.calm_s, self.start_s)
 
     def check(self) -> None:
-        """Raises SetupError: they contradict each other, or a number is out of its range."""
+        """Raise SetupError if rules contradict each other, or a number is out of range."""
         if not 1 <= self.least <= self.most <= MOST_INSTANCES:
             raise SetupError(
                 f"least and most: from 1 to {MOST_INSTANCES}, and least no more than most; "
@@ -71,32 +71,34 @@ class ScalingRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now, and why."""
+    """Change to make now, with the reason."""
 
     change: int  # instances to start; below 0: to drain
-    instances: int  # there are, with those that start
-    needed: float  # instances, when one that is started now serves
+    instances: int  # existing ones, the starting ones included
+    needed: float  # instances, when one started now would serve
     why: str
 
 
 class Autoscaler:
-    """Decides for one pool, by looks at it in order of time. `decide` once for each."""
+    """Decides for one pool, from observations in order of time. Call `decide` once for each."""
 
     def __init__(
         self, rules: ScalingRules, *, level_s: float = LEVEL_S, day: DayShape | None = None
     ) -> None:
-        """Raises SetupError: the rules are none that can be kept."""
+        """Take the rules. Raises SetupError: they are invalid."""
         rules.check()
         self.demand = Demand(level_s=level_s, day=day)
         self._rules = rules
         self._up_at, self._down_at = -math.inf, -math.inf
         self._first_at: float | None = None
-        self._held = math.inf  # calls that those that serve hold
-        self._needs: deque[tuple[float, float]] = deque()  # of late: instant, need
+        self._held = math.inf  # calls that the serving instances hold
+        self._needs: deque[tuple[float, float]] = deque()  # recent ones: time, need
 
     def decide(self, look: Look, serving: int, starting: int = 0) -> Decision:
-        """`serving`: instances that take calls; `starting`: that will. Those that drain are none.
-        What it says to do counts as done."""
+        """Decide on a change, which is assumed to be carried out.
+
+        `serving`: instances that take calls; `starting`: that will. Draining ones count as neither.
+        """
         rules, at_s = self._rules, look.at_s
         self._first_at = at_s if self._first_at is None else self._first_at
         self.demand.see(look)
@@ -118,11 +120,11 @@ class Autoscaler:
         return self._stay(there, needed, self._kept(wanted, there))
 
     def needed(self) -> float:
-        """Instances, when one that is started now serves."""
+        """Return the instances needed when one started now would serve."""
         return self._instances(self.demand.ahead(self._rules.start_s, self._held))
 
     def _needed_later(self) -> float:
-        """The most while one that is drained now would be missed."""
+        """Return the most instances needed while a drained one could not be replaced."""
         until_s = self._rules.missed_s
         moments = [until_s * step / _STEPS for step in range(_STEPS + 1)]
         return self._instances(self.demand.most(moments, self._held))
@@ -134,7 +136,7 @@ class Autoscaler:
         return calls / (seats * self._rules.utilisation)
 
     def _whole(self, needed: float) -> int:
-        """Within the bounds."""
+        """Return a whole number of instances, within the bounds."""
         whole = math.ceil(min(needed, MOST_INSTANCES) - self._rules.slack)
         return max(self._rules.least, min(self._rules.most, whole))
 
@@ -142,9 +144,9 @@ class Autoscaler:
         rules = self._rules
         if there < rules.least:
             self._up_at = at_s
-            return self._decision(rules.least - there, there, needed, "there are to be that many")
+            return self._decision(rules.least - there, there, needed, "below the minimum")
         self._down_at = at_s
-        return self._decision(rules.most - there, there, needed, "there are to be no more")
+        return self._decision(rules.most - there, there, needed, "above the maximum")
 
     def _up(self, count: int, there: int, needed: float, at_s: float) -> Decision:
         if at_s < self._down_at + self._rules.calm_s:
@@ -156,7 +158,9 @@ class Autoscaler:
         assert self._first_at is not None
         calm_s = self._rules.calm_s
         if at_s < self._first_at + calm_s:
-            return self._stay(there, needed, "fewer would do, but it was not watched for long yet")
+            return self._stay(
+                there, needed, "fewer would do, but the pool was not observed for calm_s yet"
+            )
         if at_s < self._up_at + calm_s:
             return self._stay(there, needed, f"fewer would do, but {self._since('started', at_s)}")
         self._down_at = at_s
@@ -171,13 +175,13 @@ class Autoscaler:
         return f"one was {what} {since_s:.0f} s ago"
 
     def _kept(self, wanted: int, there: int) -> str:
-        return self._said() if wanted == there else f"more were needed of late; {self._said()}"
+        return self._said() if wanted == there else f"more were needed recently; {self._said()}"
 
     def _said(self) -> str:
         demand, start_s = self.demand, self._rules.start_s
         seats = self._rules.seats or demand.seats
         if seats is None:
-            return "nothing has run yet that tells how many calls an instance holds"
+            return "nothing has run yet that shows how many calls an instance holds"
         then = demand.ahead(start_s, self._held)
         return (
             f"{demand.ahead(0):.0f} calls in flight, {then:.0f} in {start_s:.0f} s"

@@ -1,7 +1,7 @@
-"""Engines that commands start and stop: processes here, or what a program starts elsewhere.
+"""Engines started and stopped by commands: local processes, or programs that start them elsewhere.
 
-Commands are lists of arguments, which no shell reads. `{port}` in them, and in the URL, is one of
-the ports that are named. An engine outlives whoever started it.
+Commands are lists of arguments; no shell is involved. `{port}` in them, and in the URL, is one of
+the configured ports. An engine outlives the process that started it.
 """
 
 import signal
@@ -28,7 +28,7 @@ class EngineCommands(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     log: str | None = None  # a folder: what each engine says is added to PORT.log
 
     def check(self) -> None:
-        """Raises SetupError: something cannot be used."""
+        """Raise SetupError if a setting cannot be used."""
         for name, command in (("start", self.start), ("stop", self.stop)):
             if command is not None and not 1 <= len(command) <= _MOST_ARGUMENTS:
                 raise SetupError(f"commands.{name}: a program and its arguments, each by itself")
@@ -40,7 +40,7 @@ class EngineCommands(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class CommandEngines:
-    """Engines that commands start."""
+    """Engines started by commands."""
 
     def __init__(self, commands: EngineCommands) -> None:
         self._commands = commands
@@ -49,7 +49,7 @@ class CommandEngines:
         self._ports = {self._filled(commands.url, port): port for port in range(first, last + 1)}
 
     def adopted(self, known: Iterable[str]) -> list[str]:
-        """Those of earlier, too, where a command stops them; else the process is not known."""
+        """Return the known engines that a stop command can stop; without one, no earlier engine."""
         if self._commands.stop is None:
             return []
         there = set(known)
@@ -92,7 +92,7 @@ class CommandEngines:
         self._processes.pop(url, None)
 
     def _run(self, command: list[str], port: int) -> subprocess.Popen[bytes]:
-        """In a session of its own, so that Ctrl-C here does not reach it."""
+        """Run a command in a session of its own, so that Ctrl-C here does not reach it."""
         filled = [self._filled(each, port) for each in command]
         log = self._commands.log
         try:

@@ -1,27 +1,27 @@
-"""How long an engine's steps take, from a device's data sheet and a model's shapes.
+"""Time of an engine's steps, from a device's data sheet and a model's shapes.
 
-A roofline (Williams, Waterman and Patterson, 2009) in the terms of `sim.engine.profile.StepCost`:
-a step reads the weights or computes, whichever is longer, and reads the KV cache. The arithmetic is
-that of the profiles in `simulate/profiles/`, so a device and a model of the catalogue give what
-those have. Beyond them:
+A roofline (Williams, Waterman and Patterson, 2009) in the terms of `sim.engine.profile.StepCost`: a
+step reads the weights or computes, whichever is longer, and reads the KV cache. The arithmetic is
+that of the profiles in `simulate/profiles/`, so a device and a model of the catalogue give the same
+figures. Beyond them:
 
 Tensor parallelism over t devices divides weights, arithmetic and cache by t, and adds two
 all-reduces a layer: as a ring, each moves 2 (t-1)/t of a token's activations over the link inside
-of the chassis, and takes a latency. Pipeline parallelism over p stages divides memory and lets p
-batches be under way at once; a batch takes as long as before, and p-1 hops more. Data parallelism
-is another instance, so it needs no model here.
+the chassis, and has a latency. Pipeline parallelism over p stages divides memory and lets p batches
+be in flight at once; a batch takes as long as before, and p-1 hops more. Data parallelism is
+another instance, so it needs no model here.
 
 Expert parallelism over e devices, of a mixture of experts: each device has every e-th expert, and
 all of the attention's weights, for its part of the sequences (data parallelism). So caches are not
-divided by heads. Twice a layer tokens go to their experts' devices and back, which is an
-all-to-all: less traffic than all-reduces where few experts are active. The device with most tokens
-has 1.25 times the mean; assumed, as with vLLM's load balancing. A prompt alone is computed on one
+divided by heads. Twice a layer tokens are sent to their experts' devices and back, which is an
+all-to-all: less traffic than all-reduces if few experts are active. The device with most tokens has
+1.25 times the mean; assumed, as with vLLM's load balancing. A single prompt is computed on one
 device, and takes longer than the mean that is used here.
 
-Where tensor parallelism has more devices than the model has key-value heads, caches are kept
-several times, as vLLM keeps them.
+If tensor parallelism has more devices than the model has key-value heads, caches are duplicated, as
+in vLLM.
 
-A mixture of experts reads those that its batch meets: with k of E experts for each token, and
+A mixture of experts reads the experts that its batch uses: with k of E experts for each token, and
 tokens that choose independently, the share 1 - (1 - k/E)^b for b tokens.
 """
 
@@ -82,7 +82,8 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
         """Return the time of a step in which `batch` sequences of a stage get their next token.
 
         Args:
-            context_tokens: of one sequence, in the mean.
+            batch: number of sequences.
+            context_tokens: of one sequence, on average.
         """
         return self._steps_s(1.0, 0.0, 0.0, 0.0, batch, context_tokens)
 
@@ -95,17 +96,21 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
         pairs: float,
         together: float = 1.0,
     ) -> float:
-        """The same, with prompts computed beside: in the mean so many are begun with each token.
+        """Return the time of a step while prompts are computed, too.
 
-        Arithmetic hides behind the reading of the weights that decoding needs anyway. How much of
-        it depends on how prompts come: most steps have none, some have several. Their number is
-        taken as Poisson; the mean of the times is returned, not the time of the mean. Where prompts
-        are more than a step takes, there are several steps to each token.
+        Arithmetic hides behind reading the weights that decoding needs anyway. How much of it
+        depends on the arrival of prompts: most steps have none, some have several. Their number is
+        assumed to be Poisson; the mean of the times is returned, not the time of the mean. If
+        prompts exceed a step's chunk, there are several steps for each token.
 
         Args:
+            batch: number of sequences that decode.
+            context_tokens: of one sequence, on average.
+            prompts: begun with each token, on average.
             new_tokens: of one prompt.
             pairs: of one prompt: `attended_pairs`.
-            together: variance over mean of how many prompts a step has. 1: they come one by one.
+            together: variance over mean of the number of prompts in a step; 1: they arrive one by
+                one.
         """
 
         def with_prompts(count: float) -> float:
@@ -145,9 +150,9 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
         return self.weights_s * (1 - self.expert_share * (1 - met))
 
     def largest_batch(self, context_tokens: float, tpot_s: float = math.inf) -> int:
-        """Sequences that all stages together decode at once, within memory and time per token.
+        """Return the number of sequences that all stages decode at once, within memory and time.
 
-        0: not even one would be in time, or fit.
+        Returns 0 if a single sequence would not fit, or be too slow.
         """
         room = self.kv_tokens / self.stages / context_tokens
         most = int(min(room, self.max_num_seqs / self.stages))
@@ -191,10 +196,10 @@ def derived(
     pipeline: int = 1,
     expert: int = 1,
 ) -> EngineRates:
-    """The rates of an instance of `tensor` times `pipeline` devices, or of `expert` devices.
+    """Return the rates of an instance of `tensor` times `pipeline` devices, or of `expert` devices.
 
     Raises:
-        SetupError: the model does not fit there, or the device has no such arithmetic or links.
+        SetupError: the model does not fit there, or the device lacks the arithmetic or the links.
     """
     together = max(tensor, expert)  # devices that share a layer
     tflops = _check(device, precision, together, pipeline)
@@ -239,7 +244,7 @@ def derived(
 
 
 def _check(device: Accelerator, precision: str, tensor: int, pipeline: int) -> float:
-    """The device's speed. Raises SetupError."""
+    """Return the device's speed. Raises SetupError."""
     tflops = device.tflops_at(precision)
     if precision not in PRECISIONS or tflops is None:
         raise SetupError(f"{device.name} does not compute in {precision}")
@@ -256,7 +261,7 @@ def _check(device: Accelerator, precision: str, tensor: int, pipeline: int) -> f
 def _kv_tokens(
     device: Accelerator, model: ModelShape, weight_bytes: float, devices: int, expert: int
 ) -> float:
-    """Raises SetupError: there is no room beside the weights."""
+    """Return the KV tokens of an instance. Raises SetupError: the weights leave no room."""
     per_device = MEMORY_SHARE * device.memory_gb * GB - device.reserved_gib * GIB
     copies = (model.weights - model.expert_weights) * (expert - 1)
     free = devices * per_device - weight_bytes * (model.weights + copies)
@@ -268,7 +273,7 @@ def _kv_tokens(
 def _exchange(
     device: Accelerator, model: ModelShape, tensor: int, expert: int
 ) -> tuple[float, float]:
-    """Seconds a token, and seconds a step, for what the devices of a layer send each other."""
+    """Return the communication time between devices of a layer: seconds a token, and a step."""
     devices = max(tensor, expert)
     if devices == 1:
         return 0.0, 0.0
@@ -292,7 +297,7 @@ def expert_layouts(device: Accelerator, model: ModelShape, most_devices: int = 8
 
 
 def layouts(device: Accelerator, most_devices: int = 8) -> Iterator[tuple[int, int]]:
-    """Tensor and pipeline parallelism that are worth looking at: powers of two of each."""
+    """Yield layouts worth considering, tensor and pipeline parallelism: powers of two of each."""
     tensor = 1
     while tensor <= min(device.scale_up_devices, most_devices):
         pipeline = 1

@@ -1,7 +1,7 @@
-"""Accelerators, processors, models, links and prices, as catalogues have them, checked.
+"""Accelerators, processors, models, links and prices of catalogues, with checks.
 
-Units are in the names. Speeds are peaks for dense matrices, of one device, as its vendor states
-them; how much of a peak is reached is another figure (`reached`).
+Units are in the names. Speeds are peaks for dense matrices, of one device, as stated by its vendor;
+the share of a peak that is reached is a separate figure (`reached`).
 """
 
 import math
@@ -14,7 +14,7 @@ from kairos.core.errors import SetupError
 
 GB, GBIT = 1e9, 1e9 / 8  # bytes
 GIB = 2**30
-UNITS: Mapping[str, str] = {  # of resources beside accelerators
+UNITS: Mapping[str, str] = {  # of resources other than accelerators
     "cores": "",
     "memory": "GiB",
     "disk": "GB",
@@ -70,12 +70,12 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rented: Price | None = None
 
     def tflops_at(self, precision: str) -> float | None:
-        """Dense; fp8 where there is none falls back to bf16, since weights are then widened."""
+        """Return the dense speed; without fp8 that of bf16, since weights are then widened."""
         return self.tflops.get(precision, self.tflops.get("bf16"))
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Price of something beside accelerators: cores, memory, disk, network."""
+    """Price of a resource other than accelerators: cores, memory, disk, network."""
 
     name: str  # as `resources.UNITS` has it
     usd_per_hour: float  # of one unit
@@ -84,7 +84,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A transformer that is only a decoder, by its shapes."""
+    """Decoder-only transformer, by its shapes."""
 
     name: str
     layers: int
@@ -136,9 +136,9 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return float(3 * self.layers * self.hidden * self.mlp * self.experts * mixture)
 
     def kv_bytes_per_token(self, bytes_per_number: float = 2.0) -> float:
-        """Keys and values of all layers.
+        """Return the bytes of keys and values of all layers, for a token.
 
-        The paper's equation 3 takes d_model * N_kv / N_heads for the width, which is this where a
+        The paper's equation 3 has d_model * N_kv / N_heads as the width, which is the same if a
         head is hidden / heads; models such as Qwen3 have wider heads.
         """
         return 2 * self.layers * self.kv_heads * self.head_size * bytes_per_number
@@ -152,7 +152,7 @@ class HardwareCatalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     resource: tuple[Resource, ...] = ()
 
     def with_others(self, other: "HardwareCatalogue") -> "HardwareCatalogue":
-        """Both; where names are the same, the other's."""
+        """Return both catalogues as one; entries of the other one take precedence."""
         accelerators = {each.name: each for each in (*self.accelerator, *other.accelerator)}
         models = {each.name: each for each in (*self.model, *other.model)}
         resources = {each.name: each for each in (*self.resource, *other.resource)}
@@ -161,15 +161,15 @@ class HardwareCatalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         )
 
     def accelerator_named(self, name: str) -> Accelerator:
-        """Raises SetupError: there is none; the message lists the names."""
+        """Return a device. Raises SetupError: it does not exist; the message lists the names."""
         return _named(self.accelerator, name, "accelerator")
 
     def model_named(self, name: str) -> ModelShape:
-        """Raises SetupError: there is none; the message lists the names."""
+        """Return a model. Raises SetupError: it does not exist; the message lists the names."""
         return _named(self.model, name, "model")
 
     def problem(self) -> str | None:
-        """Return what makes no sense, and where; None: all does."""
+        """Return what is invalid, and where; None if all is valid."""
         entries: tuple[Accelerator | ModelShape, ...] = (*self.accelerator, *self.model)
         found = [*map(_problem_of, entries), *map(_problem_of_resource, self.resource)]
         return next((each for each in found if each), None)

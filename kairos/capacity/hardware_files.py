@@ -1,5 +1,7 @@
-"""Catalogues of hardware and models: what comes with Kairos, a file of the user's own, and
-profiles of engines that were measured, which take the place of what is derived."""
+"""Catalogues of hardware and models: Kairos's own, and a file of the user's.
+
+Profiles of measured engines take precedence over derived figures.
+"""
 
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -18,7 +20,7 @@ def catalogue(own: Path | None = None) -> HardwareCatalogue:
     """Return the catalogue of Kairos, with entries that a file adds or replaces.
 
     Raises:
-        InvalidFile: the file is no catalogue; the message says which field is wrong.
+        InvalidFile: the file is not a catalogue; the message says which field is wrong.
     """
     found = HardwareCatalogue()
     for name in _OWN:
@@ -28,7 +30,11 @@ def catalogue(own: Path | None = None) -> HardwareCatalogue:
 
 
 def read_catalogue(path: Path) -> HardwareCatalogue:
-    """Raises InvalidFile: it is no catalogue; the message says which field is wrong."""
+    """Read a catalogue.
+
+    Raises:
+        InvalidFile: it is not a catalogue; the message says which field is wrong.
+    """
     found = read_toml(path, HardwareCatalogue)
     if problem := found.problem():
         raise InvalidFile(path, problem)
@@ -36,7 +42,7 @@ def read_catalogue(path: Path) -> HardwareCatalogue:
 
 
 def measured_rates(profile: EngineProfile, devices: int = 1) -> EngineRates:
-    """A profile, as `kairos calibrate` writes it, in the planner's terms."""
+    """Return a profile, as written by `kairos calibrate`, in the planner's terms."""
     step = profile.step
     return EngineRates(
         rests_on=f"profile {profile.name}",

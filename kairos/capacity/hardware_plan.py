@@ -1,7 +1,7 @@
-"""The pools worth having for recorded workflows: the front of cost against P95, and one to choose.
+"""Pools worth having for recorded workflows: the front of cost against P95, and a choice.
 
-`pool_search.py` finds the pools that no other beats, without knowing the target; the choice is made
-among them, by what `prediction.py` says of each.
+`pool_search.py` finds the pools that no other beats, without knowing the target; one is chosen
+among them by the times of `prediction.py`.
 """
 
 import math
@@ -37,7 +37,7 @@ Objective = Literal["cost", "latency", "energy", "tokens"]
 
 
 class HardwareQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Which hardware these workflows should have, arriving so often."""
+    """Question: the best hardware for these workflows, at their rate of arrival."""
 
     workflows: Workflows
     workflows_per_s: float
@@ -57,7 +57,7 @@ class HardwareQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedPool(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool, what it costs, and how long workflows take there."""
+    """Pool with its costs, and its times of workflows."""
 
     pool: Pool
     prediction: Prediction
@@ -71,7 +71,7 @@ class PlannedPool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checked(self) -> bool:
-        """Whether it is no busier than pools whose planned times were compared with simulation."""
+        """Return whether its load is within the range checked by simulation."""
         states = self.prediction.instances.values()
         return all(each.utilisation <= CHECKED_UTILISATION for each in states)
 
@@ -86,14 +86,14 @@ class HardwarePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(question: HardwareQuestion) -> HardwarePlan:
-    """Return the front, and of it the best within target and budget by the question's objective.
+    """Return the front, and the best of it within target and budget by the question's objective.
 
-    Where a second too late has a price (`usd_per_s_late`), the choice is where cost and lateness
-    together are least. Where nothing is within both, it is the pool that exceeds them least, as a
-    multiple of the target or the budget.
+    If being late has a price (`usd_per_s_late`), the choice has the least sum of cost and lateness.
+    If no pool meets both limits, it is the one that exceeds them least, as a multiple of the target
+    or the budget.
 
     Raises:
-        SetupError: no hardware can serve all calls, or not as much as there is of it.
+        SetupError: no hardware can serve all calls, or too little of it is available.
     """
     if question.objective == "tokens":
         return _most_tokens(question)
@@ -139,7 +139,7 @@ def question_problem(question: HardwareQuestion) -> tuple[PoolProblem, Mapping[s
 
 
 def tools_at_once(question: HardwareQuestion) -> float:
-    """Return how many tools run at a time in the mean, by Little's law."""
+    """Return the mean number of concurrent tools, by Little's law."""
     gaps = (call.gap_s for calls in question.workflows for call in calls if not call.by_person)
     return in_system(question.workflows_per_s, sum(gaps) / len(question.workflows))
 
@@ -149,7 +149,10 @@ def _tools(question: HardwareQuestion) -> dict[str, float]:
 
 
 def _limits(question: HardwareQuestion, *, least: bool = False) -> SearchLimits:
-    """Raises SetupError: tools alone need more than there is."""
+    """Return the limits of the search.
+
+    Raises SetupError: tools alone need more than is available.
+    """
     tools = _tools(question)
     for name, amount in question.have.items():
         if tools.get(name, 0.0) > amount:
@@ -170,9 +173,10 @@ def _limits(question: HardwareQuestion, *, least: bool = False) -> SearchLimits:
 
 
 def _most_tokens(question: HardwareQuestion) -> HardwarePlan:
-    """Return the pool that does most for a dollar, at 95 % of the rate that it can take.
+    """Return the pool with the most tokens for a dollar, at 95 % of the rate it can sustain.
 
-    At each of some rates the cheapest pool is sought that can do so much, and how much more it can.
+    For each of some rates the cheapest pool that sustains it is searched for, with its spare
+    capacity.
     """
     replace = msgspec.structs.replace
     per_s, found = IDLE_PER_S, list[PlannedPool]()
@@ -297,7 +301,7 @@ def _choice(question: HardwareQuestion, front: Sequence[PlannedPool]) -> tuple[P
         return max(0.0, each.prediction.p95_s - question.p95_s)
 
     def excess(each: PlannedPool) -> float:
-        """How many times the budget, or the target, whichever is more."""
+        """Return the multiple of the budget or the target, whichever is larger."""
         return max(
             each.usd_per_hour / question.usd_per_hour, each.prediction.p95_s / question.p95_s
         )

@@ -1,4 +1,4 @@
-"""The kinds of instance that could be had: devices, layouts and phases, for each model."""
+"""Kinds of instances on offer: devices, layouts and phases, for each model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,7 +17,7 @@ LINK = Link()
 
 
 class HardwareOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """Hardware that can be had, and on what terms."""
+    """Hardware on offer, and its terms."""
 
     devices: Sequence[Accelerator]
     model: ModelShape
@@ -43,10 +43,10 @@ class InstanceKinds(msgspec.Struct, frozen=True, kw_only=True):
 def instance_kinds(
     offer: HardwareOffer, calls: Sequence[CallKind], link: Link = LINK
 ) -> InstanceKinds:
-    """Every layout that serves some of the calls. `link`: of pairs.
+    """Return every layout that serves some of the calls. `link`: of pairs.
 
     Raises:
-        SetupError: no device can serve the calls of some model; the message says why not.
+        SetupError: no device can serve the calls of some model; the message says why.
     """
     check_terms(offer.terms)
     models = {offer.model_of(call.name).name: offer.model_of(call.name) for call in calls}

@@ -1,9 +1,9 @@
-"""Engines that are the pods of a StatefulSet: their number is changed by its scale subresource.
+"""Engines as pods of a StatefulSet, scaled by its scale subresource.
 
-As the API documents it (apps/v1, Scale of autoscaling/v1): GET .../scale tells `spec.replicas`, and
-PATCH with a merge patch changes it. The patch carries the resource's version that was read, so that
-it fails (409) where somebody else has changed the number meanwhile. Pods go from the highest number
-down, so an engine is stopped only when all above it may be stopped too.
+As the API documents it (apps/v1, Scale of autoscaling/v1): GET .../scale returns `spec.replicas`,
+and PATCH with a merge patch changes it. The patch has the resource's version that was read, so that
+it fails (409) after a concurrent change. Pods are removed from the highest number down, so an
+engine is stopped only when all pods above it may be stopped, too.
 """
 
 from collections.abc import Iterable
@@ -35,17 +35,17 @@ class KubernetesEngines(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class StatefulSetEngines:
-    """Engines by the numbers of their pods."""
+    """Engines by the ordinals of their pods."""
 
     def __init__(self, settings: KubernetesEngines) -> None:
-        """Raises SetupError: the API's URL, or a file, cannot be used."""
+        """Set up the client. Raises SetupError: the API's URL, or a file, cannot be used."""
         if "{ordinal}" not in settings.url:
             raise SetupError("kubernetes.url: {ordinal} must be in it, the number of a pod")
         is_tls = settings.api.lower().startswith("https://")
         files = TlsFiles(ca=settings.ca if is_tls else None)
         self._server = JsonServer(settings.api, context_of(settings.api, files))
         self._settings = settings
-        self._stopped: set[int] = set()  # pods that may go, when those above them do
+        self._stopped: set[int] = set()  # pods that may be removed once the pods above them are
         self._path = (
             f"/apis/apps/v1/namespaces/{segment(settings.namespace)}"
             f"/statefulsets/{segment(settings.statefulset)}/scale"
@@ -63,7 +63,7 @@ class StatefulSetEngines:
         return self._url(replicas)
 
     def failed(self, url: str) -> str | None:  # noqa: ARG002
-        """Never told: Kubernetes starts a pod again that ends."""
+        """Return None: Kubernetes restarts a failed pod itself."""
         return None
 
     def stop(self, url: str) -> None:
@@ -82,7 +82,7 @@ class StatefulSetEngines:
         return self._settings.url.replace("{ordinal}", str(ordinal)).rstrip("/")
 
     def _scale(self) -> tuple[int, str]:
-        """Replicas, and the version of the resource."""
+        """Return the number of replicas, and the version of the resource."""
         scale = self._server.ask("GET", self._path, token=self._token())
         try:
             return _replicas(scale), str(scale["metadata"]["resourceVersion"])
@@ -110,7 +110,7 @@ class StatefulSetEngines:
 
 
 def _replicas(scale: Any) -> int:
-    replicas = scale["spec"].get("replicas", 0)  # of 0 the API says nothing
+    replicas = scale["spec"].get("replicas", 0)  # the API omits 0
     if not isinstance(replicas, int) or not 0 <= replicas <= MOST_INSTANCES:
         raise ValueError
     return replicas

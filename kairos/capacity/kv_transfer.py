@@ -11,11 +11,11 @@ from kairos.capacity.hardware import GBIT, ModelShape
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """Between the two instances of a pair."""
+    """Link between the two instances of a pair."""
 
     gbit_s: float = 400.0  # RoCE or InfiniBand NDR, per device
     latency_s: float = 20e-6  # of a message
-    # Of a transfer the share that lies beside prefill: layer by layer all but the last layer may.
+    # Share of a transfer that overlaps with prefill: layer by layer all but the last layer may.
     overlapped: float = 0.0
 
     @property
@@ -26,10 +26,10 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 def cache_bytes(
     model: ModelShape, prompt_tokens: float, *, batch: float = 1.0, bytes_per_number: float = 2.0
 ) -> float:
-    """Equation 3: the KV cache of a batch of prompts."""
+    """Return the size of the KV cache of a batch of prompts: equation 3."""
     return model.kv_bytes_per_token(bytes_per_number) * prompt_tokens * batch
 
 
 def transfer_s(size_bytes: float, link: Link, devices: int = 1) -> float:
-    """How long a cache is under way after prefill, over the links of so many devices at once."""
+    """Return the time of a cache's transfer after prefill, over the links of `devices` devices."""
     return link.latency_s + (1 - link.overlapped) * size_bytes / (link.bytes_per_s * devices)

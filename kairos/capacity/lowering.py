@@ -142,7 +142,7 @@ def _answer(seen: _Seen) -> float:
 
 
 def _gap(agent: str, seen: _Seen, workflows: int) -> list[WorkNode]:
-    """Return the node of the time before its calls; empty if there is none."""
+    """Return the node of the time before an agent's calls; empty without such time."""
     waits = [call for call in seen.calls if call.gap_s]
     if not waits:
         return []

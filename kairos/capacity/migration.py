@@ -1,12 +1,12 @@
-"""Steps from today's pool to a planned one: instances start and drain, and the target is kept.
+"""Steps from today's pool to a planned one: instances start and drain while the target is met.
 
-What the slow path of Asgar, Nguyen and Katti (2025), section 4.1, does between two plans. After
-each step workflows are as quick as the target asks, or as today where that is slower. An
-instance is drained as soon as the others do without it, so the pool on the way costs as little as
-it can; where none can be drained, one of the new is started first.
+It corresponds to the slow path of Asgar, Nguyen and Katti (2025), section 4.1, between two plans.
+After each step workflows are as fast as the target asks, or as today if that is slower. An instance
+is drained as soon as the others suffice, so intermediate pools cost as little as possible; if none
+can be drained, a new one is started first.
 
-On the way, calls of a model are spread over its instances by what these can do, as a load balancer
-spreads them, or as the plan has them once all of its kinds are there, whichever is quicker.
+On the way, calls of a model are spread over its instances in proportion to their capacity, like by
+a load balancer, or as planned once all of its kinds are there, whichever is faster.
 """
 
 import math
@@ -46,7 +46,7 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usd(self) -> float:
-        """Return what all steps cost once."""
+        """Return the one-time cost of all steps."""
         return sum(each.usd for each in self.steps)
 
     @property
@@ -74,7 +74,7 @@ def migration(
         if name not in kinds:
             near = [each for each in kinds if each.split("-")[0] == name.split("-")[0].split()[0]]
             raise SetupError(
-                f"'{name}' is no instance that can serve these calls; there are "
+                f"'{name}' is not an instance that can serve these calls; there are "
                 + ", ".join(sorted(near or kinds)[:12])
             )
     return _Moving(Predictor(problem, question.workflows), kinds, plan, today).migration(
@@ -125,14 +125,14 @@ class _Moving:
         )
 
     def _drain_s(self, p95_s: float) -> float:
-        """Return how long an instance has calls that it had begun."""
+        """Return how long a draining instance still has calls."""
         return p95_s if p95_s < math.inf else 0.0
 
     def _usd(self, counts: Mapping[str, int]) -> float:
         return sum(self._kinds[name].usd_per_hour * count for name, count in counts.items())
 
     def _next(self, counts: Mapping[str, int], bound_s: float) -> tuple[str, int, float] | None:
-        """Return the next change: kind, by how many, P95 after it. None: the goal is reached."""
+        """Return the next change: kind, number, P95 after it. None: the goal is reached."""
         spare = {n: c - self._goal.get(n, 0) for n, c in counts.items() if c > self._goal.get(n, 0)}
         missing = {n: c - counts.get(n, 0) for n, c in self._goal.items() if c > counts.get(n, 0)}
 
@@ -174,7 +174,7 @@ class _Moving:
             yield self._routes
 
     def _spread(self, counts: Mapping[str, int]) -> Routes | None:
-        """Return shares by what instances can do. None: some model has none."""
+        """Return shares in proportion to capacity. None: a model has no instance."""
         routes: dict[str, Mapping[str, float]] = {}
         for model, agents in self._agents.items():
             can: dict[Phases, dict[str, float]] = {phases: {} for phases in Phases}
@@ -201,7 +201,7 @@ class _Moving:
 
 
 def _joined(before: PoolStep, step: PoolStep) -> tuple[PoolStep, ...]:
-    """Return both as one, where they are the same change again."""
+    """Return both steps as one if they are the same kind of change."""
     if (before.start, before.kind) != (step.start, step.kind):
         return before, step
     return (

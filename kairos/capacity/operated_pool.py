@@ -1,4 +1,4 @@
-"""A running Kairos, as whoever scales it sees and changes it: by its operators' port."""
+"""Client of a running Kairos for autoscalers, by its operators' port."""
 
 from typing import Any, Literal, TypeVar
 
@@ -15,7 +15,7 @@ Seen = TypeVar("Seen", bound=msgspec.Struct)
 
 
 class SeenInstance(msgspec.Struct, frozen=True):
-    """An engine that the pool knows."""
+    """Engine of the pool."""
 
     id: str
     url: str
@@ -27,7 +27,7 @@ class SeenInstance(msgspec.Struct, frozen=True):
 
 
 class SeenWork(msgspec.Struct, frozen=True):
-    """What is to be done."""
+    """Current work of the pool."""
 
     decides: bool
     waiting: int
@@ -39,14 +39,17 @@ class _Instances(msgspec.Struct, frozen=True):
 
 
 class OperatedPool:
-    """One process of a pool that decides."""
+    """Process of a pool that decides."""
 
     def __init__(self, url: str, key: str | None, files: TlsFiles) -> None:
-        """Raises SetupError: the URL or a file cannot be used."""
+        """Set up the client. Raises SetupError: the URL or a file cannot be used."""
         self._server, self._key = JsonServer(url, context_of(url, files)), key
 
     def work(self) -> SeenWork:
-        """Raises SetupError: it does not tell, or another process decides."""
+        """Return the current work.
+
+        Raises SetupError: it cannot be read, or another process decides.
+        """
         seen = self._read("/admin/work", SeenWork)
         if not seen.decides:
             raise SetupError(
@@ -56,18 +59,21 @@ class OperatedPool:
         return seen
 
     def instances(self) -> dict[str, SeenInstance]:
-        """By URL, without a slash at its end. Raises SetupError: it does not tell."""
+        """Return the instances by URL, without a trailing slash.
+
+        Raises SetupError: they cannot be read.
+        """
         found = self._read("/admin/instances", _Instances).instances
         return {each.url.rstrip("/").removesuffix("/v1"): each for each in found}
 
     def add(self, url: str, engine: dict[str, Any]) -> None:
-        """`engine`: what the settings say of an engine, beside the URL. Raises SetupError."""
+        """Add an engine. `engine`: its settings other than the URL. Raises SetupError."""
         self._server.ask(
             "POST", "/admin/instances", body={**engine, "url": url}, token=self._key, good=(201,)
         )
 
     def drain(self, instance_id: str) -> None:
-        """Raises SetupError."""
+        """Drain an instance. Raises SetupError."""
         path = f"/admin/instances/{segment(instance_id)}"
         self._server.ask("DELETE", path, token=self._key, good=(202,))
 

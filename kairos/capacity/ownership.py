@@ -1,8 +1,8 @@
-"""What hardware costs: bought on credit and run, or rented; per hour, per workflow, per token.
+"""Cost of hardware, bought on credit and operated, or rented: per hour, workflow and token.
 
 Bought hardware is paid back in equal monthly payments (an annuity), and draws its rated power all
-the time, as in section 5.1 of Asgar, Nguyen and Katti (2025), whose terms are the defaults. Hosting
-is left out there, and is 0 here unless given.
+the time, as in section 5.1 of Asgar, Nguyen and Katti (2025), whose terms are the defaults. They
+leave out hosting, which is 0 here unless given.
 """
 
 from typing import Literal
@@ -16,7 +16,7 @@ HOURS_PER_MONTH = 730.0  # 8760 a year
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How hardware is paid for."""
+    """Terms of payment."""
 
     prices: Literal["bought", "rented"] = "bought"
     years: float = 4.0  # until it is paid back
@@ -27,7 +27,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class HourlyCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one device, USD per hour."""
+    """Cost of one device in USD per hour."""
 
     capital: float  # the payment, or the rent
     energy: float = 0.0
@@ -41,7 +41,7 @@ class HourlyCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def payment_per_month(price_usd: float, years: float, interest: float) -> float:
-    """The annuity: equal payments at the end of each month. Without interest the plain share."""
+    """Return the annuity: the equal payment at the end of each month."""
     months = years * 12
     if interest == 0:
         return price_usd / months
@@ -53,7 +53,7 @@ def hourly_cost(device: Accelerator, terms: Terms) -> HourlyCost:
     """Return the cost on these terms; without a price for them, on the other ones.
 
     Raises:
-        SetupError: the catalogue has no price for the device, or the terms make no sense.
+        SetupError: the catalogue has no price for the device, or the terms are invalid.
     """
     rented = device.bought is None or (terms.prices == "rented" and device.rented is not None)
     check_terms(terms)
@@ -75,18 +75,18 @@ def hourly_cost(device: Accelerator, terms: Terms) -> HourlyCost:
 
 
 def check_terms(terms: Terms) -> None:
-    """Raises SetupError: the terms make no sense."""
+    """Raise SetupError if the terms are invalid."""
     if not (terms.years > 0 and terms.interest >= 0 and terms.usd_per_kwh >= 0):
         raise SetupError("years must be above 0, interest and usd_per_kwh 0 or more")
 
 
 def per_workflow(usd_per_hour: float, workflows_per_s: float) -> float:
-    """USD."""
+    """Return USD per workflow."""
     return usd_per_hour / (workflows_per_s * 3600)
 
 
 def per_million_tokens(usd_per_hour: float, tokens_per_s: float) -> float:
-    """USD."""
+    """Return USD per million tokens."""
     return usd_per_hour / (tokens_per_s * 3600) * 1e6
 
 

@@ -1,14 +1,14 @@
-"""Which instances to have, how many, and which calls go where: cheapest for a load and a time.
+"""Choose instances, their number, and the routes of calls: cheapest for a load and a time.
 
-A mixed-integer program over (kind of call, kind of instance): a kind of call goes to instances that
-serve both phases, or its prompts to one kind and its answers to another (a pair). A pair's cost is
-the sum of its sides, so pairs need no variables of their own: as many of a kind's calls are decoded
-as were prefilled. Instances are whole numbers, enough for the busy time of what goes to them at the
-utilisation that is asked for.
+A mixed-integer program over (kind of call, kind of instance): a kind of call is routed to instances
+that serve both phases, or its prompts to one kind and its answers to another (a pair). A pair's
+cost is the sum of its sides, so pairs need no variables of their own: as many of a kind's calls are
+decoded as were prefilled. Instances are whole numbers, enough for the busy time of their calls at
+the given utilisation.
 
 The program's time is the mean of the calls on a workflow's critical path, at the largest batch and
-without waiting, which is linear. What a pool really takes, with queues and with each workflow's own
-lengths, is for `prediction.py` to say.
+without waiting, which is linear. The actual time of a pool, with queues and with each workflow's
+own lengths, is computed by `prediction.py`.
 """
 
 import math
@@ -28,7 +28,7 @@ NEGLIGIBLE_SHARE = 1e-5  # of calls: ten times the tolerance of the solver
 
 
 class CallKind(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one agent, in the mean."""
+    """Mean of the calls of one agent."""
 
     name: str
     shape: CallShape
@@ -38,7 +38,7 @@ class CallKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceKind(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices with an engine on them, as they could be had."""
+    """Devices with an engine on them, as offered."""
 
     name: str
     device: str
@@ -70,7 +70,7 @@ class PoolProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """The optimum."""
+    """Optimal pool."""
 
     counts: Mapping[str, int]  # of instances, by kind, without zeros
     # Kind of call -> kind of instance -> share of its calls, of answers where that decodes alone.
@@ -81,11 +81,11 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def smallest_pool(problem: PoolProblem) -> Pool | None:
-    """The cheapest pool. None: none is within the limits.
+    """Return the cheapest pool. None: no pool is within the limits.
 
     Raises:
-        SetupError: the problem makes no sense.
-        NotSolvedInTime: the solver found nothing in time.
+        SetupError: the problem is invalid.
+        NotSolvedInTime: the solver found no pool in time.
     """
     if not 0 < problem.utilisation <= 1:
         raise SetupError(f"utilisation is {problem.utilisation}; give more than 0, up to 1")
@@ -103,7 +103,7 @@ def latency_s(problem: PoolProblem, kind: InstanceKind, call: CallKind, used: In
 
 
 class _Building:
-    """The program, and what its variables stand for."""
+    """Program, with the meanings of its variables."""
 
     def __init__(self, problem: PoolProblem) -> None:
         self.problem = problem
@@ -162,7 +162,7 @@ class _Building:
                 self.program.row({variable: 1.0, self.count[kind.name]: -1.0}, high=0.0)
 
     def _few_kinds(self) -> None:
-        """A variable for each kind that says whether it is there at all: its calls need that."""
+        """Limit the number of kinds by a variable for each kind, 1 if it has calls."""
         if self.problem.most_kinds is None:
             return
         there = {

@@ -1,12 +1,12 @@
-"""The pools that no other beats in cost and time, found by the predictor itself.
+"""Search for the pools that no other beats in cost and time, using the predictor.
 
-What a pool may be is enumerated from small to large: for a model's calls (or for one of two blocks
-of its agents) instances that serve both phases, or a pair; for the calls of a model that are split,
-two kinds that serve both. Each is put to `prediction.Predictor`, at the batch that its load makes.
-Bounds keep this short, and cut nothing off: more instances cost more, and no pool is quicker than
-the same kinds without load. Where a model has too many agents for all blocks to be tried, the
-mixed-integer program of `pool.py` proposes pools too. A local search goes on from each pool of the
-front: one instance less, an agent elsewhere, another share.
+Candidates are enumerated from small to large: for a model's calls (or for one of two blocks of its
+agents) instances that serve both phases, or a pair; for the calls of a model that are split, two
+kinds that serve both. Each is evaluated by `prediction.Predictor`, at the batch that its load
+makes. Bounds keep this short, and are exact: more instances cost more, and no pool is faster than
+the same kinds without load. If a model has too many agents for trying all blocks, the mixed-integer
+program of `pool.py` proposes pools, too. A local search continues from each pool of the front: one
+instance less, an agent elsewhere, another share.
 
 The search does not know the target: so a tighter one is never cheaper.
 """
@@ -53,7 +53,7 @@ Routes = Mapping[str, Mapping[str, float]]
 
 
 class FoundPool(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool that was put to the predictor."""
+    """Pool evaluated by the predictor."""
 
     counts: Mapping[str, int]
     routes: Routes
@@ -78,7 +78,7 @@ class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Front:
-    """Pools that nothing beats in all scores; with two scores they are sorted."""
+    """Pools that no other beats in all scores; with two scores they are sorted."""
 
     def __init__(self, same: float = SAME) -> None:
         self._same = same
@@ -116,7 +116,7 @@ class _Front:
 
 
 def _beats(ours: tuple[float, ...], theirs: tuple[float, ...], same: float = SAME) -> bool:
-    """Whether the first is as good in all; of equals, the one that came first."""
+    """Return whether the first is as good in all scores; of equals the earlier one wins."""
     return all(a <= b * (1 + same) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -160,7 +160,7 @@ class _Block(msgspec.Struct, frozen=True):
 
 
 def front(predictor: Predictor, limits: SearchLimits) -> list[FoundPool]:
-    """Cheapest first, each quicker than those before it. Empty: nothing can serve all calls."""
+    """Return the front, cheapest first, each faster than the ones before; may be empty."""
     search = _Search(predictor, limits)
     models: dict[str, list[str]] = {}
     for call in predictor.problem.calls:
@@ -189,7 +189,7 @@ class _Search:
     # One model
 
     def of_model(self, model: str, agents: tuple[str, ...]) -> list[FoundPool]:
-        """Pools for its calls alone; calls of other models take no time in their predictions."""
+        """Return pools for a model's calls only; other models' calls take no time there."""
         kinds = [kind for kind in self._kinds.values() if kind.model == model]
         whole = _Block(model, agents)
         best, useful = self._of_block(whole, kinds)
@@ -217,8 +217,8 @@ class _Search:
     ) -> Iterator[tuple[list[FoundPool], list[FoundPool]]]:
         """Yield pools for two blocks.
 
-        Calls of both meet where both are on the same kind of instance. So each block is also served
-        without some device, on which the other one then has nobody beside it.
+        Calls of both meet if both are on the same kind of instance. So each block is also served
+        without some device, which the other block then has for itself.
         """
         first, second = (self._of_block(block, kinds)[0].found for block in blocks)
         yield first, second
@@ -228,7 +228,7 @@ class _Search:
             yield first, self._of_block(blocks[1], others)[0].found
 
     def _blocks(self, whole: _Block) -> Iterator[tuple[_Block, _Block]]:
-        """Ways to serve some agents otherwise than the others."""
+        """Yield ways to serve some agents differently from the others."""
         agents = whole.agents
         if len(agents) <= FEW_AGENTS:
             for count in range(1, len(agents)):
@@ -249,7 +249,7 @@ class _Search:
             )
 
     def _of_block(self, block: _Block, kinds: Sequence[InstanceKind]) -> tuple[_Front, set[str]]:
-        """Serve a block's calls one way. Returns the pools, and the kinds that are of any use."""
+        """Serve a block's calls in one way. Return the pools, and the useful kinds."""
         found, useful = _Front(), set[str]()
         by_phases = {
             phases: sorted((kind for kind in kinds if kind.phases is phases), key=self._price)
@@ -322,14 +322,14 @@ class _Search:
         return None if state is None else self._predictor.part_mean_s(kind.name, state, routes)
 
     def _need(self, kind: InstanceKind, routes: Routes) -> float | None:
-        """Instances' worth of work. None: it cannot serve these calls at all."""
+        """Return the work in instances. None: the kind cannot serve these calls at all."""
         state = self._predictor.state(kind.name, UNBOUNDED, routes)
         return None if state is None else state.utilisation * UNBOUNDED
 
     def _counts(
         self, kind: InstanceKind, routes: Routes, singly: int = ALL_COUNTS, step: float = STEP
     ) -> Iterator[int]:
-        """Yield numbers of instances, from the least that can do the work to as many as help."""
+        """Yield numbers of instances, from the least that sustain the load to as many as help."""
         need, idle = self._need(kind, routes), self._mean_s(kind, routes, UNBOUNDED)
         if need is None or idle is None:
             return
@@ -352,7 +352,7 @@ class _Search:
     # Calls that are split
 
     def _split(self, best: _Front, whole: _Block, kinds: Sequence[InstanceKind]) -> None:
-        """All calls of a model in two ways at once, in several shares."""
+        """Serve all calls of a model in two ways at once, in several shares."""
         quickest: dict[tuple[str, ...], tuple[float, ...]] = {}
         for way in self._ways(best, whole, kinds):
             quick = self._idle({agent: dict.fromkeys(way, 1.0) for agent in whole.agents})
@@ -386,7 +386,7 @@ class _Search:
                 self._try(best, counts, routes)
 
     def _least(self, block: _Block, shares: Mapping[str, float]) -> dict[str, int] | None:
-        """Instances that just do the work. None: some kind cannot."""
+        """Return the least instances that sustain the load. None: some kind cannot."""
         found: dict[str, int] = {}
         for name, share in shares.items():
             need = self._need(self._kinds[name], {agent: {name: 1.0} for agent in block.agents})
@@ -443,7 +443,7 @@ class _Search:
     # Many agents
 
     def _proposed(self, whole: _Block, kinds: Sequence[InstanceKind]) -> Iterator[Pool]:
-        """The program's pools, by utilisation and time."""
+        """Yield the pools of the mixed-integer program, by utilisation and time."""
         calls = [each for each in self._problem.calls if each.name in whole.agents]
         problem = replace(
             self._problem,
@@ -514,7 +514,7 @@ class _Search:
         return best.found
 
     def _try(self, best: _Front, counts: Mapping[str, int], routes: Routes) -> FoundPool | None:
-        """Put a pool to the predictor. Returns it if nothing beats it."""
+        """Evaluate a pool. Return it if no other beats it."""
         if not self._allowed(counts):
             return None
         prediction = self._predictor.predicted(counts, routes)
@@ -558,7 +558,7 @@ class _Search:
         return (found.p95_s, found.mean_s) if self.mean_too else (found.p95_s,)
 
     def _idle(self, routes: Routes) -> tuple[float, ...] | None:
-        """Times without load, which no number of instances betters."""
+        """Return the times without load, which are lower bounds for any number of instances."""
         counts = {name: UNBOUNDED for shares in routes.values() for name in shares}
         found = self._predictor.predicted(counts, routes)
         return None if found is None else self._times_of(found)
@@ -573,7 +573,7 @@ def _neighbours(
     predictor: Predictor,
     limits: SearchLimits,
 ) -> Iterator[tuple[dict[str, int], Routes]]:
-    """Pools that differ in one thing."""
+    """Yield pools that differ in one property."""
     for name, count in one.counts.items():
         yield {**one.counts, name: count + 1}, one.routes
         if count == 1:
@@ -603,7 +603,7 @@ def _neighbours(
 def _shifted(
     one: FoundPool, agents: Sequence[str], kinds: Mapping[str, InstanceKind], limits: SearchLimits
 ) -> Iterator[Routes]:
-    """Calls that go two ways, with a little more of them one way, and with all of them."""
+    """Yield routes with a larger share for one of two ways, and with one way only."""
     here = one.routes[agents[0]]
     whole = [name for name in here if kinds[name].phases is Phases.BOTH]
     pair = [name for name in here if kinds[name].phases is not Phases.BOTH]

@@ -97,7 +97,7 @@ def loaded(kind: InstanceKind, count: int, traffic: Sequence[Traffic]) -> Loaded
 def _prefilling(
     kind: InstanceKind, count: int, traffic: Sequence[Traffic]
 ) -> LoadedInstance | None:
-    """Prompts wait for each other as in M/G/c; under load they share steps."""
+    """Return the state for prompts only: they wait as in M/G/c; under load they share steps."""
     busy_s: list[tuple[float, float]] = []
     for each in traffic:
         used = use(kind.rates, each.shape, Phases.PREFILL)
@@ -192,10 +192,10 @@ def _averaged(turns: float) -> float:
 
 
 def _fixed_point(function: Callable[[float], float]) -> float | None:
-    """Where a function that grows, more slowly than its argument, equals it. None: it outgrows.
+    """Return the fixed point of a function that grows more slowly than its argument.
 
-    Each step leads along the last two values' line, which for a convex function ends below the
-    point where they are equal; where it does not, plain steps lead back.
+    None: it outgrows its argument. Each step follows the line through the last two values, which
+    for a convex function ends below the fixed point; otherwise plain steps lead back.
     """
     before, at = 0.0, function(0.0)
     value_before = at
@@ -291,7 +291,7 @@ class Predictor:
         return Traffic(shape=one.shape, per_s=one.per_s * share)
 
     def _in_time(self, kind: InstanceKind, state: LoadedInstance, calls: Sequence[str]) -> bool:
-        """Whether calls have their first and each further token in time, in the mean."""
+        """Return whether calls meet their targets of first and further tokens, on average."""
         targets: LatencyTargets = self.problem.targets
         if targets == NO_TARGETS:
             return True
@@ -306,7 +306,7 @@ class Predictor:
         return bool((state.wait_s + kind.rates.call_s + first_s <= targets.ttft_s).all())
 
     def predicted(self, counts: Mapping[str, int], routes: Shares) -> Prediction | None:
-        """None: the pool has too much to do, or is too slow for the targets of calls."""
+        """Return the prediction. None: the pool is overloaded, or misses the targets of calls."""
         states: dict[str, LoadedInstance] = {}
         for name, count in counts.items():
             state = self.state(name, count, routes)
@@ -385,7 +385,7 @@ def _dealt(at: Array, shares: Sequence[float], step: float) -> Array:
 
 
 def _prompt_s(rates: EngineRates, batch: float, context: float, new: Array, pairs: Array) -> Array:
-    """`EngineRates.beside_s` of many prompts."""
+    """Return `EngineRates.beside_s` of many prompts."""
     steps = np.maximum(1.0, np.ceil((new + batch) / rates.chunk_tokens))
     many = batch * steps
     computing = rates.prefill_token_s * new + rates.decode_seq_s * many
@@ -399,7 +399,7 @@ def _prompt_s(rates: EngineRates, batch: float, context: float, new: Array, pair
 
 
 class _Work:
-    """Calls of all workflows as columns, and what each waits for."""
+    """Calls of all workflows as columns, with their dependencies."""
 
     def __init__(self, workflows: Sequence[Sequence[ObservedCall]], agents: Sequence[str]) -> None:
         calls = [call for each in workflows for call in each]
@@ -458,5 +458,5 @@ def _levels(workflows: Sequence[Sequence[ObservedCall]]) -> list[tuple[Array, Ar
 
 
 def _percentile(ascending: Array, share: float) -> float:
-    """The least that is at or above so large a share of all."""
+    """Return the least value at or above a share of all."""
     return float(ascending[max(0, math.ceil(share * len(ascending)) - 1)])

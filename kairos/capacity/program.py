@@ -1,8 +1,8 @@
-"""A mixed-integer linear program, put together piece by piece and solved by HiGHS.
+"""Mixed-integer linear program, built piece by piece and solved by HiGHS.
 
-HiGHS comes with scipy (`scipy.optimize.milp`), which Kairos has already; highspy would be one more
-compiled dependency for the same solver, and of its further functions (warm starts, callbacks)
-programs of this size need none.
+HiGHS comes with scipy (`scipy.optimize.milp`), which Kairos already uses; highspy would be one more
+compiled dependency for the same solver, whose further functions (warm starts, callbacks) are not
+needed for programs of this size.
 """
 
 import math
@@ -20,7 +20,7 @@ OPTIMAL, LIMIT, INFEASIBLE = 0, 1, 2  # what scipy calls `status`
 
 
 class NotSolvedInTime(SetupError):
-    """The solver found nothing within its time, which says nothing about whether there is any."""
+    """The solver found no solution within its time; there may be one."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(
@@ -29,7 +29,7 @@ class NotSolvedInTime(SetupError):
 
 
 class LinearProgram:
-    """Minimises a sum of costs. Variables are known by the number that `variable` gives."""
+    """Program that minimises a sum of costs. `variable` returns the number of a variable."""
 
     def __init__(self) -> None:
         self._costs: list[float] = []
@@ -40,7 +40,7 @@ class LinearProgram:
         self._high: list[float] = []
 
     def variable(self, cost: float = 0.0, most: float = math.inf, *, whole: bool = False) -> int:
-        """A variable from 0 to `most`."""
+        """Add a variable from 0 to `most`."""
         self._costs.append(cost)
         self._most.append(most)
         self._whole.append(int(whole))
@@ -49,19 +49,20 @@ class LinearProgram:
     def row(
         self, terms: Mapping[int, float], *, low: float = -math.inf, high: float = math.inf
     ) -> None:
-        """The sum of factors times variables lies between `low` and `high`."""
+        """Require that the sum of factors times variables is between `low` and `high`."""
         self._rows.append(terms)
         self._low.append(low)
         self._high.append(high)
 
     def solve(self, *, gap: float = EXACT, limit_s: float = 60.0) -> list[float] | None:
-        """The variables' values at the optimum; None: nothing satisfies all rows.
+        """Return the variables' values at the optimum; None: no values satisfy all rows.
 
         Args:
-            gap: the solver may stop this close to the optimum, relative.
+            gap: relative distance from the optimum at which the solver may stop.
+            limit_s: time for the solver.
 
         Raises:
-            NotSolvedInTime: nothing was found within the limit.
+            NotSolvedInTime: no solution was found within the limit.
         """
         found: Any = milp(
             self._costs,

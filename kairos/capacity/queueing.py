@@ -1,4 +1,4 @@
-"""How long calls wait where several servers share a queue."""
+"""Waiting times of calls at several servers with a common queue."""
 
 import math
 
@@ -7,16 +7,17 @@ MANY_MORE = 2_000  # beyond, the recursion takes long, and its limit is as good
 
 
 def erlang_c(servers: int, offered: float) -> float:
-    """The probability that an arrival must wait, in M/M/c.
+    """Return the probability that an arrival must wait, in M/M/c.
 
     Args:
-        offered: arrivals a second times seconds of service, in servers. At `servers` or more all
-            wait: 1.
+        servers: their number, c.
+        offered: arrivals a second times seconds of service, in servers. At `servers` or more every
+            arrival waits: 1.
     """
     if offered >= servers:
         return 1.0
     if offered <= 0 or (servers > MANY and offered < servers / 4):
-        return 0.0  # of more than fifty servers that are mostly idle: under 1e-15
+        return 0.0  # with over fifty servers that are mostly idle: under 1e-15
     if servers > MANY_MORE:
         return _halfin_whitt(servers, offered)
     blocked = 1.0  # Erlang B, by its recursion, which does not overflow
@@ -26,7 +27,7 @@ def erlang_c(servers: int, offered: float) -> float:
 
 
 def _halfin_whitt(servers: int, offered: float) -> float:
-    """Erlang C of many servers: the limit of Halfin and Whitt (1981)."""
+    """Return Erlang C of many servers: the limit of Halfin and Whitt (1981)."""
     spare = (servers - offered) / math.sqrt(offered)
     density = math.exp(-(spare**2) / 2) / math.sqrt(2 * math.pi)
     below = (1 + math.erf(spare / math.sqrt(2))) / 2
@@ -41,13 +42,16 @@ def mean_wait_s(
     arrival_cv2: float = 1.0,
     service_cv2: float = 1.0,
 ) -> float:
-    """In G/G/c, by the approximation of Allen and Cunneen (1990); inf at a load of 1 or more.
+    """Return the mean wait in G/G/c, approximated as by Allen and Cunneen; inf at full load.
 
-    Exact for M/M/c and, with one server, for M/G/1.
+    Allen and Cunneen (1990). Exact for M/M/c and, with one server, for M/G/1.
 
     Args:
+        servers: their number, c.
+        arrivals_per_s: rate of arrivals.
+        service_s: mean time of service.
         arrival_cv2: variance over squared mean of the times between arrivals; 1: Poisson.
-        service_cv2: the same of service; 0: always as long.
+        service_cv2: the same for service; 0: constant.
     """
     offered = arrivals_per_s * service_s
     if offered >= servers:
@@ -59,5 +63,5 @@ def mean_wait_s(
 
 
 def in_system(arrivals_per_s: float, stay_s: float) -> float:
-    """How many are there in the mean: Little's law."""
+    """Return the mean number in the system: Little's law."""
     return arrivals_per_s * stay_s

@@ -1,7 +1,7 @@
 """Reasons for the choice of a pool: runners-up, and changes after which another pool wins.
 
-Runners-up are the best pools without one of the chosen pool's devices, each found by a plan of its
-own. Targets, rates and prices at which another pool wins are computed for the front and the
+Runners-up are the best pools without one of the chosen pool's devices, each found by a separate
+plan. Targets, rates and prices at which another pool wins are computed for the front and the
 runners-up only, so a pool that is neither may win a little earlier.
 """
 

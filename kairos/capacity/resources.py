@@ -1,6 +1,6 @@
 """CPU cores, memory, disk, network and power that a pool needs.
 
-An engine has what `kairos plan-hardware --deploy` asks for it: cores and memory of its host, disk
+An engine has the requests of `kairos plan-hardware --deploy`: cores and memory of its host, disk
 for the model's weights, and in a pair the links of its devices. Tools between calls run on CPU
 workers, as many as are under way at once in the mean (`lowering.py`).
 """
@@ -38,7 +38,7 @@ def engine_needs(
 
 
 def worker_needs(at_once: float, worker: Worker) -> dict[str, float]:
-    """Return what tools need together."""
+    """Return the total needs of tools."""
     return {"cores": at_once * worker.cores, "memory": at_once * worker.memory_gib}
 
 

@@ -1,4 +1,4 @@
-"""What a TOML file tells `kairos plan-autoscale`: bounds of the pool, and how engines start."""
+"""Configuration of `kairos plan-autoscale` in TOML: bounds of the pool, and starting of engines."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,12 +14,12 @@ from kairos.host.toml_file import read_toml
 
 
 class ScalingFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `kairos plan-autoscale` reads."""
+    """File that `kairos plan-autoscale` reads."""
 
     pool: ScalingRules = ScalingRules()
-    every_s: float = 15.0  # between two looks
-    ready_s: float = 900.0  # an engine that does not answer after so long is given up
-    stop_s: float = 600.0  # one that cannot be stopped for so long is left to the operator
+    every_s: float = 15.0  # between two observations
+    ready_s: float = 900.0  # an engine that does not answer by then has failed
+    stop_s: float = 600.0  # after this, an engine that cannot be stopped is left to the operator
     engine: dict[
         str, Any
     ] = {}  # what the pool is told of each engine: max_num_seqs, kv_tokens, ...
@@ -31,21 +31,20 @@ class ScaledEngines(Protocol):
     """Engines by their URLs."""
 
     def adopted(self, known: Iterable[str]) -> list[str]:
-        """Of URLs that the pool knows, those that can be stopped here, in the order in which they
-        were started."""
+        """Return the known engines that can be stopped here, in the order of their start."""
 
     def start(self, known: Iterable[str]) -> str:
-        """The URL of one more. Raises SetupError: it cannot be started."""
+        """Start an engine; return its URL. Raises SetupError: it cannot be started."""
 
     def failed(self, url: str) -> str | None:
-        """Why an engine that was started will not serve; None: it may."""
+        """Return why a started engine will not serve; None: it may."""
 
     def stop(self, url: str) -> None:
-        """Raises SetupError: it cannot be stopped now."""
+        """Stop an engine. Raises SetupError: it cannot be stopped now."""
 
 
 def scaling_file(path: Path) -> ScalingFile:
-    """Raises InvalidFile, SetupError: it says something that cannot be."""
+    """Read the file. Raises InvalidFile, SetupError: it is invalid."""
     found = read_toml(path, ScalingFile)
     found.pool.check()
     if found.commands is not None and found.kubernetes is not None:
@@ -68,7 +67,7 @@ def scaling_file(path: Path) -> ScalingFile:
 
 
 def engines_of(file: ScalingFile) -> ScaledEngines | None:
-    """None: the file names no way to start engines. Raises SetupError: it is none."""
+    """Return the engines; None: the file configures none. Raises SetupError: they are invalid."""
     if file.commands is not None:
         return CommandEngines(file.commands)
     return None if file.kubernetes is None else StatefulSetEngines(file.kubernetes)

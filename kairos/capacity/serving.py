@@ -1,8 +1,8 @@
-"""What a call takes of an instance that serves both phases, or one of them, at its largest batch.
+"""Use of an instance by a call, at the largest batch, for both phases or one of them.
 
 Busy time is in seconds of the whole instance: a decode step of b sequences counts as a b-th for
-each of them, and of p stages each counts as a p-th. An instance that is busy all the time can do no
-more; so calls a second times busy seconds is how many instances they need at the least.
+each of them, and of p stages each counts as a p-th. An instance can be busy all the time at most;
+so calls a second times busy seconds is the least number of instances.
 """
 
 import math
@@ -15,7 +15,7 @@ from kairos.capacity.engine_rates import EngineRates, attended_pairs
 
 
 class Phases(StrEnum):
-    """Of LLM calls, what an instance serves."""
+    """Phases of LLM calls that an instance serves."""
 
     BOTH = "both"
     PREFILL = "prefill"
@@ -23,7 +23,7 @@ class Phases(StrEnum):
 
 
 class CallShape(msgspec.Struct, frozen=True, kw_only=True):
-    """An LLM call, in tokens."""
+    """LLM call, in tokens."""
 
     prompt: float
     answer: float
@@ -33,17 +33,17 @@ class CallShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def new(self) -> float:
-        """Of the prompt, what must be computed."""
+        """Return the prompt tokens that must be computed."""
         return self.prompt - self.cached
 
     @property
     def context(self) -> float:
-        """That a step reads, in the mean over the answer."""
+        """Return the tokens that a step reads, on average over the answer."""
         return self.prompt + self.answer / 2
 
 
 class LatencyTargets(msgspec.Struct, frozen=True, kw_only=True):
-    """Of every call. inf: none."""
+    """Targets of every call. inf: no target."""
 
     ttft_s: float = math.inf
     tpot_s: float = math.inf
@@ -53,7 +53,7 @@ NO_TARGETS = LatencyTargets()
 
 
 class InstanceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one call by one instance."""
+    """Use of an instance by one call."""
 
     busy_s: float  # of the instance
     latency_s: float  # of the call, at the largest batch, without waiting
@@ -63,7 +63,7 @@ class InstanceUse(msgspec.Struct, frozen=True, kw_only=True):
 def use(
     rates: EngineRates, call: CallShape, phases: Phases, targets: LatencyTargets = NO_TARGETS
 ) -> InstanceUse | None:
-    """None: the instance cannot serve such calls within the targets."""
+    """Return the use; None: the instance cannot serve such calls within the targets."""
     if phases is Phases.PREFILL:
         return _prefill(rates, call, targets)
     if phases is Phases.DECODE:
@@ -72,7 +72,7 @@ def use(
 
 
 def _prefill(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> InstanceUse | None:
-    """As many prompts share a step as it takes, and as are in time together."""
+    """Return the use for prompts: as many share a step as fit, and meet the target together."""
 
     def latency_s(prompts: int) -> float:
         return rates.call_s + rates.prefill_s(call.new, call.cached, prompts)
@@ -98,10 +98,10 @@ def _decode(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> Ins
 
 
 def _both(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> InstanceUse | None:
-    """Prompts are computed in the steps of those that decode.
+    """Return the use for both phases: prompts are computed in the steps of decoding sequences.
 
-    Each sequence that ends makes room for a prompt: with each token of a batch, as many prompts are
-    begun as sequences end.
+    Each sequence that ends makes room for a prompt: with each token of a batch, as many prompts
+    begin as sequences end.
     """
     pairs = attended_pairs(call.new, call.cached)
     answer = max(call.answer, 1.0)
@@ -124,7 +124,7 @@ def _both(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> Insta
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest number up to `most` that fits, where all below it do; 0: none."""
+    """Return the largest number up to `most` that fits, if all below it do; 0: no number fits."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

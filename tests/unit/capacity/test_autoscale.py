@@ -165,7 +165,7 @@ def test_engines_that_others_started_are_never_drained(scaled):
     for _ in range(12):
         scaled.step(0)
     assert scaled.pool.told == []
-    assert any("none is drained" in each for each in scaled.said)
+    assert any("no engine is drained" in each for each in scaled.said)
 
 
 def test_a_pool_that_does_not_answer_is_left_as_it_is(scaled):

@@ -110,7 +110,7 @@ def test_nothing_is_drained_before_it_was_watched_for_long_enough():
     scaler = Autoscaler(ScalingRules(calm_s=600))
     _, made = play(scaler, 0, 585, 4)
     assert all(decision.change == 0 for _, decision in made)
-    assert "not watched for long" in made[-1][1].why
+    assert "not observed for calm_s" in made[-1][1].why
 
 
 def test_seats_that_are_stated_count():

@@ -261,8 +261,8 @@ def test_g11_todays_pool_becomes_the_plans_in_steps_that_keep_the_target(chats):
     [
         (("--from", "a100"), "write --from"),
         (("--from", "0 x a100"), "write --from"),
-        (("--from", "2 x b999"), "'b999' is no instance that can serve these calls"),
-        (("--from", "2 x a100-tp16"), "'a100-tp16' is no instance .* there are a100"),
+        (("--from", "2 x b999"), "'b999' is not an instance that can serve these calls"),
+        (("--from", "2 x a100-tp16"), "'a100-tp16' is not an instance .* there are a100"),
         (("--have", "b999=2"), "write --have NAME=AMOUNT; names are a100, cores, memory"),
         (("--have", "a100=-1"), "write --have NAME=AMOUNT"),
         (("--have", "kw=0.1"), r"and what there is \(--have\)"),
