@@ -42,6 +42,7 @@ from kairos.workflows.serve.invocation import (
     OperatorFinished,
 )
 from kairos.workflows.serve.plans import FlowPlans, spoken_by
+from kairos.workflows.serve.prefix_keeping import PrefixKeeping
 from kairos.workflows.serve.records import FlowsBusy
 from kairos.workflows.serve.shared_results import InvocationSharing, SharedResults
 
@@ -127,6 +128,7 @@ class Invoking:
         self._functions, self._most = functions, settings.max_running
         self._model, self._batches = settings.model, FunctionBatches()
         self._gateway, self._inner = gateway, InnerGateway(gateway)
+        self._keeping = PrefixKeeping(gateway, self._inner)
         self._declared = DeclaredApps(gateway.sink.feed)
         self._running: dict[str, int] = {}  # by tenant
 
@@ -196,6 +198,10 @@ class Invoking:
             if self._shared is not None:
                 of = caller.tenant, model, ready.service_class
                 share = partial(InvocationSharing, self._shared, of, heard=speaker)
+            if ready.plan.static_prefixes and self._gateway.caches_prefixes():
+                on_finished = self._keeping.listener(
+                    caller, ready.app, model, ready.plan, on_finished
+                )
             llm = FlowLLM(self._inner, ready.id, ready.workflow_id, said, model, heard)
 
             def make_calls(tell: Callable[[FlowFact], None]) -> RunCalls:

@@ -38,9 +38,9 @@ class FlowPlans:
         whether invocations fetch results of others. `batches`: batch sizes measured to be
         efficient. `without`: passes that are off.
         """
-        # A single row has no later batch whose prompts could be ordered or prefilled.
+        # A single row has no later rows whose calls could be ordered.
         off = dict.fromkeys(without, False)
-        self._passes = Passes(**{"cached": shares, "touch": False, "order": False, **off})
+        self._passes = Passes(**{"cached": shares, "order": False, **off})
         self._functions, self._processors, self._threads = functions, processors, threads
         self._batches = batches
         self._plans = PlanCache()
