@@ -435,14 +435,14 @@ async def test_a_request_that_is_sent_again_makes_nothing_more(kairos, engine, t
         file = await send(client, lines_of(1))
         await send(client, lines_of(2), "other")
         assert (await send(client, lines_of(1))).id == file.id  # though there is no room for more
-        with pytest.raises(openai.UnprocessableEntityError, match="another one"):
+        with pytest.raises(openai.UnprocessableEntityError, match="a different request"):
             await send(client, lines_of(3))
         assert len((await client.files.list()).data) == 2
         assert len([*(tmp_path / "batches" / "files").iterdir()]) == 2
 
         batch = await ask(client, file)
         assert (await ask(client, file)).id == batch.id  # though no more may be open
-        with pytest.raises(openai.UnprocessableEntityError, match="another one"):
+        with pytest.raises(openai.UnprocessableEntityError, match="a different request"):
             await ask(client, file, completion_window="2h")
         assert len((await client.batches.list()).data) == 1
         with pytest.raises(openai.BadRequestError, match="1 to 255"):

@@ -204,7 +204,7 @@ async def test_a_run_that_waits_for_an_embedder_says_so_until_it_answers(runs, e
     running = asyncio.create_task(
         runs.run(flow, ROWS, watch=began.append, retrieval=retrieval, engines=())
     )
-    await until(lambda: began and "asked again" in began[0].progress().waits_for)
+    await until(lambda: began and "retrying processors" in began[0].progress().waits_for)
     said = began[0].progress().waits_for
     assert f"answered {status}: too many texts" in said
     assert "fails after 300 s" in said
