@@ -19,6 +19,7 @@ LASTING = {
     "contract/test_bus.py": (1, "a handler that is slow"),
     "contract/test_kafka_bus.py": (2, "a broker is away for longer than; a handler that is slow"),
     "e2e/test_flow_backends.py": (1, "an engine that answers late"),
+    "e2e/test_flow_beginnings.py": (1, "pauses in which an engine drops what it holds"),
     "e2e/test_flow_equality.py": (1, "answers come in any order"),
     "e2e/test_page.py": (1, "something to draw, in a picture for the documentation"),
     "e2e/test_replay.py": (2, "wording that is slow; parts that come apart"),
