@@ -1,5 +1,7 @@
-"""Items of a list in an answer, told while the rest of it is still generated, as a live run hears
-them from a stream."""
+"""Items of a list in an answer, reported while the rest of the answer is still generated.
+
+A live run receives them from a stream in the same way.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,7 +21,10 @@ Generated = Callable[[], Mapping[str, int]]  # tokens that each call's answer ha
 
 
 def finished_items(text: str, path: Path, most: int) -> list[tuple[int, object]]:
-    """Of a JSON text as msgspec writes it: each item, and after how many tokens it is there."""
+    """Return each item of a list in a JSON text, and after how many tokens it is complete.
+
+    The text is as msgspec writes it.
+    """
     value: Any = msgspec.json.decode(text)
     for key in path:
         value = value[key]

@@ -1,14 +1,14 @@
-"""Measures what the steps of engines cost, through their API: which calls run, when tokens come.
+"""Measurement of engines' step times through their API: which calls run, when tokens arrive.
 
 Three kinds of runs, each on all engines at once, so that they share the machine as they will:
 
     alone    one prompt at a time, for one token: from sending to the token
     decode   n calls at once, at short and at long contexts: while all of them run
-    mixed    n callers that make one call after another, of lengths drawn at random, beside one long
-             call, the pacer: each of its tokens is a step
+    mixed    n callers that make one call after another, with lengths drawn at random, concurrently
+             with one long call, the pacer: each of its tokens is a step
 
-Nothing that an engine says of its own times is used: clients' times are what a model has to get
-right, and every engine has them.
+Times that an engine reports itself are not used: a model has to predict clients' times, and they
+can be measured with every engine.
 """
 
 import asyncio
@@ -42,8 +42,11 @@ FEWEST_TOKENS = 64  # of context, so that all of these shares are different leng
 
 
 class CalibrationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to measure. A run of many calls that would take longer is left out. Not `streamed`:
-    of calls at once only the one is that tells the steps, as flows and batches call engines."""
+    """Durations of a calibration. A run of many calls that would take longer is left out.
+
+    Not `streamed`: of concurrent calls only the pacer is streamed, as flows and batches call
+    engines.
+    """
 
     streamed: bool = True
     rounds: int
@@ -57,7 +60,10 @@ QUICK = CalibrationPlan(rounds=1, decode_s=1.2, mixed_s=5.0, longest_run_s=6.0)
 
 
 class MeasuredLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator says of the engines. What they tell themselves wins."""
+    """Limits of the engines given by the operator.
+
+    Values that the engines report take precedence.
+    """
 
     max_model_len: int | None
     kv_tokens: int | None
@@ -66,7 +72,7 @@ class MeasuredLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredRoom(msgspec.Struct, frozen=True, kw_only=True):
-    """What every one of the engines can hold, and do in a step."""
+    """Capacity that every one of the engines has, in total and per step."""
 
     context_tokens: int
     kv_tokens: int
@@ -158,10 +164,10 @@ class Calibration:
         self._dice = random.Random()  # noqa: S311 - lengths
 
     async def measure(self) -> list[Steps]:
-        """All observations. `tell` gets a line before every run.
+        """Return all observations. `tell` receives a message before every run.
 
         Raises:
-            SetupError: an engine does not do what it was asked to.
+            SetupError: An engine does not behave as required.
         """
         prompts = [self._room.share(share) for share in PROMPT_SHARES]
         self._tell(f"warming up with prompts of {prompts[0]} to {prompts[-1]} tokens")
@@ -274,7 +280,7 @@ def _pace(calls: Sequence[Generated], pacer: Generated) -> None:
 
 
 async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All at once; the first that fails ends the others, and its error is raised as it is."""
+    """Run coroutines concurrently. The first error cancels the others, and is raised unwrapped."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]
     try:
         return await asyncio.gather(*tasks)

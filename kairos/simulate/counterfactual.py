@@ -21,7 +21,7 @@ from kairos.simulate.world import World, WorldEvent
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """What decides: the order, and the instance."""
+    """A policy and a placement."""
 
     policy: str
     placement: str
@@ -74,7 +74,7 @@ class Counterfactual:
         self._happenings = _happenings(log, engines, first_at)
 
     def run(self, decided: Decided, tell: Callable[[float], None]) -> list[float]:
-        """How long each workflow takes, s, in the order of `keys`."""
+        """Return how long each workflow takes, in s, in the order of `keys`."""
         total = len(self._submissions)
         world = World(
             self._submissions,

@@ -39,10 +39,10 @@ class _Pair:
 
 
 class SimulatedEngines:
-    """Engines by the ids of their instances.
+    """Modelled engines by the ids of their instances.
 
-    What a client sees of a call is told to `on_progress` at its instant; what several engines do at
-    the same µs, in the order in which they were started.
+    `on_progress` receives what a client sees of a call, at its instant; simultaneous events of
+    several engines in the order in which they were started.
     """
 
     def __init__(
@@ -51,23 +51,27 @@ class SimulatedEngines:
         on_progress: Callable[[CallProgress], None],
         links: KvLinks | None = None,
     ) -> None:
-        """`links`: over which caches go; None: there are no pairs, and no lower tiers."""
+        """Create it. `links` transfer caches; None: there are neither pairs nor lower tiers."""
         self._clock, self._on_progress, self._links = clock, on_progress, links
         self._pairs: dict[str, _Pair] = {}  # by call id, those that have not ended
         self._running: dict[str, _Running] = {}
         self.engines: list[ModelledEngine] = []  # all that ever ran
 
     def start(self, instance_id: str, profile: EngineProfile, tier: HostTier | None = None) -> None:
-        """Start an engine, empty; one that runs stays as it is. `tier`: in its host's memory; needs
-        links."""
+        """Start an empty engine, unless it runs already.
+
+        `tier` is in its host's memory, and needs links.
+        """
         assert tier is None or self._links is not None
         if instance_id not in self._running:
             self._running[instance_id] = _Running(instance_id, profile, tier)
             self.engines.append(self._running[instance_id].engine)
 
     def crash(self, instance_id: str) -> dict[str, int]:
-        """The engine is gone, with all that it held; what can be seen at this instant still is.
-        Returns the calls in it, by id, and how many tokens of its answer each had."""
+        """Remove an engine and its state; events visible at this instant are still seen.
+
+        Return the calls in it, by id, with the number of tokens of each answer.
+        """
         running = self._running.pop(instance_id, None)
         if running is None:
             return {}
@@ -78,8 +82,7 @@ class SimulatedEngines:
         return self._lost_with(running, lost) if self._pairs else lost
 
     def stop_if_empty(self, instance_id: str) -> bool:
-        """Whether the engine is gone: it was empty, and no call was to come to it from another, or
-        there was none."""
+        """Stop the engine if it is empty and expects no calls. Return whether it is gone."""
         running = self._running.get(instance_id)
         if running is not None and (running.calls or self._awaits(running)):
             return False
@@ -96,16 +99,21 @@ class SimulatedEngines:
             self._set_wake_up(running)
 
     def add(self, instance_id: str, call: EngineCall) -> None:
-        """Raises KairosError: the engine refuses the call."""
+        """Add a call.
+
+        Raises:
+            KairosError: The engine refuses it.
+        """
         running = self._running[instance_id]
         running.engine.add(call, self._clock.now())
         running.calls[call.id] = None
         self._set_wake_up(running)
 
     def add_pair(self, prefill_id: str, decode_id: str, call: EngineCall) -> None:
-        """Its prompt is for the one engine, its answer for the other.
+        """Add a call whose prompt is for one engine, and whose answer is for another.
 
-        Raises KairosError: one of the engines refuses it.
+        Raises:
+            KairosError: One of the engines refuses it.
         """
         prefill, decode = self._running[prefill_id], self._running[decode_id]
         decode.engine.check(call)
@@ -113,7 +121,7 @@ class SimulatedEngines:
         self._pairs[call.id] = _Pair(call, prefill, decode)
 
     def abort(self, instance_id: str, call_id: str) -> None:
-        """Nobody waits for the call any more, which is in the engine; of a pair's, either one."""
+        """Abort a call in the engine; for a pair, either of its engines."""
         running = self._running[instance_id]
         if (pair := self._pairs.pop(call_id, None)) is not None:
             running = pair.decode if pair.is_prefilled else pair.prefill
@@ -123,7 +131,7 @@ class SimulatedEngines:
         self._set_wake_up(running)
 
     def progress(self) -> dict[str, int]:
-        """How many tokens of its answer each call has had that has had any."""
+        """Return the number of tokens of each answer that has begun."""
         now = self._clock.now()
         generated: dict[str, int] = {}
         for running in self._running.values():
@@ -131,7 +139,7 @@ class SimulatedEngines:
         return generated
 
     def statuses(self) -> list[InstanceStatus]:
-        """What each engine says of itself."""
+        """Return the status of each engine."""
         return [
             _status(instance_id, running.engine) for instance_id, running in self._running.items()
         ]
@@ -200,12 +208,11 @@ class SimulatedEngines:
             self._set_wake_up(pair.prefill)
 
     def _is_here(self, running: _Running) -> bool:
-        """It did not crash, nor did another take its place."""
+        """Return whether this engine still runs: it did not crash, and was not replaced."""
         return self._running.get(running.id) is running
 
     def _lost_with(self, crashed: _Running, lost: dict[str, int]) -> dict[str, int]:
-        """Of the calls that were in an engine, those that are lost with it, and of pairs those
-        that would have come there."""
+        """Return the calls lost with an engine, including pairs' calls that were to come to it."""
         for call_id, pair in list(self._pairs.items()):
             if pair.decode is crashed:
                 del self._pairs[call_id]

@@ -1,4 +1,4 @@
-"""From a log of facts to a workflow file."""
+"""Export of a log of facts to a workflow file."""
 
 import re
 from collections import Counter, defaultdict
@@ -26,18 +26,19 @@ Fate = Literal["exported", "began before", "under way", "without lengths"]
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What went into the file, and what became of all workflows of the log."""
+    """Numbers of exported calls, and of all workflows of the log by their fate."""
 
     calls: int
     workflows: dict[Fate, int]
 
 
 def parse_since(text: str, now_us: int, what: str = "begin") -> int | None:
-    """An instant, in µs since the epoch, from `2h`, `2025-06-30` or `2025-06-30T12:00` (local time,
-    where it names no zone); None for `all`. `what` it is for, should it be none.
+    """Parse an instant (`2h` ago, `2025-06-30` or `2025-06-30T12:00`), in µs since the epoch.
+
+    Local time is assumed without a zone. None for `all`. `what` completes the error message.
 
     Raises:
-        SetupError: it is none of these.
+        SetupError: The text has another form.
     """
     if text == "all":
         return None
@@ -47,7 +48,7 @@ def parse_since(text: str, now_us: int, what: str = "begin") -> int | None:
         return round(datetime.fromisoformat(text).timestamp() * SECOND)
     except (ValueError, OverflowError):
         raise SetupError(
-            f"'{text}' is no time to {what} at: write a duration (30s, 15m, 2h, 7d), a date, an "
+            f"'{text}' is not a time to {what} at: write a duration (30s, 15m, 2h, 7d), a date, an "
             "instant (2025-06-30T12:00), or all"
         ) from None
 
@@ -55,13 +56,13 @@ def parse_since(text: str, now_us: int, what: str = "begin") -> int | None:
 def export(directory: Path, since_at: int | None, path: Path) -> Exported:
     """Write the workflows of a log that began at `since_at` or later to a workflow file.
 
-    A workflow is whole or left out. It begins when its user's task does; one that began before the
-    log may have lost its first calls, and is left out too, unless `since_at` is None: that takes
-    all that there is. One of which a call has not ended is always left out.
+    A workflow is complete or left out. It begins with its user's task; one that began before the
+    log may have lost its first calls, and is left out, too; only `since_at` None takes all. A
+    workflow with an unfinished call is always left out.
 
     Raises:
-        SetupError: there is no log, or nothing to export from it; or the file cannot be written.
-        InvalidFile: a line of the log is no record.
+        SetupError: The log is missing, or has nothing to export; or the file cannot be written.
+        InvalidFile: A line of the log is not a record.
     """
     log = LoggedWorkflows(directory)
     begins_at = None if since_at is None else max(since_at, log.begins_at)
@@ -91,7 +92,8 @@ def _fate(rows: list[CallRow], in_flight: int, begins_at: int | None) -> Fate:
 class LoggedWorkflows:
     """All workflows of a log, with their calls that ended.
 
-    Raises SetupError, InvalidFile: see `export`.
+    Raises:
+        SetupError, InvalidFile: See `export`.
     """
 
     def __init__(self, directory: Path) -> None:

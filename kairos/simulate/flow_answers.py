@@ -1,9 +1,9 @@
-"""What engines would answer to the calls of a flow, made up: nothing is generated.
+"""Made-up answers to the calls of a flow: nothing is generated.
 
-A text has between a quarter and all of the tokens that it may have, evenly spread, by the call's
-signature; so equal calls have equal answers, and the same command gives the same run. With a schema
-it is JSON that keeps to it. A branch on a made-up text rarely finds its case, and a loop rarely
-ends before its last round: give such operators a schema with an `enum`.
+An answer has between a quarter and all of its maximum tokens, uniformly distributed by the call's
+signature; so equal calls have equal answers, and a run is reproducible. With a schema it is valid
+JSON. A branch on a made-up text rarely finds its case, and a loop rarely ends before its last
+round: give such operators a schema with an `enum`.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ def _of_type(
 
 
 def _text(name: str, least: object) -> str:
-    """Of eight characters, or as many as it must have; others where the name is another one."""
+    """Return a text of eight characters, or of the minimum length; different for each name."""
     word = f"{digest(name):016x}"[:8]
     long = least if isinstance(least, int) and least > len(word) else len(word)
     return (f"{word} " * (long // len(word) + 1))[:long]

@@ -1,6 +1,8 @@
-"""A flow as the client of a simulated pool: its executor, told in virtual time what its calls came
-to. Rows are read and written in no time, and results of earlier runs fetched. Pure functions are
-called; others give null, since a simulation has no effects."""
+"""A flow as the client of a simulated pool: its executor, driven in virtual time.
+
+Reading and writing rows, and fetching results of earlier runs, takes no time. Pure functions are
+called; others return null, since a simulation has no effects.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -61,7 +63,7 @@ LOOK_US = SECOND  # from one look at whether engines idle to the next
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """A call that was made and has not ended; a touch of a static beginning is no call of a row."""
+    """A call in progress; a touch of a static prefix is not a row's call."""
 
     command: IssueCall | TouchPrefix
     workflow: str
@@ -70,8 +72,11 @@ class _Made(msgspec.Struct, frozen=True):
 
 
 class FlowClient:
-    """`table`: rows of it, by their columns. `run`: what a function gives; raises KairosError where
-    it fails. `ended` says how the run did."""
+    """Client that runs a flow.
+
+    `table` yields its rows, by their columns. `run` calls a function, and raises KairosError if it
+    fails. `ended` says how the run ended.
+    """
 
     def __init__(
         self,
@@ -87,10 +92,12 @@ class FlowClient:
         around: Surroundings = NOTHING_AROUND,
         results: MutableMapping[str, object] | None = None,
     ) -> None:
-        """`models`: what operators ask for by another name than the only model; `arrives_at`: from
-        when on a row of the table can be read, in µs, later rows no earlier; `around`: what there
-        is beside models; `results`: of earlier runs, by signature; those of this one are put
-        there."""
+        """Create the client.
+
+        `models` maps operators to models other than the only one. `arrives_at` returns when a row
+        of the table can be read, in µs, later rows no earlier. `around` has the surroundings other
+        than models. `results` has earlier runs' results, by signature; this run's are added.
+        """
         self.executor = Executor(plan, limits)
         self.left, self.retries = 1, 0
         self.failed: dict[str, str] = {}
@@ -292,7 +299,7 @@ class FlowClient:
             self.refused(request_id, error)
 
     def _request(self, request_id: str) -> Request:
-        """What a gateway knows of the call."""
+        """Return the request as a gateway would see it."""
         made = self._made[request_id]
         is_call = isinstance(made.command, IssueCall)
         tokens, now = length(made.prompt), self._clock.now()

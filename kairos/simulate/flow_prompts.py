@@ -1,12 +1,11 @@
-"""The prompts of a flow's calls, and their answers after them, as an engine of the model sees them.
+"""Prompts of a flow's calls, with their answers, as the model of an engine sees them.
 
-By what they say: a chat is laid out message by message, as a chat template does, and taken apart in
-pieces of 16 tokens from its beginning. So two prompts share as many pieces as they begin alike, and
-a chat that goes on with an answer begins like the call that was answered so, with its answer. One
-with `continue_final_message`, as vLLM has it, ends within its last message: what is of it is whole
-tokens.
+They follow from their text: a chat is laid out message by message, as by a chat template, and cut
+into pieces of 16 tokens from its beginning. So two prompts share the pieces of their common prefix,
+and a chat that continues an answer begins like the answered call with its answer. A chat with
+`continue_final_message`, as in vLLM, ends within its last message, rounded to whole tokens.
 
-A token is four bytes. A message begins a token of its own, as templates' special tokens make it.
+A token is four bytes. Each message begins a new token, as templates' special tokens cause.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,17 +20,17 @@ _END = b"\n\n\n\n"  # a token that ends it
 
 
 def prompt_of(body: Mapping[str, object]) -> Prompt:
-    """Of a chat completion's request."""
+    """Return the prompt of a chat completion's request."""
     return _pieces(_chat(body))
 
 
 def answered_prompt(body: Mapping[str, object], answer: str) -> Prompt:
-    """The same with the answer after it."""
+    """Return the same prompt, followed by the answer."""
     return _pieces(_chat(body) + _padded(answer.encode()))
 
 
 def beginning_of(messages: Iterable[Mapping[str, str]]) -> Prompt:
-    """Of every chat that begins with these."""
+    """Return the common prefix of all chats that begin with these messages."""
     return _pieces(b"".join(map(_message, messages)))
 
 

@@ -23,8 +23,7 @@ class FlowRows:
         put: Callable[[FlowFact], None],
         go_on: Callable[[], None],
     ) -> None:
-        """`put` takes facts that somebody sees to in a moment; where nobody would, `go_on` is
-        called."""
+        """Create it. `put` queues facts; `go_on` is called if nothing else would handle them."""
         self._clock, self._table, self._arrives_at = clock, enumerate(table), arrives_at
         self._put, self._go_on = put, go_on
         self._next_row: tuple[int, Mapping[str, object]] | None = None
@@ -33,7 +32,7 @@ class FlowRows:
         self._left_groups: Iterator[tuple[int, tuple[str, list[object]]]] | None = None
 
     def read(self, count: int) -> None:
-        """Those that are there; the others when they arrive."""
+        """Read `count` rows: the arrived ones now, the others when they arrive."""
         is_waiting, self._awaited = self._awaited > 0, self._awaited + count
         if not is_waiting:
             self._read_arrived()

@@ -22,10 +22,10 @@ def simulated(
     pool: PoolOptions,
     observers: tuple[Observer, ...] = (),
 ) -> SimulatedFlow:
-    """Rows that cannot be read are left out. `observers` hear of each fact.
+    """Simulate a flow file. Unreadable rows are left out. `observers` receive each fact.
 
     Raises:
-        SetupError: the flow or the table is missing or wrong; says what would be right.
+        SetupError: The flow or the table is missing or invalid; the message says what is expected.
     """
     if inputs is None:
         raise SetupError("name the table of rows that the flow goes over: --inputs FILE")
@@ -41,7 +41,11 @@ def simulated(
 
 
 def pool_options(*, instances: int, profile_name: str, policy: str, placement: str) -> PoolOptions:
-    """Raises SetupError: there is no such profile, policy or placement."""
+    """Return the options of a pool.
+
+    Raises:
+        SetupError: The profile, policy or placement does not exist.
+    """
     return PoolOptions(
         instances=instances,
         profile=profile(profile_name),
@@ -51,7 +55,7 @@ def pool_options(*, instances: int, profile_name: str, policy: str, placement: s
 
 
 def shown(run: SimulatedFlow) -> Iterator[str]:
-    """For a terminal."""
+    """Yield the result as text for a terminal."""
     figures, cached = run.figures, run.prompt_tokens_cached
     share = cached / max(1, cached + run.prompt_tokens_computed)
     yield f"flow {run.flow} on {run.instances} instances: {run.simulated_s:,.1f} s of virtual time"

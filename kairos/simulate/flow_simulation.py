@@ -26,7 +26,10 @@ from kairos.workflows.execute.observation import FlowObservation
 
 
 class SimulatedFlow(msgspec.Struct, frozen=True):
-    """What became of it. `figures`: the executor's; `prompt_tokens_computed`: the engines'."""
+    """Result of a simulated flow.
+
+    `figures` are the executor's; `prompt_tokens_computed` the engines'.
+    """
 
     flow: str
     instances: int
@@ -37,8 +40,11 @@ class SimulatedFlow(msgspec.Struct, frozen=True):
 
 
 class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`client`: what carries the flow out, where something is to be compared with `FlowClient`.
-    `held`: beginnings of prompts that each engine has from the start, and keeps."""
+    """Options of a pool.
+
+    `client` is an alternative to `FlowClient`, for comparisons. `held` are prefixes of prompts that
+    each engine has from the start, and keeps.
+    """
 
     instances: int
     profile: EngineProfile
@@ -56,8 +62,10 @@ def simulate_flow(
     observers: tuple[Observer, ...] = (),
     results: MutableMapping[str, object] | None = None,
 ) -> SimulatedFlow:
-    """To the end of its last row. Pure functions of the flow are called. `results`: of earlier
-    runs, by signature; those of this one are put there."""
+    """Simulate a flow to the end of its last row. Pure functions of the flow are called.
+
+    `results` has earlier runs' results, by signature; this run's are added.
+    """
     return observed_flow(plan, table, functions, pool, observers, results)[0]
 
 
@@ -69,7 +77,7 @@ def observed_flow(
     observers: tuple[Observer, ...] = (),
     results: MutableMapping[str, object] | None = None,
 ) -> tuple[SimulatedFlow, FlowObservation]:
-    """The same, and what its calls turned out to be."""
+    """Simulate a flow, and return also what was observed of its calls."""
     instances = {f"engine-{number}": pool.profile for number in range(pool.instances)}
     limits = FlowLimits(
         capacity=pool.instances * pool.profile.max_num_seqs,
@@ -105,7 +113,7 @@ def observed_flow(
 
 
 def functions_runner(functions: Functions) -> Callable[[RunFunction], object]:
-    """Calls those that are pure; the others give null."""
+    """Return a runner that calls pure functions; others return null."""
 
     def run(command: RunFunction) -> object:
         known = functions[command.function]

@@ -1,18 +1,17 @@
-"""What Kairos gained: the workflows of a log's last hour again, under other policies, on a model of
-the engines.
+"""Gains by Kairos: the workflows of a log's last hour, simulated under other policies.
 
-The same workflows arrive at the same instants, and their calls take the agents and tools as long as
-they did. First under the policy that served them: how far that is from what really happened says
-how far the model is to be trusted. Then under others. Two simulations are compared with each other,
-never one with what happened, so what the model has wrong in both alike drops out.
+The same workflows arrive at the same instants, and agents and tools take as long between calls as
+they did. The first simulation uses the policy that served them: its deviation from what really
+happened measures the model's error. Then others follow. Simulations are compared only with each
+other, so errors of the model that affect both cancel out.
 
-What is otherwise than it was: a policy begins without having learnt anything; workflows that had
-begun before, or have not ended, and calls that failed are left out, with the load that they were
-(`share` says what is left); all workflows count as one tenant's. Where engines serve different
-models, those of the model with the most calls are asked about.
+Differences to reality: a policy begins without learnt profiles; workflows that had begun before, or
+have not ended, and failed calls are left out, with their load (`share` says what remains); all
+workflows count as one tenant's. If engines serve different models, only the model with the most
+calls is simulated.
 
-The interval is that of a bootstrap over stretches of time (`confidence.py`), since workflows that
-wait for the same engines are not independent of each other.
+The interval is from a bootstrap over stretches of time (`confidence.py`), since workflows that wait
+for the same engines are not independent of each other.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,9 +51,11 @@ def others_of(served: Decided) -> list[Decided]:
 def gained(
     directory: Path, since_at: int, served: Decided, others: Sequence[Decided], tell: Tell
 ) -> Gained:
-    """Raises:
-    SetupError: there is no log, or too little in it.
-    InvalidFile: a line of it is no record.
+    """Simulate the log under the served policy and others, and compare them.
+
+    Raises:
+        SetupError: The log is missing, or has too little in it.
+        InvalidFile: A line of it is not a record.
     """
     log = RecentLog(directory, since_at)
     instances = of_one_model(log)
@@ -134,7 +135,10 @@ def _trust(mean_off: float) -> Trust:
 def _predicted(
     decided: Decided, times: Sequence[float], ran: Sequence[float] | None, mean_off: float
 ) -> Predicted:
-    """`ran`: of the policy that served; None: it is the one."""
+    """Return the result of a policy.
+
+    `ran` has the times of the policy that served, or None for itself.
+    """
     found = None if ran is None else ratio(_stretches(times), _stretches(ran))
     return Predicted(
         policy=decided.policy,
@@ -147,7 +151,7 @@ def _predicted(
 
 
 def _verdict(found: Interval | None, mean_off: float) -> Verdict:
-    """Whether the other policy would have been quicker."""
+    """Return whether the other policy would have been quicker."""
     if found is None or _trust(mean_off) == "poor":
         return "not known"
     if found.low <= 1 <= found.high or abs(found.mean - 1) <= abs(mean_off):

@@ -1,4 +1,4 @@
-"""How long workflows take with an engine to themselves: what slowdown is measured against."""
+"""Durations of workflows with an engine to themselves, against which slowdown is measured."""
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -14,11 +14,11 @@ from kairos.simulate.workload.workflows import Workflow
 
 
 def alone_us(workflows: Iterable[Workflow], profile: EngineProfile) -> dict[str, int]:
-    """For each workflow by id: from its begin to its end on one engine where nothing else runs and
-    nothing is cached, gaps of tools and users included; no queue before it.
+    """Return the duration of each workflow by id, on one engine without load or cached prompts.
 
-    One engine serves them one after the other, and the names of what their prompts are made of are
-    made private to each, so that none finds what another left in the cache.
+    It includes gaps of tools and users, but no queue. One engine serves them one after the other,
+    and the names of their prompts' pieces are made unique to each, so that none finds what another
+    left in the cache.
     """
     engine = ModelledEngine(profile)
     now = 0

@@ -1,4 +1,4 @@
-"""How long KV caches are under way between instances, and from a host's memory to its device."""
+"""Transfer times of KV caches between instances, and from a host's memory to its device."""
 
 from collections.abc import Mapping
 from math import ceil
@@ -11,7 +11,7 @@ _GBIT = 1e9 / 8  # bytes
 
 
 class CacheLink(msgspec.Struct, frozen=True, kw_only=True):
-    """How an instance is connected. Bytes are those of its devices together."""
+    """Links of an instance. Bytes are the total of its devices."""
 
     gbit_s: float  # to other instances, each direction
     latency_us: float = 20.0  # of a transfer, beside its bytes
@@ -30,8 +30,11 @@ class KvLinks:
     """
 
     def __init__(self, links: Mapping[str, CacheLink], bytes_per_token: float) -> None:
-        """`links`: by instance; those without one are in no pair. Raises SetupError: a figure makes
-        no sense."""
+        """Create the links by instance; an instance without one is in no pair.
+
+        Raises:
+            SetupError: A value is out of range.
+        """
         for name, each in links.items():
             if not (each.gbit_s > 0 and each.host_gb_s > 0 and each.latency_us >= 0):
                 raise SetupError(f"{name}: the rates of a link are above 0, its latency 0 or more")
@@ -44,7 +47,7 @@ class KvLinks:
         self.bytes_moved = 0.0  # between instances
 
     def between(self, source: str, target: str, tokens: int, at: int) -> int:
-        """When the whole of it is there, if it can be sent from `at` on; µs."""
+        """Return when a whole transfer has arrived, if it can be sent from `at` on; µs."""
         size = tokens * self._bytes(target)
         ends = self._links[source], self._links[target]
         per_us = min(each.gbit_s for each in ends) * _GBIT / 1e6
@@ -56,7 +59,7 @@ class KvLinks:
         return ceil(done + max(each.latency_us for each in ends))
 
     def from_host(self, instance: str, tokens: int, at: int) -> int:
-        """The same of what lies in its host's memory."""
+        """Return the same for a cache in the host's memory."""
         link = self._links[instance]
         per_us = link.host_gb_s * 1e9 / 1e6
         begins = max(at, self._loads_until.get(instance, 0.0))

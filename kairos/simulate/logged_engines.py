@@ -1,13 +1,12 @@
-"""Engines as a log saw them, to the model of them: what their steps cost, from calls' own times.
+"""Model of engines from a log: step times, estimated from calls' durations.
 
-`kairos calibrate` measures engines that do nothing else. Here nothing is measured: each call that
-ended says how long its engine took for so many tokens of an answer, and the calls beside it say
-what else that engine did meanwhile. So the figures are of the load that there was, and say little
-of another.
+`kairos calibrate` measures engines that do nothing else. Here nothing is measured actively: each
+ended call shows how long its engine took for how many tokens, and concurrent calls show what else
+that engine did. So the figures describe the logged load, and may be wrong for another.
 
-What is approximate: an answer's tokens are taken to have come evenly, a prompt to have been
-computed where its first token came, and where a prompt met another, its time is left out. Of an
-answer that was not streamed the whole call is one observation.
+Approximations: an answer's tokens are assumed to come evenly, and a prompt to be computed where its
+first token came; the time of a prompt that overlaps another is left out. For an answer that was not
+streamed the whole call is one observation.
 """
 
 from collections.abc import Sequence
@@ -45,10 +44,12 @@ class LoggedEngines(msgspec.Struct, frozen=True):
 def logged_engines(
     instances: dict[str, Instance], rows: Sequence[CallRow], longest_tokens: int
 ) -> LoggedEngines:
-    """`rows`: answered calls with lengths. `longest_tokens`: of a prompt and its answer.
+    """Return models of the engines.
+
+    `rows` are answered calls with lengths. `longest_tokens` is the maximum of prompt plus answer.
 
     Raises:
-        SetupError: too few calls ended there.
+        SetupError: Too few calls ended there.
     """
     seen = {
         each.id: _observations([row for row in rows if row.instance_id == each.id], each)
@@ -82,8 +83,12 @@ class _Fitted(msgspec.Struct, frozen=True):
 
 
 def _fitted(observations: Sequence[Steps]) -> _Fitted:
-    """Where calls are all alike, as of a program that asks the same again and again, what a step
-    takes cannot be told apart, and may all go to what grows: then a step takes what it took."""
+    """Fit the observations.
+
+    If all calls are alike, as of a program that repeats the same request, the parts of a step's
+    time cannot be separated, and may all be attributed to variable costs: then a step has a
+    constant time.
+    """
     found = fit(_evenly(observations))
     step = found.step
     own_us = step.fixed_us + max(step.weights_us, min(step.prefill_token_us, step.decode_seq_us))
@@ -114,7 +119,7 @@ def _profile(instance: Instance, found: _Fitted, longest_tokens: int) -> EngineP
 
 
 def _evenly(all_of_them: Sequence[T]) -> Sequence[T]:
-    """At most `MOST_OF_ONE`, from all of the time."""
+    """Return at most `MOST_OF_ONE` items, evenly distributed."""
     if len(all_of_them) <= MOST_OF_ONE:
         return all_of_them
     chosen = np.linspace(0, len(all_of_them) - 1, MOST_OF_ONE).astype(int)
@@ -140,7 +145,7 @@ class _Calls:
         self.answer = column([row.completion_tokens for row in rows])
 
     def decoded(self, begin: float, end: float) -> _Array:
-        """Tokens of each one's answer that came in this time, beside its first."""
+        """Return the tokens of each answer, except its first, that came in this interval."""
         took = np.maximum(1.0, self.end - self.first)
         shared = np.minimum(end, self.end) - np.maximum(begin, self.first)
         tokens: _Array = np.maximum(0.0, shared) / took * np.maximum(0.0, self.answer - 1)
@@ -162,7 +167,7 @@ def _observations(rows: Sequence[CallRow], instance: Instance) -> list[Steps]:
 
 
 def _answer(calls: _Calls, n: int, batch: int) -> Steps | None:
-    """From its first token to its last, or, where that is not told, from its sending."""
+    """Return the observation from an answer's first token (or its sending) to its last."""
     begin, end, whole = calls.first[n], calls.end[n], not calls.is_streamed[n]
     own_chunks = ceil(calls.new[n] / batch) if whole else 0
     steps = calls.answer[n] - 1 + own_chunks
@@ -187,7 +192,7 @@ def _answer(calls: _Calls, n: int, batch: int) -> Steps | None:
 
 
 def _alone(calls: _Calls, n: int, batch: int) -> Steps | None:
-    """From its sending to its first token, where no other prompt was under way."""
+    """Return the observation from a call's sending to its first token; None on overlaps."""
     gone, first = calls.gone[n], calls.first[n]
     others = (calls.gone < first) & (calls.first > gone)
     if others.sum() > 1:

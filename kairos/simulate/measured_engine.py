@@ -1,4 +1,4 @@
-"""One engine as `kairos calibrate` sees it: what it tells of itself, and calls of known lengths."""
+"""An engine as `kairos calibrate` uses it: its reported facts, and calls of known lengths."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ _CHUNK = b'"text":'  # once in each event that carries text; inside of the text 
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine tells of itself; None is what it does not."""
+    """Facts that an engine reports; None if it does not."""
 
     model: str
     software: str  # and its version
@@ -38,9 +38,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generated:
-    """One call, and when its tokens came, in s of one clock. Tokens that came in one event, as they
-    do when the engine is ahead of its server, count as those that came first. One that is not
-    `streamed` has its end alone, until `observe.pace` reckons its tokens."""
+    """A call, and the arrival times of its tokens, in s of one clock.
+
+    Tokens in one event, as sent when the engine is ahead of its server, count as the first ones.
+    A call that is not `streamed` has only its end, until `observe.pace` estimates its tokens.
+    """
 
     def __init__(
         self, prompt_tokens: int, completion_tokens: int, *, streamed: bool = True
@@ -53,9 +55,9 @@ class Generated:
         self.whole = False
 
     def tokens_at(self) -> list[tuple[float, int]]:
-        """When each event came, and the number of its (last) token, from 1.
+        """Return when each event came, with the number of its (last) token, from 1.
 
-        Of a call that was cancelled every event is taken for one token.
+        Each event of a cancelled call counts as one token.
         """
         missing = self.completion_tokens - len(self.events_at) if self.whole else 0
         return [(at, missing + index) for index, at in enumerate(self.events_at, 1)]
@@ -103,9 +105,10 @@ class MeasuredEngine:
         )
 
     async def idle(self) -> None:
-        """Wait until nothing runs, where the engine tells: what was cancelled ends a little later.
-        An engine tells how many ran in its latest step. When all were cancelled after it there is
-        no other, so now and then a short call makes it take one.
+        """Wait until nothing runs, if the engine reports that: cancelled calls end a little later.
+
+        An engine reports how many ran in its latest step. If all were cancelled after it, no step
+        follows, so now and then a short call makes the engine take one.
 
         Raises:
             SetupError: somebody else's calls run.
@@ -238,7 +241,7 @@ class _Completion(msgspec.Struct):
 
 
 def _usage(answer: bytes) -> tuple[int, int] | None:
-    """Of a completion that was not streamed."""
+    """Return the tokens of prompt and answer in a completion that was not streamed."""
     try:
         usage = msgspec.json.decode(answer, type=_Completion).usage
     except msgspec.DecodeError:
@@ -247,13 +250,13 @@ def _usage(answer: bytes) -> tuple[int, int] | None:
 
 
 def _calls(metrics: bytes) -> int:
-    """In the engine: those that run, and those that wait, as far as it says."""
+    """Return the number of calls in the engine, running and waiting, as far as it reports them."""
     status = read_metrics("", metrics).status
     return (status.running or 0) + (status.waiting or 0) if status is not None else 0
 
 
 async def _read_start(content: aiohttp.StreamReader) -> bytes:
-    """All of an engine's answer, or as much as it may say. It comes in pieces."""
+    """Read an answer in pieces, up to its maximum size."""
     answer = bytearray()
     while len(answer) < MOST_BYTES and (data := await content.readany()):
         answer += data
@@ -261,7 +264,7 @@ async def _read_start(content: aiohttp.StreamReader) -> bytes:
 
 
 def session() -> aiohttp.ClientSession:
-    """For probes: as many calls at once as are asked for."""
+    """Create a session for probes, with unlimited concurrent calls."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -1,4 +1,4 @@
-"""From when the tokens of calls came to how much work an engine did meanwhile."""
+"""Work of an engine, from the arrival times of calls' tokens."""
 
 import math
 from bisect import bisect_right
@@ -33,9 +33,9 @@ def between(
     *,
     max_num_batched_tokens: int,
 ) -> Steps | None:
-    """The work from one token of `pacer`, which is one of the calls, to another: each is a step.
+    """Return the work between two tokens of `pacer`, which is one of the calls: each is a step.
 
-    A prompt counts where its first token came. None if there is no step in the window.
+    A prompt counts where its first token came. None if the window has no step.
     """
     paces = [at for at, _ in pacer.tokens_at() if window[0] <= at <= window[1]]
     if len(paces) < 2 or paces[-1] == paces[0]:
@@ -70,9 +70,11 @@ def between(
 
 
 def pace(call: Generated, pacer: Generated) -> None:
-    """Of a call that was not streamed, when its tokens came: one with each of the pacer's, as all
-    that run have one in each step, and the last when it ended. Those before the pacer's first are
-    counted with that."""
+    """Estimate when the tokens of a call that was not streamed came.
+
+    One came with each of the pacer's, as every running call gets one in each step, and the last
+    when the call ended. Earlier ones count with the pacer's first.
+    """
     paces = [at for at, first, last in _arrivals(pacer) for _ in range(first, last + 1)]
     ended_at = call.events_at[-1]
     after = min(bisect_right(paces, ended_at), len(paces) - 1)
@@ -83,7 +85,7 @@ def pace(call: Generated, pacer: Generated) -> None:
 
 
 def _arrivals(call: Generated) -> Iterator[tuple[float, int, int]]:
-    """When something came, and the numbers of the first and last token that it brought."""
+    """Yield when an event came, with the numbers of its first and last token."""
     before = 0
     for at, number in call.tokens_at():
         yield at, before + 1, number

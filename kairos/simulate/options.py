@@ -1,4 +1,4 @@
-"""What `kairos simulate` is asked for: the command line, else the scenario, else the defaults."""
+"""Options of `kairos simulate`: the command line, else the scenario, else the defaults."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be run."""
+    """Simulations to run."""
 
     plan: Planner
     policies: list[str]
@@ -42,7 +42,11 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def runs(asked: SimulationOptions) -> Runs:
-    """Raises SetupError: it cannot be run; the message says what to change."""
+    """Return the simulations to run.
+
+    Raises:
+        SetupError: They cannot be run; the message says what to change.
+    """
     if asked.scenario is not None:
         return _of_scenario(asked, asked.scenario)
     if asked.workflows is None:

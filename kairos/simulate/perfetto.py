@@ -1,11 +1,10 @@
-"""Workflows as a trace that Perfetto opens (ui.perfetto.dev), and Chrome's about:tracing.
+"""Workflows as a trace for Perfetto (ui.perfetto.dev), and Chrome's about:tracing.
 
 The trace is in Chrome's JSON trace event format, as "Trace Event Format" (Google, 2016) describes
-it; Perfetto reads that since its beginning, and it needs no schema of ours. Tracks: each instance
-with the calls that it ran, the queue with those that waited and how many there were, and the
-workflows. Slices of one thread must nest, so calls at once lie on several threads, each on the
-lowest that is free. Arrows lead from the calls that led to a call to it. Instants are µs, as in
-facts.
+it; Perfetto has always read it, and it needs no schema. Tracks: each instance with its calls, the
+queue with waiting calls and their number, and the workflows. Slices of one thread must nest, so
+concurrent calls are on several threads, each on the lowest free one. Arrows lead to a call from the
+calls that led to it. Instants are µs, as in facts.
 """
 
 import gzip
@@ -39,11 +38,12 @@ class _Slice(msgspec.Struct, frozen=True):
 
 
 def write_trace(path: Path, views: Iterable[WorkflowView], until: int | None = None) -> int:
-    """Write the trace of these workflows, as gzip if the name ends in `.gz`; what has not ended
-    goes on up to `until`, or to the last that is known of any. Returns how many calls it has.
+    """Write the trace of these workflows, as gzip if the name ends in `.gz`.
+
+    Unfinished items extend to `until`, or to the last known instant. Return the number of calls.
 
     Raises:
-        SetupError: the file cannot be written.
+        SetupError: The file cannot be written.
     """
     views = list(views)
     known = until if until is not None else max(map(_last_known, views), default=0)
@@ -57,12 +57,11 @@ def write_trace(path: Path, views: Iterable[WorkflowView], until: int | None = N
 
 
 def write_trace_of_log(path: Path, directory: Path, since_at: int | None) -> int:
-    """The same, of the workflows of a log that began at `since_at` or later, as far as their calls
-    have ended.
+    """Write the trace of a log's workflows that began at `since_at` or later, with ended calls.
 
     Raises:
-        SetupError: there is no log, or no such workflow in it; or the file cannot be written.
-        InvalidFile: a line of the log is no record.
+        SetupError: The log is missing or has no such workflow; or the file cannot be written.
+        InvalidFile: A line of the log is not a record.
     """
     views = []
     for key, rows in LoggedWorkflows(directory).workflows.items():
@@ -100,7 +99,7 @@ def _last_known(view: WorkflowView) -> int:
 
 
 def trace_events(views: Iterable[WorkflowView], until: int) -> Iterator[TraceEvent]:
-    """In no order of time, which the format does not ask for."""
+    """Yield the events, unordered in time, as the format allows."""
     waits: list[_Slice] = []
     runs: dict[str, list[_Slice]] = {}
     workflows: list[_Slice] = []
@@ -170,7 +169,7 @@ def _said(view: WorkflowView, call: CallView) -> dict[str, Any]:
 def _process(
     pid: int, name: str, slices: list[_Slice], places: dict[str, tuple[int, int, _Slice]]
 ) -> Iterator[TraceEvent]:
-    """Its slices, on as many threads as are needed. `places` learns where those of calls are."""
+    """Yield slices, on as many threads as needed. `places` receives the places of calls."""
     yield _meta("process_name", pid, 0, {"name": name})
     yield _meta("process_sort_index", pid, 0, {"sort_index": pid})
     free: list[int] = []
@@ -212,7 +211,7 @@ def _complete(
 
 
 def _counted(waits: Iterable[_Slice]) -> Iterator[TraceEvent]:
-    """How many wait, each time that this changes."""
+    """Yield the number of waiting calls, each time it changes."""
     changes: dict[int, int] = {}
     for each in waits:
         changes[each.begins] = changes.get(each.begins, 0) + 1
@@ -232,7 +231,7 @@ def _counted(waits: Iterable[_Slice]) -> Iterator[TraceEvent]:
 def _arrows(
     led: Iterable[tuple[str, str]], places: dict[str, tuple[int, int, _Slice]]
 ) -> Iterator[TraceEvent]:
-    """From the end of each call to the beginning of those that it led to."""
+    """Yield an arrow from the end of each call to the beginning of each call that it led to."""
     for number, (parent, call) in enumerate(led, start=1):
         if parent not in places or call not in places:
             continue

@@ -1,4 +1,4 @@
-"""What a simulation runs: workflows and their instants, instances, and what happens to them."""
+"""Content of a simulation: workflows and their instants, instances, and their failures."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,7 @@ INSTANCES, PROFILE = 4, "a40-llama3-8b"
 
 
 class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, but for the policy and the placement."""
+    """A run, without the policy and the placement."""
 
     submissions: Sequence[Submission]
     instances: dict[str, EngineProfile]
@@ -32,12 +32,12 @@ Planner = Callable[[int], SimulationPlan]  # of a seed
 
 
 def planner(asked: Offered, instances: int, profile_name: str) -> Planner:
-    """What makes the plan of each seed.
+    """Return the function that makes the plan of a seed.
 
     Raises:
-        SetupError: there is no such profile. The plan of a seed: there can be no such run; the
+        SetupError: The profile does not exist. From the function: the run is impossible; the
             message says what to change.
-        InvalidFile: a file does not hold what it should.
+        InvalidFile: A file is malformed.
     """
     engine = profile(profile_name)
     fleet = {instance_id(number): engine for number in range(instances)}
@@ -50,8 +50,11 @@ def planner(asked: Offered, instances: int, profile_name: str) -> Planner:
 
 
 def scenario_planner(scenario: Scenario) -> Planner:
-    """The same for a scenario. Raises SetupError: a profile or an application is not known, or an
-    instance would hold nothing."""
+    """Return the same for a scenario.
+
+    Raises:
+        SetupError: A profile or an application is unknown, or an instance has no capacity.
+    """
     engines = [_limited(each) for each in scenario.instances for _ in range(each.count)]
     fleet = {instance_id(number): engine for number, engine in enumerate(engines)}
     happenings = [
@@ -107,7 +110,11 @@ def holds(engine: EngineProfile) -> int:
 
 
 def check_fits(plan: SimulationPlan) -> None:
-    """Raises SetupError: a call is too long for every instance."""
+    """Check that each call fits an instance.
+
+    Raises:
+        SetupError: A call is too long for every instance.
+    """
     largest = max(plan.instances.values(), key=holds)
     most = holds(largest)
     calls = [call for submission in plan.submissions for call in submission.workflow.calls]

@@ -1,7 +1,7 @@
-"""What processors would give to a flow, made up: a function of what they are asked alone.
+"""Made-up results of processors for a flow: a function of the arguments only.
 
 A vector has eight numbers, by a hash of its text; passages are ranked by one of them and the query.
-A collection of a row is searched in truth; one that stays has made-up passages.
+A row's own collection is really searched; a stored one has made-up passages.
 """
 
 from array import array
@@ -15,7 +15,7 @@ DIMENSIONS = 8
 
 
 def processed(kind: str, asked: Mapping[str, Any]) -> object:
-    """`asked`: the arguments of a `RunProcessor` of that kind."""
+    """Return the result for the arguments of a `RunProcessor` of this kind."""
     if kind == "embed":
         texts = asked["texts"]
         return vector(texts) if isinstance(texts, str) else [vector(each) for each in texts]

@@ -1,8 +1,9 @@
-"""Embedding, ingestion, search and rerank in virtual time: engines that take batches.
+"""Embedding, ingestion, search and rerank in virtual time: engines that process batches.
 
-A batch of n items takes `fixed_us + n * item_us`, whatever the items are, and an engine has one at
-a time. What waits is batched as `workflows/execute/batching.py` says, once an engine is free; so
-what comes at the same instant can go together. Values are those of `processor_answers.py`.
+A batch of n items takes `fixed_us + n * item_us`, regardless of the items, and an engine processes
+one at a time. Waiting items are batched as in `workflows/execute/batching.py` once an engine is
+free, so items that arrive at the same instant can share a batch. Values are from
+`processor_answers.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from kairos.workflows.execute.observation import TimeShares
 
 
 class ProcessorTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a batch, in µs; `batch`: items that it has at most."""
+    """Times of a batch, in µs; `batch`: its maximum number of items."""
 
     fixed_us: int = 0
     item_us: int = 0
@@ -54,9 +55,12 @@ _KINDS = "embed", "ingest", "search", "rerank"
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a simulated flow has beside its models. `processors`: times by kind, none where there
-    are none; `order`: of their batches. `function_us`: that each function takes. `shortest_answer`:
-    of the tokens that a model's answer may have, the share that it has at least."""
+    """Surroundings of a simulated flow, other than its models.
+
+    `processors`: times by kind, zero by default; `order`: of their batches.
+    `function_us`: duration of each function. `shortest_answer`: minimum length of an answer, as a
+    share of its maximum.
+    """
 
     processors: Mapping[str, ProcessorTimes] = {}
     order: BatchOrder = topology_aware
@@ -68,7 +72,7 @@ NOTHING_AROUND = Surroundings()
 
 
 class BatchEngines:
-    """Those of one kind."""
+    """Engines of one kind."""
 
     def __init__(
         self, clock: VirtualClock, times: ProcessorTimes, order: BatchOrder = topology_aware
@@ -103,7 +107,7 @@ class BatchEngines:
 
 
 class SimulatedProcessors:
-    """Of all kinds. `tell` is given answers when they are there."""
+    """Processors of all kinds. `tell` receives their answers."""
 
     def __init__(
         self, clock: VirtualClock, around: Surroundings, tell: Callable[[CallAnswered], None]

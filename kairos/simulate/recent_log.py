@@ -26,12 +26,13 @@ class InstanceChange(msgspec.Struct, frozen=True):
 
 
 class RecentLog:
-    """What a log says from `since_at` (µs) on. Of calls the last `most_calls` that ended are kept;
-    `begins_at` is the instant from which on all of them are, under one policy.
+    """Contents of a log from `since_at` (µs) on, with the last `most_calls` ended calls.
+
+    From the instant `begins_at` on all calls are included, under one policy.
 
     Raises:
-        SetupError: there is no log.
-        InvalidFile: a line of it is no record.
+        SetupError: The log is missing.
+        InvalidFile: A line of it is not a record.
     """
 
     def __init__(self, directory: Path, since_at: int, most_calls: int = MOST_CALLS) -> None:
@@ -73,14 +74,17 @@ class RecentLog:
                 self.begins_at = max(self.begins_at, self.rows.popleft().ended_at or 0)
 
     def _change(self, at: int, what: Literal["join", "leave"], instance_id: str) -> None:
-        """Limits that are told anew are no change."""
+        """Note a change of an instance. Updated limits are not a change."""
         if self._told.get(instance_id) != what:
             self._told[instance_id] = what
             self.changes.append(InstanceChange(at, what, instance_id))
 
     def _tell_first(self) -> None:
-        """Who was there when it begins. So was one that served and of which the log tells nothing,
-        or first that it left."""
+        """Determine the instances present at the beginning.
+
+        They include instances that served, but about which the log says nothing, or first that they
+        left.
+        """
         first = {each.instance_id: each.what for each in reversed(self.changes)}
         served = {row.instance_id for row in self.rows}
         here = {name for name in self.limits if first.get(name) == "leave" or name in served}
@@ -94,7 +98,7 @@ class RecentLog:
         self.changes = [each for each in self.changes if each.at > self.begins_at]
 
     def whole_workflows(self) -> dict[WorkflowKey, list[CallRow]]:
-        """Those that began and ended in this time, and of which each call was answered whole."""
+        """Return the workflows that began and ended in this time, with all calls answered."""
         found: dict[WorkflowKey, list[CallRow]] = {}
         for row in self.rows:
             found.setdefault(workflow_key(row.request), []).append(row)

@@ -23,14 +23,14 @@ def has_length(row: CallRow) -> bool:
 
 
 def workflow_calls(rows: Iterable[CallRow]) -> Iterator[FileCall]:
-    """The calls of each workflow in the order in which the rebuilt graph says they must go.
+    """Yield the calls of each workflow in the order that the rebuilt graph requires.
 
-    Calls that had to wait for as many others before them are one parallel group: where branches of
-    several calls run side by side, their second calls wait for all of the first. The format knows
-    no other branches; ours. A call's gap is the time since the last call before it ended: what
-    agents and tools took, queueing excluded. Workflows of several tenants are named after them. An
-    upstream of which no call goes before, since it made none or was left out, is not written. Joins
-    that only names tell of are learnt from all of these workflows first.
+    Calls that waited for the same number of calls before them are one parallel group: if branches
+    of several calls run concurrently, their second calls wait for all of the first. The format has
+    no other branches; not in the paper. A call's gap is the time since the last call before it
+    ended: agents and tools, without queueing. Workflows of several tenants are named after them.
+    An upstream without an earlier call, since it made none or was left out, is not written. Joins
+    that follow only from names are first learnt from all of these workflows.
     """
     workflows: dict[WorkflowKey, dict[str, CallRow]] = defaultdict(dict)
     for row in rows:

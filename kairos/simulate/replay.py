@@ -1,8 +1,8 @@
-"""Recorded workflows against a running gateway, as real HTTP calls of the recorded lengths.
+"""Replay of recorded workflows against a running gateway, as HTTP calls of the recorded lengths.
 
-Open loop: workflows begin at their instants, however late replies are; within a workflow a call
-goes when those that it waits for have ended, plus its gap. How late this process itself was is
-measured and told. What a client cannot see (queueing, preemptions) is None in the figures.
+Open loop: workflows begin at their instants, however late replies are; within a workflow a call is
+sent when the calls it waits for have ended, plus its gap. The delay of this process itself is
+measured and reported. Figures that a client cannot see (queueing, preemptions) are left None.
 """
 
 import asyncio
@@ -52,10 +52,13 @@ class Replay:
         time_limit_s: float | None = None,
         tell_lengths: bool = True,
     ) -> None:
-        """`model`: None is the first that the server offers. `time_limit_s` counts from the first
-        arrival; what has not ended then is given up. `tell_lengths`: calls say in their
-        `max_tokens` how long their answers will be; else, where the server takes fields that are
-        vLLM's, nothing before it says so."""
+        """Create the replay.
+
+        `model`: None is the first that the server offers. `time_limit_s` counts from the first
+        arrival; unfinished workflows are abandoned then. `tell_lengths`: calls declare in
+        `max_tokens` how long their answers will be; otherwise, if the server accepts vLLM's fields,
+        nothing announces it.
+        """
         self._server, self._api_key = server_url(url), api_key
         self._submissions, self._limit_s = submissions, time_limit_s
         self._model = model or ""
@@ -154,7 +157,7 @@ class Replay:
     async def _play(
         self, task: _Task, position: int, released_at: int, calls: asyncio.TaskGroup
     ) -> None:
-        """A call, and then those that waited for it; none where another has failed meanwhile."""
+        """Make a call, then the calls that waited for it, unless the workflow has failed."""
         due_at = released_at + task.course.gap_us(position)
         await self._until(due_at)
         if task.has_failed:

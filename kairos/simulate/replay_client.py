@@ -43,7 +43,7 @@ class CallFailed(KairosError):
 
 
 class TryLater(CallFailed):
-    """It was refused for now, or found no connection."""
+    """The call was refused for now, or found no connection."""
 
     def __init__(self, kind: str, message: str, retry_after_s: int = 1) -> None:
         super().__init__(kind, message)
@@ -58,16 +58,16 @@ class ReplayedCall(msgspec.Struct, frozen=True):
 
 
 def server_url(url: str) -> str:
-    """What stands before `/v1`.
+    """Return the URL without `/v1`.
 
     Raises:
-        SetupError: there can be no server.
+        SetupError: The URL is invalid.
     """
     if "@" in url:
         raise SetupError("leave credentials out of the URL; --api-key-env names the key's variable")
     if not _can_be(url):
         raise SetupError(
-            f"'{url}' is no URL of a gateway: it must begin with http:// or https:// and a host, "
+            f"'{url}' is not a gateway's URL: it must begin with http:// or https:// and a host, "
             "and have no ? or #"
         )
     return url.rstrip("/").removesuffix("/v1")
@@ -83,11 +83,11 @@ def _can_be(url: str) -> bool:
 
 
 class ReplayClient:
-    """Calls one server; an async context manager. No call waits for another's connection.
+    """Client of one server; an async context manager. No call waits for another's connection.
 
-    What is refused for now (408, 409, 429, 5xx), or finds no connection, is tried again as openai's
-    client does (3.x, its defaults): twice, under the same id, after the Retry-After that was told,
-    or a second. `retried` counts by kind.
+    Refusals for now (408, 409, 429, 5xx) and failed connections are retried as by openai's client
+    (3.x, its defaults): twice, with the same id, after the Retry-After, or a second. `retried`
+    counts them by kind.
     """
 
     def __init__(self, server: str, api_key: str | None, now: Callable[[], int]) -> None:
@@ -113,7 +113,11 @@ class ReplayClient:
         await self._session.close()
 
     async def chat(self, content: bytes, headers: Mapping[str, str]) -> ReplayedCall:
-        """Raises CallFailed: there is no whole answer, for good or after all tries."""
+        """Make a call, with retries.
+
+        Raises:
+            CallFailed: No complete answer came, permanently or after all tries.
+        """
         for retries in count():
             try:
                 return await self._ask(content, {**headers, Header.ATTEMPT: str(retries + 1)})
@@ -162,8 +166,10 @@ class ReplayClient:
         return ReplayedCall(first_token_at, reader.usage or Usage())
 
     async def end(self, workflow_id: str) -> None:
-        """Tell that a workflow has ended, once. A server that is no Kairos, and so does not know
-        what that is, is not told again."""
+        """Report the end of a workflow, once.
+
+        A server that does not know the route gets no more.
+        """
         if not self._tells_ends:
             return
         url = f"{self._server}/v1/workflows/{quote(workflow_id, safe='')}/end"
@@ -177,8 +183,11 @@ class ReplayClient:
 
 
 def headers_of(request: Request) -> dict[str, str]:
-    """Who calls, as agents say it. A name that a header may not hold is written in letters that it
-    may, with a checksum, so that different names stay different."""
+    """Return the headers that identify a call, as agents send them.
+
+    A name that a header may not contain is rewritten with a checksum, so that different names stay
+    different.
+    """
     headers = {
         Header.REQUEST_ID: request.id,
         Header.WORKFLOW_ID: request.workflow_id,
@@ -205,7 +214,7 @@ async def _read(content: aiohttp.StreamReader) -> bytes:
     while data := await content.readany():
         raw += data
         if len(raw) > ANSWER_BYTES:
-            raise CallFailed("too long", f"the answer is over {ANSWER_BYTES} bytes")
+            raise CallFailed("too long", f"the answer exceeds {ANSWER_BYTES} bytes")
     return bytes(raw)
 
 

@@ -1,10 +1,10 @@
-"""Prompts as text: of a wanted number of tokens, alike as far as their pieces are.
+"""Prompts as text: of a wanted number of tokens, with the common prefixes of their pieces.
 
 A prompt's text is words of a fixed list, one for each token, drawn by a hash of the piece's name:
-the same name gives the same words, whatever comes after. With another salt it gives others, so that
-no run finds an earlier one's texts in a cache. All words are three letters with a space before,
-which is one token in common vocabularies; which of them are in this server's, and what its chat
-template adds, is told by the prompt tokens that it counts in answers.
+the same name gives the same words, independent of later pieces. Another salt gives others, so a run
+never finds an earlier one's texts in a cache. All words are three letters after a space, one
+token in common vocabularies; the exact set in this server's, and the tokens that its chat template
+adds, follow from the prompt tokens that it reports.
 """
 
 from collections.abc import Awaitable, Callable
@@ -39,9 +39,12 @@ class Wording:
         tokens_per_word: float = 1.0,
         overhead_tokens: int = 0,
     ) -> None:
-        """Texts with another salt share nothing with these. `overhead_tokens` is what the chat
-        template adds. The text is that much shorter, at its end: so what two prompts share is no
-        less than it should be, and more only by what the template has before the text."""
+        """Create it. Texts with different salts share nothing.
+
+        `overhead_tokens` are the tokens that the chat template adds. The text is that much shorter,
+        at its end: so two prompts share at least the prefix that they should, and more
+        only by the template's part before the text.
+        """
         self._salt = salt.encode()
         self.tokens_per_word = tokens_per_word
         self.overhead_tokens = overhead_tokens
@@ -51,7 +54,10 @@ class Wording:
         )
 
     def text(self, prompt: Prompt) -> str:
-        """At least one word. Deterministic, in memory for as long as the caller keeps it."""
+        """Return the text, at least one word.
+
+        Deterministic; it is in memory while the caller keeps it.
+        """
         left_out = min(self.overhead_tokens, length(prompt) - 1)
         pieces = cut(prompt, left_out)
         return b"".join(map(self._words_of, pieces)).decode("ascii") or f" {WORDS[0]}"

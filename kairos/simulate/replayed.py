@@ -1,4 +1,4 @@
-"""What came of a replay, as its client saw it."""
+"""Results of a replay, as its client saw them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class ReplayProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deviation(msgspec.Struct, frozen=True):
-    """Tokens as the server counted them, less those recorded: of calls where it told."""
+    """Tokens counted by the server minus recorded ones, of calls with reported usage."""
 
     calls: int
     median: float | None
@@ -35,10 +35,11 @@ class Deviation(msgspec.Struct, frozen=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """`rows` has every call that ended; its request has the lengths that were recorded and, in
-    `arrived_at`, the instant at which it was sent. Number n, from 1, of the submissions is the
-    workflow `replay-RUN-n`, and its calls are `replay-RUN-n.POSITION`. `metrics` is the metrics
-    record of the workflows that finished.
+    """Result of a replay.
+
+    `rows` has every ended call; its request has the recorded lengths and, in `arrived_at`, the
+    instant at which it was sent. Submission number n, from 1, is the workflow `replay-RUN-n`, with
+    the calls `replay-RUN-n.POSITION`. `metrics` is the metrics record of the finished workflows.
     """
 
     run_id: str
@@ -63,7 +64,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept_up(self) -> bool:
-        """Whether the load was what was asked for."""
+        """Whether the replay sent the intended load."""
         return not self.not_sent and self.late_starts * 100 <= self.begun
 
     def figures(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally:
-    """Counts while a replay runs. Instants are told in µs."""
+    """Counters of a running replay. Instants are in µs."""
 
     def __init__(self, workflows: int) -> None:
         self.begun = self.calls_in_flight = 0
@@ -89,7 +90,7 @@ class Tally:
         self._metrics = RunMetrics()
 
     def sent_first(self, late_us: int) -> None:
-        """A workflow's first call goes out so much later than it was due."""
+        """Count a workflow's first call, sent this much later than planned."""
         self._late_us.append(late_us)
 
     def call_ended(self, request: Request, answered: ReplayedCall, at: int) -> None:

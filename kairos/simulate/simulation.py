@@ -25,8 +25,10 @@ _SPREADS = ("e2e_s", "s_per_token", "ttft_s")
 
 
 class Simulation:
-    """Plans by seed, each run under every policy. `run` once; what it has so far is in `results`,
-    also when it is interrupted."""
+    """Plans by seed, each run under every policy.
+
+    `run` it once; `results` has the finished runs, also after an interruption.
+    """
 
     def __init__(
         self,
@@ -49,7 +51,11 @@ class Simulation:
         self._log, self._on_second = log, on_second
 
     def run(self) -> None:
-        """Raises SetupError: there can be no such run."""
+        """Run the simulations.
+
+        Raises:
+            SetupError: A run is impossible.
+        """
         for seed in self.seeds:
             plan = self._plan(seed)
             self.workflows = len(plan.submissions)
@@ -60,8 +66,10 @@ class Simulation:
                 self._run(plan, policy, alone)
 
     def interrupt(self) -> None:
-        """End the run under way; none begins after it. May be called by a signal's handler. Of a
-        run that was ended so the workflows that had ended count, if no run is complete."""
+        """Stop the present run, and start no other. May be called by a signal handler.
+
+        If no run is complete, the ended workflows of the stopped one count.
+        """
         self.is_interrupted = True
         if self.world is not None:
             self.world.clock.stop()
@@ -96,17 +104,21 @@ class Simulation:
 def alone_by_key(
     plan: SimulationPlan, go_on: Callable[[Submission], bool] = lambda _: True
 ) -> dict[WorkflowKey, int]:
-    """How long each workflow takes with an engine to itself: the largest of the plan's. `go_on` is
-    asked before each; those after the first for which it is false are left out."""
+    """Return each workflow's duration with the plan's largest engine to itself.
+
+    `go_on` is called before each; the first false result ends the list.
+    """
     largest = max(plan.instances.values(), key=holds)
     found = alone_us((each.workflow for each in takewhile(go_on, plan.submissions)), largest)
     return {(TENANT, workflow_id): us for workflow_id, us in found.items()}
 
 
 def record_of(world: World, plan: SimulationPlan, alone: dict[WorkflowKey, int]) -> Record:
-    """The metrics record of a run, and beside it: workflows that failed, calls that were tried
-    again, how long it took in virtual time, and how bursty the arrivals were. Of a run that was
-    broken off, only what had ended counts."""
+    """Return the metrics of a run, with further figures.
+
+    They are failed workflows, retried calls, the duration in virtual time, and the burstiness of
+    the arrivals. An interrupted run counts only what had ended.
+    """
     world.metrics.drop_open()
     failed = {(TENANT, workflow_id) for workflow_id in world.users.failed}
     return {
@@ -119,10 +131,13 @@ def record_of(world: World, plan: SimulationPlan, alone: dict[WorkflowKey, int])
 
 
 def summary(simulation: Simulation) -> Record:
-    """The record of one run, or the comparison of two; over several seeds the means, and beside
-    them, with 95 % intervals over the seeds, all figures (`intervals`) and, of two policies, the
-    first's spreads less the second's, seed by seed (`difference`). Where a simulation was
-    interrupted: over the seeds of which all runs are complete, or the first run."""
+    """Return the record of one run, or the comparison of two policies.
+
+    Over several seeds these are means, with 95 % intervals over the seeds of all figures
+    (`intervals`) and, for two policies, the spreads of the first minus the second, seed by seed
+    (`difference`). An interrupted simulation counts the seeds whose runs are all complete, or the
+    first run.
+    """
     results = {policy: found for policy, found in simulation.results.items() if found}
     runs = min(map(len, results.values()))
     results = {policy: found[:runs] for policy, found in results.items()}

@@ -1,15 +1,15 @@
-"""The side of the clients, in virtual time: workflows that are asked for, and the calls they make.
+"""Clients in virtual time: workflows that users request, and their calls.
 
-A call that fails is tried again as by openai's Python client (3.x, its defaults, not streaming):
-twice at most, after the Retry-After of the refusal, under the same id; on 408, 409, 429 and 5xx,
-not on other refusals. Kairos says Retry-After with every refusal after which trying makes sense, so
-the client's own backoff, which is random, never comes into it. Its timeout of 600 s is not
-modelled: Kairos gives up a call that has waited so long itself; one that waits and runs for longer
-gets its answer here. When its first token comes is told, as of a stream; but a stream that breaks
-off, as in `kairos replay`, would not be tried again.
+A failed call is retried as by openai's Python client (3.x, its defaults, not streaming): at most
+twice, after the Retry-After of the refusal, with the same id; on 408, 409, 429 and 5xx, not on
+other refusals. Kairos sends Retry-After with every refusal after which a retry makes sense, so the
+client's own random backoff is never used. Its timeout of 600 s is not modelled: Kairos itself
+refuses a call that has waited so long; one that waits and runs for longer gets its answer here. The
+time of the first token is recorded, as for a stream; but a stream that breaks off, as in
+`kairos replay`, would not be retried.
 
-A workflow of which a call fails for good makes no further calls; it has failed when those under way
-have ended.
+A workflow with a call that fails permanently makes no further calls; it has failed when its calls
+in progress have ended.
 """
 
 from collections.abc import Callable
@@ -38,8 +38,10 @@ Feed = Callable[[Arrived | PlanDeclared | WorkflowEnded], None]
 
 
 class Clients(Protocol):
-    """Whose calls a simulated pool serves. `left`: of what was asked for, how much has not ended;
-    `failed`: of that, what, and why."""
+    """Clients whose calls a simulated pool serves.
+
+    `left`: the number of unfinished workflows; `failed`: the failed ones, with reasons.
+    """
 
     left: int
     retries: int
@@ -85,10 +87,12 @@ class Users:
         anonymous: float = 0.0,
         by_model: bool = False,
     ) -> None:
-        """`feed` raises KairosError where the gateway refuses a call at once. `tell_lengths`: calls
-        set `max_tokens` to the length that their answers will have, as a replay has to.
-        `anonymous`: the share of calls that do not say whose they are. `by_model`: calls ask for
-        their own `model`, instead of all for the same."""
+        """Create the users. `feed` raises KairosError if the gateway refuses a call at once.
+
+        `tell_lengths`: calls set `max_tokens` to the length of their answers, as a replay must.
+        `anonymous`: the share of calls that do not declare their identity. `by_model`: calls ask
+        for their own `model`, instead of all for the same.
+        """
         self._clock, self._feed, self._tell_lengths = clock, feed, tell_lengths
         self._anonymous, self._by_model = anonymous, by_model
         self._asked: dict[str, _Asked] = {}  # by request id
@@ -112,7 +116,7 @@ class Users:
         return call.prompt_tokens, call.completion_tokens
 
     def engine_call(self, request_id: str, priority: int = 0) -> EngineCall:
-        """The same as an engine gets it."""
+        """Return the call as an engine receives it."""
         asked = self._asked[request_id]
         return engine_call(asked.task.course.workflow, asked.position, request_id, priority)
 
@@ -120,7 +124,7 @@ class Users:
         return self._anonymous > 0 and digest(request_id) / 2**64 < self._anonymous
 
     def identified(self, record: Record) -> Record:
-        """With the request as it would be if it had said whose it is."""
+        """Return the record with the request as if it had declared its identity."""
         event = record.event
         if type(event) is not Arrived or event.request.agent is not None:
             return record
@@ -174,8 +178,7 @@ class Users:
             self.refused(request_id, error)
 
     def _request(self, request_id: str, asked: _Asked, *, known: bool = False) -> Request:
-        """What a gateway knows of the call. One that does not say whose it is, is a workflow of its
-        own to it."""
+        """Return the request as a gateway sees it; an anonymous call is a workflow of its own."""
         task, workflow = asked.task, asked.task.course.workflow
         call = workflow.calls[asked.position]
         expected = EXPECTED_COMPLETION_TOKENS
@@ -203,7 +206,7 @@ class Users:
         )
 
     def _alone(self, request_id: str) -> None:
-        """With an anonymous call ends what the gateway takes for its workflow."""
+        """End the workflow that the gateway assumes for an anonymous call."""
         if self._is_anonymous(request_id):
             self._feed(WorkflowEnded(TENANT, request_id))
 

@@ -1,15 +1,16 @@
-"""A pool in virtual time: the balancer, the learner and the policies themselves, before models of
-engines. Nothing here is random: what comes of a run follows from its inputs alone.
+"""A pool in virtual time: the real balancer, learner and policies, with models of engines.
 
-As in the live service (`cluster/local/local_control.py`), what was learnt is published once a
-second, and so often it is looked who has waited too long. What is otherwise than there:
+Nothing here is random: a run's result follows from its inputs alone.
+
+As in the live service (`cluster/local/local_control.py`), learnt profiles are published once a
+second, and calls that have waited too long are refused as often. Differences to it:
 
 - Learning takes no time. Nor do the gateway, the network and the decisions: see `call_us` of
-  `sim/engine/profile.py`.
-- Prompts are as long as they are. Live, they are estimated from a body's bytes until the call ends.
-- It is known at once that an instance fails, and before its calls fail. Live, their failure is told
-  first, and calls that waited may be sent there, and fail too, until one finds nobody listening.
-- Users tell at once that a workflow has ended. Live, where nobody tells, it is open for 600 s more.
+  `core/engine_profile.py`.
+- Prompts have their true lengths. Live, they are estimated from a body's bytes until the call ends.
+- The failure of an instance is known at once, before its calls fail. Live, their failures are
+  reported first, and waiting calls may be sent there, and fail too, until one is refused.
+- Users report the end of a workflow at once. Live, without a report it stays open for 600 s more.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,11 +56,11 @@ from kairos.simulate.workload.workflows import Submission
 
 
 class WorldEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happens to an instance.
+    """An event of an instance.
 
     join: it takes requests from now on, with an empty cache, unless it had only left. leave: it
-    takes no more; what runs there goes on to its end. fail: what runs there fails, too. slow: steps
-    take `factor` times as long from now on; 1 is as quick as the profile says.
+    takes no more; its running calls finish. fail: its running calls fail, too. slow: steps take
+    `factor` times as long from now on; 1 is the profile's speed.
     """
 
     at_us: int
@@ -75,15 +76,17 @@ NO_MODELS: Mapping[str, str] = MappingProxyType({})
 
 
 def token_us(profile: EngineProfile) -> float:
-    """Time per token of an answer, as profiling says once and for all: of 16 that decode together,
-    with 1,000 tokens of context each."""
+    """Return the time per output token, as profiling reports it once.
+
+    It is for 16 sequences that decode together, with 1,000 tokens of context each.
+    """
     step = profile.step
     decoding_us = max(step.weights_us, step.decode_seq_us * _PROFILED_SEQS)
     return step.fixed_us + decoding_us + step.kv_token_us * _PROFILED_KV_TOKENS
 
 
 class World:
-    """Workflows that are asked for, and what becomes of them. `run` once."""
+    """A simulated pool and its workflows. `run` it once."""
 
     def __init__(
         self,
@@ -106,14 +109,17 @@ class World:
         absent: Collection[str] = (),
         models: Mapping[str, str] = NO_MODELS,
     ) -> None:
-        """`instances`: all that there ever are, by id; those to which it happens first that they
-        join are not there at the start. `tell_lengths`, `anonymous`: see `Users`; `guard`: see
-        the queue, in which `max_waiting` wait at most. Metrics are of the workflows as they are,
-        whatever is known of them. `on_second` is called in each second of virtual time.
-        `clients` are in the place of users that ask for `submissions`. `phases`: of instances that
-        serve one alone; `links`: over which the caches of their calls go, and what instances
-        have of `tiers`, the memory of their hosts. `absent`: instances that are not there until
-        `join` is called. `models`: of each instance, where calls ask for their own `model`."""
+        """Create the pool.
+
+        `instances` are all that ever exist, by id; an instance whose first event is `join` is
+        absent at the start. `tell_lengths`, `anonymous`: see `Users`; `guard`: see the queue, in
+        which at most `max_waiting` calls wait. Metrics use the true workflows, even if calls are
+        anonymous. `on_second` is called in each second of virtual time. `clients` replace the users
+        that request `submissions`. `phases`: of instances that serve only one; `links`: for caches
+        of their calls, and for `tiers`, the memory of their hosts. `absent`: instances that are
+        missing until `join` is called. `models`: of each instance, if calls ask for their own
+        `model`.
+        """
         self.metrics = RunMetrics()
         self.clock = VirtualClock()
         self.learner = Learner(Orchestrator())
@@ -144,12 +150,12 @@ class World:
         self.clock.call_at(SECOND, self._each_second)
 
     def run(self) -> None:
-        """To the end of the last workflow, or until the clock is stopped."""
+        """Run to the end of the last workflow, or until the clock is stopped."""
         if self.users.left:
             self.clock.run()
 
     def add(self, instance_id: str, profile: EngineProfile) -> None:
-        """One more instance takes requests from now on. Its id is none that was there before."""
+        """Add an instance with a new id, which takes requests from now on."""
         assert instance_id not in self._instances
         self._instances[instance_id] = profile
         self.join(instance_id)
@@ -210,11 +216,11 @@ class World:
                 self.fleet.slow_down(instance_id, happening.factor)
 
     def leave(self, instance_id: str) -> None:
-        """It takes no more; what runs there goes on to its end."""
+        """Stop new calls to the instance; its running calls finish."""
         self._runtime.feed(InstanceLeft(instance_id))
 
     def join(self, instance_id: str, models: tuple[str, ...] = ()) -> None:
-        """It takes requests for these from now on; without any, for its only one."""
+        """Let the instance take requests for these models, by default for its only one."""
         profile = self._instances[instance_id]
         self.fleet.start(instance_id, profile, self._tiers.get(instance_id))
         instance = Instance(

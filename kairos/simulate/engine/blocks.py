@@ -1,8 +1,8 @@
-"""KV memory in blocks, and the prefix cache: what vLLM's block pool does, without its blocks.
+"""KV memory in blocks, and the prefix cache: vLLM's block pool, without individual blocks.
 
-Blocks that follow each other in a prompt or an answer have contents that follow each other, and
-most often share one fate: they are stored, found, given back and made room of together. So
-contents are told as ranges, and what becomes of a range takes as long as what becomes of a block.
+Consecutive blocks of a prompt or an answer have consecutive contents, and mostly share their fate:
+they are stored, found, released and evicted together. So contents are ranges, and an operation on a
+range takes as long as one on a block.
 """
 
 from collections import OrderedDict
@@ -22,10 +22,10 @@ Contents = list[range]
 
 
 def contents_of(prompt: Prompt, block_size: int) -> Contents:
-    """What is in each full block of a prompt: equal where all tokens up to its end are.
+    """Return the contents of each full block of a prompt: equal if all tokens up to its end are.
 
-    A chain of hashes, as vLLM's is, with a link for each piece instead of each block: the content
-    is the hash of the piece in which the block ends, and of those before it, plus the block's
+    A chain of hashes, as in vLLM, with a link for each piece instead of each block: a content is
+    the hash of the piece in which the block ends, and of the pieces before it, plus the block's
     number. So the contents of blocks that end in one piece are consecutive.
     """
     contents: Contents = []
@@ -40,21 +40,21 @@ def contents_of(prompt: Prompt, block_size: int) -> Contents:
 
 
 def answer_contents(call_number: int, first: int, end: int) -> range:
-    """What is in these blocks of a call, which end in its answer, where nobody knows what it says.
+    """Return the contents of a call's blocks that end in its answer, where its text is unknown.
 
-    Such an answer is the call's own: only the call itself can find it, after a preemption.
+    Such an answer is unique to the call: only the call itself can find it, after a preemption.
     """
     chain = _ANSWERS + (call_number << _BLOCK_BITS)
     return range(chain + first, chain + end)
 
 
 def number_of(contents: Contents) -> int:
-    """So many blocks have them."""
+    """Return the number of blocks with these contents."""
     return sum(map(len, contents))
 
 
 def part_of(contents: Contents, first: int, end: int) -> Contents:
-    """Those of the blocks from number `first` up to `end`, as far as they go."""
+    """Return the contents of the blocks from number `first` up to `end`, as far as they exist."""
     part: Contents = []
     for each in contents:
         number = len(each)
@@ -83,16 +83,16 @@ class _Run:
 
 
 class BlockPool:
-    """Which contents can be found, and which of them make room first.
+    """Pool of blocks: which contents can be found, and which are evicted first.
 
-    Only blocks that can be found have an identity, their *name*: the content itself, or, where
-    another block had the same content first (vLLM does not merge them), a negative number. All
-    others are only counted. A free block is *blank*, or *idle*: nobody uses it, but it can be
-    found. Blank ones are taken first, then the idle ones in the order in which they became so.
+    Only blocks that can be found have an identity, their *name*: the content itself, or, if another
+    block had the same content first (vLLM does not merge them), a negative number. All others are
+    only counted. A free block is *blank*, or *idle*: unused, but it can be found. Blank ones are
+    taken first, then the idle ones in the order in which they became idle.
 
-    Of one sequence's blocks the later become idle first, and a sequence that finds a block finds
-    all those before it. So where a content can be found, the contents before it can be, too. And a
-    run is found by its first block: to look for contents is to walk from run to run.
+    Among one sequence's blocks the later become idle first, and a sequence that finds a block finds
+    all those before it. So where a content can be found, the contents before it can be, too. A run
+    is found by its first block: to look for contents is to walk from run to run.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -110,7 +110,7 @@ class BlockPool:
         return self._blank + self._idle_blocks
 
     def take(self, number: int) -> None:
-        """At most as many as are free. They have no content yet."""
+        """Take free blocks, which have no content yet. There must be enough."""
         if number <= self._blank:
             self._blank -= number
             return
@@ -152,11 +152,11 @@ class BlockPool:
         return names
 
     def idle_among(self, names: list[range]) -> int:
-        """How many of the blocks that were found nobody uses."""
+        """Return how many of the found blocks are unused."""
         return sum(len(each) for each in names if not self._runs[each.start].users)
 
     def share(self, names: list[range]) -> None:
-        """One more sequence uses blocks that were found."""
+        """Add a user to found blocks."""
         for each in names:
             run = self._runs[each.start]
             if run.end > each.stop:
@@ -168,20 +168,22 @@ class BlockPool:
             run.users += 1
 
     def _split(self, run: _Run, at: int) -> _Run:
-        """Cut off what comes before this name, and return it. What is left keeps its place among
-        the idle; what is cut off has none."""
+        """Split a run before this name, and return the first part.
+
+        The second part keeps its place among the idle runs; the first has none.
+        """
         before = self._runs[run.first] = _Run(run.first, at, run.users)
         run.first = at
         self._runs[at] = run
         return before
 
     def store(self, contents: Contents, known: int = 0) -> list[range]:
-        """Blocks that were taken get contents, and can be found; returns their names.
+        """Give contents to taken blocks, so that they can be found; return their names.
 
-        What could be found of a sequence's contents was, but for its last block. So none of these
-        can be found yet, or there is but one; or caches came meanwhile that were fetched, or other
-        calls were answered, of which the first blocks are the same: like all of the same content,
-        these are not merged. `known`: so many blocks can be found, where that was looked up.
+        All of a sequence's contents that could be found were, except for the last block. So none of
+        these can be found yet, or only one; or fetched caches arrived in between, or other calls
+        with the same first blocks were answered: like all blocks of equal content, these are not
+        merged. `known` is the number of blocks that can be found, if that was looked up.
         """
         first = contents[0].start
         if not known and (first in self._runs or first in self._copies):
@@ -200,7 +202,7 @@ class BlockPool:
         return range(name, name + 1)
 
     def release(self, names: Iterable[range], others: int) -> None:
-        """A sequence uses these no more, in its order, nor so many that cannot be found."""
+        """Release the blocks of a sequence, in its order, and `others` that cannot be found."""
         self._blank += others
         for run in reversed([run for each in names for run in self._runs_of(each)]):
             run.users -= 1
@@ -209,7 +211,10 @@ class BlockPool:
                 self._idle_blocks += run.end - run.first
 
     def _runs_of(self, names: range) -> Iterable[_Run]:
-        """Those blocks were one run when a sequence got them; others may have shared a part."""
+        """Yield the runs of these blocks.
+
+        They were one run at first; others may have shared a part.
+        """
         name = names.start
         while name < names.stop:
             run = self._runs[name]

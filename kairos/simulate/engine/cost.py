@@ -1,4 +1,4 @@
-"""How long steps take: in whole picoseconds, so that sums over many steps are exact."""
+"""Duration of steps, in whole picoseconds, so that sums over many steps are exact."""
 
 import math
 from typing import NamedTuple
@@ -11,7 +11,7 @@ PS_PER_US = 1_000_000
 
 
 class Step:
-    """What is computed in a step, as `StepCost` counts it."""
+    """The work of a step, as `StepCost` counts it."""
 
     __slots__ = (
         "attention",
@@ -34,7 +34,7 @@ class Step:
         self.repeats = 1  # how many steps like it follow each other, if nothing is told
 
     def add_prefill(self, sequence: Sequence, tokens: int) -> None:
-        """The last so many of what it will have computed."""
+        """Add a sequence's prefill of `tokens`; `computed` already includes them."""
         self.chunks.append((sequence, tokens))
         self.prefill_tokens += tokens
         self.attention += tokens * sequence.computed - tokens * (tokens - 1) // 2
@@ -58,7 +58,11 @@ class Cost(NamedTuple):
 
     @classmethod
     def of(cls, cost: StepCost, factor: float = 1.0) -> "Cost":
-        """Raises SetupError: a step would take no time, or less, or for ever."""
+        """Return the cost with all times multiplied by `factor`.
+
+        Raises:
+            SetupError: A step would take no time, a negative time, or for ever.
+        """
         given = (
             cost.fixed_us,
             cost.weights_us,
@@ -84,18 +88,18 @@ class Cost(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Steps on end, each of which takes a little longer than the one before."""
+    """Consecutive steps, each taking a little longer than the one before."""
 
     steps: int
     first: int  # how long it takes; never less than `growth`
     growth: int
 
     def lasts(self, steps: int) -> int:
-        """The first so many of them."""
+        """Return the duration of the first `steps` of them."""
         return steps * self.first + self.growth * (steps * (steps - 1) // 2)
 
     def ended_within(self, time: int) -> int:
-        """How many have ended after this time."""
+        """Return how many have ended after this time."""
         if time < self.first:
             return 0
         if time >= self.lasts(self.steps):
@@ -108,10 +112,10 @@ class Stretch(NamedTuple):
         return (root - twice) // (2 * self.growth)
 
     def begun_before(self, time: int) -> "Stretch":
-        """Only those steps that begin before so much time has passed."""
+        """Return only the steps that begin before this time has passed."""
         begun = self.ended_within(time - 1) + 1 if time > 0 else 0
         return Stretch(min(begun, self.steps), self.first, self.growth)
 
     def after(self, steps: int) -> "Stretch":
-        """What is left of it when so many have ended."""
+        """Return the remaining steps after `steps` have ended."""
         return Stretch(self.steps - steps, self.first + self.growth * steps, self.growth)

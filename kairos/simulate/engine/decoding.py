@@ -8,9 +8,10 @@ from kairos.simulate.engine.sequence import Sequence
 
 
 class Decoding:
-    """All methods take `step`, the number of the step that comes next, or is in progress.
+    """Sequences that decode; each gets a token in every step.
 
-    Everyone here gets a token in every step; who does not is not here during that step.
+    All methods take `step`, the number of the step that comes next, or is in progress. A sequence
+    that pauses is removed for that step.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -34,7 +35,7 @@ class Decoding:
         self._crossing[(step - sequence.computed) % self._block_size] += 1
 
     def remove(self, sequence: Sequence, step: int) -> None:
-        """Its `generated` and `computed` are what they are before `step`."""
+        """Remove a sequence, with `generated` and `computed` as they are before `step`."""
         assert sequence.ends_in_step is not None
         left = sequence.ends_in_step - step + 1
         sequence.ends_in_step = None
@@ -47,7 +48,7 @@ class Decoding:
             heapq.heappop(self._ends)
 
     def take_finished(self, step: int) -> list[Sequence]:
-        """Those that got their last token before `step`, in the order in which they run."""
+        """Remove and return the sequences that ended before `step`, in running order."""
         finished: list[Sequence] = []
         while self._ends and self._ends[0][0] < step:
             sequence = self._ends[0][2]
@@ -65,8 +66,9 @@ class Decoding:
         self.kv_tokens += steps * self.number
 
     def repeats(self, step: int, free: int) -> int:
-        """Steps from `step` on, for which all have their blocks, until one of them gets its last
-        token, or there are not enough free blocks for the next step.
+        """Return the number of steps from `step` on that all can make without a change.
+
+        They end when a sequence gets its last token, or the next step lacks free blocks.
         """
         steps = self._ends[0][0] - step + 1
         if self.new_blocks(step + 1, steps - 1) <= free:
@@ -74,7 +76,7 @@ class Decoding:
         return bisect_right(range(steps), free, key=partial(self.new_blocks, step + 1))
 
     def new_blocks(self, step: int, steps: int) -> int:
-        """That they need together in so many steps from `step` on."""
+        """Return how many blocks all sequences need together in `steps` steps from `step` on."""
         begin = step % self._block_size
         if steps == 1:
             return self._crossing[begin]

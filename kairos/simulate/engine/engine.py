@@ -15,42 +15,32 @@ from kairos.simulate.workload.prompt import Prompt, length
 
 
 class ModelledEngine:
-    """One instance of vLLM in virtual time (µs). Pure: whoever drives it tells it the time.
+    """Model of a vLLM instance in virtual time (µs). Pure: the caller supplies the time.
 
-    Facts are told in order of time, each at its instant or later than what was advanced to.
-    `next_at` says when to `advance` next: nothing is seen before then, and most often something
-    is then.
+    Events must be added in order of time, each at its instant or later than the last `advance`.
+    `next_at` says when to `advance` next: nothing becomes visible before then, and mostly something
+    does then.
 
-    As vLLM 0.32 schedules (V1, without async scheduling): in each step what runs gets its next
-    token, or as much of its prompt as the step's budget allows; then what waits is admitted, from
-    the front, while sequences, budget and blocks allow and its whole prompt fits. Where a block is
-    missing, the newest, or by priority the least important, is preempted and later computes all
-    of it again that it does not find in the prefix cache, and nothing is admitted in that step.
-    Full blocks can be found as soon as their step begins; those that nobody uses any more make
-    room in the order in which that became so, a sequence's last one first.
+    It schedules as vLLM 0.32 (V1, without async scheduling): in each step running sequences get
+    their next token, or as much of their prompt as the step's budget allows; then waiting ones are
+    admitted, from the front, while sequences, budget and blocks allow and the whole prompt fits. If
+    a block is missing, the newest or, by priority, the least important sequence is preempted and
+    later recomputes everything that it does not find in the prefix cache, and nothing is admitted
+    in that step. Full blocks can be found as soon as their step begins; unused blocks are evicted
+    in the order in which they became unused, a sequence's last one first.
 
-    A step is decided when the one before it ended, or when a call reaches an idle engine; then it
-    takes in what has arrived. A token is seen when its step ends. What is aborted meanwhile is
-    not seen any more, and gives its blocks back at the end of the step.
-
-    That much is checked against vLLM's own scheduler (tests/support/vllm_scheduler.py). Its
-    deviations: an answer's tokens are nobody else's, so a prompt that goes on with an answer does
-    not find it, unless the call says what they are, and then once it has ended; a step in which
-    all that had its turn was preempted takes no time; of calls of the same priority and instant,
-    the one told first is the older; `kv_tokens` are without the block that vLLM keeps for itself;
-    an answer ends by its length alone.
-
-    Not modelled: async scheduling (vLLM's default on GPUs, not on CPUs: a step is scheduled while
-    the one before it runs, so what arrives waits for one more), speculative decoding, a threshold
-    for long prompts and a watermark of free blocks (both off by default), models with sliding
-    windows or with state instead of full attention, LoRA, images, and parallelism of data or
-    pipeline. Of KV connectors: those of `fetched_caches.py`.
+    A step is decided when the one before it has ended, or when a call reaches an idle engine; then
+    it includes all that has arrived. A token becomes visible when its step ends. A call aborted
+    during a step becomes invisible, and releases its blocks at the end of the step.
     """
 
     def __init__(self, profile: EngineProfile, tier: HostTier | None = None) -> None:
-        """`tier`: where its full blocks are copied to, and can be fetched from.
+        """Create the engine.
 
-        Raises SetupError: a step would take no time by this profile, or there are no blocks.
+        `tier` is a lower tier, to which full blocks are copied and from which they can be fetched.
+
+        Raises:
+            SetupError: A step would take no time by this profile, or the memory has no block.
         """
         self.profile = profile
         self.stats = EngineStats()
@@ -80,7 +70,7 @@ class ModelledEngine:
 
     @property
     def waiting(self) -> int:
-        """Calls that were told and do not run, those that are still on their way included."""
+        """Number of calls that do not run yet, including those on their way."""
         return len(self._scheduler.waiting) + len(self._arriving)
 
     @property
@@ -92,7 +82,11 @@ class ModelledEngine:
         return used
 
     def add(self, call: EngineCall, at: int) -> None:
-        """Raises InvalidRequest: such a call can never be served (vLLM answers 400)."""
+        """Add a call.
+
+        Raises:
+            InvalidRequest: The call can never be served (vLLM answers 400).
+        """
         prompt_tokens = length(call.prompt)
         self.check(call)
         self._run(at * PS_PER_US)
@@ -109,7 +103,11 @@ class ModelledEngine:
         self._decide_anew_at(visible_at)
 
     def check(self, call: EngineCall) -> None:
-        """Raises InvalidRequest: see `add`."""
+        """Check that a call can be served.
+
+        Raises:
+            InvalidRequest: It cannot: see `add`.
+        """
         prompt_tokens = length(call.prompt)
         tokens = prompt_tokens + call.completion_tokens
         limit = min(self.profile.max_model_len, self._capacity_tokens)
@@ -127,17 +125,19 @@ class ModelledEngine:
             )
 
     def hold(self, prompt: Prompt) -> None:
-        """Its full blocks are there from now on, computed in no time, and are never made room of:
-        what engines do that pin beginnings of prompts. vLLM has no such thing.
+        """Hold a prompt's full blocks from now on, computed in no time and never evicted.
 
-        Raises SetupError: there is no room for them.
+        Some engines pin prefixes of prompts like this; vLLM does not.
+
+        Raises:
+            SetupError: They do not fit.
         """
         if not self.profile.prefix_caching:
             return
         self._scheduler.memory.hold(contents_of(prompt, self.profile.block_size))
 
     def abort(self, call_id: str, at: int) -> None:
-        """A call that ended already, or was never told, is nothing to abort."""
+        """Abort a call; do nothing if it has ended or was never added."""
         self._run(at * PS_PER_US)
         sequence = self._calls.pop(call_id, None)
         if sequence is None:
@@ -152,19 +152,20 @@ class ModelledEngine:
             self._aborted.append(sequence)
 
     def fetched(self, call_id: str, at: int, *, came: bool = True) -> None:
-        """What a call that is `loading` waits for is here, or it is lost, and the call computes
-        its prompt itself. Told of each, of those that were aborted, too."""
+        """Report that the cache that a `loading` call waits for has arrived, or was lost.
+
+        If it was lost, the call computes its prompt itself. To be called for aborted calls, too.
+        """
         self._go_on_from(at * PS_PER_US)
         self._scheduler.fetched(call_id, came=came)
 
     def release_cache(self, call_id: str, at: int) -> None:
-        """What a call kept was read, or nobody will; one that keeps nothing is nothing to do."""
+        """Release the blocks that a call kept for a reader; do nothing if it keeps none."""
         self._go_on_from(at * PS_PER_US)
         self._scheduler.caches.release(call_id)
 
     def generated(self, at: int) -> dict[str, int]:
-        """How many tokens of its answer each call has had so far that has had any, and has not
-        ended; in the order in which they were told."""
+        """Return the tokens of each unfinished answer that has begun, in order of arrival."""
         self._run(at * PS_PER_US)
         generated = self._scheduler.generated
         return {
@@ -174,9 +175,10 @@ class ModelledEngine:
         }
 
     def slow_down(self, factor: float, at: int) -> None:
-        """From the next step on, steps take `factor` times as long as the profile says.
+        """Let steps take `factor` times as long as in the profile, from the next step on.
 
-        Raises SetupError: the factor is not a number above 0.
+        Raises:
+            SetupError: The factor is not a number above 0.
         """
         self._run(at * PS_PER_US)
         self._decide_anew_at(at * PS_PER_US)
@@ -192,13 +194,13 @@ class ModelledEngine:
         return None if begins_at is None else begins_at // PS_PER_US + 1
 
     def advance(self, to: int) -> list[CallProgress]:
-        """What is seen up to then, and was not returned before."""
+        """Return everything that becomes visible up to `to`, and was not returned before."""
         self._run(to * PS_PER_US)
         seen, self._seen = self._seen, []
         return seen
 
     def _run(self, to: int) -> None:
-        """All steps that end up to then. Those that begin then may be told of more."""
+        """Run all steps that end up to `to`. Steps that begin then may still get more calls."""
         assert to >= self._told_to, f"{to} ps is in the past, it is {self._told_to} ps"
         self._told_to = to
         while self._begin(to) if self._stretch is None else self._pass_steps(to):
@@ -234,7 +236,7 @@ class ModelledEngine:
         self._seen.append(CallProgress(at, "loading", sequence.call.id, *counts, *coming))
 
     def _go_on_from(self, at: int) -> None:
-        """Something happens by which more may fit: from then on all is decided anew."""
+        """Decide again after an event that may let more calls fit."""
         self._run(at)
         self._decide_anew_at(at)
         self._scheduler.is_stuck = False
@@ -278,5 +280,5 @@ class ModelledEngine:
 
 
 def _us(ps: int) -> int:
-    """When what happens then can be seen: rounded up."""
+    """Return the instant at which an event is visible, rounded up."""
     return -(-ps // PS_PER_US)

@@ -1,4 +1,4 @@
-"""What goes into the model of an engine, and what comes out of it."""
+"""Input and output of the model of an engine."""
 
 from typing import Literal, NamedTuple
 
@@ -14,11 +14,11 @@ CacheFrom = Literal["nowhere", "instance", "host"]
 
 
 class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as an engine gets it, with the length that its answer will have.
+    """A call as an engine receives it, with the length that its answer will have.
 
-    `whole`: the prompt and the answer after it, as one, where it is known what the answer says. A
-    later prompt that goes on with the answer finds it in the prefix cache, then. Of an engine's
-    calls either all have it or none.
+    `whole` is the prompt with the answer after it, if the answer's text is known. A later prompt
+    that continues the answer then finds it in the prefix cache. Either all of an engine's calls
+    have it, or none.
     """
 
     id: str
@@ -33,8 +33,10 @@ class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallProgress(NamedTuple):
-    """Something that a client sees, or that it waits for a cache (`loading`). The counts are those
-    of the call so far."""
+    """An event of a call that a client sees, or the wait for a cache (`loading`).
+
+    Counts cover the call so far.
+    """
 
     at: int  # µs
     what: What
@@ -47,10 +49,10 @@ class CallProgress(NamedTuple):
 
 
 class EngineStats(msgspec.Struct):
-    """What an engine has done so far. Steps count, with their tokens, when they have ended.
+    """Counters of an engine. Steps count, with their tokens, when they have ended.
 
-    `queried_tokens` and `cached_tokens` are of prompts at their first admission, as vLLM's
-    `prefix_cache_queries` and `prefix_cache_hits` are; nothing is queried without a prefix cache.
+    `queried_tokens` and `cached_tokens` count prompts at their first admission, as vLLM's
+    `prefix_cache_queries` and `prefix_cache_hits` do; without a prefix cache nothing is queried.
     """
 
     steps: int = 0

@@ -1,15 +1,15 @@
-"""KV caches that go from one place to another: what vLLM's KV connectors make its scheduler do.
+"""Transfer of KV caches between places, as vLLM's KV connectors affect its scheduler.
 
-As its NixlConnector does (vLLM 0.32, disaggregated prefill): the instance that computed a prompt
-keeps the blocks after its answer of one token, until they were read. The other one gives a call
-blocks for its whole prompt when it is the call's turn, but for those that it finds itself, and
-fetches the rest meanwhile, outside of any step; the call takes none of the sequences. When they are
-here it waits again, in its old place, and computes the prompt's last token once more, for the
-answer's first. As its OffloadingConnector does (a lower tier): full blocks are copied as they are
-computed, and what is not found in the engine's own memory, but there, is fetched likewise.
+As with its NixlConnector (vLLM 0.32, disaggregated prefill): the instance that computed a prompt
+keeps the blocks after its answer of one token, until they have been read. The other instance, when
+it is the call's turn, gives it the blocks for its prompt that it does not find itself, and
+fetches the rest outside of any step; during that the call occupies no sequence. After the transfer
+the call waits again, in its old place, and computes the prompt's last token once more, for the
+answer's first. As with its OffloadingConnector (a lower tier): full blocks are copied as they are
+computed, and blocks that are only in the lower tier are fetched in the same way.
 
-Deviations: what is fetched is all here at once, at the end. A call that is preempted after that
-computes again what it does not find.
+Deviations: fetched blocks all arrive at once, at the end. A call that is preempted after that
+recomputes what it does not find.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from kairos.simulate.engine.sequence import Sequence
 
 
 class Fetch(NamedTuple):
-    """What has to come."""
+    """A transfer to perform."""
 
     sequence: Sequence
     tokens: int  # whole blocks
@@ -38,7 +38,10 @@ class FetchedCaches:
         self._begun: list[Fetch] = []
 
     def begin(self, sequence: Sequence) -> bool:
-        """Of one that was just given the blocks that it finds. Whether it must wait for others."""
+        """Begin a fetch for a sequence with its found blocks.
+
+        Return whether it must wait for others.
+        """
         if sequence.is_loaded or sequence.preemptions or not sequence.may_fetch:
             return False
         found = number_of(sequence.names)
@@ -58,7 +61,7 @@ class FetchedCaches:
         return True
 
     def _count(self, sequence: Sequence, found: int) -> None:
-        """As of a prompt that is begun: what came from elsewhere was not found here."""
+        """Count a prompt that begins: fetched blocks were not found in this engine's cache."""
         if sequence.contents is None:
             return
         here = found * self._memory.block_size
@@ -67,13 +70,15 @@ class FetchedCaches:
         self._stats.queried_tokens += sequence.prompt_tokens
 
     def take_begun(self) -> list[Fetch]:
-        """Those of the step that was just decided."""
+        """Return the fetches of the step that was just decided."""
         begun, self._begun = self._begun, []
         return begun
 
     def end(self, call_id: str, *, came: bool) -> Sequence | None:
-        """It is here, or lost. The sequence waits from now on, with its blocks or without; None:
-        nobody wants it any more, and the blocks are free."""
+        """End a fetch, successful or not. Return the sequence, which waits from now on.
+
+        None: the call was aborted, and its blocks are free.
+        """
         sequence = self._loading.pop(call_id, None)
         if sequence is None:
             return None
@@ -90,11 +95,11 @@ class FetchedCaches:
         return sequence.call.id in self._loading
 
     def keep(self, sequence: Sequence) -> None:
-        """It has ended, and its blocks stay."""
+        """Keep the blocks of a sequence that has ended."""
         self._kept[sequence.call.id] = sequence
 
     def release(self, call_id: str) -> None:
-        """What was kept was read, or nobody will."""
+        """Release the kept blocks, which were read or are not needed."""
         sequence = self._kept.pop(call_id, None)
         if sequence is not None:
             self._memory.release(sequence)

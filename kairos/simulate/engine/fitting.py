@@ -1,4 +1,4 @@
-"""From what engines were seen to do, and for how long, to the coefficients of their profile."""
+"""Fit of an engine profile's coefficients to observed steps and their durations."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _Array = NDArray[np.float64]
 
 
 class Residuals(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the model is from what was measured, as shares of what was measured."""
+    """Deviations of the model from the measurements, as shares of the measured values."""
 
     observations: int
     median: float
@@ -54,17 +54,18 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit(observations: Sequence[Steps]) -> Fit:
-    """The coefficients, none negative, with the least sum of squared relative errors. Every group
-    of observations weighs the same, however many it has; but `mixed` weighs as much as all others
-    together: it is what engines do in use, where costs are least linear.
+    """Return the non-negative coefficients with the least sum of squared relative errors.
 
-    Errors are relative to what the model says, not to what was measured: else the runs that a
-    machine's noise made slow would count for less than those that it left alone, and the mean, by
-    which an engine keeps up or not, would come out too low.
+    Every group of observations has the same weight, however many it has; but `mixed` weighs as much
+    as all others together: it is engines' normal use, where costs are least linear.
 
-    Without `weights_us` that is a linear problem. With them it is not, and is solved from several
-    beginnings; they are kept where they explain what is seen notably better. Where they are not,
-    because the arithmetic takes longer in no step that was seen, or in all, `fixed_us` holds both.
+    Errors are relative to the model's prediction, not to the measurement: otherwise runs that noise
+    made slow would count for less than undisturbed ones, and the mean, which decides whether an
+    engine keeps up, would be too low.
+
+    Without `weights_us` the problem is linear. With them it is not, and is solved from several
+    starting points; they are used if they explain the observations notably better. If they are not,
+    because computing takes longer in none of the observed steps, or in all, `fixed_us` covers both.
     """
     assert observations
     seen = _Seen(observations)
@@ -81,7 +82,7 @@ def fit(observations: Sequence[Steps]) -> Fit:
 
 
 def predicted_us(observation: Steps, cost: StepCost, call_us: float = 0.0) -> float:
-    """What the model says that the steps take; those of a kind are taken to be alike."""
+    """Return the model's prediction for steps, which are taken as equal within a kind."""
     coefficients = np.array([call_us, *(getattr(cost, name) for name in _ORDER)])
     return float(_Seen([observation]).predicted(coefficients)[0])
 
@@ -128,8 +129,10 @@ class _Seen:
         return float(np.square(self.residuals(coefficients)).sum())
 
     def beginning(self, share: float) -> _Array:
-        """Coefficients to begin with: this share of the shortest step is due to the weights, and
-        tokens cost as much as they can at most, so that some hide the weights."""
+        """Return a starting point: this share of the shortest step is due to the weights.
+
+        Tokens cost the maximum possible, so that some hide the weights.
+        """
         shortest = (self.took / self.steps).min()
         prompts, decodes = self._prompts * self._prompt_steps, self._decodes * self.steps
         prompt, decode = ((self.took / np.maximum(n, 1e-9)).min() for n in (prompts, decodes))

@@ -7,14 +7,18 @@ from kairos.simulate.engine.blocks import Contents
 
 
 class HostTier:
-    """The blocks used last, up to so many, as vLLM's OffloadingConnector keeps them by default.
+    """The most recently used blocks, up to a number, as in vLLM's OffloadingConnector by default.
 
-    Blocks are copied there as they are computed, beside the steps, which take no longer for it.
-    Several engines of a model may have one tier, and an engine that of one before it.
+    Blocks are copied as they are computed, concurrently with the steps, which take no longer.
+    Several engines of a model may share one tier, and an engine may inherit that of another.
     """
 
     def __init__(self, blocks: int, loads: Callable[[int], bool] = lambda _: True) -> None:
-        """`loads`: whether so many blocks are to be fetched; vLLM fetches all that there are."""
+        """Create the tier.
+
+        `loads` decides whether a number of blocks is worth a fetch; vLLM fetches all that there
+        are.
+        """
         self._blocks, self._loads = blocks, loads
         self._contents: OrderedDict[int, None] = OrderedDict()
 

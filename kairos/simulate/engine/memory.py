@@ -18,12 +18,14 @@ class Memory:
         return -(-tokens // self.block_size)
 
     def missing(self, sequence: Sequence, tokens: int) -> int:
-        """Blocks that it needs to compute so many more tokens."""
+        """Return how many more blocks the sequence needs for `tokens` more tokens."""
         return self.blocks(sequence.computed + tokens) - self.blocks(sequence.computed)
 
     def allocate(self, sequence: Sequence, tokens: int) -> None:
-        """Those blocks. What becomes full of the prompt can be found from now on, as in vLLM:
-        before it is computed, for those who come later in the same step, too.
+        """Allocate those blocks.
+
+        The prompt's blocks that become full can be found from now on, as in vLLM: before they are
+        computed, also by later calls in the same step.
         """
         self.pool.take(self.missing(sequence, tokens))
         sequence.computed += tokens
@@ -42,9 +44,10 @@ class Memory:
                 self._tier.keep(contents)
 
     def hold(self, contents: Contents) -> None:
-        """Blocks with these contents have one user more, who stays.
+        """Add a permanent user to blocks with these contents.
 
-        Raises SetupError: there is no room for them.
+        Raises:
+            SetupError: They do not fit.
         """
         names = self.pool.find(contents)
         known, number = number_of(names), number_of(contents)
@@ -95,10 +98,10 @@ class Memory:
         sequence.computed = 0
 
     def release(self, sequence: Sequence) -> None:
-        """All of them. `computed` stays what it was.
+        """Release all blocks of the sequence. `computed` keeps its value.
 
-        Full blocks of the answer can be found from now on only: while the sequence runs, nobody
-        looks for them.
+        Full blocks of the answer can be found only from now on: nobody looks for them while the
+        sequence runs.
         """
         if sequence.contents is not None:
             self._store(sequence, sequence.computed // self.block_size)

@@ -1,7 +1,7 @@
-"""Profiles of engines: those that come with Kairos, by name, and others by path.
+"""Profiles of engines: built-in ones by name, others by path.
 
-A profile is a TOML file with the fields of `EngineProfile`, those of `StepCost` in `[step]`. Where
-its figures come from stands in it.
+A profile is a TOML file with the fields of `EngineProfile`, and the fields of `StepCost` in
+`[step]`. It names the source of its figures.
 """
 
 import re
@@ -28,11 +28,11 @@ def names() -> list[str]:
 
 
 def profile(name_or_path: str) -> EngineProfile:
-    """The profile of this name, or in this file: what ends in `.toml` or has a slash is a path.
+    """Return the profile with this name, or in this file: a path ends in `.toml` or has a slash.
 
     Raises:
-        SetupError: there is none; the message lists the names.
-        InvalidFile: the file is not a profile; the message says which field is wrong.
+        SetupError: It does not exist; the message lists the names.
+        InvalidFile: The file is not a profile; the message says which field is wrong.
     """
     if name_or_path.endswith(_SUFFIX) or "/" in name_or_path:
         return _read(Path(name_or_path))

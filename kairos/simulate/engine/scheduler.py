@@ -1,4 +1,4 @@
-"""What runs in each step: vLLM's V1 scheduler."""
+"""Scheduler of a modelled engine: vLLM's V1 scheduler."""
 
 from itertools import count
 
@@ -14,11 +14,11 @@ from kairos.simulate.engine.waiting import Waiting
 
 
 class Scheduler:
-    """What waits and what runs.
+    """Scheduler: waiting and running sequences.
 
-    Those that decode are in `Decoding`. Of the others at most one runs, and it is the last: where
-    the budget was not enough for a prompt, nothing of it was left for those behind. So each that
-    runs gets at least one token of the budget, as long as there are blocks.
+    Decoding sequences are in `Decoding`. At most one other sequence runs, and it is the last: where
+    the budget was not enough for a prompt, nothing was left for later ones. So each running
+    sequence gets at least one token of the budget, as long as there are blocks.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Scheduler:
         return bool(self.running or (self.waiting and not self.is_stuck))
 
     def blocks_to_allocate(self) -> int:
-        """What decodes has got in the current step, and the pool does not know of yet."""
+        """Return the blocks that decoding needs in this step, not yet taken from the pool."""
         return 0 if self._allocated else self._decoding.new_blocks(self._number, 1)
 
     # The beginning of a step
@@ -91,7 +91,7 @@ class Scheduler:
         self._prefilling = sequence if sequence.lacking else None
 
     def _admit(self, budget: int) -> None:
-        """From the front of the queue; who has no room holds back those behind it."""
+        """Admit waiting sequences from the front; one that does not fit blocks the next ones."""
         while budget > 0 and self.waiting and len(self.running) < self._max_num_seqs:
             sequence = self.waiting.first()
             if not sequence.is_loaded and not self.memory.admit(sequence):
@@ -158,7 +158,7 @@ class Scheduler:
         return self.memory.missing(sequence, tokens) <= self.memory.pool.free
 
     def _preempt(self, sequence: Sequence, given_back: int) -> None:
-        """`given_back`: how many of its tokens were to be computed in this step."""
+        """Preempt a sequence. `given_back`: its tokens that were to be computed in this step."""
         self._leave(sequence)
         sequence.is_loaded = False
         sequence.ever_computed = max(sequence.ever_computed, sequence.computed - given_back)
@@ -184,7 +184,7 @@ class Scheduler:
     # The end of a step
 
     def pass_steps(self, steps: int) -> None:
-        """So many of the current one's repetitions have ended, and the next one has begun."""
+        """Pass over repetitions of the current step; the next one has begun."""
         already = int(self._allocated)
         if steps > already:
             new_blocks = self._decoding.new_blocks(self._number + already, steps - already)
@@ -198,9 +198,9 @@ class Scheduler:
         stats.prefill_tokens += steps * step.prefill_tokens
 
     def end(self, aborted: list[Sequence]) -> list[tuple[What, Sequence]]:
-        """After the last repetition. Returns what clients see of it, in order.
+        """End the current steps. Return what clients see of them, in order.
 
-        What was aborted during the step goes first, and is not seen any more.
+        Sequences aborted during the step are removed first, and become invisible.
         """
         answered = [each for each, tokens in self._step.chunks if self._computed(each, tokens)]
         for sequence in aborted:
@@ -228,7 +228,7 @@ class Scheduler:
             seen.append(("finished", sequence))
 
     def _computed(self, sequence: Sequence, tokens: int) -> bool:
-        """It has computed so many. Returns whether that gave it a token of the answer."""
+        """Count tokens as computed. Return whether that produced a token of the answer."""
         before = sequence.computed - tokens
         again = max(0, min(sequence.computed, sequence.ever_computed) - before)
         sequence.recomputed_tokens += again
@@ -245,7 +245,7 @@ class Scheduler:
         return sequence.call.completion_tokens - (sequence.ends_in_step - self._number + 1)
 
     def drop(self, sequence: Sequence) -> None:
-        """One that waits, or runs while no step is in progress, and that nobody wants any more."""
+        """Remove an aborted sequence, which waits, or runs while no step is in progress."""
         if self.caches.is_loading(sequence):
             sequence.is_dropped = True
         elif sequence.turn is None:
@@ -257,7 +257,7 @@ class Scheduler:
         self._stats.aborted_tokens += sequence.generated
 
     def fetched(self, call_id: str, *, came: bool) -> None:
-        """What a call fetched is here, or lost: then it computes all that it does not find."""
+        """Resume a call whose fetch has ended; if it failed, the call computes its prompt."""
         if (sequence := self.caches.end(call_id, came=came)) is not None:
             self.waiting.push(sequence)
 
@@ -269,7 +269,7 @@ class Scheduler:
             self._leave(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
-        """It runs no more, and holds nothing."""
+        """Stop a running sequence, and release its blocks."""
         self._stop(sequence)
         self.memory.release(sequence)
 

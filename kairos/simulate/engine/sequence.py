@@ -5,10 +5,10 @@ from kairos.simulate.engine.engine_calls import EngineCall
 
 
 class Sequence:
-    """Its tokens are those of the prompt, and so far `generated` ones of the answer.
+    """A call in the engine. Its tokens are the prompt's, and `generated` ones of the answer.
 
-    While it decodes, `generated` and `computed` stand still: they follow from the step's number.
-    See `Decoding`.
+    While it decodes, `generated` and `computed` are not updated: they follow from the step's
+    number. See `Decoding`.
     """
 
     __slots__ = (
@@ -72,11 +72,11 @@ class Sequence:
 
     @property
     def can_decode(self) -> bool:
-        """All that it lacks is the newest token of its answer."""
+        """Whether only the newest token of the answer is not computed yet."""
         return self.generated > 0 and self.prompt_tokens + self.generated - self.computed == 1
 
     def contents_of(self, first: int, end: int) -> Contents:
-        """What is in its blocks from number `first` up to `end`; they must be full."""
+        """Return the contents of its blocks from number `first` up to `end`; they must be full."""
         if self.contents is None:
             return []
         if end <= self.prompt_blocks or self.is_answer_known:

@@ -7,10 +7,10 @@ from kairos.simulate.engine.sequence import Sequence
 
 
 class Waiting:
-    """In order of arrival, or of priority first.
+    """Waiting sequences in order of arrival, or by priority first.
 
-    Who was preempted has the place that it had. In order of arrival that is before all who never
-    ran, as in vLLM, which puts it in front: the newest is preempted first, and resumes last.
+    A preempted sequence keeps its place. In order of arrival that is before all that never ran, as
+    in vLLM, which puts it in front: the newest is preempted first, and resumes last.
     """
 
     def __init__(self, scheduling: Literal["fcfs", "priority"]) -> None:
@@ -35,7 +35,7 @@ class Waiting:
         heapq.heapify(self._heap)
 
     def victim(self, running: list[Sequence]) -> Sequence:
-        """Who makes room for the others: the one that would be the last here, or came last."""
+        """Return the sequence to preempt: the one that would be last here, or came last."""
         if self._by_priority:
             return max(running, key=lambda each: (each.call.priority, each.number))
         return running[-1]

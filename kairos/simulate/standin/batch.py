@@ -1,13 +1,13 @@
-"""Continuous batching, as far as the stand-in models it.
+"""Continuous batching, as the stand-in models it.
 
 Up to `max_num_seqs` sequences run; the others wait, first come, first served. Time passes in steps:
 
     step = step_s + step_per_seq_s * running + new prompt tokens / prefill_tokens_per_s
 
 and each step gives every running sequence one token. A sequence is admitted when its whole need,
-prompt and reply, fits beside the needs of those that run; so `kv_tokens` makes calls wait, and
-never preempts. Not modelled: KV blocks, preemption, prefix caching, chunked prefill (a long prompt
-delays the step of everyone), priorities, attention cost that grows with the context, speculation.
+prompt and reply, fits in addition to the running sequences; so `kv_tokens` makes calls wait,
+and never preempts. Not modelled: KV blocks, preemption, prefix caching, chunked prefill (a long
+prompt delays everyone's step), priorities, attention cost that grows with the context, speculation.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ INSTANT = Timing(step_s=0.0, step_per_seq_s=0.0, prefill_tokens_per_s=math.inf)
 
 
 class BatchedCall:
-    """One sequence in the engine. Iterate over it for its tokens, as the steps produce them."""
+    """A sequence in the engine. Iterate over it for its tokens, as the steps produce them."""
 
     def __init__(self, prompt_tokens: int, reply: Sequence[str], fetched_tokens: int = 0) -> None:
-        """`fetched_tokens`: of the prompt, that need not be computed."""
+        """Create it. `fetched_tokens` of the prompt need not be computed."""
         self.prompt_tokens = prompt_tokens
         self.new_tokens = prompt_tokens - fetched_tokens
         self.reply = reply
@@ -60,7 +60,7 @@ class BatchedCall:
 
 
 class Batch:
-    """Who waits and who runs. `run` must be running for anything to move."""
+    """Waiting and running sequences. Nothing advances unless `run` is running."""
 
     def __init__(self, *, max_num_seqs: int, kv_tokens: int, timing: Timing) -> None:
         self.max_num_seqs = max_num_seqs

@@ -1,5 +1,7 @@
-"""What the stand-in reads of a request. One type serves all routes, since they share most fields;
-a field that is not here is ignored, as vLLM does."""
+"""Fields of a request that the stand-in reads.
+
+One type serves all routes, since they share most fields; other fields are ignored, as by vLLM.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,7 +43,7 @@ class Function(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
-    """As chats have it, under `function`, and as the Responses API does. Others have no name."""
+    """A tool, as in chats (with `function`) or in the Responses API. Others have no name."""
 
     function: Function | None = None
     name: str | None = None
@@ -53,8 +55,10 @@ class ToolCall(msgspec.Struct):
 
 
 class StandInMessage(msgspec.Struct):
-    """One of a chat, or an item of the Responses API's input, which also are calls of tools (with
-    `call_id` and `name`) and their results."""
+    """A message of a chat, or an item of the Responses API's input.
+
+    Items may also be calls of tools (with `call_id` and `name`) and their results.
+    """
 
     role: str | None = None
     content: str | list[ContentPart] | None = None
@@ -81,7 +85,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class KvTransferParams(msgspec.Struct):
-    """Where the cache of a prompt is wanted, or lies (vLLM)."""
+    """Place where a prompt's cache is wanted, or is stored (vLLM)."""
 
     do_remote_decode: bool = False
     do_remote_prefill: bool = False

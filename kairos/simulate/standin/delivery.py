@@ -1,4 +1,4 @@
-"""How a reply reaches the client: streamed, whole, refused, or broken on purpose."""
+"""Delivery of a reply to the client: streamed, whole, refused, or broken on purpose."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ class RefusedReply(Exception):
 
     @property
     def as_message(self) -> Json:
-        """As vLLM has it on the messages route."""
+        """Return the error as vLLM words it on the messages route."""
         return {"type": "error", "error": {"type": ERROR_NAMES[self.status], "message": str(self)}}
 
 
@@ -75,7 +75,7 @@ async def whole(
     fail: Failure | None,
     more: Json,
 ) -> web.StreamResponse:
-    """`more`: what else the answer says."""
+    """Send a whole reply. `more` are additional fields of the answer."""
     async for _ in call:
         pass
     if fail == "error":

@@ -1,10 +1,10 @@
 """The stand-in's KV connector: the interface of vLLM's disaggregated prefill, and a cache to fetch.
 
-As with vLLM's NixlConnector, a request with `kv_transfer_params` of which `do_remote_decode` is
-true leaves its cache where it is, and the answer's `kv_transfer_params` say where that is. With
-them, `do_remote_prefill` true, another engine fetches the cache instead of computing the prompt. In
-the place of the cache there is a digest of the prompt, in the place of RDMA a request over HTTP; so
-a cache that is gone, or another prompt's, is seen.
+As with vLLM's NixlConnector, a request whose `kv_transfer_params` have `do_remote_decode` true
+leaves its cache in place, and the answer's `kv_transfer_params` say where it is. With these and
+`do_remote_prefill` true, another engine fetches the cache instead of computing the prompt. A digest
+of the prompt takes the place of the cache, a request over HTTP that of RDMA; so a missing cache, or
+one of another prompt, is detected.
 """
 
 from collections import OrderedDict

@@ -1,7 +1,7 @@
-"""How the stand-in words a reply on each of the four text routes: shaped as vLLM's.
+"""Format of the stand-in's replies on each of the four text routes: the same as vLLM's.
 
-A stream is `begin`, one `token` for each token (the last with its finish reason), then `end`. Where
-a reply calls a tool, its text is the arguments.
+A stream is `begin`, one `token` for each token (the last with its finish reason), then `end`. If a
+reply calls a tool, its text is the arguments.
 """
 
 import time
@@ -33,7 +33,7 @@ class StandInReply(Protocol):
     def token(self, text: str, finish: FinishReason | None) -> bytes: ...
 
     def end(self, text: str, finish: FinishReason, usage: StandInUsage, tell: bool) -> list[bytes]:
-        """`tell`: the client asked for usage."""
+        """Return the end of a stream. `tell`: the client requested usage."""
 
 
 class ChatReply:
@@ -99,7 +99,7 @@ class CompletionReply:
 
 
 class ResponsesReply:
-    """Typed and numbered events without a `[DONE]`; usage is always told."""
+    """Typed and numbered events without a `[DONE]`; usage is always included."""
 
     def __init__(self, request_id: str, model: str, tool: str | None) -> None:
         self._id, self._tool = request_id, tool

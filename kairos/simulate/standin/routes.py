@@ -86,7 +86,10 @@ class SeenRequest(msgspec.Struct, frozen=True):
 
 
 class StandIn:
-    """One engine. Tests look at what it received and counted, and freeze it through `batch`."""
+    """A stand-in engine.
+
+    Tests check what it received and counted, and freeze it through `batch`.
+    """
 
     def __init__(self, settings: StandInSettings, says: script.Script) -> None:
         self.settings = settings
@@ -187,8 +190,7 @@ class StandIn:
         return response
 
     async def _transfer(self, body: StandInBody, tokens: int, text: str) -> tuple[int, Json]:
-        """How many tokens of the prompt another engine has computed; what the answer says of where
-        the cache lies."""
+        """Return how many of the prompt's tokens were computed elsewhere, and the cache's place."""
         wanted = body.kv_transfer_params
         if self._caches is None or wanted is None:
             return 0, {}
@@ -214,7 +216,7 @@ class StandIn:
     def _draw(
         self, body: StandInBody, read_prompt: Callable[[StandInBody], StandInPrompt]
     ) -> tuple[int, str, script.Said]:
-        """How many tokens its prompt has, its text, and what is said to it."""
+        """Return the number of the prompt's tokens, its text, and the reply."""
         try:
             prompt = read_prompt(body)
         except ValueError as error:
@@ -258,7 +260,7 @@ class StandIn:
         return json_answer({"object": "list", "data": data, "model": body.model, "usage": usage})
 
     async def _rerank(self, request: web.Request) -> web.Response:
-        """By the share of the query's words that a document has."""
+        """Rank documents by the share of the query's words that they contain."""
         body = await self._read(request, RerankBody)
         words = set(body.query.lower().split()) or {""}
         results = [
@@ -294,7 +296,7 @@ class StandIn:
         return web.Response()
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        """As vLLM tells it: one more block than can be used, which is its own."""
+        """Return metrics as vLLM does, with one more block than can be used, for its own use."""
         batch, settings = self.batch, self.settings
         engine = f'engine="0",model_name="{settings.model}"'
         blocks = settings.kv_tokens // BLOCK_TOKENS + 1

@@ -1,14 +1,14 @@
-"""What the stand-in says: a function of the seed and the prompt, so that a run can be repeated.
+"""Replies of the stand-in: a function of the seed and the prompt, so that runs are reproducible.
 
-A script is a JSON list of rules. The first whose `system` occurs in the call's system prompt, and
-one of whose `user` words, if it has any, in the rest of the prompt, both in any case, gives the
-reply: one of `replies`, its words in rotation for one of the lengths that calls of the rule's
-`agent` had in a recorded run, or as they stand where none is known. Where the rule `calls` a tool,
+A script is a JSON list of rules. The first rule applies whose `system` occurs in the call's system
+prompt, and one of whose `user` words, if it has any, in the rest of the prompt, both ignoring case.
+Its reply is one of `replies`, with its words in rotation for one of the lengths that calls of the
+rule's `agent` had in a recorded run, or unchanged if none is known. If the rule `calls` a tool,
 `{"name": ..., "arguments": {...}}`, which the call offers and has no result of yet, that is the
-reply. Where no rule applies, words and length (log-normal, about 80 tokens) are drawn.
+reply. If no rule applies, words and length (log-normal, about 80 tokens) are drawn.
 
-A token is a word with the white space that follows it; a prompt's tokens are its characters over
-four.
+A token is a word with the white space that follows it; a prompt's tokens are its characters divided
+by four.
 """
 
 import json
@@ -54,7 +54,10 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a reply may be, as the request says it. `max_tokens` wins over `min_tokens`."""
+    """Limits on a reply's length, from the request.
+
+    `max_tokens` takes precedence over `min_tokens`.
+    """
 
     max_tokens: int
     min_tokens: int = 1
@@ -76,13 +79,16 @@ class Script:
         seed: int = 0,
         lengths: Mapping[str | None, Sequence[int]] = {},
     ) -> None:
-        """`lengths`: completion tokens of calls that agents made, by the agent's name."""
+        """Create the script.
+
+        `lengths` has completion tokens of recorded calls, by the agent's name.
+        """
         self._rules = rules
         self._seed = seed
         self._lengths = lengths
 
     def reply(self, prompt: StandInPrompt, limits: ScriptLimits, seed: int | None) -> Said:
-        """At least one token. A text that is to be longer than it is, begins again."""
+        """Return a reply of at least one token. A text that is too short is repeated."""
         told = f"{self._seed} {seed} {prompt.system}\0{prompt.rest}"
         dice = random.Random(digest(told))  # noqa: S311
         rule = next((rule for rule in self._rules if rule.applies(prompt)), None)
@@ -107,15 +113,17 @@ class Script:
 
 
 def _called(use: ToolUse, limits: ScriptLimits) -> Said:
-    """As vLLM, cut off where the limit is."""
+    """Return the call of a tool, cut off at the limit as by vLLM."""
     tokens = tokenize(json.dumps(use.arguments))
     finish: FinishReason = "tool_calls" if len(tokens) < limits.max_tokens else "length"
     return Said(tokens=tokens[: limits.max_tokens], finish=finish, tool=use.name)
 
 
 def load(path: Path) -> tuple[Rule, ...]:
-    """Raises:
-    SetupError: the file is not there, or is not a script.
+    """Load a script.
+
+    Raises:
+        SetupError: The file does not exist, or is not a script.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=tuple[Rule, ...])
@@ -126,10 +134,10 @@ def load(path: Path) -> tuple[Rule, ...]:
 
 
 def load_lengths(path: Path) -> dict[str | None, list[int]]:
-    """Completion tokens of the calls in a workflow file, by agent.
+    """Return the completion tokens of the calls in a workflow file, by agent.
 
     Raises:
-        InvalidFile: it cannot be read, or is no workflow file.
+        InvalidFile: The file cannot be read, or is not a workflow file.
     """
     lengths: dict[str | None, list[int]] = defaultdict(list)
     for call in read_workflows(path):

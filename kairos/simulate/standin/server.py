@@ -1,20 +1,20 @@
 """A stand-in for a vLLM server: its HTTP interface with modelled time and scripted text.
 
 `kairos standin` and `python -m kairos.simulate.standin.server` run one as a process and print
-`ready URL`; `serve` runs one inside a test's loop. How time passes, and what is not modelled,
-stands in `kairos.simulate.standin.batch`; where text and calls of tools come from in
-`kairos.simulate.standin.script`. There is no tokenizer, no sampling, no log probability and no key.
+`ready URL`; `serve` runs one inside a test's loop. `kairos.simulate.standin.batch` documents the
+model of time and its limits, `kairos.simulate.standin.script` the source of text and calls of
+tools. It has no tokenizer, no sampling, no log probabilities and no key.
 
-A call goes wrong on purpose when its body has the field `fail`, or all do with `--fail`:
+A call fails on purpose when its body has the field `fail`; all do with `--fail`:
 
     unavailable   503 before anything else
-    hang          not a byte is answered until the client leaves
+    hang          no byte of an answer until the client leaves
     cut           the connection breaks after half of the tokens (whole replies: before the first)
     stall         silence after half of the tokens until the client leaves (whole: as hang)
     error         after half of the tokens an error event and [DONE] (whole replies: status 500)
 
-`POST /pause` freezes the engine and `POST /resume` lets it go on, as vLLM's own do: an admin route,
-which nothing but the operator should reach.
+`POST /pause` freezes the engine and `POST /resume` continues it, as vLLM's own do: an admin route,
+which only the operator should reach.
 """
 
 import argparse

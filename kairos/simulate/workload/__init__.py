@@ -1,4 +1,4 @@
-"""What drives Kairos when no user does: workflow files, and the instants at which work arrives."""
+"""Workloads without users: workflow files, and arrival times."""
 
 from kairos.simulate.workload.arrival_process import (
     MODELS,

@@ -1,6 +1,6 @@
-"""Applications as generative models: what their agents say, how long, and to whom it goes.
+"""Applications as generative models: the lengths of agents' answers, and their receivers.
 
-The format, key by key, stands in traces/README.md; `applications/` holds the three of the Kairos
+traces/README.md documents the format, key by key; `applications/` holds the three of the Kairos
 paper, each figure with its source. Agents call one after the other: branches and loops, no fan-out.
 """
 
@@ -42,7 +42,7 @@ class TaskKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Next(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whom an agent's answer may go to."""
+    """A possible receiver of an agent's answer."""
 
     agent: Name
     probability: Share = 1.0  # if it comes to this one
@@ -50,10 +50,10 @@ class Next(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One agent: its prompt, from start to end, its answer, and what follows.
+    """An agent: its prompt, from start to end, its answer, and what follows.
 
-    The answer goes to the first of `next` that its kind of task allows, which has calls left, and
-    for which its probability comes true; to nobody where there is none: the workflow ends.
+    The answer goes to the first of `next` that its kind of task allows, that has calls left, and
+    that a draw with its probability selects; without one, the workflow ends.
     """
 
     shared_prefix_tokens: Size = 0  # a system prompt
@@ -67,7 +67,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class GenerativeApplication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the workflows of an application come about."""
+    """Generative model of an application's workflows."""
 
     app: Name
     entry: Name
@@ -77,10 +77,10 @@ class GenerativeApplication(msgspec.Struct, frozen=True, kw_only=True, forbid_un
 
 
 def application(name: str) -> GenerativeApplication:
-    """A built-in application, or the one in the file that is called so (`.toml`).
+    """Return a built-in application, or the one in the file with that name (`.toml`).
 
     Raises:
-        SetupError: there is none, or its file is not what it should be.
+        SetupError: It does not exist, or its file is malformed.
     """
     if name in BUILT_IN:
         with as_file(files("kairos.simulate.workload") / "applications" / f"{name}.toml") as path:
@@ -94,10 +94,10 @@ def application(name: str) -> GenerativeApplication:
 
 
 def generate(model: GenerativeApplication, count: int, seed: int) -> list[Workflow]:
-    """So many workflows; number n is the same however many there are.
+    """Generate `count` workflows; number n is the same for any count.
 
     Raises:
-        SetupError: fewer than none.
+        SetupError: The count is negative.
     """
     if count < 0:
         raise SetupError(f"the number of workflows must be 0 or more; it is {count}")
@@ -122,7 +122,7 @@ class _Said(NamedTuple):
 
 
 class _Run:
-    """One workflow on its way."""
+    """A workflow in progress."""
 
     def __init__(self, model: GenerativeApplication, workflow_id: str, random: Random) -> None:
         self._model, self._id, self._random = model, workflow_id, random
@@ -177,8 +177,11 @@ def _tokens(words: Iterable[_Said]) -> int:
 
 
 def drawn(percentiles: Percentiles, random: Random) -> int:
-    """A value of the distribution. Between two percentiles its logarithm grows evenly, since
-    lengths are skewed; from zero on, the value itself."""
+    """Draw a value from the distribution.
+
+    Between two percentiles its logarithm grows linearly, since lengths are skewed; from zero on,
+    the value itself.
+    """
     points = _points(percentiles)
     percent = random.random() * 100
     right = max(1, bisect_left(points, (percent,)))

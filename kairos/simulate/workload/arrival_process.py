@@ -1,4 +1,4 @@
-"""When work arrives: processes with the burstiness of production traces.
+"""Arrival processes with the burstiness of production traces.
 
 The processes like the traces are Cox processes: Poisson, with a rate that itself varies at random.
 With a rate of mean L and autocovariance s² L² e^(-t/T), counts in windows of length w have the
@@ -17,9 +17,9 @@ of IoD at 1, 10 and 60 s:
   on, s² = (1-p)/p and 1/T = 1/on + 1/off. Gaps are independent, so CV² = IoD(∞) = 1 + 2 s² L T. The
   fit gives CV 13.4 and IoD 12.2/79.9/156, where the trace has 13.15 and 13.2/71.6/164.
 
-Beside them stands `gamma:CV`, whose gaps are independent and gamma distributed with a CV of one's
-own choice: regular below 1, a Poisson process at 1, bursty above it. Bursts are shorter than those
-of the traces at the same CV: in long windows its index of dispersion is CV².
+In addition there is `gamma:CV`, whose gaps are independent and gamma distributed with a chosen CV:
+regular below 1, a Poisson process at 1, bursty above it. Bursts are shorter than the traces' at the
+same CV: in long windows its index of dispersion is CV².
 
 A series is made at the trace's own rate and then scaled in time to the wanted one: all gaps are
 multiplied, which leaves CV and the shape of bursts as they were. Taking every n-th arrival instead
@@ -130,10 +130,10 @@ GAMMA_CV = 0.01, 100.0  # least and most: beyond, shapes are too extreme for gap
 
 
 def arrival_model(name: str) -> ArrivalModel:
-    """The process of this name: one of `MODELS`, or `gamma:CV`.
+    """Return the process with this name: one of `MODELS`, or `gamma:CV`.
 
     Raises:
-        SetupError: there is none.
+        SetupError: The name is unknown.
     """
     if name in MODELS:
         return MODELS[name]
@@ -164,10 +164,10 @@ def arrivals(name: str, count: int, rate_per_s: float, seed: int) -> list[int]:
 
 
 def arrivals_within(name: str, duration_s: float, rate_per_s: float, seed: int) -> list[int]:
-    """Those of the same series that come before so much time is over.
+    """Return the arrivals of the same series within a duration.
 
     Raises:
-        SetupError: no process has this name, or there can be no such series.
+        SetupError: The name is unknown, or the series is impossible.
     """
     if not (duration_s > 0 and math.isfinite(duration_s)):
         raise SetupError(f"the duration must be above 0 seconds; it is {duration_s}")
@@ -191,7 +191,7 @@ def _arrivals(name: str, rate_per_s: float, seed: int) -> Iterator[int]:
 
 
 def time_scale(name: str, rate_per_s: float) -> float:
-    """How many times longer than at its own rate the gaps of a process are at this rate."""
+    """Return the factor by which a process's gaps are longer than at its own rate."""
     check_rate(rate_per_s)
     return arrival_model(name).rate_per_s / rate_per_s
 
@@ -220,10 +220,10 @@ class Burstiness(TypedDict):
 
 
 def burstiness(arrivals_us: Sequence[int], scale: float = 1.0) -> Burstiness:
-    """How bursty ascending arrivals are. A Poisson process has 1 everywhere.
+    """Return how bursty ascending arrivals are. A Poisson process has 1 everywhere.
 
     Windows are seconds of the process's own time: with the `time_scale` by which the gaps were
-    multiplied, the figures compare with the trace's whatever the rate.
+    multiplied, the figures are comparable with the trace's at any rate.
     """
     gaps = [later - earlier for earlier, later in pairwise(arrivals_us)]
     known = len(gaps) >= ENOUGH and any(gaps)

@@ -15,7 +15,7 @@ TRACE_HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 
 
 class TraceRow(NamedTuple):
-    """One request of an Azure trace."""
+    """A request of an Azure trace."""
 
     at_us: int  # from the first row
     prompt_tokens: int
@@ -23,10 +23,10 @@ class TraceRow(NamedTuple):
 
 
 def read_trace(path: Path) -> list[TraceRow]:
-    """An Azure LLM inference trace: CSV with the columns of `TRACE_HEADER`, plain or gzip.
+    """Read an Azure LLM inference trace: CSV with the columns of `TRACE_HEADER`, plain or gzip.
 
     Raises:
-        InvalidFile: a line is not what it should be, or there are no two instants in the file.
+        InvalidFile: A line is malformed, or all instants are equal.
     """
     rows: list[TraceRow] = []
     origin: datetime | None = None

@@ -27,7 +27,7 @@ class Course:
         return [position for position, missing in enumerate(self._missing) if not missing]
 
     def ended(self, position: int) -> list[int]:
-        """A call has ended: those that waited for it last, in order of their positions."""
+        """Note the end of a call; return the calls that may begin now, by position."""
         self._left -= 1
         released: list[int] = []
         for follower in self._followers.get(position, ()):

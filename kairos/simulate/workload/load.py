@@ -1,4 +1,4 @@
-"""What is offered to a pool, live or simulated: recorded workflows, and how they arrive."""
+"""Load of a pool, live or simulated: recorded workflows, and their arrivals."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,19 +34,21 @@ Arriving = tuple[Sequence[Submission], float]
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, read once; arrivals that are an Azure trace's, for each seed."""
+    """Workflows that were read once, and their arrivals for each seed."""
 
     of: Callable[[int], Arriving]  # of a seed
     has_own_instants: bool  # the file's, which no seed changes
 
 
 def offered(asked: Load) -> Offered:
-    """Unless other arrivals are named, workflows come at the instants that the file says, all gaps
-    stretched alike where a rate is named.
+    """Read the load.
+
+    Unless other arrivals are given, workflows arrive at the instants in the file, with all gaps
+    stretched equally if a rate is given.
 
     Raises:
-        SetupError: there is no such process of arrivals, or no such rate.
-        InvalidFile: a file does not hold what it should.
+        SetupError: The arrival process or the rate is invalid.
+        InvalidFile: A file is malformed.
     """
     recorded, at_us = _requests(asked) if _is_trace(asked.workflows) else _workflows(asked)
     if asked.max_context is not None:
@@ -58,8 +60,10 @@ def offered(asked: Load) -> Offered:
 
 
 def _workflows(asked: Load) -> tuple[list[Workflow], list[int] | None]:
-    """By when they began, in µs from the first; None: not all of them say, or there are no two
-    instants."""
+    """Return the workflows by their beginnings, in µs from the first.
+
+    None: some have no instant, or all have the same.
+    """
     recorded = load(asked.workflows)
     starts = {each.id: each.calls[0].workflow_start_ms for each in recorded}
     known = [start for start in starts.values() if start is not None]
@@ -71,7 +75,7 @@ def _workflows(asked: Load) -> tuple[list[Workflow], list[int] | None]:
 
 
 def _requests(asked: Load) -> tuple[list[Workflow], list[int]]:
-    """Each request of an Azure trace is a workflow of one call."""
+    """Return each request of an Azure trace as a workflow of one call."""
     rows = read_trace(asked.workflows)
     for line, row in enumerate(rows, start=2):
         if min(row.prompt_tokens, row.completion_tokens) < 1:

@@ -1,4 +1,4 @@
-"""Which calls of a workflow wait for which."""
+"""Dependencies between calls of a workflow."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
@@ -40,11 +40,11 @@ def waits_for(calls: Sequence[FileCall]) -> tuple[Positions, ...]:
 
 
 def must_have_ended(earlier: FileCall, later: FileCall) -> bool:
-    """Whether a call waits for one before it in its workflow.
+    """Return whether a call waits for an earlier one of its workflow.
 
-    It does, unless they share a `parallel_group`. A refinement, ours: where one of them is in a
-    group and both were recorded with their times, the times decide, since groups alone cannot say
-    which of two groups' calls ran side by side, nor that a group is a chain (a sub-agent's).
+    It does, unless they share a `parallel_group`. A refinement, not in the paper: if one of them is
+    in a group and both were recorded with their times, the times decide, since groups alone cannot
+    say which of two groups' calls ran concurrently, nor that a group is a chain (a sub-agent's).
     Between calls without a group they do not: whole seconds overlap where calls did not. Calls of
     different groups (or one of none) may overlap by `TOUCHING_MS` all the same.
     """
@@ -63,8 +63,10 @@ def _has_times(call: FileCall) -> bool:
 
 
 def _as_before(previous: FileCall, call: FileCall, ends_ms: Sequence[int]) -> bool:
-    """Whether it surely waits for just what the one before it waits for: they share a group, and no
-    call ended between their beginnings, so that there is nothing to look through."""
+    """Return whether a call certainly waits for the same calls as the one before it.
+
+    That is so if they share a group, and no call ended between their beginnings.
+    """
     group = call.parallel_group
     if group is None or group != previous.parallel_group:
         return False
@@ -83,7 +85,7 @@ def _direct(
     reached: Sequence[int],
     last: Sequence[int],
 ) -> tuple[Positions, int]:
-    """What a new call waits for directly, and all that it waits for, as bits."""
+    """Return what a new call waits for directly, and everything it waits for, as bits."""
     found: list[int] = []
     seen: set[int] = set()
     look = [*last]

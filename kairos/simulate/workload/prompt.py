@@ -1,4 +1,4 @@
-"""What a prompt consists of, without its text: so that two prompts share what they would share."""
+"""Composition of prompts without their texts, so that they share prefixes as real ones do."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -21,22 +21,23 @@ Prompt = tuple[PromptPiece, ...]  # one after the other; neighbours have differe
 
 
 def length(prompt: Prompt) -> int:
-    """Its tokens."""
+    """Return the number of tokens."""
     return sum(piece.tokens for piece in prompt)
 
 
 def prompts(calls: Sequence[FileCall]) -> tuple[Prompt, ...]:
-    """The prompt of each call of a workflow, which are in the order of the file, and of which none
-    says that more is cached or shared than its prompt has. From its start:
+    """Return the prompt of each call of a workflow, in the order of the file.
+
+    No call may have more cached or shared tokens than its prompt. From its start a prompt has:
 
     1. `cached_prefix_tokens` tokens of the prompt before: that of the latest earlier call of the
-       same agent and parallel group, as far as it was long. Where there is none, nothing.
-    2. As long as all that is the agent's shared prefix: `shared_prefix_tokens` of that.
-    3. What no other prompt has.
+       same agent and parallel group, up to its length; nothing without such a call.
+    2. If that is shorter, the agent's shared prefix of `shared_prefix_tokens` in its place.
+    3. Tokens that no other prompt has.
 
-    Deviation: where a real prompt goes on with the answer to the one before, this one has tokens of
-    its own. No replay can make an engine answer a given text, so answers are never found in a
-    cache; what was recorded as cached of them counts as far as the prompt before went.
+    Deviation: where a real prompt continues the answer to the one before, this one has tokens of
+    its own. No replay can make an engine produce a given text, so answers are never found in a
+    cache; recorded cached tokens of answers count up to the length of the prompt before.
     """
     before: dict[tuple[str, str | None], tuple[Prompt, int]] = {}
     made: list[Prompt] = []
@@ -58,7 +59,7 @@ def prompts(calls: Sequence[FileCall]) -> tuple[Prompt, ...]:
 
 
 def cut(prompt: Prompt, tokens: int) -> Prompt:
-    """Without its last so many tokens."""
+    """Return the prompt without its last `tokens` tokens."""
     kept = len(prompt)
     while tokens and prompt[kept - 1].tokens <= tokens:
         kept -= 1
@@ -70,9 +71,11 @@ def cut(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def prefix_hashes(prompt: Prompt) -> tuple[int, ...]:
-    """Of what the prompt begins with, up to each of `PREFIX_MARKS` tokens that it has: see
-    `Request.prefix`. A chain, with a link for each piece, and in it the number of tokens. What is
-    within a piece follows from its link: its first mark has the first four bytes, and so on."""
+    """Return hashes of the prompt's prefixes up to each of `PREFIX_MARKS`: see `Request.prefix`.
+
+    A chain with a link for each piece, which includes the number of tokens. Hashes within a piece
+    follow from its link: its first mark has the first four bytes, and so on.
+    """
     hashes: tuple[int, ...] = ()
     chain, tokens = "", 0
     for piece in prompt:
@@ -85,5 +88,5 @@ def prefix_hashes(prompt: Prompt) -> tuple[int, ...]:
 
 
 def shared_name(app: str, agent: str) -> str:
-    """Of the piece that all prompts of an agent begin with; no call's own piece is called so."""
+    """Return the name of an agent's shared prefix; no call's own piece has this name."""
     return f"{app!r}/{agent!r}"

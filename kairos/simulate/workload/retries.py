@@ -1,4 +1,4 @@
-"""When a client makes a call again: as openai's Python client does (3.x, its defaults)."""
+"""Retries of clients, as in openai's Python client (3.x, its defaults)."""
 
 RETRIES = 2  # of one call, at most
 _TRIED_AGAIN = (408, 409, 429)

@@ -40,7 +40,7 @@ _THEN = {
 
 
 class Arriving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When workflows are asked for: by a process, or as in an Azure trace."""
+    """Arrivals of workflows: by a process, or as in an Azure trace."""
 
     rate_per_s: Positive  # of workflows, in the long run
     process: str = "azure-conv"  # azure-code, poisson, gamma:CV
@@ -55,7 +55,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Instances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """So many alike. They are numbered from 0 through all of these tables."""
+    """A number of equal instances. They are numbered from 0 through all of these tables."""
 
     profile: Name  # by name, or a file (.toml)
     count: Annotated[int, msgspec.Meta(ge=1, le=MOST_INSTANCES)] = 1
@@ -91,10 +91,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read(path: Path) -> Scenario:
-    """A scenario; the files that it names are taken from beside it.
+    """Read a scenario; its files are relative to it.
 
     Raises:
-        InvalidFile: what is wrong with it; for an unknown key also what is known.
+        InvalidFile: It is malformed; for an unknown key the message lists the known ones.
     """
     scenario = read_toml(path, Scenario)
     if problem := next(_problems(scenario), None):
@@ -112,12 +112,12 @@ def read(path: Path) -> Scenario:
 
 
 def submissions(scenario: Scenario, seed: int | None = None) -> list[Submission]:
-    """What users ask for, in order of time: the same for the same seed, the scenario's by default.
+    """Return the requested workflows in order of time. `seed`: the scenario's by default.
 
-    Workflows of a file come in an order of the seed's, and again where they run out.
+    Workflows of a file are shuffled by the seed, and repeated when they run out.
 
     Raises:
-        SetupError: an application or a file that the scenario names is not what it should be.
+        SetupError: An application or a file of the scenario is invalid.
     """
     seed = scenario.seed if seed is None else seed
     sources = [
@@ -129,7 +129,7 @@ def submissions(scenario: Scenario, seed: int | None = None) -> list[Submission]
 def mixed(
     sources: Sequence[tuple[Source, float]], at_us: Sequence[int], seed: int
 ) -> list[Submission]:
-    """At each instant a workflow of one of the sources, which have these weights."""
+    """Return at each instant a workflow from one of the sources, chosen by these weights."""
     random = Random(f"{seed}/apps")  # noqa: S311  (a workload, no secret)
     weights = [weight for _, weight in sources]
     chosen = random.choices(range(len(weights)), weights, k=len(at_us))

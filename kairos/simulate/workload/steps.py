@@ -1,10 +1,10 @@
-"""What an engine did for a while, as the model of it counts work, and how long that took."""
+"""Work and duration of an engine's steps, in the units of its model."""
 
 import msgspec
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True):
-    """Some steps of an engine: the letters are those of `kairos.core.engine_profile.StepCost`."""
+    """Steps of an engine; for the letters see `kairos.core.engine_profile.StepCost`."""
 
     group: str  # observations that were made alike
     took_us: float

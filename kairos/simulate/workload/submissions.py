@@ -15,9 +15,10 @@ _ID_LENGTH = 240  # of 256: the rest is for what is appended
 
 
 def submissions(workflows: Sequence[Workflow], at_us: Sequence[int], seed: int) -> list[Submission]:
-    """One workflow at each instant, in an order that the seed chooses, so that a few are a fair
-    sample of all. Where they run out they come again in the same order, named ID~2, ID~3, ...:
-    ids differ, and no repetition finds the prompts of another in a cache.
+    """Return one workflow for each instant, shuffled by the seed, so that a few are a fair sample.
+
+    When the workflows run out they repeat in the same order, named ID~2, ID~3, ...: ids differ, and
+    no repetition finds the prompts of another in a cache.
     """
     order = Random(seed).sample(workflows, len(workflows))  # noqa: S311  (a workload, no secret)
     return in_order(
@@ -26,7 +27,7 @@ def submissions(workflows: Sequence[Workflow], at_us: Sequence[int], seed: int) 
 
 
 def in_order(planned: Iterable[Submission]) -> list[Submission]:
-    """By their instants; where an id comes again, the later workflow is named ID~2, ID~3, ..."""
+    """Return submissions by instant; the repetitions of an id are named ID~2, ID~3, ..."""
     ordered = sorted(planned, key=lambda each: each.at_us)
     used = {each.workflow.id for each in ordered}
     times: Counter[str] = Counter()
@@ -44,20 +45,20 @@ def _apart(original: Workflow, times: Counter[str], used: set[str]) -> Workflow:
 
 
 def renamed(original: Workflow, workflow_id: str) -> Workflow:
-    """The same under another id, with prompts of its own."""
+    """Return the same workflow with another id and its own prompts."""
     return workflow([replace(call, workflow_id=workflow_id) for call in original.calls])
 
 
 def scaled(workflows: Sequence[Workflow], max_tokens: int) -> list[Workflow]:
-    """The workflows with contexts that fit a model: no prompt and completion above `max_tokens`.
+    """Return the workflows with contexts that fit a model: calls of at most `max_tokens`.
 
-    Nothing is cut off. In an app of which some call is longer, all prompts, with what is cached and
-    shared of them, are multiplied by one factor, so their proportions stay. Completions stay as
-    they are, since they are what takes time; only where an app's longest is above half of
-    `max_tokens` are they all multiplied too, so that it is that half. Other apps stay as they are.
+    Nothing is cut off. In an app with a longer call, all prompts, with their cached and shared
+    parts, are multiplied by one factor, so their proportions remain. Completions stay as they are,
+    since they determine the time; only if an app's longest exceeds half of `max_tokens` they are
+    all multiplied, too, so that it equals that half. Other apps are not changed.
 
     Raises:
-        SetupError: so few tokens hold no call.
+        SetupError: `max_tokens` cannot hold a call.
     """
     if max_tokens < 2:
         raise SetupError(f"a context must hold 2 tokens or more; it is {max_tokens}")
@@ -76,7 +77,7 @@ _UNCHANGED = 1, 1
 
 
 def _factors(calls: Sequence[FileCall], max_tokens: int) -> tuple[_Ratio, _Ratio] | None:
-    """By what prompts and completions are multiplied; None: all of them fit."""
+    """Return the factors for prompts and completions; None: all calls fit."""
     if all(call.prompt_tokens + call.completion_tokens <= max_tokens for call in calls):
         return None
     longest = max(call.completion_tokens for call in calls)

@@ -1,7 +1,7 @@
-"""Real data sets: what there is, fetching it once with a check, and saying what is in a file.
+"""Real data sets: a catalogue, verified downloads, and descriptions of files.
 
 No data set is part of Kairos. Each is fetched from the commit that the catalogue pins, or taken
-from a local path where there is no network, and counts only when size and SHA-256 are those of the
+from a local path on hosts without network, and accepted only if size and SHA-256 match the
 original.
 """
 
@@ -31,7 +31,7 @@ DOWNLOAD_S = 600  # in all
 
 
 class DataSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of the catalogue. Size and checksum are those of the original, unpacked file."""
+    """Entry of the catalogue. Size and checksum are for the original, unpacked file."""
 
     file: str
     what: str
@@ -48,13 +48,13 @@ def catalogue() -> dict[str, DataSet]:
 
 
 def fetch(name: str, source: Path | None = None) -> Path:
-    """The path of a data set in the cache, where it is put first if it is not there yet.
+    """Return the path of a data set in the cache, after fetching it if necessary.
 
     `source` is the file itself or a directory that holds it (or one level of directories that do),
     plain or gzip; without it the file is downloaded.
 
     Raises:
-        SetupError: there is no such data set, or it cannot be had. The cache is unchanged.
+        SetupError: The data set is unknown or unavailable. The cache is unchanged.
     """
     data_set = _data_set(name)
     path = _cached(data_set)
@@ -76,10 +76,10 @@ def fetch(name: str, source: Path | None = None) -> Path:
 
 
 def fetched(name: str) -> Path:
-    """The path of a data set that has been fetched before.
+    """Return the path of a data set that has been fetched before.
 
     Raises:
-        SetupError: it has not, or there is no such data set.
+        SetupError: It has not been fetched, or is unknown.
     """
     data_set = _data_set(name)
     path = _cached(data_set)
@@ -174,7 +174,7 @@ class AppFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkflowFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a workflow file."""
+    """Figures of a workflow file."""
 
     workflows: int
     calls: int
@@ -182,7 +182,7 @@ class WorkflowFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a trace of arrivals."""
+    """Figures of a trace of arrivals."""
 
     arrivals: int
     seconds: float
@@ -193,10 +193,10 @@ class TraceFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(path: Path) -> WorkflowFigures | TraceFigures:
-    """What is in a workflow file or in an Azure trace.
+    """Describe a workflow file or an Azure trace.
 
     Raises:
-        InvalidFile: it is neither, or one of its lines is broken.
+        InvalidFile: It is neither, or has a malformed line.
     """
     _, first = next(read_lines(path), (0, b""))
     if not first:

@@ -26,7 +26,7 @@ Instant = Annotated[int, msgspec.Meta(ge=0, le=10**15)]  # ms since the epoch
 
 
 class FileCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One LLM call of a workflow.
+    """A recorded LLM call of a workflow.
 
     It waits for the calls before it in its workflow, unless it shares a `parallel_group` with them.
     """
@@ -59,7 +59,7 @@ def read_workflows(path: Path) -> Iterator[FileCall]:
 
 
 def numbered_calls(path: Path) -> Iterator[tuple[int, FileCall]]:
-    """The same, each with its line from 1 on."""
+    """Yield each call with its line number, from 1."""
     decoder = msgspec.json.Decoder(FileCall)
     for number, line in read_lines(path):
         try:

@@ -20,7 +20,7 @@ OUTSIDE = ("user", "env", "tool", "code_exec", "Computer_terminal", "ComputerTer
 
 
 class Workflow(msgspec.Struct, frozen=True, kw_only=True):
-    """One task's calls, in order of `call_index`; the lists are parallel to `calls`."""
+    """Calls of one task, in order of `call_index`; the lists are parallel to `calls`."""
 
     id: str
     app: str
@@ -37,11 +37,11 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(path: Path) -> list[Workflow]:
-    """The workflows of a file, in the order in which they begin there.
+    """Load the workflows of a file, in the order of their beginnings.
 
     Raises:
-        InvalidFile: the first thing that is wrong with it, with its line; an upstream that is not
-            known is told when the rest of the file has been read.
+        InvalidFile: The first error, with its line; an unknown upstream is reported after the rest
+            of the file has been read.
     """
     reading = _Reading(path)
     for line, call in numbered_calls(path):
@@ -95,10 +95,10 @@ class _Reading:
     def _check_unknown(self) -> None:
         """Refuse an upstream that makes no earlier call of the workflow.
 
-        A conversation may open with words that are put into an agent's mouth, which is then the
-        upstream of the first call and need not have called a model at all: so it is in 93 of the
-        126 workflows that were recorded of AG2. So the first call's upstream may be any name in an
-        app of which some workflow opens with the name of one of its agents.
+        A conversation may open with words that are put into an agent's mouth; that agent is then
+        the upstream of the first call, and need not have called a model at all: so it is in 93 of
+        the 126 workflows recorded of AG2. So the first call's upstream may be any name in an app
+        where some workflow opens with the name of one of its agents.
         """
         agents: defaultdict[str, set[str]] = defaultdict(set)
         for workflow_id, agent in self._first_at:
@@ -122,7 +122,7 @@ class _Reading:
 
 
 def _problem_of(call: FileCall) -> str | None:
-    """What is wrong with a call by itself."""
+    """Return the problem of a call by itself, or None."""
     if (call.cached_prefix_tokens or 0) > call.prompt_tokens:
         return f"cached_prefix_tokens is above prompt_tokens ({call.prompt_tokens})"
     if (call.shared_prefix_tokens or 0) > call.prompt_tokens:
@@ -133,7 +133,7 @@ def _problem_of(call: FileCall) -> str | None:
 
 
 def _problem_after(calls: Sequence[FileCall], call: FileCall) -> str | None:
-    """What is wrong with a call after those of its workflow before it."""
+    """Return the problem of a call after the earlier ones of its workflow, or None."""
     if call.app != calls[0].app:
         return f"workflow '{call.workflow_id}' is of two apps: '{calls[0].app}' and '{call.app}'"
     if call.call_index <= calls[-1].call_index:

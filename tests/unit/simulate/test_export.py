@@ -288,7 +288,7 @@ def test_the_beginning_is_a_duration_an_instant_or_all(text, at):
     "text", ["", "2", "h", "-2h", "2 h", "1e3s", "2w", "yesterday", "25:00", "٢h"]
 )
 def test_a_beginning_that_is_none_is_refused_by_what_it_may_be(text):
-    with pytest.raises(SetupError, match=r"no time to begin at: write a duration \(30s"):
+    with pytest.raises(SetupError, match=r"not a time to begin at: write a duration \(30s"):
         parse_since(text, NOW)
 
 
