@@ -70,12 +70,12 @@ def run(
         str | None, typer.Option(help="The environment variable that holds your API key.")
     ] = None,
     pool: Annotated[
-        str | None, typer.Option(help=f"With --llm bus: the pool of engines \\[{DEFAULTS.pool}].")
+        str | None, typer.Option(help=f"Pool of engines, for --llm bus \\[{DEFAULTS.pool}].")
     ] = None,
     replies: Annotated[
         str | None,
         typer.Option(
-            help="With --llm bus: the last part of the name of the topic for replies; processes "
+            help="Last part of the name of the topic for replies, for --llm bus; processes "
             "may share one \\[the host's name]."
         ),
     ] = None,
@@ -147,9 +147,9 @@ def submit(
     ] = 300,
     config_file: ConfigFile = None,
 ) -> None:
-    """Submit tasks to an application, and print each result as it comes, as a line of JSON.
+    """Submit tasks to an application, and print each result as a line of JSON when it arrives.
 
-    The exit status is 1 where a workflow failed, or has no result in time; it goes on, though.
+    The exit status is 1 if a workflow failed, or has no result in time; it continues, though.
 
     Examples:
 
@@ -198,7 +198,7 @@ def submit(
 
 
 def _values(text: str) -> tuple[dict[str, Any], ...]:
-    """The tasks that are given on the command line, in a file, or on standard input."""
+    """Return the tasks from the command line, a file, or standard input."""
     if text == "-":
         where, raw = "standard input", sys.stdin.buffer.read(INPUT_BYTES + 1)
     elif text.startswith("@"):
@@ -211,13 +211,13 @@ def _values(text: str) -> tuple[dict[str, Any], ...]:
     else:
         where, raw = "the task", text.encode()
     if len(raw) > INPUT_BYTES:
-        raise SetupError(f"{where} is over {INPUT_BYTES} bytes: submit it in parts")
+        raise SetupError(f"{where} exceeds {INPUT_BYTES} bytes: submit it in parts")
     try:
         return (_object(raw),)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         lines = [line for line in raw.splitlines() if line.strip()]
         if len(lines) < 2:
-            raise SetupError(f"{where} is no JSON object: {error}") from None
+            raise SetupError(f"{where} is not a JSON object: {error}") from None
     return tuple(_numbered(where, number, line) for number, line in enumerate(lines, 1))
 
 
@@ -225,7 +225,7 @@ def _numbered(where: str, number: int, line: bytes) -> dict[str, Any]:
     try:
         return _object(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SetupError(f"{where}, task {number}, is no JSON object: {error}") from None
+        raise SetupError(f"{where}, task {number}, is not a JSON object: {error}") from None
 
 
 def _object(raw: bytes) -> dict[str, Any]:

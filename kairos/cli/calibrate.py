@@ -34,16 +34,16 @@ def calibrate(
         ),
     ],
     output: Annotated[Path | None, typer.Option(help=r"The file to write \[NAME.toml].")] = None,
-    name: Annotated[str | None, typer.Option(help=r"Of the profile \[the model's].")] = None,
-    model: Annotated[str | None, typer.Option(help=r"To call \[the engine's first].")] = None,
+    name: Annotated[str | None, typer.Option(help=r"Name of the profile \[the model's].")] = None,
+    model: Annotated[str | None, typer.Option(help=r"Model to call \[the engine's first].")] = None,
     max_num_seqs: Annotated[
-        int, typer.Option(min=1, max=100_000, help="With which the engine was started.")
+        int, typer.Option(min=1, max=100_000, help="The engine's setting.")
     ] = 256,
     max_num_batched_tokens: Annotated[
-        int, typer.Option(min=1, max=10_000_000, help="With which the engine was started.")
+        int, typer.Option(min=1, max=10_000_000, help="The engine's setting.")
     ] = 2048,
     scheduling: Annotated[
-        Literal["fcfs", "priority"], typer.Option(help="With which the engine was started.")
+        Literal["fcfs", "priority"], typer.Option(help="The engine's setting.")
     ] = "fcfs",
     kv_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens that it holds, where it does not tell.")
@@ -51,13 +51,15 @@ def calibrate(
     max_model_len: Annotated[
         int | None, typer.Option(min=64, help="The context it takes, where it does not tell.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One round instead of three.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure one round instead of three.")
+    ] = False,
     unstreamed: Annotated[
         bool,
         typer.Option(
             "--unstreamed",
-            help="With answers that come whole, as flows and batches get them. Where an engine has "
-            "no core beside the one of its server, each token that is streamed costs it time.",
+            help="Use answers that are not streamed, as flows and batches do. On an engine that "
+            "shares one core with its server, each streamed token costs time.",
         ),
     ] = False,
     api_key_env: Annotated[
@@ -69,9 +71,9 @@ def calibrate(
 ) -> None:
     """Measure what an engine's steps cost, and write a profile for `kairos simulate`.
 
-    It takes some minutes, of which the engine is busy; nobody else may use it meanwhile. The
-    coefficients are fitted to the times at which a client sees tokens; how well is printed, and
-    stands in the file.
+    It takes some minutes, during which nobody else may use the engine. The coefficients are fitted
+    to the times at which a client receives tokens; the quality of the fit is printed, and stored in
+    the file.
 
     Example: kairos calibrate --engine http://gpu1:8000 --name my-gpu --quick
     """
@@ -126,7 +128,7 @@ def _check(engines: list[str], name: str | None) -> None:
 
 
 def _check_writable(output: Path | None) -> None:
-    """Before minutes are spent on measuring."""
+    """Check the output before minutes are spent on measuring."""
     directory = Path() if output is None else output.parent
     if output is not None and output.is_dir():
         raise SetupError(f"cannot write {output}: it is a directory; name a file")
@@ -171,7 +173,7 @@ def _source(measured: "Measured", found: "Fit") -> str:
 
 
 def _table(found: "Fit") -> str:
-    """How far the model is from what was seen."""
+    """Return a table of the model's deviations from the measurements."""
     header = f"{'observations':<24}{'':>4}{'median off':>12}{'worst':>9}{'model/seen':>12}"
     rows = [
         f"{group:<24}{of.observations:>4}{of.median:>12.1%}{of.worst:>9.1%}{1 + of.bias:>12.3f}"

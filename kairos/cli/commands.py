@@ -21,7 +21,7 @@ _SERVE, _LOOK, _FLOWS, _PLAN, _CARE = (
 
 
 class CommandPlace(NamedTuple):
-    """Where a command is, and how it is listed."""
+    """Where a command is defined, and how it is listed."""
 
     panel: str
     module: str  # of kairos.cli
@@ -39,7 +39,7 @@ COMMANDS = {
     ),
     "orchestrate": CommandPlace(
         *(_SERVE, "serve", "orchestrate"),
-        "Follow workflows over Kafka, learn from those that end, and publish it to all balancers.",
+        "Follow workflows over Kafka, learn from ended ones, and publish profiles to balancers.",
     ),
     "demo": CommandPlace(
         *(_SERVE, "demo", "demo"),
@@ -47,11 +47,11 @@ COMMANDS = {
     ),
     "standin": CommandPlace(
         *(_SERVE, "standin", "standin"),
-        "Serve a model that is made up: vLLM's interface with scripted text and modelled time.",
+        "Serve a made-up model: vLLM's interface with scripted text and modelled time.",
     ),
     "process": CommandPlace(
         *(_SERVE, "process", "process"),
-        "Embed, rank, ingest and search for flows that run elsewhere: one on each host.",
+        "Embed, rank, ingest and search for flows that run elsewhere: one process on each host.",
     ),
     "run": CommandPlace(
         *(_FLOWS, "run", "run"),
@@ -72,7 +72,7 @@ COMMANDS = {
     ),
     "top": CommandPlace(
         *(_LOOK, "top", "top"),
-        "Show what goes on: instances, and the queue in the order in which it would go.",
+        "Show the present state: instances, and the queue in order.",
     ),
     "explain": CommandPlace(
         *(_LOOK, "look", "explain"),
@@ -88,11 +88,11 @@ COMMANDS = {
     ),
     "happened": CommandPlace(
         *(_LOOK, "happened", "happened"),
-        "Tell what happened at a time that is over, by the log of a kairos serve.",
+        "Show what happened at a past time, from the log of a kairos serve.",
     ),
     "gained": CommandPlace(
         *(_LOOK, "gained", "gained"),
-        "Tell what the policy gained over others, by the log of a kairos serve.",
+        "Compare the policy with others, by the log of a kairos serve.",
     ),
     "simulate": CommandPlace(
         *(_PLAN, "simulate", "simulate"),
@@ -113,7 +113,7 @@ COMMANDS = {
     ),
     "plan-autoscale": CommandPlace(
         *(_PLAN, "plan_autoscale", "plan_autoscale"),
-        "Say how many engines a pool should have, from the work that is to come; keep it so.",
+        "Say how many engines a pool should have for its future work; with --drive, keep it so.",
     ),
     "agents": CommandPlace(
         *(_CARE, "agents", "app"),
@@ -139,8 +139,7 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """The group of all commands. Its members are lines of `COMMANDS` without options, until one of
-    them is resolved."""
+    """Group of all commands: lines of `COMMANDS` without options, until one is resolved."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

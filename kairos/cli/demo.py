@@ -53,7 +53,7 @@ def demo(
     ] = None,
     placement: Annotated[str, typer.Option(help=PLACEMENT_HELP)] = SERVE.placement,
     seed: Annotated[
-        int, typer.Option(help="Of the order of tasks, their arrivals, and stand-ins' replies.")
+        int, typer.Option(help="Seed of tasks' order, arrivals, and stand-ins' replies.")
     ] = DEMO.seed,
     time_limit: Annotated[
         float, typer.Option(help="Seconds after which what has not finished is given up.")

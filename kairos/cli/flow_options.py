@@ -1,4 +1,4 @@
-"""What `kairos run`, `profile`, `plan` and `runs` say of the same options."""
+"""Options that `kairos run`, `profile`, `plan` and `runs` share."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +21,7 @@ FlowFile = Annotated[
 ]
 FunctionsFile = Annotated[
     Path | None,
-    typer.Option("--functions", help="For YAML: the .py file with the Functions that it calls."),
+    typer.Option("--functions", help="The .py file with the Functions that a YAML flow calls."),
 ]
 Engines = Annotated[
     list[str] | None,
@@ -32,11 +32,11 @@ Url = Annotated[
 ]
 ApiKeyEnv = Annotated[
     str | None,
-    typer.Option(help="With --url: the environment variable that holds your API key."),
+    typer.Option(help="Environment variable with your API key, for --url."),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(help=r"Of calls for which the flow names none \[the only one served]."),
+    typer.Option(help=r"Model for calls without one in the flow \[the only one served]."),
 ]
 Without = Annotated[
     list[str] | None,
@@ -83,7 +83,7 @@ On = Annotated[
 ]
 Partitions = Annotated[
     int | None,
-    typer.Option(min=1, help=r"With --on: in how many parts \[one for each CPU of the cluster]."),
+    typer.Option(min=1, help=r"Number of parts, for --on \[one for each CPU of the cluster]."),
 ]
 Results = Annotated[
     str | None,
@@ -103,7 +103,7 @@ Directory = Annotated[
 
 
 def absolute(path: Path | None) -> str | None:
-    """As it is kept: a run may go on from another directory."""
+    """Return the absolute path, for storage: a run may be resumed from another directory."""
     return None if path is None else str(path.absolute())
 
 
@@ -113,10 +113,10 @@ def retrieval(
     collections: str | None,
     processor: list[str] | None,
 ) -> "RetrievalSettings | None":
-    """What these options name; None: nothing.
+    """Return the settings in these options; None if all are missing.
 
     Raises:
-        SetupError: one names nothing that there can be.
+        SetupError: An option is invalid.
     """
     from kairos.settings.retrieval import RetrievalSettings, is_postgres
 
@@ -136,10 +136,10 @@ def retrieval(
 
 
 def switched_off(without: list[str]) -> dict[str, bool]:
-    """Of passes those that are off, as plans take it.
+    """Return the passes that are off, as plans take them.
 
     Raises:
-        SetupError: there is no such pass.
+        SetupError: A pass is unknown.
     """
     if unknown := [name for name in without if name not in PASS_NAMES]:
         raise SetupError(f"--without {unknown[0]}: there are {', '.join(PASS_NAMES)}")

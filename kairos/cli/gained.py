@@ -25,7 +25,7 @@ def gained(
         str, typer.Option(help="A duration (30s, 15m, 2h: so long ago), a date or an instant.")
     ] = "1h",
     policy: Annotated[
-        str, typer.Option(help=f"What served, as kairos serve was told. {POLICY_HELP}")
+        str, typer.Option(help=f"The policy that served. {POLICY_HELP}")
     ] = SERVE.policy,
     placement: Annotated[str, typer.Option(help=f"The same. {PLACEMENT_HELP}")] = SERVE.placement,
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
@@ -33,11 +33,12 @@ def gained(
         bool, typer.Option("--progress", help="Say on stderr how far it is: shares of 1.")
     ] = False,
 ) -> None:
-    """Tell what the policy gained over others, by the log of a kairos serve.
+    """Compare the policy with others, by the log of a kairos serve.
 
     The workflows of that time are simulated under the policy that served, and under first come,
-    first served, with each engine in turn and with the one that has most memory left. What engines
-    take is learnt from the log. How far the simulation is from what really happened is told, too.
+    first served, with two placements: engines in turn, and the engine with most free memory.
+    Engines' step times are learnt from the log. The simulation's deviation from reality is
+    reported, too.
 
     Example: kairos gained --log DIR --since 1h
     """

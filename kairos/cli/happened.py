@@ -1,4 +1,4 @@
-"""`kairos happened`: what was at a time that is over?"""
+"""The `kairos happened` command: look at a past time."""
 
 from datetime import datetime, time, timedelta
 from pathlib import Path
@@ -30,10 +30,10 @@ def happened(
     ] = 300,
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
 ) -> None:
-    """Tell what happened at a time that is over, by the log of a kairos serve.
+    """Show what happened at a past time, from the log of a kairos serve.
 
-    How many calls came, went, ended, waited and ran; which instances came and went; why calls
-    failed; and the calls that took longest.
+    It reports how many calls arrived, ended, waited and ran; which instances joined and left; why
+    calls failed; and the slowest calls.
 
     Example: kairos happened 2025-06-30T03:12 --log DIR --seconds 300
     """
@@ -55,7 +55,7 @@ def happened(
 
 
 def _last(clock: str, now: int) -> int | None:
-    """When it was so late for the last time, here; None: that is no time of a day."""
+    """Return the last instant with this local time of day; None if the text is not one."""
     try:
         told = time.fromisoformat(clock)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Makes, shows, revokes and rotates the API keys of a file (`key_file.py`).
+"""Creation, listing, revocation and rotation of the API keys in a file (`key_file.py`).
 
-A key itself is told once, when it is made; its digest alone is kept. Each change takes a lock and
-replaces the file whole, so commands that run at once lose nothing, and one that is stopped changes
-nothing.
+A key itself is shown once, when it is created; only its digest is stored. Each change takes a lock
+and replaces the file atomically, so concurrent commands lose nothing, and an interrupted one
+changes nothing.
 """
 
 import contextlib
@@ -50,15 +50,20 @@ def create(
     name: str | None = None,
     expires: str | None = None,
 ) -> KeySettings:
-    """Add a random key to a file, which need not be there yet.
+    """Add a random key to a file, which is created if missing.
 
     Args:
-        show: is told the key, once. If it raises, the file stays as it was.
-        now_us: in microseconds since the Unix epoch.
-        expires: a duration (`90d`), a date or an instant; None: never.
+        path: The file.
+        tenant: The key's tenant.
+        show: Receives the key, once. If it raises, the file is not changed.
+        now_us: In microseconds since the Unix epoch.
+        app: The only app of the key; None: any.
+        role: The key's role.
+        name: The key's name.
+        expires: A duration (`90d`), a date or an instant; None: never.
 
     Raises:
-        SetupError: the file or what is asked for is wrong; nothing was changed.
+        SetupError: The file or an argument is invalid; nothing was changed.
     """
     now = _instant_of(now_us)
     until = None if expires is None else _until(expires, now)
@@ -96,18 +101,19 @@ def rotate(
     grace: str = "24h",
     expires: str | None = None,
 ) -> Rotated:
-    """Put a new key in the place of one, of which it takes all but the secret; the old one has no
-    name any more, and expires.
+    """Replace a key by a new one with the same properties; the old one loses its name and expires.
 
     Args:
-        show: is told the new key, once. If it raises, the file stays as it was.
-        now_us: in microseconds since the Unix epoch.
-        grace: for how long the old key is let in: a duration, a date or an instant. It is not let
-            in for longer than it was.
-        expires: of the new key, as in `create`; None: it lives as long as the old one was to.
+        path: The file.
+        called: The name of the key.
+        show: Receives the new key, once. If it raises, the file is not changed.
+        now_us: In microseconds since the Unix epoch.
+        grace: How long the old key remains valid: a duration, a date or an instant. Its own expiry
+            is not extended.
+        expires: Of the new key, as in `create`; None: it has the old key's lifetime.
 
     Raises:
-        SetupError: the file or what is asked for is wrong; nothing was changed.
+        SetupError: The file or an argument is invalid; nothing was changed.
     """
     now = _instant_of(now_us)
     grace_ends = _until(grace, now, at_once=True)
@@ -169,11 +175,10 @@ def _found(keys: Sequence[KeySettings], called: str, path: Path) -> KeySettings:
 
 
 def _until(text: str, now: datetime, *, at_once: bool = False) -> datetime:
-    """The instant that a duration ends at, or that a date or an instant is, in UTC where it names
-    no zone.
+    """Return the instant at the end of a duration, or of a date or an instant, in UTC by default.
 
     Raises:
-        SetupError: it is none of these, or has passed; unless it is now and may be `at_once`.
+        SetupError: The text has another form, or is in the past; now is allowed with `at_once`.
     """
     try:
         if duration := re.fullmatch(r"([0-9]{1,9})([smhd])", text):
@@ -182,11 +187,11 @@ def _until(text: str, now: datetime, *, at_once: bool = False) -> datetime:
             instant = with_zone(datetime.fromisoformat(text)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise SetupError(
-            f"'{text}' is no time to expire at: write a duration (30m, 24h, 90d), a date "
+            f"'{text}' is not a time to expire at: write a duration (30m, 24h, 90d), a date "
             "(2027-01-31, from 00:00 UTC on), or an instant (2027-01-31T12:00Z)"
         ) from None
     if instant < now or (instant == now and not at_once):
-        raise SetupError(f"'{text}' is no time to expire at: it has passed")
+        raise SetupError(f"'{text}' is not a time to expire at: it has passed")
     return instant
 
 
@@ -200,14 +205,16 @@ def _same_life(old: KeySettings, now: datetime) -> datetime:
 
 
 def _instant_of(us: int) -> datetime:
-    """To the second: people read it."""
+    """Return the instant to the second, for people to read."""
     return datetime.fromtimestamp(us // SECOND, UTC)
 
 
 @contextlib.contextmanager
 def _locked(path: Path, *, may_be_new: bool = False) -> Iterator[Path]:
-    """The file itself, where `path` is a link to it, while nobody else may change it. The lock is
-    on a file beside it, which stays: the file itself is replaced."""
+    """Yield the file itself, if `path` is a link, under an exclusive lock.
+
+    The lock is on a file next to it, which stays: the file itself is replaced.
+    """
     if not may_be_new:
         read_keys(path)  # if there is none, that is said before anything is written beside it
     try:
@@ -215,7 +222,7 @@ def _locked(path: Path, *, may_be_new: bool = False) -> Iterator[Path]:
         lock = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a name that cannot be
         problem = (isinstance(error, OSError) and error.strerror) or error
-        raise SetupError(f"cannot write beside {path}: {problem}") from None
+        raise SetupError(f"cannot write next to {path}: {problem}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield file
@@ -224,7 +231,7 @@ def _locked(path: Path, *, may_be_new: bool = False) -> Iterator[Path]:
 
 
 def _write(file: Path, keys: Sequence[KeySettings], tell: Callable[[], None] | None = None) -> None:
-    """Replace it whole, once what is to be told is told; if that fails, it stays as it was."""
+    """Replace the file after `tell` has succeeded; if it fails, the file is not changed."""
     check_keys(tuple(keys))
     with atomic_write(file, mode=0o600) as written:
         _keep_permissions(file, written)
@@ -235,7 +242,7 @@ def _write(file: Path, keys: Sequence[KeySettings], tell: Callable[[], None] | N
 
 
 def _keep_permissions(file: Path, written: BufferedWriter) -> None:
-    """Who could read the file before can read it still, also where root changes another's file."""
+    """Keep the file's readers, also if root changes another user's file."""
     if not file.exists():
         return
     of, ours = file.stat(), os.fstat(written.fileno())

@@ -12,20 +12,20 @@ from kairos.settings.tenants import Role
 app = typer.Typer(help="API keys in a file of their own, which the setting keys_path names.")
 
 _File = Annotated[Path, typer.Argument(help="The file of keys.")]
-_Name = Annotated[str, typer.Argument(help="What `kairos keys list` calls it.")]
+_Name = Annotated[str, typer.Argument(help="Name in `kairos keys list`.")]
 
 
 @app.command("create")
 def keys_create(
     file: _File,
-    tenant: Annotated[str, typer.Option(help="Whom the key stands for.")],
+    tenant: Annotated[str, typer.Option(help="The key's tenant.")],
     app: Annotated[
         str | None, typer.Option(help="If it is for one app only, which one that is.")
     ] = None,
     role: Annotated[
         Role,
         typer.Option(
-            help="What it may do. caller: call. viewer: see the operators' routes. admin: both, "
+            help="Rights. caller: make calls. viewer: see the operators' routes. admin: both, "
             "and add and remove engines."
         ),
     ] = "caller",
@@ -36,8 +36,8 @@ def keys_create(
     expires: Annotated[
         str | None,
         typer.Option(
-            help="From when on it is refused: a duration (90d), a date (2027-01-31, from 00:00 UTC "
-            "on) or an instant. Without it, never."
+            help="Expiry: a duration (90d), a date (2027-01-31, from 00:00 UTC on) or an instant. "
+            "Without it, never."
         ),
     ] = None,
 ) -> None:
@@ -92,7 +92,7 @@ def keys_rotate(
     file: _File,
     grace: Annotated[
         str,
-        typer.Option(help="For how long the old key is let in, at most; 0s: no longer."),
+        typer.Option(help="How long the old key remains valid, at most; 0s: not at all."),
     ] = "24h",
     expires: Annotated[
         str | None,
@@ -121,7 +121,11 @@ def keys_rotate(
 
 
 def _print_key(key: str) -> None:
-    """Raises SetupError: nobody would get it."""
+    """Print a key.
+
+    Raises:
+        SetupError: It cannot be printed.
+    """
     problem = "standard output is closed" if sys.stdout is None else None
     try:
         typer.echo(key)

@@ -1,4 +1,4 @@
-"""The options by which `kairos replay` and `kairos simulate` are told what arrives: the same."""
+"""Options for the load of `kairos replay` and `kairos simulate`, which share them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 _WORKFLOWS = typer.Option(
-    help="A workflow file (traces/README.md), or an Azure trace, of which each row is a workflow "
-    "of one call; plain or gzip."
+    help="A workflow file (traces/README.md), or an Azure trace, with a workflow of one call for "
+    "each row; plain or gzip."
 )
 Workflows = Annotated[Path, _WORKFLOWS]
 WorkflowsIfAny = Annotated[Path | None, _WORKFLOWS]
@@ -18,7 +18,7 @@ Arrivals = Annotated[
     str | None,
     typer.Option(
         help="azure-conv or azure-code (as bursty as these traces), poisson, gamma:CV, or the "
-        r"file of an Azure trace \[those of the file, where it is a trace, or of kairos export; "
+        r"file of an Azure trace \[the file's own if it is a trace or from kairos export; "
         "else azure-conv]."
     ),
 ]
@@ -26,7 +26,7 @@ Count = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Workflows to submit; those of the file come again where they run out "
+        help="Workflows to submit; when they run out they repeat "
         r"\[all of the file].",
     ),
 ]
@@ -34,7 +34,7 @@ MaxContext = Annotated[
     int | None,
     typer.Option(
         min=2,
-        help="Shorten prompts in proportion, in applications where some prompt and completion is "
-        "longer than so many tokens together.",
+        help="Shorten prompts in proportion, in applications with a call (prompt plus completion) "
+        "of more than this many tokens.",
     ),
 ]

@@ -28,14 +28,14 @@ def explain(
         Path | None, typer.Option(help="Not from a running Kairos, but from its log's directory.")
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(help="With --log: whose workflow, where several have the id.")
+        str | None, typer.Option(help="Tenant of the workflow, for --log, if several have the id.")
     ] = None,
     costs: Annotated[
         bool,
         typer.Option(
             "--costs",
-            help="With --log: what each instance would have cost by the default placement when a "
-            "call went, and which were out.",
+            help="Show each call's predicted cost on every instance (default placement), and which "
+            "were unavailable. Needs --log.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
@@ -56,7 +56,7 @@ def explain(
     from kairos.simulate.perfetto import write_trace
 
     if costs and log is None:
-        raise SetupError("--costs are told from the log alone: name its directory with --log")
+        raise SetupError("--costs needs the log: name its directory with --log")
     if log is not None:
         view = explain.from_log(log, tenant, workflow_id)
     else:
@@ -89,16 +89,16 @@ def export(
     perfetto: Annotated[
         Path | None,
         typer.Option(
-            help="In place of a workflow file, write a trace to this file, for ui.perfetto.dev to "
-            "open: of each workflow that began then, the calls that ended."
+            help="Write a trace for ui.perfetto.dev to this file instead of a workflow file, with "
+            "the ended calls of each workflow that began then."
         ),
     ] = None,
 ) -> None:
     """Turn the log of a Kairos into a workflow file, for replay and simulation.
 
-    Workflows that began at that time or later are written, each whole; those that began before it,
-    or before the log, or have a call that has not ended, are left out. With `all`, those that began
-    before the log are taken as they are.
+    Workflows that began at that time or later are written, each complete; workflows that began
+    before it, or before the log, or have an unfinished call, are left out. With `all`, workflows
+    that began before the log are included as they are.
 
     Example: kairos export --since 24h --log DIR --output day.jsonl
     """
@@ -126,8 +126,8 @@ def usage(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help=r"What to group by \[tenant,app]: tenant, app, agent, key, workflow, model. May "
-            "be given several times."
+            help=r"Columns to group by \[tenant,app]: tenant, app, agent, key, workflow, model. "
+            "May be given several times."
         ),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the figures to this file.")] = None,

@@ -1,4 +1,4 @@
-"""What several commands say of the same options."""
+"""Options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,9 +28,7 @@ TlsKey = Annotated[
 ]
 TlsClientCa = Annotated[
     Path | None,
-    typer.Option(
-        help="Who connects, to either port, must show a certificate of an authority in this file."
-    ),
+    typer.Option(help="Require client certificates signed by a CA in this file (both ports)."),
 ]
 
 # Of commands that connect to a Kairos.
@@ -38,20 +36,20 @@ ServiceCa = Annotated[
     Path | None,
     typer.Option(
         envvar="KAIROS_SERVICE_CA",
-        help="Authorities, in PEM: the service must have a certificate of one "
-        r"\[those of the system].",
+        help="CA file (PEM) that must have signed the service's certificate "
+        r"\[the system's CAs].",
     ),
 ]
 OwnCertificate = Annotated[
     Path | None,
     typer.Option(
         envvar="KAIROS_CLIENT_CERTIFICATE",
-        help="What is shown to a service that asks for a certificate, in PEM.",
+        help="Client certificate (PEM), for services that require one.",
     ),
 ]
 OwnKey = Annotated[
     Path | None,
-    typer.Option(envvar="KAIROS_CLIENT_KEY", help="That certificate's private key, in PEM."),
+    typer.Option(envvar="KAIROS_CLIENT_KEY", help="Private key (PEM) of the client certificate."),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What happened at a time that is over: facts of the log -> figures, changes, and slow calls."""
+"""Past events from the log: figures, changes, and slow calls."""
 
 import heapq
 from collections import Counter
@@ -29,11 +29,11 @@ _CHANGES, _SLOWEST, _REASONS = 200, 20, 50
 
 
 def happened(directory: Path, begins_at: int, ends_at: int) -> Happened:
-    """Between these instants, µs.
+    """Return what happened between two instants, µs.
 
     Raises:
-        SetupError: there is no log, or it says nothing of that time.
-        InvalidFile: a line of it is no record.
+        SetupError: The log is missing, or does not cover that time.
+        InvalidFile: A line of it is not a record.
     """
     if not directory.is_dir():
         raise SetupError(f"there is no directory {directory}")
@@ -87,7 +87,7 @@ class _Story:
             self._most_waiting, self._most_running = len(self._waiting), len(self._running)
 
     def _follow(self, record: Record) -> None:
-        """Who waits, and who runs."""
+        """Track the waiting and the running calls."""
         event = record.event
         if type(event) is Arrived and self._tracker.row(event.request.id) is not None:
             self._waiting.add(event.request.id)
@@ -104,7 +104,7 @@ class _Story:
         return self._begins_at + self._step * (len(self._moments) + 1)
 
     def _change(self, event: Event, at: int | None) -> None:
-        """`at`: None before the time that is asked about."""
+        """Note a change. `at`: None before the requested time."""
         words = None
         if type(event) is InstanceJoined:
             if event.instance.id not in self._there:
@@ -115,7 +115,7 @@ class _Story:
             why = "was taken out" if event.drained else "left"
             words = f"instance {event.instance_id} {why}"
         elif type(event) is Started:
-            words = "Kairos started: calls that it does not know any more are lost"
+            words = "Kairos started (calls open before a restart count as failed)"
         elif type(event) is PolicyChosen:
             words = f"the policy {event.policy} was chosen"
         elif type(event) is EntitlementsChanged:

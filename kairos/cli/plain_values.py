@@ -20,7 +20,7 @@ class _PlainValue:
     """Converts the values of one option; an object as typer's own parameters have."""
 
     def __init__(self, parameter: Any, full: Callable[[], Any]) -> None:
-        """`full`: makes typer's own."""
+        """Create it. `full` creates typer's own parameter."""
         self._annotation = parameter.type_descriptor.annotation
         self._full = full
 
@@ -57,7 +57,7 @@ def take_plain_values(command: Any) -> None:
 
 
 def take_plain_value(parameter: Any) -> None:
-    """Have it converted without pydantic where that is possible; once, however often it is said."""
+    """Let a parameter be converted without pydantic, if possible. Repeated calls do nothing."""
     full = getattr(parameter, "get_runtime_param", None)  # None: not of this version of typer
     if full is None or "get_runtime_param" in vars(parameter):
         return

@@ -21,13 +21,13 @@ def plan(
         typer.Option(help="Devices that switch models, a .toml file: what would run where, when."),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(min=1, max=64, help="With --host: so many, whatever it says.")
+        int | None, typer.Option(min=1, max=64, help="Override the number of devices in --host.")
     ] = None,
     learnt: Annotated[
         Path | None,
         typer.Option(
             "--profile",
-            help=r"What kairos profile learnt of the flow \[FLOW's name with .profile.json].",
+            help=r"Profile of the flow, from kairos profile \[FLOW's name with .profile.json].",
         ),
     ] = None,
     engine_profile: Annotated[
@@ -35,11 +35,11 @@ def plan(
         typer.Option(help="How long it would take on such engines: a profile's name, or a file."),
     ] = None,
     instances: Annotated[
-        int, typer.Option(min=1, max=1_000, help="With --engine-profile: of them, so many.")
+        int, typer.Option(min=1, max=1_000, help="Number of engines, for --engine-profile.")
     ] = 1,
     as_primitives: Annotated[
         bool,
-        typer.Option("--primitives", help="What engines do for a row, part by part."),
+        typer.Option("--primitives", help="Show the engines' work for a row, part by part."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
 ) -> None:

@@ -41,10 +41,10 @@ def plan_autoscale(
     tls_certificate: OwnCertificate = None,
     tls_key: OwnKey = None,
 ) -> None:
-    """Say how many engines a pool should have, from the work that is to come; keep it so.
+    """Say how many engines a pool should have for its future work; with --drive, keep it so.
 
-    It reckons with what open workflows still need and with those that will begin until an engine
-    that is started now serves. Ctrl-C leaves the pool as it is.
+    It accounts for the work that open workflows still need, and for workflows that will begin until
+    an engine that is started now would serve. Ctrl-C leaves the pool as it is.
 
     Examples:
 
@@ -79,11 +79,11 @@ def plan_autoscale(
 
 @contextmanager
 def _hearing_ctrl_c() -> Iterator[Callable[[float], bool]]:
-    """Whether there was a Ctrl-C, for which it waits so many seconds. One that comes meanwhile
-    breaks off no step: an engine that was started would not be known. The second does.
+    """Yield a function that waits up to a time for Ctrl-C, and returns whether it came.
 
-    It is written down by the C handler. Raised as KeyboardInterrupt it would be lost wherever
-    Python ignores what is raised, as where objects are destroyed.
+    The first Ctrl-C interrupts no step: a started engine would be forgotten. The second does. The C
+    handler notes it; a KeyboardInterrupt would be lost where Python ignores exceptions, such as
+    when objects are destroyed.
     """
     reading, writing = socket.socketpair()
     with reading, writing:

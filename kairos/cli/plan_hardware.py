@@ -27,7 +27,7 @@ def plan_hardware(
         Path | None,
         typer.Option(help="Or a workflow file, such as one that `kairos export` wrote."),
     ] = None,
-    inputs: Annotated[Path | None, typer.Option(help="With FLOW: the table of rows.")] = None,
+    inputs: Annotated[Path | None, typer.Option(help="The table of FLOW's rows.")] = None,
     functions: FunctionsFile = None,
     target: Annotated[
         list[str] | None,
@@ -96,7 +96,7 @@ def plan_hardware(
         float | None,
         typer.Option(
             min=0,
-            help=r"What a workflow's second beyond p95 is worth, USD \[the target is hard].",
+            help=r"Cost of a workflow's second beyond p95, USD \[the target is hard].",
         ),
     ] = None,
     prices: Annotated[
@@ -153,13 +153,13 @@ def plan_hardware(
 ) -> None:
     """Say which hardware workflows should have: what, how many, and what runs where.
 
-    The workflows were recorded (--export), or they are the rows of a table that a declared workflow
-    goes over; then the answers' lengths are made up within their limits, and --rate is rows a
-    second, of those that have calls of their own.
+    The workflows were recorded (--export), or are the rows of a table for a declared workflow; then
+    the answers' lengths are made up within their limits, and --rate is rows a second, counting only
+    rows with calls of their own.
 
     Steps are computed from data sheets and the model's shapes, or from profiles that were measured;
-    costs from prices in a catalogue. Where no pool is within target and budget, the nearest is
-    shown, and the exit status is 3. `docs/how-to/plan-hardware.md` says what the figures rest on.
+    costs from prices in a catalogue. If no pool meets target and budget, the nearest is shown, and
+    the exit status is 3. `docs/how-to/plan-hardware.md` says what the figures rest on.
 
     Examples:
 

@@ -47,12 +47,12 @@ def process(
         typer.Option("--config", help=r"TOML file with any of these, \[retrieval] and API keys."),
     ] = None,
 ) -> None:
-    """Embed, rank, ingest and search for flows that run elsewhere: one on each host.
+    """Embed, rank, ingest and search for flows that run elsewhere: one process on each host.
 
     `kairos run --processor` names them, and so do settings of `kairos serve`. A vector that only
-    other operators of retrieval need stays with the processor that made it, and goes from there to
-    where it is needed, without whoever runs the flow. Beyond loopback it asks for an API key. On
-    SIGHUP keys and certificates are read again.
+    other operators of retrieval need stays with the processor that made it, and is fetched from
+    there where it is needed, bypassing the process that runs the flow. Beyond loopback it requires
+    an API key. On SIGHUP keys and certificates are read again.
 
     Example: kairos process --embedder http://gpu1:8101 --peer http://host2:8004
     """
@@ -96,10 +96,10 @@ async def _process(settings: config.Settings, load: Callable[[], config.Settings
 def _with(
     given: RetrievalSettings | None, told: RetrievalSettings | None, hold_mb: int | None
 ) -> RetrievalSettings:
-    """What the command line names, in place of what the file does; the rest as that has it.
+    """Return the file's settings, overridden by the command line.
 
     Raises:
-        SetupError: it is out of range.
+        SetupError: A value is out of range.
     """
     settings, default = given or RetrievalSettings(), RetrievalSettings()
     changes = {} if told is None else msgspec.structs.asdict(told)

@@ -27,7 +27,7 @@ def profile(
     inputs: Annotated[
         Path | None, typer.Option(help="The table of rows, as `kairos run` takes it.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, max=10_000, help="Of the table, so many.")] = 20,
+    rows: Annotated[int, typer.Option(min=1, max=10_000, help="Number of rows to use.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Which rows: drawn at random by it.")] = 1,
     engine: Engines = None,
     url: Url = None,
@@ -44,7 +44,7 @@ def profile(
     processor: ProcessorServices = None,
     out: Annotated[
         Path | None,
-        typer.Option(help=r"The file to write \[FLOW's name with .profile.json, beside it]."),
+        typer.Option(help=r"The file to write \[FLOW's path with .profile.json]."),
     ] = None,
 ) -> None:
     """Learn from a few rows how long prompts and answers are, and how often each operator runs.

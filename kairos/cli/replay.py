@@ -29,7 +29,7 @@ def replay(
     rate: load_options.Rate = None,
     arrivals: load_options.Arrivals = None,
     count: load_options.Count = None,
-    seed: Annotated[int, typer.Option(help="Of the arrivals, and of the workflows' order.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the arrivals and the workflows' order.")] = 1,
     model: Annotated[
         str | None, typer.Option(help=r"Asked for in every call \[the server's first].")
     ] = None,
@@ -51,13 +51,13 @@ def replay(
     """Drive a running gateway with recorded workflows: real HTTP calls of the recorded lengths.
 
     Workflows begin at their instants, however late replies are (open loop). Within a workflow a
-    call goes when those that it waits for have ended. Prompts are made-up text of as many tokens as
-    were recorded, alike where the recorded ones were; completions are as long as recorded where the
-    engine takes `min_tokens` and `ignore_eos`, as vLLM does. Figures are as a client sees them. The
-    same file and options make the same workflows arrive at the same instants as in kairos simulate.
+    call is sent when the calls it waits for have ended. Prompts are made-up text with the recorded
+    numbers of tokens and common prefixes; completions have the recorded lengths if the engine
+    accepts `min_tokens` and `ignore_eos`, as vLLM does. Figures are as seen by a client. The same
+    file and options give the same arrivals as in kairos simulate.
 
-    The exit status is 1 where a workflow failed or did not finish, 130 after Ctrl-C; what finished
-    is printed all the same.
+    The exit status is 1 if a workflow failed or did not finish, 130 after Ctrl-C; results so far
+    are printed in any case.
 
     Examples:
 
@@ -95,7 +95,7 @@ def replay(
 
 
 async def _replay(run: "Replay", *, as_json: bool) -> bool:
-    """Whether all workflows finished."""
+    """Run the replay. Return whether all workflows finished."""
     from rich.console import Console
 
     from kairos.cli.demos.progress import show_progress

@@ -52,8 +52,8 @@ def run(
     host: Annotated[
         Path | None,
         typer.Option(
-            help="Instead of engines: a .toml file of models, of which each device of this machine "
-            "has one at a time. Kairos starts and stops their engines."
+            help="A .toml file of models, instead of engines: each device of this machine serves "
+            "one model at a time. Kairos starts and stops the engines."
         ),
     ] = None,
     api_key_env: ApiKeyEnv = None,
@@ -66,7 +66,7 @@ def run(
     without: Without = None,
     revision: Annotated[
         str,
-        typer.Option(help="Of the models: with another one, nothing that is known counts."),
+        typer.Option(help="Revision of the models; a change invalidates cached results."),
     ] = "",
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Results of earlier runs do not count.")
@@ -82,31 +82,31 @@ def run(
     ] = None,
     max_calls: Annotated[
         int | None,
-        typer.Option(min=1, help="Stop after so many calls; resumed, it may make as many again."),
+        typer.Option(min=1, help="Maximum number of calls; a resumed run may make as many again."),
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Stop after so many tokens; resumed, it may use as many again."),
+        typer.Option(min=1, help="Maximum number of tokens; a resumed run may use as many again."),
     ] = None,
     service_class: Annotated[
         str, typer.Option("--class", help="Class of service of the calls; batch: what is spare.")
     ] = "batch",
     log: Annotated[
         Path | None,
-        typer.Option(help="With --engine: keep facts and decisions here, for `kairos explain`."),
+        typer.Option(help="Log facts and decisions here, for `kairos explain`. Needs --engine."),
     ] = None,
     learnt: Annotated[
         Path | None,
         typer.Option(
             "--profile",
-            help=r"What kairos profile learnt: batches of processors, with --host what calls take, "
-            r"with --engine-profile what is expected \[FLOW.profile.json, if there is one].",
+            help=r"Profile of the flow, from kairos profile: for batches of processors, for times "
+            r"with --host, for forecasts with --engine-profile \[FLOW.profile.json if present].",
         ),
     ] = None,
     engine_profile: Annotated[
         str | None,
         typer.Option(
-            help="With --engine: what profile they have, for what is expected beside what comes."
+            help="Engine profile, to show predicted next to actual times. Needs --engine."
         ),
     ] = None,
     on: On = None,
@@ -117,9 +117,9 @@ def run(
     """Run a declared workflow over a table: one row in, one row out, each exactly once.
 
     Everything is checked before anything is spent. Ctrl-C, a crash and a full disk lose nothing:
-    `kairos runs resume` goes on. Results of calls are kept, so a second run over the same rows
-    makes none, and an edited flow makes only those that changed. Rows that failed are in a table of
-    their own (OUT.errors), and the exit status is 3.
+    `kairos runs resume` continues. Results of calls are cached, so a second run over the same rows
+    makes no calls, and an edited flow only the changed ones. Failed rows are in a separate table
+    (OUT.errors), and the exit status is 3.
 
     Examples:
 
@@ -185,7 +185,11 @@ def run(
 
 
 def _check_together(engine: list[str] | None, engine_profile: str | None) -> None:
-    """Raises SetupError: an option has no effect without another."""
+    """Check options that require another one.
+
+    Raises:
+        SetupError: An option has no effect without another.
+    """
     if engine_profile is not None and not engine:
         raise SetupError(
             "--engine-profile goes with --engine: of a Kairos elsewhere nobody knows here how many "

@@ -1,5 +1,4 @@
-"""Runs a flow in the terminal: shows how far it is, and lets Ctrl-C stop it so that it can be
-resumed."""
+"""Run of a flow in the terminal: shows its progress; after Ctrl-C it can be resumed."""
 
 import asyncio
 import os
@@ -26,7 +25,11 @@ async def follow(
     directory: "RunDirectory | None" = None,
     log_dir: str | None = None,
 ) -> None:
-    """Raises typer.Exit: rows failed, or it was stopped."""
+    """Run a task and show its progress.
+
+    Raises:
+        typer.Exit: Rows failed, or it was stopped.
+    """
     from rich.console import Console
 
     from kairos.cli.demos.progress import show_progress
@@ -65,8 +68,10 @@ async def follow(
 
 
 def _stop_on_signals(run: "FlowRun | RayRun", task: "asyncio.Task[None] | None") -> None:
-    """Once: what is in flight ends. Twice: it is left. Three times: a function that never returns
-    is left, too."""
+    """Handle signals: the first lets calls in flight finish, the second abandons them.
+
+    The third ends the process, even if a function never returns.
+    """
     told = 0
 
     def stop() -> None:

@@ -35,11 +35,11 @@ def on_hangup(act: Callable[[], None]) -> None:
 
 
 def ignore_hangups() -> None:
-    """Until all is up: what a hangup has read again has just been read."""
+    """Ignore hangups until the service is up: its settings have just been read."""
     on_hangup(lambda: None)
 
 
 def has_files(config_file: Path | None, settings: Settings) -> bool:
-    """Whether there is anything to read again."""
+    """Return whether there are files to reload."""
     named = (config_file, settings.keys_path, settings.tls_certificate)
     return any(each is not None for each in named)

@@ -29,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Its name, or how that begins.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, or a prefix of it.")]
 
 
 @app.command("list")
@@ -37,7 +37,7 @@ def runs_list(
     directory: Directory = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
 ) -> None:
-    """List runs, the latest first. Those that nobody touched for 30 days are removed."""
+    """List runs, the latest first. Runs that were not used for 30 days are removed."""
     import msgspec
     from rich.console import Console
 
@@ -154,10 +154,10 @@ def runs_resume(
 
 @app.command("cancel")
 def runs_cancel(run: Run, directory: Directory = None) -> None:
-    """Stop a run for good: what is in flight ends, and its results are removed, from its
-    database, too (--results). Answers stay that other runs may use.
+    """Stop a run for good, and remove its results.
 
-    A run that is done stays as it is.
+    Calls in flight finish. Results in its database (--results) are removed, too; cached answers
+    remain for other runs. A finished run is not changed.
     """
     import msgspec
 

@@ -1,4 +1,4 @@
-"""`kairos serve`, `balance` and `orchestrate`: they run until they are told to stop."""
+"""The long-running commands `kairos serve`, `balance` and `orchestrate`."""
 
 import asyncio
 import logging
@@ -42,8 +42,8 @@ def serve(
         typer.Option(
             help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
             "each. Also [,priority=yes|no], vLLM's scheduling policy; [,token_us=N], µs per token; "
-            "[,phase=both|prefill|decode][,usd_per_hour=N]. What an engine tells itself wins. "
-            "For TLS to it: [,ca=FILE][,client_certificate=FILE][,client_key=FILE]."
+            "[,phase=both|prefill|decode][,usd_per_hour=N]. Values reported by the engine take "
+            "precedence. For TLS to it: [,ca=FILE][,client_certificate=FILE][,client_key=FILE]."
         ),
     ] = None,
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
@@ -64,8 +64,8 @@ def serve(
     admin_hosts: Annotated[
         str | None,
         typer.Option(
-            help="NAME[,NAME]: host names by which the operators' routes may be asked, beside "
-            "localhost and any address."
+            help="NAME[,NAME]: host names for requests to the operators' routes, in addition to "
+            "localhost and addresses."
         ),
     ] = None,
     allowed_hosts: Annotated[
@@ -81,8 +81,9 @@ def serve(
     workers: Annotated[
         int | None,
         typer.Option(
-            help=f"Use more than one core: so many processes take connections and perform calls, "
-            rf"and one more decides for all of them \[{SERVE.workers}: a single process does both]."
+            help=f"Use more than one core: number of processes that take connections and perform "
+            "calls; one more decides for all of them "
+            rf"\[{SERVE.workers}: a single process does both]."
         ),
     ] = None,
     log: Annotated[
@@ -101,10 +102,10 @@ def serve(
 ) -> None:
     """Serve OpenAI's API in front of one or more engines.
 
-    Every option can also stand in the file, or in the environment as KAIROS_PORT and so on. The
-    command line wins over the environment, and that over the file. On SIGHUP the file is read
-    again, and those of `keys_path` and TLS: engines, API keys, the policy, certificates and limits
-    on bodies change at once, the rest when it is restarted.
+    Every option can also be in the file, or in the environment as KAIROS_PORT and so on. The
+    command line overrides the environment, which overrides the file. On SIGHUP the file is read
+    again, with the files of `keys_path` and TLS: engines, API keys, the policy, certificates and
+    limits on bodies change at once, other settings after a restart.
 
     Example: kairos serve --engine http://gpu1:8000 --engine http://gpu2:8000
     """
@@ -212,7 +213,7 @@ def balance(
 
     Of all `kairos balance` and `kairos serve --bus` of a pool one decides at a time; if it dies,
     another takes over within seconds, with the queue as it was. All must name the same engines;
-    on SIGHUP those in the file are read again.
+    on SIGHUP the engines in the file are reloaded.
 
     Example: kairos balance --bus kafka://broker:9092 --engine http://gpu1:8000
     """
@@ -259,11 +260,11 @@ def orchestrate(
         typer.Option("--config", help="TOML file with any of these, [kafka], and API keys."),
     ] = None,
 ) -> None:
-    """Follow workflows over Kafka, learn from those that end, and publish it to all balancers.
+    """Follow workflows over Kafka, learn from ended ones, and publish profiles to balancers.
 
-    Of several one works at a time; if it dies, another reads again from where workflows are open.
-    Shows workflows and agents over HTTP, so that `kairos explain` works; /metrics and /health too.
-    On SIGHUP API keys and certificates are read again.
+    Of several processes one is active at a time; if it dies, another rebuilds the open workflows
+    from the events. It shows workflows and agents over HTTP, so that `kairos explain` works;
+    /metrics and /health too. On SIGHUP API keys and certificates are read again.
 
     Example: kairos orchestrate --bus kafka://broker:9092
     """

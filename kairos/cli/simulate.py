@@ -36,7 +36,7 @@ def simulate(
     flow: Annotated[
         Path | None, typer.Option(help="A declared workflow, over the rows of --inputs.")
     ] = None,
-    inputs: Annotated[Path | None, typer.Option(help="With --flow: the table of rows.")] = None,
+    inputs: Annotated[Path | None, typer.Option(help="The table of rows, for --flow.")] = None,
     functions: FunctionsFile = None,
     without: Without = None,
     policy: Annotated[
@@ -54,13 +54,13 @@ def simulate(
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(help=r"What engines they are: a name, or a file \[a40-llama3-8b]."),
+        typer.Option(help=r"Profile of the engines: a name, or a file \[a40-llama3-8b]."),
     ] = None,
     rate: load_options.Rate = None,
     arrivals: load_options.Arrivals = None,
     count: load_options.Count = None,
     seed: Annotated[
-        int | None, typer.Option(help=r"Of the arrivals, and of the workflows' order \[1].")
+        int | None, typer.Option(help=r"Seed of the arrivals and the workflows' order \[1].")
     ] = None,
     seeds: Annotated[
         int,
@@ -165,7 +165,10 @@ def _simulate_flow(
     *,
     as_json: bool,
 ) -> None:
-    """`files`: the flow, its table, its functions. `chosen`: of the pool, where that is said."""
+    """Simulate a flow.
+
+    `files`: the flow, its table, its functions; `chosen`: options of the pool.
+    """
     import msgspec
 
     from kairos.simulate.flow_simulated import pool_options, shown, simulated
@@ -185,7 +188,11 @@ def _simulate_flow(
 
 @contextmanager
 def _log(directory: Path | None) -> "Iterator[FactLog | None]":
-    """Raises SetupError: the directory is of no use, or holds a log already."""
+    """Yield a log in the directory, or None.
+
+    Raises:
+        SetupError: The directory cannot be used, or has a log already.
+    """
     if directory is None:
         yield None
         return
@@ -196,14 +203,14 @@ def _log(directory: Path | None) -> "Iterator[FactLog | None]":
     try:
         log = FactLog(directory, max_files=LOG_FILES)
     except OSError as error:
-        raise SetupError(f"the log directory {directory} is no use: {error.strerror}") from None
+        raise SetupError(f"cannot use the log directory {directory}: {error.strerror}") from None
     with closing(log):
         yield log
 
 
 @contextmanager
 def _progress() -> "Iterator[Callable[[Simulation], None]]":
-    """What shows on standard error how far a simulation is, called now and then."""
+    """Yield a function that shows the progress of a simulation on standard error."""
     from rich.console import Console
     from rich.live import Live
 
@@ -227,7 +234,7 @@ def _progress() -> "Iterator[Callable[[Simulation], None]]":
 
 
 def _told(simulation: "Simulation") -> str:
-    """Of the run under way."""
+    """Return the progress of the current run."""
     world, runs = simulation.world, len(simulation.seeds) * len(simulation.policies)
     assert world is not None
     return (

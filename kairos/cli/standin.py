@@ -35,9 +35,9 @@ def standin(
     ] = False,
     fail: Annotated[_Failure | None, typer.Option(help="Let every call fail like this.")] = None,
 ) -> None:
-    """Serve a model that is made up: vLLM's interface with scripted text and modelled time.
+    """Serve a made-up model: vLLM's interface with scripted text and modelled time.
 
-    It prints `ready URL` and runs until Ctrl-C. There is no tokenizer, no sampling and no key.
+    It prints `ready URL` and runs until Ctrl-C. It has no tokenizer, no sampling and no key.
 
     Example: kairos standin --port 8100 --instant
     """

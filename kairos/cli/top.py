@@ -1,4 +1,4 @@
-"""`kairos top`: what goes on, in a terminal."""
+"""The `kairos top` command: the present state, in a terminal."""
 
 import os
 from typing import Annotated
@@ -25,9 +25,9 @@ def top(
     ),
     once: Annotated[bool, typer.Option("--once", help="Look once, and stop.")] = False,
 ) -> None:
-    """Show what goes on: instances, and the queue in the order in which it would go.
+    """Show the present state: instances, and the queue in order.
 
-    The same as the page at /ui of the operators' port. Without a terminal it looks once.
+    The same as the page at /ui of the operators' port. Without a terminal it shows the state once.
 
     Example: kairos top https://kairos.internal:8001 --api-key-env KAIROS_KEY
     """

@@ -1,4 +1,4 @@
-"""What goes on in a running Kairos, asked of its operators' port again and again."""
+"""Polling of a running Kairos's operators' port for its present state."""
 
 import contextlib
 import http.client
@@ -22,11 +22,11 @@ _WIDTH = 140  # where there is no terminal
 
 
 def watch(url: str, key: str | None, files: TlsFiles, interval_s: float, *, once: bool) -> None:
-    """Show it until interrupted; once, where it is asked for or there is no terminal.
+    """Show the state until interrupted; once with `once` or without a terminal.
 
     Raises:
-        SetupError: nobody answers there, or not as a Kairos of this version; it says what they
-            said. While it is shown, one that answers no more is waited for.
+        SetupError: No Kairos of this version answers; the message quotes the answer.
+            After the first answer, failures are retried.
     """
     console = Console()
     with _asking(url, key, files) as ask:
@@ -48,7 +48,7 @@ def watch(url: str, key: str | None, files: TlsFiles, interval_s: float, *, once
 
 
 class _Asking:
-    """On one connection, as long as it lasts."""
+    """Client on one connection, as long as that lasts."""
 
     def __init__(self, connection: http.client.HTTPConnection, url: str, key: str | None) -> None:
         self._connection, self._url = connection, url

@@ -1,4 +1,4 @@
-"""How what goes on is shown in a terminal: figures, instances, and the first of the queue."""
+"""Present state in a terminal: figures, instances, and the first calls of the queue."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -19,7 +19,10 @@ _STANDINGS = {
 
 
 def shown(view: NowView, before: NowView | None, rows: int, trouble: str = "") -> Group:
-    """`before`: rates are since then. `rows` of the queue; `trouble`: why the view is old."""
+    """Return the view. `before`: start of the rates' interval; `rows` of the queue.
+
+    `trouble` says why the view is outdated.
+    """
     parts: list[RenderableType] = [
         _figures(view, before),
         _instances(view.instances),
@@ -65,7 +68,7 @@ def _state(instance: InstanceNow) -> Text:
 
 
 def _plain(said: str, style: str) -> Text:
-    """What an engine answered may be in it: nothing of that may steer the terminal."""
+    """Return printable text: an engine's answer in it must not control the terminal."""
     return Text("".join(each if each.isprintable() else " " for each in said), style=style)
 
 

@@ -1,4 +1,4 @@
-"""Who used how much, as a Parquet file: for tables of several periods, which say which is which."""
+"""Usage as a Parquet file, for tables of several periods: each row names its period."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,12 +18,13 @@ _FIGURES: Mapping[str, type] = MappingProxyType(
 
 
 def write_parquet(path: Path, report: UsageReport, currency: str | None) -> None:
-    """All groups, most service first, without a row for all. Columns are the period (UTC, µs), the
-    names as grouped (null: calls that did not say), and the figures; `cost` and its `currency`,
-    where there are prices.
+    """Write all groups, most service first, without a total.
+
+    Columns are the period (UTC, µs), the names as grouped (null: not declared by the calls), and
+    the figures; with prices also `cost` and its `currency`.
 
     Raises:
-        SetupError: the file cannot be written, or pyarrow is not installed.
+        SetupError: The file cannot be written, or pyarrow is not installed.
     """
     pyarrow = arrow()
     from pyarrow import parquet

@@ -70,8 +70,8 @@ def embedded(word, reason):
 UNTYPED = dict.fromkeys((RAG, ASK, CONTEXT), ("passages", "text"))
 IN_SCHEMA = {RAG: "expanded"}  # another flow has none, or takes its default
 KINDS = {
-    "half an object": of_line(b'{"text": "a", "question": ', "line {line} is no JSON object"),
-    "a list": of_line(b'["a", "b"]', "line {line} is no JSON object"),
+    "half an object": of_line(b'{"text": "a", "question": ', "line {line} is not a JSON object"),
+    "a list": of_line(b'["a", "b"]', "line {line} is not a JSON object"),
     "no UTF-8": of_line(b'{"text": "\xff\xfe", "question": "q"}', "line {line}"),
     "half a pair": of_line(b'{"text": "\\ud800", "question": "q"}', "line {line}"),
     "deep": of_line(b'{"text": ' + b"[" * 5000 + b"]" * 5000 + b"}", "line {line}"),

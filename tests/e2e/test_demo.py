@@ -257,7 +257,7 @@ async def test_tasks_that_do_not_end_in_time_are_counted_and_fail_the_demo():
     [
         (("--apps", "qa,chess"), "there is no application 'chess'; choose from: qa, rg, cg"),
         (("--engine", "http://127.0.0.1:9"), "not all engines can be used: 127.0.0.1:9:"),
-        (("--engine", "nonsense"), "'nonsense' is no URL"),
+        (("--engine", "nonsense"), "'nonsense' is not a URL"),
         (("--arrivals", "tides"), "no arrivals are called 'tides'; choose one of: poisson, azure"),
         (
             ("--inputs", "tides"),

@@ -157,7 +157,7 @@ async def test_a_log_becomes_a_workflow_file(kairos, standin, tmp_path, name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--since", "soon", "--log", "."), "'soon' is no time to begin at: write a duration"),
+        (("--since", "soon", "--log", "."), "'soon' is not a time to begin at: write a duration"),
         (("--since", "all", "--log", "nowhere"), "there is no directory nowhere"),
         (("--since", "all", "--log", "."), "there are no facts in ."),
     ],

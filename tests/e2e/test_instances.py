@@ -263,7 +263,7 @@ async def test_an_ipv6_address_names_an_instance_too(kairos, engine):
         ({"url": "http://h", "models": []}, "Object contains unknown field `models`"),
         ({"url": "http://h", "max_num_seqs": "8"}, "Expected `int | null`, got `str`"),
         ({"url": "gpu1"}, "engine 'gpu1' is not a URL like http://127.0.0.1:8101"),
-        ({"url": "http://a..b"}, "engine 'http://a..b' is no URL"),
+        ({"url": "http://a..b"}, "engine 'http://a..b' is not a URL"),
         ({"url": "http://u:secret@h"}, "engine h: put its key into api_key_env, not into the URL"),
         ({"url": "http://h", "max_num_seqs": 0}, "engine h: max_num_seqs must be at least 1"),
         ({"url": "http://h", "kv_tokens": 10**30}, "engine h: kv_tokens must be under 10"),

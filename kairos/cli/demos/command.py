@@ -34,16 +34,16 @@ async def demo(
     """Run the tasks, or compare two orders on them, and show the result.
 
     With two settings, which differ in their policy, the verdict comes from the model of the engines
-    in virtual time. Then both orders are run at the same time, each with a Kairos and engines of
-    its own, and each task is given to both, to either first in turn: what else the machine does
-    delays both alike. Engines that are not started here are used by one order after the other, and
-    there is no verdict, since they have no model. Only the first run is recorded.
+    in virtual time. Then both orders run at the same time, each with its own Kairos and engines,
+    and each task is given to both, alternating which is first: other load on the machine delays
+    both alike. Engines that are not started here are used by one order after the other,
+    without a verdict, since they have no model. Only the first run is recorded.
 
     Returns:
-        Whether all workflows ended well; of two orders, whether any did under each.
+        Whether all workflows succeeded; with two orders, whether any did under each.
 
     Raises:
-        SetupError: the plan is impossible, or an engine cannot be used.
+        SetupError: The plan is impossible, or an engine cannot be used.
     """
     console = Console(stderr=as_json)
     arrivals = plan_arrivals(options)
@@ -127,7 +127,7 @@ async def _follow_each(
     submissions: Sequence[DemoSubmission],
     runs: dict[str, Run],
 ) -> None:
-    """Run one order after the other; `runs` has those that have ended, if the next breaks off."""
+    """Run one order after the other; `runs` has the finished ones if the next fails."""
     record_to = options.record
     for each in settings:
         if len(settings) > 1:

@@ -31,13 +31,12 @@ async def start_engines(
 ) -> AsyncIterator[list[str]]:
     """Start engines on free loopback ports; the block runs once all of them serve.
 
-    Args:
-        options: further arguments of the engine's module, such as `--model mid`; vLLM's own too.
-        on_progress: told in a line whenever an engine starts or is ready.
-        on_failure: told in a line when one that was ready has ended; the others run on.
+    `options` are further arguments of the engine's module, such as `--model mid`; vLLM's own too.
+    `on_progress` receives a message whenever an engine starts or is ready, `on_failure` when a
+    ready one has ended; the others continue.
 
     Raises:
-        SetupError: an engine ended or hung while starting; what it said last is in the message.
+        SetupError: An engine ended or hung while starting; the message has its last output.
     """
     children: list[EngineProcess] = []
     try:

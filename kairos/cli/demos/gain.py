@@ -1,9 +1,9 @@
-"""What an order gains on the demo's tasks, in virtual time: the demo's verdict.
+"""Gain of an order on the demo's tasks, in virtual time: the demo's verdict.
 
-Two runs by the clock on a CPU that others use as well differ by more than most orders do. So the
-demo is decided on the model of its engines: the calls of its applications, as they were recorded on
-the real model, under both orders, over 30 seeds of which each draws other tasks and arrivals. The
-same command gives the same figures on every machine.
+Two real runs on a CPU with other load differ by more than most orders do. So the demo is decided on
+the model of its engines: the calls of its applications, as recorded on the real model, under both
+orders, over 30 seeds, each with other tasks and arrivals. The same command gives the same figures
+on every machine.
 """
 
 from collections.abc import Callable
@@ -49,13 +49,11 @@ def simulated_gain(
 ) -> Gain:
     """Compare two orders on the model of the demo's engines. Takes some seconds of CPU time.
 
-    Args:
-        instances: engines that one order has.
-        rate_per_s: tasks that arrive in a second, in the long run.
-        on_progress: receives a line after each second of virtual time.
+    Each order has `instances` engines. `rate_per_s` is the mean rate of tasks. `on_progress`
+    receives a message after each second of virtual time.
 
     Raises:
-        SetupError: an order, a placement or an arrival process is unknown.
+        SetupError: An order, a placement or an arrival process is unknown.
     """
     first, second = policies
     planned = runs(

@@ -1,4 +1,4 @@
-"""What can be asked of a demo. Light to import: its defaults are the command line's."""
+"""Options of a demo. Light to import: its defaults are the command line's."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be asked of a demo; the command line says what each does."""
+    """Options of a demo; the command line documents each."""
 
     apps: tuple[str, ...] = ("qa", "rg", "cg")
     workflows: int = 36

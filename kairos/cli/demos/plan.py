@@ -1,4 +1,4 @@
-"""What a demo does: which tasks, in which order, when."""
+"""Plan of a demo: its tasks, their order and their times."""
 
 import importlib
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ _LONG_SERIES = 20_000  # arrivals from which the burstiness of a process can be 
 
 
 class DemoSubmission(msgspec.Struct, frozen=True, kw_only=True):
-    """One user task, and when it is given, from the start of the demo."""
+    """A user task, and when it is submitted, from the start of the demo."""
 
     at_us: int
     app: Application
@@ -36,7 +36,7 @@ class DemoSubmission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tasks arrive, and how bursty that is."""
+    """Arrivals of the tasks, and their burstiness."""
 
     at_us: list[int]
     source: str
@@ -46,7 +46,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_arrivals(options: Options) -> Arrivals:
-    """The trace's own arrivals where it has been fetched, else those of a process like it."""
+    """Return the trace's own arrivals if it has been fetched, else a similar process's."""
     name, count, rate, seed = options.arrivals, options.workflows, options.rate_per_s, options.seed
     scale = time_scale(name, rate)
     long = arrivals(name, _LONG_SERIES, rate, seed)
@@ -67,10 +67,10 @@ def plan_arrivals(options: Options) -> Arrivals:
 
 
 def plan_submissions(options: Options, at_us: Sequence[int]) -> list[DemoSubmission]:
-    """Tasks of the applications by weight, shuffled, with inputs in an order of the seed's.
+    """Return tasks of the applications by weight, shuffled, and their inputs in the seed's order.
 
     Raises:
-        SetupError: an application is not known, or this is no checkout.
+        SetupError: An application is unknown, or this is not a checkout.
     """
     for app in options.apps:
         if app not in WEIGHTS:

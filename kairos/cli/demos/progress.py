@@ -1,4 +1,4 @@
-"""How far something is, on a terminal or in a log, while it runs."""
+"""Progress on a terminal or in a log."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ LINE_EVERY_S = 5.0  # where there is no terminal to redraw
 
 
 async def show_progress(console: Console, told: Callable[[], Text | str]) -> None:
-    """Show what is told now, again and again until cancelled."""
+    """Show the text that `told` returns, repeatedly until cancelled."""
     if not console.is_terminal:
         while True:
             await asyncio.sleep(LINE_EVERY_S)

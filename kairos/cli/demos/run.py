@@ -55,7 +55,7 @@ def engines_of_an_order(kind: Kind) -> int:
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What became of one submitted task."""
+    """Outcome of one submitted task."""
 
     submission: DemoSubmission
     workflow_id: str
@@ -65,13 +65,15 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class Run:
-    """A demo under way, to be looked into while it goes on."""
+    """A running demo, which may be inspected."""
 
     def __init__(
         self, service: Service, metrics: RunMetrics, run_id: str, cluster: KafkaCluster | None
     ) -> None:
-        """`run_id` tells workflows from those of other runs that left messages on the bus: that of
-        `cluster`, or one in memory."""
+        """Create the run. `run_id` separates its workflows from other runs' on the bus.
+
+        The bus is that of `cluster`, or one in memory.
+        """
         self.service = service
         self.metrics = metrics
         self._id = run_id
@@ -99,9 +101,8 @@ class Run:
     ) -> None:
         """Submit the tasks as they are due and wait for their results, but not past the limit.
 
-        Args:
-            turn: this run's place among runs that are given the same tasks, and how many there
-                are; task by task another of them is the first, by some milliseconds.
+        `turn` is this run's place among runs with the same tasks, and their number; for each task
+        another run is first, by some milliseconds.
         """
         done = asyncio.Event()
 
@@ -165,8 +166,7 @@ TakeResults = Callable[[Callable[[Message], Awaitable[None]]], Coroutine[None, N
 async def _bus(
     cluster: KafkaCluster | None, apps: Iterable[Application]
 ) -> AsyncIterator[tuple[Bus, TakeResults]]:
-    """What the agents' messages travel on, and what hands over the results that come from now on,
-    until cancelled."""
+    """Yield the agents' bus, and a function that hands over new results until cancelled."""
     if cluster is None:
         memory = MemoryBus()
         yield memory, partial(memory.consume, Topic.RESULTS, "demo")
@@ -191,13 +191,13 @@ async def started(
     on_progress: Callable[[str], None],
     engines: int = ENGINES,
 ) -> AsyncIterator[Run]:
-    """Kairos in front of engines: of this kind, started here, or those of the settings.
+    """Start Kairos with engines: started here if `kind` is given, else from the settings.
 
-    `seed` decides what stand-ins say: the same seed, the same replies to the same prompts. On a bus
-    it is a pool of its own, apart from whatever else runs there.
+    `seed` determines the replies of stand-ins: the same seed gives the same replies to the same
+    prompts. On a bus the run is a pool of its own, separate from all others.
 
     Raises:
-        SetupError: an engine did not start, or does not answer.
+        SetupError: An engine did not start, or does not answer.
     """
     if kind is not None:
         options = ENGINE_OPTIONS[kind] + (("--seed", str(seed)) if kind == "sim" else ())

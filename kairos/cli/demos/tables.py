@@ -42,7 +42,7 @@ def _applications(record: dict[str, Any]) -> Table:
 
 
 def _calls(record: dict[str, Any]) -> Table:
-    """What became of calls, as far as engines told."""
+    """Return a table of calls' figures, as far as engines report them."""
     headings = ("calls", "TTFT, s", "queued", "preempted", "recomputed", "cached", "wasted")
     table = _table("Calls: times, shares, preemptions of each, tokens in vain", *headings)
     for name, figures in _parts(record).items():
@@ -83,7 +83,7 @@ def show_comparison(console: Console, record: dict[str, Any]) -> None:
 
 
 def _compared(record: dict[str, Any], figure: str, title: str, form: str) -> Table:
-    """One spread of each app and of all, as rows for the runs and for their ratio."""
+    """Return a table of one figure by app and in total, with rows for the runs and their ratio."""
     table = Table(title=title, title_justify="left")
     for heading in ("app", "policy", "mean", "P50", "P95", "P99", "queued", "mean"):
         table.add_column(heading, justify="left" if heading in ("app", "policy") else "right")

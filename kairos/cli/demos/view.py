@@ -1,4 +1,4 @@
-"""What a demo shows: progress while it runs, answers and tables at its end."""
+"""Output of a demo: progress while it runs, answers and tables at its end."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def progress(run: Run, total: int) -> Text:
 
 
 def show_answers(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """One answer of each application that has any."""
+    """Show one answer of each application that has any."""
     shown: set[str] = set()
     for outcome in outcomes:
         name = outcome.submission.app.name

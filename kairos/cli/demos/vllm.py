@@ -22,7 +22,7 @@ LOOK_S = 1.0
 
 
 class StartProgress:
-    """Lines with the seconds that have passed, and one more whenever nothing was said for long."""
+    """Lines with the elapsed seconds, and a sign of life after a long silence."""
 
     def __init__(self) -> None:
         self._began_at = self._said_at = time.monotonic()
@@ -54,8 +54,9 @@ async def hold(count: int, options: Sequence[str], progress: StartProgress) -> N
 
 
 async def until_ended(count: int, options: Sequence[str]) -> None:
-    """Hold instances until a signal, or the end of our parent: not even SIGKILL of `make` leaves
-    them behind."""
+    """Hold instances until a signal, or the end of the parent process.
+
+    Not even SIGKILL of `make` leaves them behind."""
     parent, progress = os.getppid(), StartProgress()
     holding = asyncio.create_task(hold(count, options, progress))
     for number in (signal.SIGINT, signal.SIGTERM):

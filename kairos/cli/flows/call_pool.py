@@ -122,7 +122,7 @@ async def embedded_service(
 
 
 def _problems(service: Service) -> list[str]:
-    """Return what is wrong with engines, where there is none that could take a call."""
+    """Return the problems of the engines, if none can take a call."""
     found, balancer = service.monitor.problems, service.brain.balancer
     said = [f"{name}: {problem}" for name, problem in found.items() if problem != NOT_PROBED]
     for name in balancer.ledger.instances:

@@ -1,4 +1,4 @@
-"""How long batches take, measured: of engines that embed and rank, of collections and functions."""
+"""Measured durations of batches: of engines that embed and rank, of collections and functions."""
 
 import asyncio
 import time
@@ -37,7 +37,7 @@ class AskedItems(Timeline):
         self.items: dict[str, list[Any]] = {}
 
     def begun(self, command: Calling, at_us: int) -> None:
-        """Keep its items, if its kind goes in batches."""
+        """Remember the items of a command whose kind is batched."""
         super().begun(command, at_us)
         if (key := _key(command)) is None:
             return

@@ -119,7 +119,7 @@ async def measured_sharing(
 async def _engines_sharing(
     plan: Plan, record: RunRecord, bodies: Sequence[Mapping[str, Any]]
 ) -> float | None:
-    """None: engines serve different models, or fail."""
+    """Return how engines share load; None if they serve different models, or fail."""
     one = msgspec.structs.replace(record, engines=record.engines[:1])
     try:
         async with call_pool(one, os.environ) as first, call_pool(record, os.environ) as all_of:

@@ -1,4 +1,4 @@
-"""Where the operators of a flow would run on a host that switches models, as its file says."""
+"""Placement of a flow's operators on a host that switches models, by the host's file."""
 
 from pathlib import Path
 
@@ -20,12 +20,13 @@ def flow_placement(
     devices: int | None,
     known: FlowProfile | None = None,
 ) -> ExplainedPlacement:
-    """Place a table's calls. `devices`: in the place of those of the file; `known`: what was learnt
-    of the flow.
+    """Place a table's calls.
+
+    `devices` overrides the number in the file; `known` is the flow's learnt profile.
 
     Raises:
-        InvalidFile: it is no host's file.
-        SetupError: rows are missing, or a model or a profile.
+        InvalidFile: The host's file is malformed.
+        SetupError: Rows are missing, or a model or a profile.
     """
     if prediction is None:
         raise SetupError("--host places the calls of a table's rows: name it with --inputs FILE")

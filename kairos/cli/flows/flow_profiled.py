@@ -1,5 +1,7 @@
-"""What some rows of a table teach about a flow: they are run, on engines or simulated ones, and
-what their calls turned out to be is kept as a small file beside the flow."""
+"""Profile of a flow, learnt from some rows of a table, which run on real or simulated engines.
+
+It is stored as a small file next to the flow.
+"""
 
 import os
 from collections.abc import Sequence
@@ -38,16 +40,17 @@ Row = dict[str, Any]
 
 
 def profile_path(flow: Path) -> Path:
-    """Where a flow's profile is, unless it is said."""
+    """Return the default path of a flow's profile."""
     return flow.with_name(f"{flow.stem}.profile.json")
 
 
 def sampled_rows(table: InputTable, count: int, seed: int) -> list[Row]:
-    """So many rows of a table, in their order, each set of them as likely as any (reservoir
-    sampling). Rows that cannot be read do not count.
+    """Return `count` rows of a table, in order; any set is equally likely (reservoir sampling).
+
+    Unreadable rows are skipped.
 
     Raises:
-        SetupError: there is none.
+        SetupError: The table has no readable row.
     """
     dice = np.random.default_rng(seed)
     kept: list[tuple[int, Row]] = []
@@ -63,7 +66,11 @@ def sampled_rows(table: InputTable, count: int, seed: int) -> list[Row]:
 
 
 def checked_plan(loaded: LoadedFlow, table: InputTable) -> Plan:
-    """Raises SetupError: the flow, its functions or the table do not fit together."""
+    """Return the plan of a flow over a table.
+
+    Raises:
+        SetupError: The flow, its functions and the table do not fit together.
+    """
     plan = compile_plan(loaded.declaration, Passes())
     loaded.functions.check(plan)
     check_columns(plan, table)
@@ -81,13 +88,12 @@ def simulated_profile(
 async def measured_profile(
     loaded: LoadedFlow, plan: Plan, rows: Sequence[Row], **pool: Any
 ) -> FlowProfile:
-    """Of real calls: nothing that is known from before counts. The run is not kept.
+    """Measure a profile with real calls: no cached results are used. The run is not kept.
 
-    Args:
-        pool: `engines` or `url`, and others of `RunRecord`.
+    `pool` has `engines` or `url`, and other fields of `RunRecord`.
 
     Raises:
-        SetupError: nobody performs the calls, or no row came to an end.
+        SetupError: No engine is given, or all rows failed.
     """
     runs: list[FlowRun | RayRun] = []
     asked = AskedCalls()
@@ -112,7 +118,7 @@ async def measured_profile(
 async def _batches(
     record: RunRecord, asked: AskedItems, functions: Functions
 ) -> dict[str, BatchProfile]:
-    """Measure what goes in batches with what the rows asked for."""
+    """Measure batched operators with the items of the rows."""
     if record.retrieval is None:
         return await measured_batches(asked, None, functions)
     async with opened_processors(record.retrieval, os.environ) as service:
@@ -122,10 +128,10 @@ async def _batches(
 def known_profile(learnt: Path | None, flow: Path) -> FlowProfile | None:
     """Return a flow's profile, or None without a file.
 
-    Without `learnt`, the profile in the flow's folder counts.
+    Without `learnt`, the profile in the flow's folder is used.
 
     Raises:
-        InvalidFile: it is no profile.
+        InvalidFile: The file is not a profile.
     """
     path = learnt or profile_path(flow)
     return None if learnt is None and not path.exists() else read_profile(path)
@@ -135,37 +141,42 @@ def known_batches(learnt: Path | None, flow: Path) -> dict[str, int]:
     """Return the efficient batches of a flow's profile, empty without a profile.
 
     Raises:
-        InvalidFile: it is no profile.
+        InvalidFile: The file is not a profile.
     """
     known = known_profile(learnt, flow)
     return {} if known is None else known.efficient_batches
 
 
 def read_profile(path: Path) -> FlowProfile:
-    """Raises InvalidFile: it is missing, or no profile of this version."""
+    """Read a profile.
+
+    Raises:
+        InvalidFile: The file is missing, or not a profile of this version.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(_BYTES + 1)
         if len(raw) > _BYTES:
-            raise InvalidFile(path, f"it is larger than {_BYTES >> 20} MiB, which no profile is")
+            raise InvalidFile(path, f"it exceeds {_BYTES >> 20} MiB, so it is not a profile")
         found = msgspec.json.decode(raw, type=FlowProfile)
     except OSError as error:
         raise InvalidFile(path, f"it cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidFile(path, f"it is no profile of a flow: {error}") from None
+        raise InvalidFile(path, f"it is not a flow's profile: {error}") from None
     if found.format != FORMAT:
         raise InvalidFile(
-            path, f"it is of format {found.format}, not {FORMAT}: write it anew (kairos profile)"
+            path, f"it is of format {found.format}, not {FORMAT}: recreate it (kairos profile)"
         )
     return found
 
 
 def expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> FlowTask:
-    """The same, whose record says what is expected of it on its engines, and whose passes weigh
-    savings by these.
+    """Return the task with a forecast for its engines in the record.
+
+    Its passes weigh savings by the engines' times.
 
     Raises:
-        SetupError: there is no such profile of engines, or none of the flow.
+        SetupError: The engines' profile is unknown, or the flow has no profile.
     """
     plan = task.plan()
     known = read_profile(learnt or profile_path(flow))
@@ -186,7 +197,11 @@ def expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> F
 
 
 def write_profile(path: Path, profile: FlowProfile) -> None:
-    """Raises SetupError: it cannot be written there."""
+    """Write a profile.
+
+    Raises:
+        SetupError: The file cannot be written.
+    """
     with atomic_write(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
 

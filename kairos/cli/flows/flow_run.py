@@ -40,7 +40,7 @@ PERFORMERS = (
 
 
 class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow over a table, which was checked as far as that goes without engines."""
+    """A flow over a table, checked as far as possible without engines."""
 
     record: RunRecord
     declaration: Declaration
@@ -54,7 +54,11 @@ class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
         return Passes(**self.record.passes)
 
     def plan(self) -> Plan:
-        """As it is declared, whatever models there are. Raises InvalidFlow: as `compile_plan`."""
+        """Return the plan as declared, independent of the served models.
+
+        Raises:
+            InvalidFlow: As in `compile_plan`.
+        """
         return compile_plan(
             self.declaration,
             self.passes,
@@ -64,7 +68,7 @@ class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def runs_root(environ: Mapping[str, str]) -> Path:
-    """Where runs are kept, unless it is said: $KAIROS_RUNS, else in the user's state directory."""
+    """Return the default directory of runs: $KAIROS_RUNS, else in the user's state directory."""
     if told := environ.get("KAIROS_RUNS"):
         return Path(told)
     state = environ.get("XDG_STATE_HOME")
@@ -88,10 +92,10 @@ def check_task(
     functions: Functions,
     inputs: object,
 ) -> FlowTask:
-    """All that can be known to be wrong before an engine is asked.
+    """Check everything that can be checked without an engine.
 
     Raises:
-        SetupError: it says what is wrong, and what would be right.
+        SetupError: Something is wrong; the message says what is expected.
     """
     plan = compile_plan(declaration, Passes(**record.passes))
     functions.check(plan)
@@ -124,16 +128,14 @@ async def run_task(
     log_dir: str | None = None,
     timeline: Timeline | None = None,
 ) -> RunRecord:
-    """Run it to its end, or until it is stopped.
+    """Run a task to its end, or until it is stopped.
 
-    Args:
-        on_note: is told in a line what somebody should know.
-        watch: is given the run, as soon as it begins.
-        directory: of the run that this goes on with; None: a new one.
-        timeline: is told what begins and ends when.
+    `on_note` receives messages for the user. `watch` receives the run as soon as it begins.
+    `directory` is that of a run to resume; None: a new one. `timeline` receives begins and ends of
+    commands.
 
     Raises:
-        SetupError: it cannot run; nothing was spent, unless the message says so.
+        SetupError: It cannot run; nothing was spent, unless the message says so.
     """
     record = task.record
     if record.on is not None:
@@ -189,7 +191,7 @@ async def run_task(
 
 
 def _changed(plan: Plan, record: RunRecord) -> str:
-    """Return what a resumed run whose flow was edited says before it goes on."""
+    """Return the message for a resumed run whose flow was edited."""
     calls = (each.params for each in every(plan.declaration.operators))
     effects = sorted(
         {
@@ -208,7 +210,11 @@ def _changed(plan: Plan, record: RunRecord) -> str:
 
 @asynccontextmanager
 async def _processors(record: RunRecord) -> AsyncIterator[Processors | None]:
-    """Raises SetupError: they cannot be used."""
+    """Yield the processors.
+
+    Raises:
+        SetupError: They cannot be used.
+    """
     if record.retrieval is None:
         yield None
         return
@@ -229,12 +235,19 @@ def _pool(
 
 
 def _names_performers(record: RunRecord) -> bool:
-    """Of LLM calls. A flow without any, as one that fills a collection, needs none."""
+    """Return whether the record names engines for LLM calls.
+
+    A flow without such calls needs none.
+    """
     return bool(record.engines) or record.url is not None or record.host is not None
 
 
 async def _default_model(task: FlowTask, pool: RunPool, plan: Plan) -> str:
-    """Raises SetupError: a model is not served, or it is not clear which is meant."""
+    """Return the default model.
+
+    Raises:
+        SetupError: A model is not served, or the choice is ambiguous.
+    """
     named = task.record.model
     if not _names_performers(task.record):
         return ""
@@ -261,17 +274,22 @@ def run_flow(
     """Run a flow that a program declares over a table that it holds, to its end.
 
     Args:
-        table: the path of a file, a list of dicts, or any object with Arrow's C stream (pandas,
+        flow: The flow.
+        table: The path of a file, a list of dicts, or any object with Arrow's C stream (pandas,
             polars, pyarrow, datasets).
-        out: the file to write; its suffix says in which format.
-        engines, url, model, api_key_env: as `kairos run` takes them.
-        root: where the run is kept; None: where `kairos run` keeps them.
-        resume: the id of a run of this flow over this table, to go on with; with `results`, one
-            of another host, too.
-        fields: others of `RunRecord`, such as `revision`, `concurrency`, `results`.
+        out: The file to write; its suffix determines the format.
+        engines: As for `kairos run`.
+        url: As for `kairos run`.
+        api_key_env: As for `kairos run`.
+        model: As for `kairos run`.
+        root: The directory of runs; None: the default of `kairos run`.
+        resume: The id of a run of this flow over this table to resume; with `results`, also one
+            of another host.
+        on_note: Receives messages for the user.
+        fields: Other fields of `RunRecord`, such as `revision`, `concurrency`, `results`.
 
     Raises:
-        SetupError: it cannot run.
+        SetupError: It cannot run.
     """
     store = RunStore(root or runs_root(os.environ))
     record = new_record(

@@ -1,5 +1,4 @@
-"""Who performs the calls of a run that has devices of its own: engines that switch models, behind a
-Kairos of its own."""
+"""Pool of a run with devices of its own: engines that switch models, behind its own Kairos."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -39,10 +38,10 @@ async def hosted_pool(
     engines: Mapping[str, HostedEngine] = ENGINES,
     rule: Rule = place,
 ) -> AsyncIterator[RunPool]:
-    """`rule`: what places operators on devices, where `place` is compared with another.
+    """Yield the pool. `rule` places operators on devices; others are compared with `place`.
 
     Raises:
-        SetupError: a model that the flow asks for is not in the host's file.
+        SetupError: A model of the flow is missing in the host's file.
     """
     works, placed = host_plan(plan, table, host, rule, record.learnt)
     async with (
@@ -63,13 +62,13 @@ def host_plan(
     rule: Rule = place,
     learnt: FlowProfile | None = None,
 ) -> tuple[list[OperatorWork], DevicePlan]:
-    """Return the work of a batch of rows, reckoned by the first rows, and its placement.
+    """Return the work of a batch of rows, estimated from the first rows, and its placement.
 
-    A batch is as many rows as may be open. Operators of which nothing is asked in these rows, as
-    after a group, are as if they had one call. `learnt`: of the flow (`kairos profile`).
+    A batch is as many rows as may be open. Operators without calls in these rows, as after a group,
+    count as one call. `learnt` is the flow's profile (`kairos profile`).
 
     Raises:
-        SetupError: as `flow_work`; or no row can be read.
+        SetupError: As in `flow_work`; or no row can be read.
     """
     readable = (row.values for row in table.rows() if row.values is not None)
     sample = list(islice(readable, _SAMPLE))

@@ -29,7 +29,11 @@ def check_results(record: RunRecord) -> None:
 
 
 def check_database(results: str) -> None:
-    """Raises SetupError: it is not the URL of a database, or has a password in it."""
+    """Check the URL of a database for results.
+
+    Raises:
+        SetupError: It is malformed, or contains a password.
+    """
     if not POSTGRES.fullmatch(results):
         raise SetupError(
             "--results: write postgresql://[USER@]HOST[:PORT]/NAME. A password goes into "
@@ -40,20 +44,20 @@ def check_database(results: str) -> None:
 def find_run(
     store: RunStore, run: str, results: str | None, places: RunPlaces | None = None
 ) -> tuple[RunDirectory, RunRecord]:
-    """Return a run and its record, from here, and from the database that has its results.
+    """Return a run and its record, from this host or from the database with its results.
 
-    It has a directory here from then on.
+    It has a directory on this host afterwards.
 
     Args:
-        store: the runs of this host.
-        run: how its name begins; all of it, where this host has nothing of the run.
-        results: the database; None: that of the run.
-        places: where this host has what it is about, if elsewhere than the run says; where it has
-            nothing of the run, all of it. None: the caller knows that by itself.
+        store: The runs of this host.
+        run: A prefix of its name; the whole name if this host does not have the run.
+        results: The database; None: the run's own.
+        places: Paths on this host, where they differ from the run's; all of them if this host does
+            not have the run. None: the caller knows them.
 
     Raises:
-        SetupError: there is no such run, its database cannot be read, it was cancelled, or it is of
-            another host, and `places` do not say all that it needs.
+        SetupError: The run is unknown or cancelled, its database cannot be read, or it is of
+            another host and `places` are incomplete.
     """
     directory, record = _found(store, run, results, places)
     if record.state == "cancelled":

@@ -1,1 +1,1 @@
-"""What `kairos plan-hardware` is asked, and shows."""
+"""Questions and output of `kairos plan-hardware`."""

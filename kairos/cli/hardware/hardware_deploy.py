@@ -174,7 +174,7 @@ def _metadata(name: str) -> dict[str, Any]:
 
 
 def _headless(name: str) -> dict[str, Any]:
-    """What gives each pod a name."""
+    """Return the headless service, which gives each pod a name."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -33,7 +33,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """As the command line has them."""
+    """Options of the command line."""
 
     export: Path | None = None  # or a flow, over a table, with its functions
     flow: Path | None = None
@@ -246,7 +246,7 @@ def parse_targets(texts: Sequence[str]) -> Mapping[str, float]:
             match = re.fullmatch(r"\s*(\w+)=([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)\s*", each)
             if match is None or match[1] not in TARGETS or not float(match[2]):
                 raise SetupError(
-                    f"'{each}' is no target: write p95=30s for whole workflows, ttft=250ms or "
+                    f"'{each}' is not a target: write p95=30s for whole workflows, ttft=250ms or "
                     "tpot=20ms for calls"
                 )
             found[match[1]] = float(match[2]) * _SECONDS[match[3]]

@@ -369,7 +369,7 @@ def _routes(planned: PlannedPool) -> Table:
 
 
 def place(planned: PlannedPool, agent: str) -> str:
-    """Where an agent's calls go: `a :: b` is a pair, shares are of its prompts or answers."""
+    """Return where an agent's calls go: `a :: b` is a pair; shares are of prompts or answers."""
     where = planned.pool.routes.get(agent, {})
     decoding = {kind.name for kind in planned.kinds if kind.phases is Phases.DECODE}
     sides = (

@@ -47,10 +47,10 @@ class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True):
     link: Link = Link()  # of pairs
 
     def instances(self, workflows: Sequence[Workflow]) -> dict[str, EngineProfile]:
-        """By id, as the simulation takes them.
+        """Return the simulation's instances by id.
 
         Raises:
-            SetupError: one of them cannot be simulated.
+            SetupError: One of them cannot be simulated.
         """
         longest = max(
             call.prompt_tokens + call.completion_tokens for each in workflows for call in each.calls
@@ -65,7 +65,7 @@ class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True):
         return {name: kind.phases.value for kind in self.kinds for name in self._ids(kind)}
 
     def links(self) -> KvLinks:
-        """Each instance has its devices' links together."""
+        """Return the links: each instance has its devices' links together."""
         link = self.link
         found = {
             name: CacheLink(
@@ -141,10 +141,10 @@ def simulated_plan(
 def simulated(
     pool: SimulatedPool, workflows: Sequence[Workflow], per_s: float, count: int, seed: int = 1
 ) -> SimulatedTimes:
-    """So many workflows on the pool; where workflows run out they come again.
+    """Simulate a number of workflows on the pool, repeating them if needed.
 
     Raises:
-        SetupError: one of the kinds cannot be simulated.
+        SetupError: One of the kinds cannot be simulated.
     """
     at_us = arrivals("poisson", count, per_s, seed)
     world = pool_world(pool, workflows, at_us, seed)

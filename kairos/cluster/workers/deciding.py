@@ -1,4 +1,4 @@
-"""Assembly of the decider process: like `alone.py`, without the calls themselves."""
+"""Assembly of the decider process: like `service.py`, without the calls themselves."""
 
 import asyncio
 import contextlib

@@ -132,13 +132,13 @@ class TestTasks:
     @pytest.mark.parametrize(
         ("task", "said"),
         [
-            ("{", "the task is no JSON object: Input data was truncated"),
-            ("[1]", "the task is no JSON object: Expected `object`, got `array`"),
+            ("{", "the task is not a JSON object: Input data was truncated"),
+            ("[1]", "the task is not a JSON object: Expected `object`, got `array`"),
             ("@no/such.json", "no/such.json: No such file or directory"),
             ("@.", ".: Is a directory"),
-            ("@lines.jsonl", "lines.jsonl, task 2, is no JSON object"),
-            ("@deep.json", "deep.json is no JSON object"),
-            ("@empty.json", "empty.json is no JSON object"),
+            ("@lines.jsonl", "lines.jsonl, task 2, is not a JSON object"),
+            ("@deep.json", "deep.json is not a JSON object"),
+            ("@empty.json", "empty.json is not a JSON object"),
         ],
     )
     def test_what_is_no_task_is_said_to_be_none(self, here, task, said):
@@ -163,7 +163,7 @@ class TestTasks:
         monkeypatch.setattr(agents, "INPUT_BYTES", 10)
         Path("big.json").write_text('{"a": "0123456789"}')
         assert says("submit", "agents.qa", "@big.json", *BUS) == (
-            "big.json is over 10 bytes: submit it in parts"
+            "big.json exceeds 10 bytes: submit it in parts"
         )
 
 

@@ -220,11 +220,11 @@ def test_of_two_that_are_called_alike_none_is_taken(path, made):
         ({"tenant": "two words"}, "'two words' is not a valid tenant name (letters, digits"),
         ({"app": "two words"}, "'two words' is not a valid app name"),
         ({"name": "two words"}, "'two words' is not a valid key name (letters, digits, _ . -)"),
-        ({"expires": "soon"}, "'soon' is no time to expire at: write a duration (30m, 24h, 90d)"),
-        ({"expires": "-1d"}, "'-1d' is no time to expire at: write a duration"),
-        ({"expires": "999999999d"}, "'999999999d' is no time to expire at: write a duration"),
-        ({"expires": "0d"}, "'0d' is no time to expire at: it has passed"),
-        ({"expires": "2026-11-25"}, "'2026-11-25' is no time to expire at: it has passed"),
+        ({"expires": "soon"}, "'soon' is not a time to expire at: write a duration"),
+        ({"expires": "-1d"}, "'-1d' is not a time to expire at: write a duration"),
+        ({"expires": "999999999d"}, "'999999999d' is not a time to expire at: write a duration"),
+        ({"expires": "0d"}, "'0d' is not a time to expire at: it has passed"),
+        ({"expires": "2026-11-25"}, "'2026-11-25' is not a time to expire at: it has passed"),
         ({"expires": "9999-06-01"}, "a key of tenant 'acme' has an invalid date"),
     ],
 )
@@ -285,7 +285,7 @@ def test_what_is_not_there_is_not_changed_and_leaves_no_lock(path, made):
 
 def test_where_there_is_no_directory_it_is_said(tmp_path):
     path = tmp_path / "gone" / "keys.toml"
-    with pytest.raises(SetupError, match=r"^cannot write beside .*: No such file or directory$"):
+    with pytest.raises(SetupError, match=r"^cannot write next to .*: No such file or directory$"):
         keys.create(path, "acme", print, now_us=NOW_US)
 
 

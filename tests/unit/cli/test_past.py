@@ -131,6 +131,6 @@ def test_what_was_open_when_a_gateway_was_killed_has_failed_once_it_has_started_
     assert (found.moments[-1].waiting, found.moments[-1].running) == (0, 0)
     assert [each.what for each in found.changes] == [
         "instance a left",
-        "Kairos started: calls that it does not know any more are lost",
+        "Kairos started (calls open before a restart count as failed)",
         "instance a joined",
     ]

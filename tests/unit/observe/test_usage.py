@@ -566,8 +566,8 @@ def test_the_command_reads_shows_and_writes(log, tmp_path):  # noqa: F811
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--since", "soon"), "'soon' is no time to begin at"),
-        (("--until", "soon"), "'soon' is no time to end at"),
+        (("--since", "soon"), "'soon' is not a time to begin at"),
+        (("--until", "soon"), "'soon' is not a time to end at"),
         (("--by", "team"), "there is no 'team'"),
         (("--since", "1h", "--until", "2h"), "--since must be before --until"),
     ],

@@ -44,7 +44,11 @@ class Coordinator:
         tuning.switch_threads_often()
 
     async def open(self, declaration: Declaration, asks_models: bool) -> PoolTold:
-        """Raises SetupError: no engine can be used, or a model is not served."""
+        """Open the pool of engines, and return its description.
+
+        Raises:
+            SetupError: No engine can be used, or a model is not served.
+        """
         record = self._record
         # On a cluster partitions of other hosts call it; with a key that they alone have.
         host = None if record.on == LOCAL else ray_module().util.get_node_ip_address()
@@ -109,9 +113,9 @@ class Coordinator:
         signatures: list[str],
         answers: list[tuple[str, bytes | None]],
     ) -> list[Claim]:
-        """Take answers to calls, and say of each call whether the partition is to make it.
+        """Take answers to calls, and return for each call whether the partition is to make it.
 
-        An answer of None: there is none, and another partition may ask again.
+        The answer None: the call failed, and another partition may ask again.
         """
         self._settle(answers)
         return [self._claim(partition, epoch, each) for each in signatures]

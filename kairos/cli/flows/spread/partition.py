@@ -234,7 +234,7 @@ class Partition:
             await asyncio.to_thread(store.close, give_up=True)
 
     def _on_trouble(self, line: str | None) -> None:
-        """Wait: the database comes back."""
+        """Do nothing: the writer waits for the database."""
 
     @asynccontextmanager
     async def _pool(self) -> AsyncIterator[tuple[RunPool, Processors | None]]:

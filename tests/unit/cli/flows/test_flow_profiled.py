@@ -113,7 +113,7 @@ def test_a_profile_is_a_small_file_that_is_read_back_and_checked(tmp_path):
     with pytest.raises(InvalidFile, match="of format 99"):
         read_profile(path)
     path.write_text("[]")
-    with pytest.raises(InvalidFile, match="no profile of a flow"):
+    with pytest.raises(InvalidFile, match="not a flow's profile"):
         read_profile(path)
     with pytest.raises(InvalidFile, match="cannot be read"):
         read_profile(tmp_path / "other.json")

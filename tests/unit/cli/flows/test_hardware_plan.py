@@ -157,9 +157,9 @@ def test_g8_prices_and_terms_are_inputs(export):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--target", "p95=fast"), "'p95=fast' is no target: write p95=30s"),
-        (("--target", "p50=3s"), "'p50=3s' is no target"),
-        (("--target", "p95=0s"), "'p95=0s' is no target"),
+        (("--target", "p95=fast"), "'p95=fast' is not a target: write p95=30s"),
+        (("--target", "p50=3s"), "'p50=3s' is not a target"),
+        (("--target", "p95=0s"), "'p95=0s' is not a target"),
         (("--rate", "0"), "--rate is 0; give more than 0"),
         (("--budget", "-1"), "--budget is -1"),
         (("--model", "gpt"), "no model 'gpt'; it has"),
