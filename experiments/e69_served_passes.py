@@ -1,9 +1,10 @@
 """Measure what each pass gives to flows that are served, query by query.
 
-A served flow is planned for one row: without `touch` and `order`, which are for batches of rows,
-and with `cached` where invocations share results. Each other pass is left out in turn, of flows
-declared as chains of modules, one query alone and queries at a rate. No query repeats another one,
-so `cached` and `cse` gain only within a query. Times are as in `retrieval_runs.py`.
+A served flow is planned for one row: without `order`, which is for batches of rows, and with
+`cached` where invocations share results. What `touch` gives stands in `e71_served_prefixes`. Each
+other pass is left out in turn, of flows declared as chains of modules, one query alone and queries
+at a rate. No query repeats another one, so `cached` and `cse` gain only within a query. Times are
+as in `retrieval_runs.py`.
 Expected: no pass makes queries slower; `identities` and `prune` give nothing to flows that are
 written by hand. Left out: other loads, and queries that repeat. A minute of one core.
 """

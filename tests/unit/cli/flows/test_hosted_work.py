@@ -2,6 +2,7 @@
 
 from random import Random
 
+import msgspec
 import pytest
 
 from experiments.e56_kept_order import drawn_flow
@@ -43,6 +44,22 @@ def test_a_run_places_by_the_same_work_as_its_plan(seed):
         assert works == planned
         assert placed == place(planned, host.loads, host.devices)
     assert works != host_plan(plan, open_table(rows), host)[0]  # what was learnt made a difference
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_factors_of_the_host_count_before_those_of_the_profile(seed):
+    plan, rows, host, known = drawn_case(seed)
+    asked = plan, predict(plan, rows)
+    both = hosted_work(*asked, host, 4, known)
+    of_profile = msgspec.structs.replace(known, cost=host.cost)
+    assert (
+        hosted_work(*asked, msgspec.structs.replace(host, cost=CostFactors()), 4, of_profile)
+        == both
+    )
+    others = msgspec.structs.replace(known, cost=CostFactors(reuse=0.0, sharing=0.0))
+    assert hosted_work(*asked, host, 4, others) == both
+    half = msgspec.structs.replace(host, cost=CostFactors(reuse=host.cost.reuse))
+    assert hosted_work(*asked, half, 4, of_profile) == both
 
 
 def test_of_a_long_table_a_run_takes_what_was_learnt_times_its_rows():
