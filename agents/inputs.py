@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kairos.core.errors import InvalidFile, SetupError
-from kairos.simulate.workload.traces import fetched
+from kairos.simulate.workload.traces import fetched_data_set
 
 App = Literal["qa", "rg", "cg"]
 Kind = Literal["mathematics", "humanities"]
@@ -51,7 +51,7 @@ def load(app: App, source: str = "builtin") -> list[Input]:
         SetupError: there is no such source for this application, or it has not been fetched.
     """
     _, kind, rows = _source(app, source)
-    path = BUILTIN / f"{app}.jsonl" if source == "builtin" else fetched(source)
+    path = BUILTIN / f"{app}.jsonl" if source == "builtin" else fetched_data_set(source)
     try:
         return [
             msgspec.convert({"id": f"{source}-{n}", "app": app, "kind": kind} | fields, Input)

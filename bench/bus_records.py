@@ -13,7 +13,7 @@ import msgspec
 
 from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.pool.bus_call import read_call
-from kairos.cluster.pool.messages import CALL, EPOCH, POOL, TYPE, read_record
+from kairos.cluster.pool.messages import CALL, EPOCH, POOL_HEADER, TYPE_HEADER, read_record
 from kairos.core.balancer import Balancer
 from kairos.core.declared_plan import PlannedOperator, PlannedWork
 from kairos.core.dispatcher.placements import PLACEMENTS
@@ -67,13 +67,13 @@ def calls() -> Iterator[tuple[str, bytes]]:
 
 
 def _take_record(value: bytes) -> None:
-    headers = {POOL: "pool", EPOCH: "0"}
+    headers = {POOL_HEADER: "pool", EPOCH: "0"}
     decided = read_record(ReceivedMessage(Topic.EVENTS, 0, 1, _NOW, "w", value, headers))
     Balancer(POLICIES["kairos"], PLACEMENTS["kairos"]).replay(decided.record)
 
 
 def _take_call(value: bytes) -> None:
-    headers = {TYPE: CALL, "kairos-request-id": "r", "kairos-reply-to": "kairos.replies.x"}
+    headers = {TYPE_HEADER: CALL, "kairos-request-id": "r", "kairos-reply-to": "kairos.replies.x"}
     read_call(ReceivedMessage(Topic.REQUESTS, 0, 1, _NOW, "pool", value, headers), _NOW)
 
 

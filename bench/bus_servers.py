@@ -17,8 +17,8 @@ from bench.systems import MANY, kairos_command
 from bench.upstream import HOST, MODEL
 from kairos.agents.bus_llm import reply_topic
 from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
-from kairos.cluster.kafka.topic_setup import ensure
-from kairos.core.topics import Topic, inbox
+from kairos.cluster.kafka.topic_setup import ensure_topics
+from kairos.core.topics import Topic, inbox_topic
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "kafka.sh"
 GIVEN = "KAIROS_BENCH_BUS"
@@ -34,8 +34,8 @@ class Names:
     def __init__(self) -> None:
         run = f"bench-{secrets.token_hex(4)}"
         self.pool = self.replies = self.app = run
-        self.chain = [inbox(run, agent) for agent in chain.app.agents]
-        self.relay = [inbox(run, agent) for agent in ("relay", "sink")]
+        self.chain = [inbox_topic(run, agent) for agent in chain.app.agents]
+        self.relay = [inbox_topic(run, agent) for agent in ("relay", "sink")]
         self.topics = [*self.chain, *self.relay, reply_topic(run)]
 
 
@@ -71,7 +71,7 @@ async def topics(connection: KafkaCluster, names: Names) -> AsyncIterator[None]:
     Raises:
         SetupError: the cluster cannot be used.
     """
-    await ensure(connection, [*names.topics, Topic.RESULTS, Topic.DEAD_LETTERS])
+    await ensure_topics(connection, [*names.topics, Topic.RESULTS, Topic.DEAD_LETTERS])
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ from bench.systems import free_ports
 from bench.tls import certificate
 from kairos.gateway.server.connection import Connection, ServerState
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.gateway.server.http import listen, server_of
+from kairos.gateway.server.http import listening_socket, server_of
 from kairos.gateway.server.port_tls import PortTls
 from kairos.host.pace import LoopPace
 from kairos.request.client_response import Receive, Scope, Send
@@ -45,7 +45,7 @@ async def serve(kind: str, port: int, directory: Path) -> None:
     tls = PortTls("a port", TlsFiles(str(shown), str(key)))
     limits, pace, state = ConnectionLimits(MOST, 0.25), LoopPace(), ServerState()
     loop = asyncio.get_running_loop()
-    with listen("127.0.0.1", port) as sock:
+    with listening_socket("127.0.0.1", port) as sock:
         if kind == "own":
             await server_of(answer, limits=limits, tls=tls).serve(sock)
         else:

@@ -22,7 +22,7 @@ from bench.servers import Server, listens, server
 from bench.systems import CONCURRENCY, free_ports, take_core, upstream_command
 from bench.upstream import HOST, Mode
 from kairos.gateway.server.exchange import Asking
-from kairos.gateway.server.http import listen, server_of
+from kairos.gateway.server.http import listening_socket, server_of
 from kairos.host.pace import LoopPace
 from kairos.proxy.asked import header_lines
 from kairos.proxy.engine_answer import EngineAnswer
@@ -149,7 +149,7 @@ async def serve(kind: str, port: int, engine: int) -> None:
     if kind == "aiohttp":
         made = aiohttp.ClientSession(auto_decompress=False)
     async with made as client:
-        with listen(HOST, port) as sock:
+        with listening_socket(HOST, port) as sock:
             taker: Any = Taker(client, url)
             await server_of(asgi(url), taker).serve(sock)
 

@@ -21,7 +21,7 @@ from bench.systems import cores
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.profiles_topic import follow, publish
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.core.balancer import Balancer
 from kairos.core.dispatcher.placements import LeastKv
 from kairos.core.errors import KairosError
@@ -78,7 +78,7 @@ async def measure() -> list[Figure]:
     figures = []
     system_core, _ = cores()
     async with bus_servers.broker(system_core) as connection, Producer(connection) as producer:
-        await ensure(connection, [Topic.PROFILES])
+        await ensure_topics(connection, [Topic.PROFILES])
         for agents in AGENTS:
             made = learnt(f"bench-{secrets.token_hex(4)}", agents)
             await publish(producer, made)

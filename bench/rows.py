@@ -16,7 +16,7 @@ import kairos
 from bench import report
 from bench.code import code_of, commit, files_of
 from bench.report import Figure, Spread
-from kairos.host.interpreter import interpreter
+from kairos.host.interpreter import describe_interpreter
 
 ROWS = Path(__file__).with_name("results.jsonl")
 _BEGAN_AT = time.time()
@@ -48,7 +48,7 @@ def machine() -> str:
     """Its processor and cores, whatever this process is pinned to; how Python was built, which is
     worth a quarter; and whether `make compile` was run here."""
     brain = "compiled" if kairos.is_compiled else "interpreted"
-    return f"{processor()}, {os.cpu_count()} cores, {interpreter()}, brain {brain}"
+    return f"{processor()}, {os.cpu_count()} cores, {describe_interpreter()}, brain {brain}"
 
 
 def processor() -> str:

@@ -35,10 +35,10 @@ from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineStats
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.options import DEFAULTS
 from kairos.simulate.users import engine_call
-from kairos.simulate.workload.load import Load, offered
+from kairos.simulate.workload.load import Load, offered_workload
 from kairos.simulate.workload.workflows import Submission
 from kairos.simulate.world import World
 
@@ -63,7 +63,7 @@ FIGURES: tuple[tuple[str, str, float | None, Literal["lower", "higher"]], ...] =
 
 def trace(count: int | None, engine: EngineProfile) -> list[Submission]:
     """Its requests as workflows of one call. Raises KairosError: there is no such file."""
-    submitted, _ = offered(Load(workflows=data_directory() / TRACE, count=count)).of(0)
+    submitted, _ = offered_workload(Load(workflows=data_directory() / TRACE, count=count)).of(0)
     return [each for each in submitted if _tokens(each)[2] <= engine.max_model_len]
 
 
@@ -110,7 +110,7 @@ def whole_pool(submitted: list[Submission], engine: EngineProfile) -> float:
 def measure(console: Console, rounds: int, count: int | None) -> list[Figure]:
     if os.getloadavg()[0] > 1:
         console.print("the machine is busy with something else: figures will be noisy")
-    engine = profile(PROFILE)
+    engine = load_profile(PROFILE)
     submitted = trace(count, engine)
     tokens = sum(_tokens(each)[1] for each in submitted)
     values: dict[str, list[float]] = {TOKENS: [], TOKENS_CROWDED: [], HOUR: []}

@@ -16,7 +16,7 @@ from joserfc.jws import JWSRegistry
 from rich.console import Console
 from rich.table import Table
 
-from kairos.core.entitlements import CLASSES
+from kairos.core.entitlements import SERVICE_CLASSES
 from kairos.core.errors import Unauthorized
 from kairos.gateway.auth.access import Access
 from kairos.gateway.auth.jwks import IssuerKeys, signing_keys
@@ -59,7 +59,7 @@ class _Published(IssuerKeys):
 def _access(keys: dict[str, Key]) -> Access:
     oidc = OidcSettings(issuer=ISSUER, audience="kairos")
     now = time.time_ns() // 1000
-    tokens = SignedTokens(oidc, _Published(oidc, keys), CLASSES, lambda: now)
+    tokens = SignedTokens(oidc, _Published(oidc, keys), SERVICE_CLASSES, lambda: now)
     return Access([_key()], tokens=tokens)
 
 

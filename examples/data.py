@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.simulate.workload.traces import fetch
+from kairos.simulate.workload.traces import fetch_data_set
 
 Row = dict[str, Any]
 
@@ -83,7 +83,7 @@ def _lines(rows: Iterable[Row]) -> bytes:
 
 
 def _content(name: str, source: Path | None) -> bytes:
-    return fetch(name, source).read_bytes()
+    return fetch_data_set(name, source).read_bytes()
 
 
 def _text(answer: object) -> str:

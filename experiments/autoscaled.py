@@ -12,7 +12,7 @@ import msgspec
 
 from kairos.core.engine_profile import EngineProfile
 from kairos.core.model import SECOND
-from kairos.core.open_work import look
+from kairos.core.open_work import look_at_pool
 from kairos.core.pool_demand import Look
 from kairos.simulate.world import World
 
@@ -74,7 +74,7 @@ class AutoscaledPool:
             return
         self.sizes.append(size)
         asked = PoolSeen(
-            look=look(world.balancer, world.clock.now()),
+            look=look_at_pool(world.balancer, world.clock.now()),
             waiting=world.balancer.waiting,
             serving=size.serving,
             starting=size.starting,

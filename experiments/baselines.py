@@ -9,7 +9,7 @@ from experiments.baseline_placements import PLACEMENTS
 from experiments.baseline_policies import POLICIES
 from experiments.oracle import KnownLengths, Srpt
 from experiments.program_scheduling import program_scheduling
-from kairos.core.digest import digest
+from kairos.core.digest import text_digest
 from kairos.core.dispatcher.ledger import Ledger
 from kairos.core.dispatcher.placement import Placement
 from kairos.core.dispatcher.slots import TimeSlot
@@ -106,7 +106,7 @@ class Misjudging(LeastWorkLeft):
 
     def key(self, request: Request, state: int, /) -> Key:
         level, *rest = super().key(request, state)
-        share = (digest(request.workflow_id) + 0.5) / 2**64
+        share = (text_digest(request.workflow_id) + 0.5) / 2**64
         return level + self._levels * NormalDist().inv_cdf(share), *rest
 
 

@@ -25,9 +25,9 @@ from experiments.workload import COMPUTE_BINDS
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.events import Arrived, Command, Event, Finished
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.plan import instance_id
-from kairos.simulate.workload import arrivals
+from kairos.simulate.workload import draw_arrivals
 from kairos.simulate.workload.application import (
     TASK,
     Agent,
@@ -79,10 +79,10 @@ class Watch:
 
 def measure(quick: bool) -> Iterator[Row]:
     count = WORKFLOWS // (QUICK_PART if quick else 1)
-    at_us = arrivals("azure-conv", count, RATE_PER_S, 1)
+    at_us = draw_arrivals("azure-conv", count, RATE_PER_S, 1)
     sources = [(partial(generate, app(number), seed=1), 1.0) for number in range(APPS)]
     planned = mixed(sources, at_us, 1)
-    engines = {instance_id(number): profile(COMPUTE_BINDS) for number in range(INSTANCES)}
+    engines = {instance_id(number): load_profile(COMPUTE_BINDS) for number in range(INSTANCES)}
     began = time.process_time()
     world = World(planned, engines, POLICIES["kairos"], PLACEMENTS["kairos"])
     watch = Watch(world)

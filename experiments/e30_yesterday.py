@@ -29,8 +29,8 @@ from kairos.core.engine_profile import EngineProfile
 from kairos.core.model import SECOND
 from kairos.core.runtime import Observer
 from kairos.observe.fact_log import FactLog
-from kairos.simulate.export import export
-from kairos.simulate.workload.load import Load, offered
+from kairos.simulate.export import export_workflows
+from kairos.simulate.workload.load import Load, offered_workload
 from kairos.simulate.workload.workflows import Submission
 from kairos.simulate.world import World
 
@@ -74,8 +74,8 @@ def yesterdays(
         log, exported = Path(directory) / "log", Path(directory) / "day.jsonl"
         with closing(FactLog(log, max_files=LOG_FILES)) as facts:
             was = played(planned, instances, SERVED, facts)
-        export(log, None, exported)
-        again, _ = offered(Load(workflows=exported)).of(1)
+        export_workflows(log, None, exported)
+        again, _ = offered_workload(Load(workflows=exported)).of(1)
     return {
         WAS: was,
         PREDICTED: played(again, instances, OTHER),

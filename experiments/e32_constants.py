@@ -37,11 +37,11 @@ from experiments.workload import (
 )
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.plan import instance_id
-from kairos.simulate.workload import arrivals
-from kairos.simulate.workload.submissions import scaled, submissions
-from kairos.simulate.workload.workflows import Submission, Workflow, load
+from kairos.simulate.workload import draw_arrivals
+from kairos.simulate.workload.submissions import draw_submissions, scaled
+from kairos.simulate.workload.workflows import Submission, Workflow, load_workflows
 from kairos.simulate.world import World
 
 INSTANCES = 2
@@ -95,7 +95,7 @@ def _run(workload: str, seed: int, change: tuple[str, Constant, str] | None = No
     value = constant.changed_to(way) if constant is not None and way is not None else None
     began = time.process_time()
     with constant.set_to(value) if constant is not None else nullcontext():
-        engines = {instance_id(number): profile(MEMORY_BINDS) for number in range(INSTANCES)}
+        engines = {instance_id(number): load_profile(MEMORY_BINDS) for number in range(INSTANCES)}
         world = World(
             planned(workload, seed),
             engines,
@@ -124,8 +124,8 @@ def _run(workload: str, seed: int, change: tuple[str, Constant, str] | None = No
 def planned(workload: str, seed: int) -> list[Submission]:
     rate_per_s, count = RATES_PER_S[workload], COUNTS[workload]
     if workload == LONG_SESSIONS:
-        at_us = arrivals("poisson", count, rate_per_s, seed)
-        return submissions(_long_sessions(), at_us, seed)
+        at_us = draw_arrivals("poisson", count, rate_per_s, seed)
+        return draw_submissions(_long_sessions(), at_us, seed)
     apps = (("qa-ss", 3.0), ("rg-nq", 2.0), ("cg-mbpp", 1.0))
     mixed = Workload(name=workload, apps=apps, workflows=count, pool=INSTANCES)
     return mixed.submissions(rate_per_s, count, seed)
@@ -136,12 +136,12 @@ def _long_sessions() -> Sequence[Workflow]:
     """Scaled as `claude_code` is."""
     within = [
         each
-        for each in load(data_directory() / "agentic_workflows.jsonl.gz")
+        for each in load_workflows(data_directory() / "agentic_workflows.jsonl.gz")
         if each.app == "claude_code"
         and longest(each) <= MOST_CONTEXT
         and MOST_CALLS < len(each.calls) <= MOST_CALLS_OF_LONG
     ]
-    shorter = scaled(within, profile(MEMORY_BINDS).max_model_len)
+    shorter = scaled(within, load_profile(MEMORY_BINDS).max_model_len)
     factor = sum(map(prompt_tokens, shorter)) / sum(map(prompt_tokens, within))
     return [with_gaps(each, factor) for each in shorter]
 

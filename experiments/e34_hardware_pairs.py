@@ -22,7 +22,7 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.device_pairs import PairQuestion, pair
 from experiments.report import commit, picture
-from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_files import load_catalogue
 from kairos.capacity.serving import NO_TARGETS, CallShape, LatencyTargets
 
 BASELINE = "h100::h100"
@@ -60,7 +60,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(quick: bool) -> Iterator[Row]:  # noqa: ARG001  (it is done at once)
-    at_commit, known = commit(), catalogue()
+    at_commit, known = commit(), load_catalogue()
     for figure, (prompt, answer) in SHAPES.items():
         for name, targets in TARGETS.items():
             for model in MODELS:
@@ -78,7 +78,7 @@ def measure(quick: bool) -> Iterator[Row]:  # noqa: ARG001  (it is done at once)
 
 
 def _row(asked: PairQuestion, name: str, targets: str) -> Row:
-    known = catalogue()
+    known = load_catalogue()
     prefill, decode = map(known.accelerator_named, name.split("::"))
     found = pair(asked, prefill, decode)
     row = Row(

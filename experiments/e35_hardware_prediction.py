@@ -27,7 +27,7 @@ from experiments.recordings import DEMO
 from experiments.report import commit, picture
 from experiments.workload import recorded
 from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_files import load_catalogue
 from kairos.capacity.hardware_plan import call_kinds
 from kairos.capacity.lowering import ObservedCall
 from kairos.capacity.pool import CallKind, InstanceKind, Pool, PoolProblem
@@ -36,9 +36,9 @@ from kairos.capacity.serving import InstanceUse, Phases, use
 from kairos.cli.hardware.hardware_question import observed
 from kairos.cli.hardware.pool_simulation import POLICY, SimulatedPool, pool_world
 from kairos.core.model import SECOND
-from kairos.simulate.workload import arrivals
-from kairos.simulate.workload.application import application, generate
-from kairos.simulate.workload.workflows import Workflow, load
+from kairos.simulate.workload import draw_arrivals
+from kairos.simulate.workload.application import generate, load_application
+from kairos.simulate.workload.workflows import Workflow, load_workflows
 from kairos.simulate.world import World
 
 AIM_P95, AIM_THROUGHPUT = 0.20, 0.15
@@ -168,9 +168,9 @@ def _rounded(value: float | None) -> float:
 def workflows(name: str) -> Sequence[Workflow]:
     """Of a workload: the demo's, a generative model's, or an application of the recordings."""
     if name == "demo":
-        return load(DEMO)
+        return load_workflows(DEMO)
     if name in ("qa", "rg", "cg"):
-        return generate(application(name), GENERATED, seed=SEED)
+        return generate(load_application(name), GENERATED, seed=SEED)
     return recorded(name, 4096)
 
 
@@ -178,7 +178,7 @@ class _Planned:
     """One pool, as the planner sees it and as the model of engines runs it."""
 
     def __init__(self, model: str, workload: str, had: Had, prefill: Had | None = None) -> None:
-        known = catalogue()
+        known = load_catalogue()
         shape = known.model_named(model)
         sides = {Phases.BOTH: had}
         if prefill is not None:
@@ -233,7 +233,7 @@ class _Planned:
         return min(max(round(STAYS * per_s * expected.mean_s), FEWEST), MOST)
 
     def simulated(self, per_s: float, expected: Prediction) -> Mapping[str, float | None]:
-        at_us = arrivals("poisson", self.count(per_s, expected), per_s, SEED)
+        at_us = draw_arrivals("poisson", self.count(per_s, expected), per_s, SEED)
         times: Mapping[str, float | None] = self._world(at_us, POLICY).metrics.record()["e2e_s"]
         return times
 
@@ -249,7 +249,7 @@ class _Planned:
             for each in self._calls
         )
         count = min(max(round(LASTS * stays_s * per_s), FEWEST), MOST_WAITING)
-        at_us = arrivals("poisson", count, per_s, SEED)
+        at_us = draw_arrivals("poisson", count, per_s, SEED)
         begins, ends = at_us[count // 2], at_us[-1]
         rows = self._world(at_us, "fcfs").metrics.rows
         tokens = sum(

@@ -21,8 +21,13 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.e35_hardware_prediction import workflows
 from experiments.report import commit
-from kairos.capacity.hardware_files import catalogue
-from kairos.capacity.hardware_plan import HardwareQuestion, call_kinds, plan, question_calls
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_plan import (
+    HardwareQuestion,
+    call_kinds,
+    plan_hardware,
+    question_calls,
+)
 from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
 from kairos.capacity.ownership import Terms
 from kairos.capacity.pool import InstanceKind
@@ -84,7 +89,7 @@ def measure(quick: bool) -> Iterator[Row]:
 
 
 def _row(case: Case, at_commit: str) -> Row:
-    known, flows = catalogue(), workflows(case.workload)
+    known, flows = load_catalogue(), workflows(case.workload)
     asked = HardwareQuestion(
         workflows=observed(flows),
         workflows_per_s=case.per_s,
@@ -97,7 +102,7 @@ def _row(case: Case, at_commit: str) -> Row:
         ),
         p95_s=case.p95_s,
     )
-    found = plan(asked)
+    found = plan_hardware(asked)
     kinds = {kind.name: kind for kind in instance_kinds(asked.offer, question_calls(asked)).kinds}
 
     def p95_s(counts: Mapping[str, int]) -> float:

@@ -35,13 +35,13 @@ from experiments.report import commit, picture
 from experiments.workload import model
 from kairos.capacity.autoscaling import Autoscaler, ScalingRules
 from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_files import load_catalogue
 from kairos.cli.hardware.pool_simulation import PLACEMENT, POLICY, engine_profile
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.engine_profile import EngineProfile
 from kairos.core.scheduler.policies import POLICIES
 from kairos.simulate.workload.application import generate
-from kairos.simulate.workload.submissions import submissions
+from kairos.simulate.workload.submissions import draw_submissions
 from kairos.simulate.workload.workflows import Workflow
 from kairos.simulate.world import World
 
@@ -133,7 +133,7 @@ def _run(
     """To the end of the day's last workflow."""
     pool = AutoscaledPool(_engine(), decide, instances=instances, start_s=START_S, every_s=EVERY_S)
     world = World(
-        submissions(_workflows(), at_us, seed),
+        draw_submissions(_workflows(), at_us, seed),
         pool.first,
         POLICIES[POLICY],
         PLACEMENTS[PLACEMENT],
@@ -171,7 +171,7 @@ def _decide(scaler: str, setting: tuple[float, ...]) -> Decide:
 
 @cache
 def _engine() -> EngineProfile:
-    known = catalogue()
+    known = load_catalogue()
     rates = derived(known.accelerator_named("a40"), known.model_named("llama-2-13b"))
     return engine_profile(rates, "a40", 8_192)
 

@@ -26,7 +26,7 @@ from experiments.claim import Study, table
 from experiments.flow_systems import KAIROS, LANGGRAPH, OTHERS, PARTS, UNDECLARED, Results, run
 from experiments.flow_workloads import PRIMITIVES, FlowWorkload, trading, trading_on_reports
 from experiments.report import commit
-from kairos.core.confidence import Interval, ratio
+from kairos.core.confidence import Interval, ratio_interval
 
 DAYS = (trading, trading_on_reports)  # workflows of two days
 ROWS, DAY_ROWS, SEEDS = 30, 16, 5
@@ -119,7 +119,7 @@ def speedup(rows: Sequence[Row], system: str, without: str = "") -> Interval | N
     if (seeds[0], system, without) not in took:
         return None
     theirs = [took[each, system, without] for each in seeds]
-    return ratio(theirs, [took[each, KAIROS, ""] for each in seeds])
+    return ratio_interval(theirs, [took[each, KAIROS, ""] for each in seeds])
 
 
 def section(rows: Sequence[Row]) -> str:

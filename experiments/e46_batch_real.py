@@ -23,7 +23,7 @@ import msgspec
 
 from bench.report import Figure
 from experiments.claim import Study, table
-from kairos.core.confidence import interval
+from kairos.core.confidence import mean_interval
 
 REPETITIONS, AIM = 4, 0.75
 Beside = Literal["nothing", "batch", "standard"]
@@ -84,7 +84,7 @@ def section(rows: Sequence[Row]) -> str:
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     """Once all repetitions are there."""
-    found = interval(ratios(rows, "batch", "standard", "p99_s"))
+    found = mean_interval(ratios(rows, "batch", "standard", "p99_s"))
     if found is None or len(rows) < REPETITIONS * len(BESIDE):
         return []
     return [
@@ -108,7 +108,7 @@ def _shown(of: Sequence[float]) -> str:
     """The mean, with a 95 % interval where there are several."""
     if not of:
         return ""
-    around = interval(of)
+    around = mean_interval(of)
     return f"{_mean(of):.2f}" + (
         "" if around is None else f" [{around.low:.2f}, {around.high:.2f}]"
     )

@@ -41,7 +41,7 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.flow_systems import KAIROS, LANGGRAPH, OPWISE, PARROT, UNDECLARED
-from kairos.core.confidence import Interval, ratio
+from kairos.core.confidence import Interval, ratio_interval
 
 ONE, TOPOLOGICAL = "one at a time", "topological"
 IN_ONE_PROCESS = "kairos in one process"
@@ -87,7 +87,7 @@ def row_times(
 
 def times_as_long(rows: Sequence[Row], system: str) -> Interval | None:
     """A row's time over Kairos's. None for fewer than two repetitions."""
-    return ratio(*row_times(rows, system))
+    return ratio_interval(*row_times(rows, system))
 
 
 def by_case(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
@@ -132,7 +132,7 @@ def _shown(theirs: Sequence[float], ours: Sequence[float]) -> str:
     if not ours:
         return ""
     times = f"{fmean(theirs) / fmean(ours):.2f}"
-    around = ratio(theirs, ours)
+    around = ratio_interval(theirs, ours)
     return times if around is None else f"{times} [{around.low:.2f}, {around.high:.2f}]"
 
 

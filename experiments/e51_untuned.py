@@ -32,7 +32,7 @@ from experiments.baselines import DEFAULT
 from experiments.claim import Study, change, table
 from experiments.report import RESULTS
 from experiments.untuned import FORMER, GUARDS, SETTINGS, TODAY, Row, Run, kept_rows, measured
-from kairos.core.confidence import Interval, ratio
+from kairos.core.confidence import Interval, ratio_interval
 
 SEEDS, CHOSEN_ON = (1, 2, 3, 4, 5), (1, 2)
 REPORTED = tuple(seed for seed in SEEDS if seed not in CHOSEN_ON)
@@ -194,7 +194,7 @@ def _changes(of: Sequence[Row], other: Sequence[Row], values: Sequence[Value]) -
 def _ratio(of: Sequence[Row], other: Sequence[Row], value: Value) -> Interval | None:
     both = {row.seed for row in of} & {row.seed for row in other}
     ours, theirs = ([value(r) for r in each if r.seed in both] for each in (of, other))
-    return ratio(ours, theirs)
+    return ratio_interval(ours, theirs)
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:

@@ -20,7 +20,7 @@ from experiments.claim import Study, change, table
 from experiments.e51_untuned import CHOSEN_ON, QUICK_PART
 from experiments.report import RESULTS
 from experiments.untuned import TODAY, Row, Run, kept_rows, measured
-from kairos.core.confidence import Interval, interval
+from kairos.core.confidence import Interval, mean_interval
 from kairos.core.model import SECOND
 from kairos.core.scheduler.guard import GRACE_US, PATIENCE, SHARE
 
@@ -130,7 +130,7 @@ def _ratios(rows: Sequence[Row], of: Sequence[Row]) -> list[Interval]:
     found = []
     for value in COMPARED.values():
         ratios = [value(row) / value(today[row.setting, row.seed]) for row in of]
-        at = interval(ratios)
+        at = mean_interval(ratios)
         assert at is not None
         found.append(at)
     return found

@@ -17,7 +17,7 @@ from bench.report import Figure
 from experiments.claim import Study, gap_figures, table
 from experiments.placement_problems import drawn_flow
 from experiments.report import commit
-from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import (
     co_located,
     data_parallel,
@@ -55,7 +55,7 @@ def measure(quick: bool) -> Iterator[Row]:
     for seed in range(_FEW if quick else _FLOWS):
         works, loads, devices = drawn_flow(seed)
         began = process_time()
-        planned = place(works, loads, devices)
+        planned = place_operators(works, loads, devices)
         cpu_s = process_time() - began
         plans = {PLANNED: planned} | {
             name: rule(works, loads, devices) for name, rule in RULES.items()

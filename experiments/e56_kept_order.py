@@ -24,7 +24,7 @@ from experiments.report import commit
 from kairos import flow
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
 from kairos.workflows.compile.call_shapes import call_shapes
@@ -89,7 +89,7 @@ def ran(
     plan: Plan, rows: Table, blocks: int, at_once: int, order: CallOrder | None = None
 ) -> SimulatedFlow:
     """`order`: that the run is to keep; None: that it finds itself."""
-    engine = replace(profile("h200-llama3-8b"), kv_tokens=blocks * BLOCK, max_num_seqs=at_once)
+    engine = replace(load_profile("h200-llama3-8b"), kv_tokens=blocks * BLOCK, max_num_seqs=at_once)
     pool = PoolOptions(
         instances=1,
         profile=engine,

@@ -27,7 +27,7 @@ from kairos.core.events import Finished, Record
 from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.processors import Surroundings
@@ -39,7 +39,7 @@ from kairos.workflows.execute.commands import TouchPrefix
 from kairos.workflows.execute.limits import FlowLimits
 
 KINDS = ("rows that come late", "rows at hand, a slow function")
-ENGINE = replace(profile("h200-llama3-8b"), kv_tokens=50_000)
+ENGINE = replace(load_profile("h200-llama3-8b"), kv_tokens=50_000)
 ROLES = ("drafter", "critic", "judge")
 BATCHES, BATCH = 4, 3
 _OTHERS_TOKENS = 5_000  # of each of the others' prompts

@@ -30,7 +30,7 @@ from experiments.report import commit
 from kairos.core.orchestrator.graph import CallGraph
 from kairos.core.orchestrator.joins import KnownJoins
 from kairos.core.orchestrator.learnt_joins import LearntJoins, SeenJoin, Verdict
-from kairos.core.orchestrator.remaining import remaining
+from kairos.core.orchestrator.remaining import remaining_work
 
 LEARNT_FROM, LOOKED_AT = 50, 10
 TOO_LARGE, TOO_SMALL = 1.05, 0.95
@@ -132,7 +132,7 @@ def _count(
         graph = CallGraph(known=known)
         for call in calls.values():
             graph.add(call.span)
-        found, true = remaining(graph), truly_remaining(calls)
+        found, true = remaining_work(graph), truly_remaining(calls)
         for name, call in calls.items():
             ratio = found[name].work_us / true[name]
             right = graph.nodes[name].caller == call.caller

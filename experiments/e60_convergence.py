@@ -26,8 +26,8 @@ from experiments.claim import Study, table
 from experiments.rates import rates
 from experiments.report import commit
 from experiments.runs import Cell, run
-from kairos.core.agent_key import agent_key
-from kairos.core.learnt import POOLED, AgentProfile, Distribution, distribution
+from kairos.core.agent_key import agent_key_of
+from kairos.core.learnt import POOLED_AGENT, AgentProfile, Distribution, distribution
 from kairos.core.model import Request
 from kairos.core.scheduler.work_estimates import WorkEstimates
 
@@ -97,8 +97,12 @@ def estimating(way: str) -> Iterator[None]:
 
 def _keys(request: Request) -> list[tuple[str, str, str]]:
     """Return the keys of the agent, of its app, of its tenant, and of all."""
-    tenant, app, agent = agent_key(request)
-    pools = (tenant, app, POOLED), (tenant, POOLED, POOLED), (POOLED, POOLED, POOLED)
+    tenant, app, agent = agent_key_of(request)
+    pools = (
+        (tenant, app, POOLED_AGENT),
+        (tenant, POOLED_AGENT, POOLED_AGENT),
+        (POOLED_AGENT, POOLED_AGENT, POOLED_AGENT),
+    )
     return [(tenant, app, agent), *pools]
 
 
@@ -115,7 +119,7 @@ def _gated_rank(self: WorkEstimates, request: Request) -> float | None:
 
 def _shrunk(self: WorkEstimates, request: Request) -> AgentProfile | None:
     known = [found for key in _keys(request) if (found := self._profiles.get(key)) is not None]
-    if len(known) < 2 or known[0].agent == POOLED:
+    if len(known) < 2 or known[0].agent == POOLED_AGENT:
         return known[0] if known else None
     own, pool = known[:2]
     mixes: dict[tuple[int, int], tuple[AgentProfile, ...]] = self.__dict__.setdefault("_mixes", {})
@@ -128,7 +132,7 @@ def _shrunk(self: WorkEstimates, request: Request) -> AgentProfile | None:
 
 def _shrunk_rank(self: WorkEstimates, request: Request) -> float | None:
     own, app = (self._ranks.get(key) for key in _keys(request)[:2])
-    profile = self._profiles.get(agent_key(request))
+    profile = self._profiles.get(agent_key_of(request))
     if own is None or app is None or profile is None:
         return next((r for key in _keys(request) if (r := self._ranks.get(key)) is not None), None)
     return (profile.samples * own + PRIOR * app) / (profile.samples + PRIOR)

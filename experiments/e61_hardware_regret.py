@@ -20,8 +20,13 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.capacity.hardware_files import catalogue
-from kairos.capacity.hardware_plan import HardwarePlan, HardwareQuestion, plan, question_calls
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_plan import (
+    HardwarePlan,
+    HardwareQuestion,
+    plan_hardware,
+    question_calls,
+)
 from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
 from kairos.capacity.lowering import ObservedCall
 from kairos.capacity.pool import InstanceKind, PoolProblem
@@ -70,7 +75,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def drawn(seed: int) -> Case:
     """A case; the same for the same seed."""
-    dice, known = random.Random(seed), catalogue()  # noqa: S311
+    dice, known = random.Random(seed), load_catalogue()  # noqa: S311
     models = dice.choice((1, 1, 2, 3))
     agents = [f"a{number}" for number in range(dice.randint(models, 3))]
     shapes = [known.model_named(name) for name in dice.sample(MODELS, models)]
@@ -103,7 +108,9 @@ def drawn(seed: int) -> Case:
     load, count = dice.uniform(0.05, 0.95), dice.randint(1, 3)
     need = _work(asked, devices[0].name)
     asked = msgspec.structs.replace(asked, workflows_per_s=load * count / need)
-    quickest = plan(asked).front[-1].prediction.p95_s  # with as many instances as gain anything
+    quickest = (
+        plan_hardware(asked).front[-1].prediction.p95_s
+    )  # with as many instances as gain anything
     target = quickest * dice.choice((1.1, 1.2, 1.4, 1.7, 2.5, 4.0))
     asked = msgspec.structs.replace(asked, p95_s=target)
     return Case(seed=seed, models=models, pairs=pairs, load=load, question=asked)
@@ -241,7 +248,7 @@ def _vectors(prices: Sequence[float], below: float) -> Iterator[tuple[int, ...]]
 def judged(case: Case, at_commit: str = "") -> Row:
     """The plan, and what brute force finds below it."""
     begun = time.perf_counter()
-    found: HardwarePlan = plan(case.question)
+    found: HardwarePlan = plan_hardware(case.question)
     took = time.perf_counter() - begun
     brute = BruteForce(case.question)
     usd = found.chosen.usd_per_hour

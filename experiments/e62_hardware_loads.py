@@ -15,7 +15,7 @@ from experiments.claim import Study, table
 from experiments.e35_hardware_prediction import PAIRS, POOLS, SEED, Had, _Planned
 from experiments.report import commit
 from kairos.cli.hardware.pool_simulation import POLICY
-from kairos.simulate.workload import arrivals
+from kairos.simulate.workload import draw_arrivals
 
 AIM_P95, AIM_THROUGHPUT = 0.20, 0.15
 LOADS = (0.05, 0.5, 0.9)
@@ -58,7 +58,7 @@ def measured(number: int, at_commit: str) -> Iterator[Row]:
         expected = pool.predicted(per_s)
         assert expected is not None, (name, load)
         count = min(max(round(STAYS * per_s * expected.mean_s), FEWEST), MOST)
-        world = pool._world(arrivals("poisson", count, per_s, SEED), POLICY)
+        world = pool._world(draw_arrivals("poisson", count, per_s, SEED), POLICY)
         times = world.metrics.record()["e2e_s"]
         yield Row(
             commit=at_commit,

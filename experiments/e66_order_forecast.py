@@ -33,10 +33,10 @@ from kairos.cli.flows.flow_profiled import simulated_profile
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.engine_profile import EngineProfile
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
 from kairos.workflows.compile.flow_profile import FlowProfile
-from kairos.workflows.compile.forecast import forecast, order_of
+from kairos.workflows.compile.forecast import forecast_flow, order_of
 from kairos.workflows.compile.passes.order import AS_DECLARED
 from kairos.workflows.run.flow_file import LoadedFlow
 
@@ -61,7 +61,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def measure(quick: bool) -> Iterator[Row]:
     at_commit = commit()
     for name, (f, rows), blocks, at_once in _cases(quick):
-        engine = replace(profile("h200-llama3-8b"), kv_tokens=blocks * BLOCK, max_num_seqs=at_once)
+        engine = replace(
+            load_profile("h200-llama3-8b"), kv_tokens=blocks * BLOCK, max_num_seqs=at_once
+        )
         plan = f.compile()
         order = order_of(plan, rows, engine, 1)
         if order == AS_DECLARED:
@@ -106,7 +108,7 @@ def _cases(quick: bool) -> Iterator[tuple[str, tuple[flow.Flow, Table], int, int
 def _expected(
     f: flow.Flow, learnt: FlowProfile, rows: Table, engine: EngineProfile, *, with_order: bool
 ) -> tuple[float, float]:
-    found = forecast(f.compile(flow.Passes(order=with_order)), learnt, rows, engine, 1)
+    found = forecast_flow(f.compile(flow.Passes(order=with_order)), learnt, rows, engine, 1)
     return found.time_s.mean, found.cached_share
 
 

@@ -18,7 +18,7 @@ from experiments.claim import Study, table
 from experiments.report import commit
 from kairos.cli.flows.flow_batches import MOST_ITEMS, curve
 from kairos.core.errors import InvalidRequest
-from kairos.workflows.compile.batches import efficient
+from kairos.workflows.compile.batches import efficient_size
 
 USUAL = 16
 ENGINES = (1_000, 100)
@@ -66,7 +66,7 @@ def measure(quick: bool) -> Iterator[Row]:
             fixed = low * (high / low) ** dice.random()
             lanes, room = dice.choice((1, 1, 4, 16, 64)), dice.choice((MOST_ITEMS, 200, 30, 8))
             engine = _Engine(fixed, lanes, room)
-            chosen = efficient(asyncio.run(curve(engine.ask, clock=engine.clock)))
+            chosen = efficient_size(asyncio.run(curve(engine.ask, clock=engine.clock)))
             best = max(engine.throughput(items) for items in range(1, room + 1))
             usual = min(USUAL, room)
             yield Row(

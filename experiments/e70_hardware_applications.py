@@ -16,10 +16,10 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.capacity.hardware_files import catalogue
-from kairos.capacity.hardware_plan import HardwareQuestion, plan, question_problem
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_plan import HardwareQuestion, plan_hardware, question_problem
 from kairos.capacity.instance_kinds import HardwareOffer
-from kairos.capacity.migration import migration
+from kairos.capacity.migration import plan_migration
 from kairos.capacity.serving import Phases, use
 from kairos.cli.hardware.hardware_question import agent_names, observed
 from kairos.cli.hardware.pool_simulation import SimulatedPool, simulated
@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def drawn(seed: int) -> tuple[HardwareQuestion, list[Workflow]]:
     """An application and its question; the same for the same seed."""
-    dice, known = random.Random(seed), catalogue()  # noqa: S311
+    dice, known = random.Random(seed), load_catalogue()  # noqa: S311
     names = dice.sample(MODELS, dice.choice((2, 2, 3)))
     sizes = [(dice.choice((300, 900, 2500)), dice.choice((40, 200, 500))) for _ in names]
     workflows = [
@@ -98,7 +98,7 @@ def drawn(seed: int) -> tuple[HardwareQuestion, list[Workflow]]:
         need = max(need, call.per_s * used.busy_s)
     per_s = dice.uniform(0.3, 0.8) * dice.randint(1, 3) / need
     asked = msgspec.structs.replace(asked, workflows_per_s=per_s)
-    quickest = plan(asked).front[-1].prediction.p95_s
+    quickest = plan_hardware(asked).front[-1].prediction.p95_s
     target = quickest * dice.choice((1.2, 1.5, 2.0))
     return msgspec.structs.replace(asked, p95_s=target), workflows
 
@@ -106,7 +106,7 @@ def drawn(seed: int) -> tuple[HardwareQuestion, list[Workflow]]:
 def measured(seed: int, at_commit: str) -> Row:
     """Plan, simulate, and go on to twice the load."""
     asked, workflows = drawn(seed)
-    found = plan(asked)
+    found = plan_hardware(asked)
     problem, _ = question_problem(asked)
 
     def p95_s(counts: dict[str, int], per_s: float) -> float:
@@ -115,7 +115,7 @@ def measured(seed: int, at_commit: str) -> Row:
         return simulated(pool, workflows, per_s, count).p95_s
 
     twice = msgspec.structs.replace(asked, workflows_per_s=2 * asked.workflows_per_s)
-    moved = migration(twice, plan(twice), found.chosen.pool.counts)
+    moved = plan_migration(twice, plan_hardware(twice), found.chosen.pool.counts)
     bound = max(asked.p95_s, moved.today_p95_s if moved.today_p95_s < 1e9 else 0.0)
     over = [p95_s(dict(step.counts), twice.workflows_per_s) / bound for step in moved.steps
             if step.p95_s <= bound * 1.001]  # fmt: skip

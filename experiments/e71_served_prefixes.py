@@ -26,7 +26,7 @@ from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.users import Feed
 from kairos.simulate.world import World
@@ -168,7 +168,7 @@ class Served:
     ) -> None:
         f, functions = review("rows that come late", tokens)
         plan = f.compile(Passes(cached=False, prefill=False, order=False))
-        one = replace(profile(engine), kv_tokens=KV_TOKENS)
+        one = replace(load_profile(engine), kv_tokens=KV_TOKENS)
         rows = [{"q": f"question {n}"} for n in range(len(arrivals))]
         clients: list[Any] = []
 

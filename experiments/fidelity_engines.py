@@ -17,7 +17,7 @@ from kairos.core.engine_profile import EngineProfile
 from kairos.core.errors import SetupError
 from kairos.engines.vllm import has_avx512
 from kairos.host.child_process import start_child
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 
 ENGINES = 2
 MODEL = "large"
@@ -99,7 +99,7 @@ async def calibrated(urls: Sequence[str], limits: Limits, *options: str) -> Engi
             "--quick",
             *options,
         )
-        return limits.of(profile(str(file)))
+        return limits.of(load_profile(str(file)))
 
 
 async def calibrate(urls: Sequence[str], file: Path, *options: str) -> None:

@@ -11,8 +11,8 @@ from random import Random
 
 import msgspec
 
-from kairos.simulate.workload import FileCall, arrivals
-from kairos.simulate.workload.workflows import Submission, Workflow, load, workflow
+from kairos.simulate.workload import FileCall, draw_arrivals
+from kairos.simulate.workload.workflows import Submission, Workflow, load_workflows, workflow
 
 RECORDED = Path(__file__).parents[1] / "traces" / "demo-smollm2.jsonl.gz"
 SYSTEM_TOKENS = 224  # seven blocks of 32
@@ -61,7 +61,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     def at_rate(self, rate_per_s: float, duration_s: float, seed: int) -> list[Submission]:
         """A Poisson process: as many as it has in this time on average."""
         count = max(1, round(rate_per_s * duration_s))
-        return self._submissions(arrivals("poisson", count, rate_per_s, seed), seed)
+        return self._submissions(draw_arrivals("poisson", count, rate_per_s, seed), seed)
 
     def _submissions(self, at_us: Sequence[int], seed: int) -> list[Submission]:
         """Of each app in an order that the seed chooses; the apps in the same proportion all along,
@@ -71,7 +71,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         after the other still hold of the last is of no use in the next.
         """
         random = Random(seed)  # noqa: S311  (a workload, no secret)
-        recorded = load(RECORDED)
+        recorded = load_workflows(RECORDED)
         due: list[tuple[float, Workflow]] = []
         for app in self.apps:
             of_app = [each for each in recorded if each.app == app]

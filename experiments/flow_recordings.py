@@ -14,13 +14,13 @@ from kairos.core.events import Arrived, Finished, PlanDeclared, Record
 from kairos.core.model import Request
 from kairos.core.scheduler.policies import POLICIES
 from kairos.simulate.flow_simulation import simulate_flow
-from kairos.workflows.compile.planned_work import planned_work
+from kairos.workflows.compile.planned_work import plan_work
 from kairos.workflows.declare.functions import Functions
 
 
 def declared(workload: FlowWorkload) -> PlanDeclared:
     plan = workload.flow.compile()
-    work = planned_work(plan)
+    work = plan_work(plan)
     assert work is not None
     return PlanDeclared(TENANT, plan.declaration.name, work)
 

@@ -32,12 +32,12 @@ from kairos.core.engine_profile import EngineProfile
 from kairos.core.model import Request
 from kairos.core.scheduler.policies import Key, Policy
 from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_prompts import beginning_of
 from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
 from kairos.simulate.workload.prompt import Prompt
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Generation, MessageTemplate
 from kairos.workflows.compile.pipeline import Passes, Plan
 from kairos.workflows.compile.templates import Static, template
@@ -57,7 +57,7 @@ _PASSES = {
     "order": Passes(order=False),
 }
 KV_TOKENS = 65_536
-_ENGINE = msgspec.structs.replace(profile("h200-llama3-8b"), kv_tokens=KV_TOKENS)
+_ENGINE = msgspec.structs.replace(load_profile("h200-llama3-8b"), kv_tokens=KV_TOKENS)
 _INSTANCES = 2
 
 Results = MutableMapping[str, object]
@@ -148,7 +148,7 @@ def asking_operators(plan: Plan) -> Iterator[str]:
     """LLM operators by their names, each after what it needs."""
     return (
         each.name
-        for each in every(plan.declaration.operators)
+        for each in every_operator(plan.declaration.operators)
         if isinstance(each.params, Generation)
     )
 
@@ -182,7 +182,7 @@ class LongestPrefix:
 def static_beginnings(plan: Plan) -> tuple[Prompt, ...]:
     """What prompts of operators begin with, as far as whole messages are the same for all rows."""
     found: dict[Prompt, None] = {}
-    for each in every(plan.declaration.operators):
+    for each in every_operator(plan.declaration.operators):
         if isinstance(each.params, Generation):
             fixed = takewhile(_is_static, each.params.messages)
             said = [{"role": message.role, "content": message.template} for message in fixed]

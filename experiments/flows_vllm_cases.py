@@ -27,7 +27,7 @@ from kairos.cli.flows.hosted_pool import device_turns, host_plan
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.engine_profile import EngineProfile
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.workflows.compile.pipeline import Passes, Plan
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.run.host_file import HostedModel, HostFile
@@ -69,7 +69,7 @@ async def tiny_pool(tell: Tell) -> AsyncIterator[Pool]:
     """Up sooner. Raises SetupError: an engine does not start."""
     limits = {"max_num_seqs": LIMITS.max_num_seqs}
     async with _engines("tiny", tell) as urls:
-        yield Pool(urls, LIMITS.of(msgspec.structs.replace(profile(_PROFILE), **limits)))
+        yield Pool(urls, LIMITS.of(msgspec.structs.replace(load_profile(_PROFILE), **limits)))
 
 
 def _engines(model: str, tell: Tell) -> AbstractAsyncContextManager[list[str]]:
@@ -145,7 +145,7 @@ class DevicesCase(msgspec.Struct, frozen=True):
             turns=device_turns(placed),
             works=works,
             loads=host.loads,
-            profiles={name: profile(each.profile) for name, each in host.models.items()},
+            profiles={name: load_profile(each.profile) for name, each in host.models.items()},
             policy=POLICIES["kairos"],
             placement=PLACEMENTS["kairos"],
         )

@@ -26,7 +26,7 @@ from kairos.core.declared_plan import PlannedWork
 from kairos.core.errors import SetupError
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import data_parallel
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.facts import OperatorsOpened
@@ -36,7 +36,7 @@ from kairos.workflows.run.run_store import RunRecord, RunStore
 from kairos.workflows.run.service import FlowJob, FlowRun, RunPool
 from kairos.workflows.run.tables import open_table
 
-RULES = {KAIROS: place, TOPOLOGICAL: data_parallel}
+RULES = {KAIROS: place_operators, TOPOLOGICAL: data_parallel}
 _ENDED = re.compile(r"^vllm:request_success_total\{[^}]*\} (\S+)$", re.MULTILINE)
 _LOOK_S = 0.01
 _CALL_S = 1_800.0  # that a call may take, the queue included

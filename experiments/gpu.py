@@ -33,7 +33,7 @@ from experiments.placements_vllm import in_turn
 from experiments.report import EXPERIMENTS, commit, write_rows
 from kairos.core.errors import SetupError
 from kairos.host.files import atomic_write
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 
 INTO = EXPERIMENTS.parent / ".gpu" / "run"
 ROWS, LEARNT, SHARED = "e31_gpu.jsonl", "learnt.json", "shared.toml"
@@ -102,7 +102,7 @@ async def play(
     async with engines(on, ENGINES, others, clock.tell) as urls:
         if not file.exists():
             await calibrate(urls, file, *on.limits, f"--name={on.name}-shared", "--quick")
-        pair = Pair(urls, on, profile(str(file)))
+        pair = Pair(urls, on, load_profile(str(file)))
         clock.tell(f"{pair.load.workflows} workflows, {pair.load.rate_per_s:g} a second")
         if not known.exists():
             with atomic_write(known) as learnt:

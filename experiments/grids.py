@@ -17,7 +17,7 @@ from experiments.combinations import ALL, COMBINATIONS
 from experiments.rates import LOADS, Rates
 from experiments.report import QUICK, RESULTS, commit
 from experiments.runs import Cell, Outcome, Results, Row, code_of, in_parallel
-from kairos.core.confidence import Interval, interval
+from kairos.core.confidence import Interval, mean_interval
 
 KEPT = RESULTS / "headlines.jsonl"
 SEEDS, QUICK_SEEDS, QUICK_PART = 10, 2, 6
@@ -112,7 +112,7 @@ def ratio(runs: dict[str, Runs], ours: str, theirs: str, metric: Metric = E2E) -
 
 def around(values: Sequence[float]) -> Interval:
     """Their mean with its 95 % interval; of one, that one."""
-    return interval(values) or Interval(values[0], values[0], values[0])
+    return mean_interval(values) or Interval(values[0], values[0], values[0])
 
 
 def mean(runs: Runs, metric: Metric) -> float:

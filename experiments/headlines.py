@@ -45,7 +45,7 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
 def _modelled(workload: str, model: str) -> str:
     """Return which engines are simulated, with the context of their profile."""
     of = WORKLOADS[workload]
-    context = profiles.profile(of.profile).max_model_len
+    context = profiles.load_profile(of.profile).max_model_len
     return f"modelled: {of.pool} x A40, {model}, context of {context:,} tokens"
 
 

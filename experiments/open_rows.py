@@ -21,7 +21,7 @@ from experiments.e56_kept_order import BLOCK, Ordered, drawn_flow, longest_call
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.engine_profile import EngineProfile
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
 from kairos.workflows.compile import kept_order as orders
 from kairos.workflows.compile.order_trial import tried
@@ -68,7 +68,7 @@ def compared(flows: int) -> Iterator[tuple[str, float, float]]:
             for at_once in AT_ONCE:
                 kv_tokens = -(-round(longest_call(plan) * memory) // BLOCK) * BLOCK
                 engine = replace(
-                    profile("h200-llama3-8b"), kv_tokens=kv_tokens, max_num_seqs=at_once
+                    load_profile("h200-llama3-8b"), kv_tokens=kv_tokens, max_num_seqs=at_once
                 )
                 asked = ENGINES * kv_tokens, ENGINES * at_once, 2 * ENGINES * at_once
                 pool = orders.RunEngines(ENGINES, *asked)

@@ -7,7 +7,7 @@ import msgspec
 from experiments.fidelity_cpu import Cores
 from experiments.fidelity_engines import Limits
 from experiments.placements_vllm_run import LIMITS, POLICY, Ran
-from kairos.core.confidence import Interval, paired
+from kairos.core.confidence import Interval, difference_interval
 from kairos.core.metrics import spread
 from kairos.core.model import SECOND
 
@@ -111,4 +111,4 @@ def times(rows: Sequence[Row], key: str) -> list[float]:
 def slower(ours: Sequence[Row], theirs: Sequence[Row], key: str = "mean") -> Interval | None:
     """By how many seconds our workflows take longer, on the same arrivals: with the interval in
     which the mean over all arrivals lies in 95 of 100 cases. None: of one repetition."""
-    return paired(times(ours, key), times(theirs, key))
+    return difference_interval(times(ours, key), times(theirs, key))

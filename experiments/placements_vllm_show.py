@@ -16,7 +16,7 @@ from experiments.placements_vllm_rows import (
     times,
 )
 from experiments.report import picture
-from kairos.core.confidence import Interval, interval
+from kairos.core.confidence import Interval, mean_interval
 
 MOST_OF_PREEMPTIONS = 0.1  # of those of round-robin
 KEYS = ("mean", "p99")
@@ -149,7 +149,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 values = [value(row) or 0.0 for row in of_name]
                 axes.bar(place, statistics.fmean(values), 0.7, color=f"C{place}", alpha=0.6)
                 axes.scatter([place] * len(values), values, s=6, color="black", zorder=2)
-                if around := interval(values):
+                if around := mean_interval(values):
                     low, high = around.mean - around.low, around.high - around.mean
                     axes.errorbar(place, around.mean, [[low], [high]], color="black", capsize=3)
             axes.set_xticks(range(len(found)), list(found), rotation=40, ha="right")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from kairos.simulate.workload import arrivals
-from kairos.simulate.workload.application import application, generate
-from kairos.simulate.workload.submissions import scaled, submissions
+from kairos.simulate.workload import draw_arrivals
+from kairos.simulate.workload.application import generate, load_application
+from kairos.simulate.workload.submissions import draw_submissions, scaled
 from kairos.simulate.workload.workflows import Submission, Workflow
 
 MIX = {"qa": 3, "rg": 2, "cg": 1}
@@ -32,10 +32,10 @@ def offered(
         for app, weight in MIX.items()
         for each in random.sample(_of(app, max_context), round(count * weight / sum(MIX.values())))
     ]
-    at_us = arrivals(ARRIVALS, len(chosen), rate_per_s, repetition)
-    return submissions(chosen, at_us, repetition)
+    at_us = draw_arrivals(ARRIVALS, len(chosen), rate_per_s, repetition)
+    return draw_submissions(chosen, at_us, repetition)
 
 
 @cache
 def _of(app: str, max_context: int) -> Sequence[Workflow]:
-    return tuple(scaled(generate(application(app), _MADE, _MADE_OF), max_context))
+    return tuple(scaled(generate(load_application(app), _MADE, _MADE_OF), max_context))

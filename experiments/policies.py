@@ -38,7 +38,7 @@ from kairos.core.model import SECOND, Request
 from kairos.core.scheduler.guard import NO_GUARD, MakeGuard, PatienceGuard
 from kairos.core.scheduler.policies import LeastWorkLeft, Policy
 from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.simulate.workload import FileCall, arrivals
+from kairos.simulate.workload import FileCall, draw_arrivals
 from kairos.simulate.workload.prompt import PromptPiece
 from kairos.simulate.workload.workflows import Submission, Workflow
 from kairos.simulate.world import World
@@ -172,7 +172,7 @@ def measure(seeds: Sequence[int]) -> Iterator[Row]:
                 planned = [
                     Submission(at_us=at, workflow=workflow(number, task))
                     for number, (task, at) in enumerate(
-                        zip(tasks, arrivals("azure-conv", WORKFLOWS, rate, seed), strict=True)
+                        zip(tasks, draw_arrivals("azure-conv", WORKFLOWS, rate, seed), strict=True)
                     )
                 ]
                 for name, policy in policies(planned).items():

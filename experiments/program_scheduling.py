@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
-from kairos.core.digest import digest
+from kairos.core.digest import text_digest
 from kairos.core.dispatcher.kv_retention import KvRetention, time_to_live
 from kairos.core.dispatcher.ledger import Ledger
 from kairos.core.dispatcher.placement import Placement
@@ -131,7 +131,7 @@ class ProgramPlacement(Placement):
         ids = sorted(each.id for each in instances)
         if program is not None and program.home in ids:
             return program.home
-        return ids[digest("/".join(workflow_key(request))) % len(ids)]
+        return ids[text_digest("/".join(workflow_key(request))) % len(ids)]
 
     def _free_tokens(self, instance: Instance, request: Request, at: int) -> float:
         """For this request."""

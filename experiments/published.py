@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_files import load_catalogue
 
 AIM = 0.30
 
@@ -64,7 +64,7 @@ PUBLISHED = (
 
 def derived_ms(published: Published) -> float:
     """What the planner would say of the same."""
-    known = catalogue()
+    known = load_catalogue()
     card = msgspec.structs.replace(
         known.accelerator_named(published.device), bandwidth_gb_s=published.bandwidth_gb_s
     )

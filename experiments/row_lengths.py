@@ -17,7 +17,7 @@ from experiments.flow_workloads import words
 from kairos import flow
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.declare.functions import Functions
@@ -55,7 +55,7 @@ def drawn(seed: int) -> tuple[Plan, Rows, PoolOptions]:
         for number in range(draw.choice((30, 80, 200)))
     ]
     engine = replace(
-        profile("a40-llama3-8b"),
+        load_profile("a40-llama3-8b"),
         max_num_seqs=draw.choice((8, 32, 256)),
         kv_tokens=draw.choice((16_000, 200_000)),
     )

@@ -35,13 +35,13 @@ from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.engine_profile import EngineProfile
 from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
-from kairos.workflows.compile.flow_work import flow_work
+from kairos.workflows.compile.flow_work import work_of_flow
 from kairos.workflows.compile.pipeline import Passes, Plan
-from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import co_located, data_parallel, round_robin
-from kairos.workflows.compile.prediction import predict
+from kairos.workflows.compile.prediction import predict_flow
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.model_turns import DeviceTurn
 
@@ -51,7 +51,7 @@ KAIROS, ONE = "kairos", "one at a time"
 SWITCHING = ("W3", "W5", "three")  # workflows of more than one model
 ALIKE = ("W1", "W2", "W4", "W6")
 
-_EIGHT = profile("h200-llama3-8b")
+_EIGHT = load_profile("h200-llama3-8b")
 # Llama-3.2-3B by the same arithmetic as h200-llama3-8b.toml: 6.43 GB of weights, 2.82 GFLOP a token
 # in the layers and 3.21 with the output embedding, 114,688 bytes of KV a token.
 _THREE = replace(
@@ -172,7 +172,7 @@ def _host(
 ) -> HostOptions | None:
     profiles = {name: _profile(PROFILES[name], asked) for name in plan.models if name is not None}
     devices = 1 if asked.system == ONE else asked.devices
-    works = flow_work(plan, predict(plan, table), profiles, devices)
+    works = work_of_flow(plan, predict_flow(plan, table), profiles, devices)
     loads = LOADS[asked.loads]
     host = HostOptions(
         turns=(),
@@ -211,7 +211,7 @@ def _planned(
 ) -> DevicePlan:
     if asked.without == "optimizer":
         return round_robin(works, loads, asked.devices)
-    return place(works, loads, asked.devices, replicas=asked.without != "replicas")
+    return place_operators(works, loads, asked.devices, replicas=asked.without != "replicas")
 
 
 def _turns(plan: DevicePlan) -> list[list[DeviceTurn]]:

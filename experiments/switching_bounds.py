@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from experiments.switching import LOADS, PROFILES, SwitchingRun, rows, workflow
 from kairos.workflows.compile.device_work import OperatorWork
-from kairos.workflows.compile.flow_work import flow_work
-from kairos.workflows.compile.placement import place
-from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls, predict
+from kairos.workflows.compile.flow_work import work_of_flow
+from kairos.workflows.compile.placement import place_operators
+from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls, predict_flow
 
 _ANSWERED = 0.625  # of the longest answer, on average: see `kairos/simulate/flow_answers.py`
 _EXHAUSTIVE = 100_000  # partial plans: no workflow here has as many
@@ -30,16 +30,16 @@ def best_placement_s(asked: SwitchingRun) -> float:
 
 
 def _best_s(works: Sequence[OperatorWork], asked: SwitchingRun) -> float:
-    best = place(works, LOADS[asked.loads], asked.devices, width=_EXHAUSTIVE)
+    best = place_operators(works, LOADS[asked.loads], asked.devices, width=_EXHAUSTIVE)
     return best.makespan_us / 1e6
 
 
 def _works(asked: SwitchingRun) -> list[OperatorWork]:
     plan = workflow(asked.workflow).compile()
-    most = predict(plan, rows(asked.rows, asked.seed, asked.shared))
+    most = predict_flow(plan, rows(asked.rows, asked.seed, asked.shared))
     means = FlowPrediction(most.rows, {n: _mean(each) for n, each in most.by_operator.items()})
     profiles = {name: PROFILES[name] for name in plan.models if name is not None}
-    return flow_work(plan, means, profiles, asked.devices)
+    return work_of_flow(plan, means, profiles, asked.devices)
 
 
 def _mean(most: OperatorCalls) -> OperatorCalls:

@@ -23,11 +23,11 @@ from kairos.core.engine_profile import EngineProfile
 from kairos.core.events import Dispatch, Record
 from kairos.core.model import SECOND
 from kairos.core.scheduler.guard import NO_GUARD, MakeGuard, PatienceGuard
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.isolated import alone_us
 from kairos.simulate.plan import instance_id
 from kairos.simulate.users import TENANT
-from kairos.simulate.workload import arrivals
+from kairos.simulate.workload import draw_arrivals
 from kairos.simulate.workload.submissions import in_order
 from kairos.simulate.workload.workflows import Submission
 from kairos.simulate.world import World
@@ -96,7 +96,7 @@ class Row(Run, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def planned(of: Setting, seed: int, count: int) -> list[Submission]:
-    at_us = arrivals(of.arrivals, count, of.rate_per_s, seed)
+    at_us = draw_arrivals(of.arrivals, count, of.rate_per_s, seed)
     drawn = workflows(count, seed, of.context, of.most)
     return in_order(
         Submission(at_us=at, workflow=each) for at, each in zip(at_us, drawn, strict=True)
@@ -104,7 +104,7 @@ def planned(of: Setting, seed: int, count: int) -> list[Submission]:
 
 
 def pool(of: Setting) -> dict[str, EngineProfile]:
-    engine = profile(of.profile)
+    engine = load_profile(of.profile)
     half = lesser(engine)
     return {
         instance_id(number): half if of.unequal and number >= of.instances // 2 else engine
@@ -160,7 +160,7 @@ def _is_same(one: Row, other: Row) -> bool:
 def measure(run: Run) -> Row:
     of = SETTINGS[run.setting]
     submitted, reasons = planned(of, run.seed, of.workflows // run.part), _Reasons()
-    engine = profile(of.profile)
+    engine = load_profile(of.profile)
     policy, placement = made(run.policy, run.placement, submitted, engine)
     began = time.process_time()
     world = World(submitted, pool(of), policy, placement, observers=(reasons,), guard=_guard(run))

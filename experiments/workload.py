@@ -9,13 +9,13 @@ from msgspec.structs import asdict, replace
 
 from experiments.recordings import data_directory
 from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.plan import instance_id
-from kairos.simulate.workload import arrivals
-from kairos.simulate.workload.application import GenerativeApplication, application, generate
+from kairos.simulate.workload import draw_arrivals
+from kairos.simulate.workload.application import GenerativeApplication, generate, load_application
 from kairos.simulate.workload.scenario import mixed
-from kairos.simulate.workload.submissions import in_order, scaled, submissions
-from kairos.simulate.workload.workflows import Submission, Workflow, load, workflow
+from kairos.simulate.workload.submissions import draw_submissions, in_order, scaled
+from kairos.simulate.workload.workflows import Submission, Workflow, load_workflows, workflow
 
 APPLICATIONS = Path(__file__).with_name("applications")
 MOST_CONTEXT = 200_000  # tokens, of a recorded session
@@ -42,7 +42,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     turns: bool = False  # halfway agents change their ways: see `turned`
 
     def engine(self) -> EngineProfile:
-        return profile(self.profile)
+        return load_profile(self.profile)
 
     def files(self) -> list[Path]:
         """Of its generative models, those that are not built in."""
@@ -54,9 +54,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     def submissions(self, rate_per_s: float, count: int, seed: int) -> list[Submission]:
         """So many workflows in the order of time: the same for the same arguments."""
-        at_us = arrivals(self.arrivals, count, rate_per_s, seed)
+        at_us = draw_arrivals(self.arrivals, count, rate_per_s, seed)
         if self.recorded is not None:
-            return submissions(recorded(self.recorded, self.engine().max_model_len), at_us, seed)
+            return draw_submissions(
+                recorded(self.recorded, self.engine().max_model_len), at_us, seed
+            )
         models = [(model(app, self.lengths, self.branches), weight) for app, weight in self.apps]
         sources = [(partial(generate, each, seed=seed), weight) for each, weight in models]
         if not self.turns:
@@ -76,7 +78,7 @@ def own_file(app: str) -> Path | None:
 
 def model(app: str, lengths: float, branches: float) -> GenerativeApplication:
     """The generative model, with answers so many times as long, and what may follow as likely."""
-    known = application(str(own_file(app) or app))
+    known = load_application(str(own_file(app) or app))
     agents = {
         name: replace(
             agent,
@@ -135,7 +137,7 @@ def recorded(app: str, context: int) -> Sequence[Workflow]:
 
 @cache
 def _all(path: Path) -> Sequence[Workflow]:
-    return load(path)
+    return load_workflows(path)
 
 
 def longest(each: Workflow) -> int:

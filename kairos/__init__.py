@@ -4,4 +4,4 @@ from kairos.host import compiled_brain
 
 __version__ = "0.1.0"
 
-is_compiled = compiled_brain.install()
+is_compiled = compiled_brain.install_compiled_brain()

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kairos.batches.figures import batch_figures
-from kairos.batches.service import batching
+from kairos.batches.service import serving_batches
 from kairos.cluster.kafka.cluster import cluster_of
 from kairos.cluster.local.brain import new_balancer
-from kairos.cluster.local.changes import entitling, of_a_balancer, of_a_gateway, ordering
+from kairos.cluster.local.changes import (
+    balancer_changes,
+    entitlement_changes,
+    gateway_changes,
+    policy_changes,
+)
 from kairos.cluster.local.local_control import LocalControl
 from kairos.cluster.local.reload import Reload
 from kairos.core.balancer import Balancer
@@ -31,14 +36,14 @@ from kairos.gateway.auth.access import Access, access_of
 from kairos.gateway.auth.service_class import ServiceClasses
 from kairos.gateway.operators.operators import may_have_page
 from kairos.gateway.operators.operators_front import operators_front
-from kairos.gateway.page.pages import ui_of
+from kairos.gateway.page.pages import page_of
 from kairos.gateway.server.connection_limits import limits_of
 from kairos.gateway.server.cors import pages_of
-from kairos.gateway.server.http import listen, server_of, serving, url_of
+from kairos.gateway.server.http import listening_socket, server_of, serving_ports, url_of
 from kairos.gateway.server.port_tls import ServiceTls
 from kairos.host.clock import WallClock
-from kairos.observe.audit_log import OnError, auditing, counting, open_audit_log
-from kairos.observe.fact_log import flushing, note_start, open_log
+from kairos.observe.audit_log import OnError, audit_tasks, count_errors, open_audit_log
+from kairos.observe.fact_log import flush_tasks, note_start, open_log
 from kairos.observe.telemetry import Telemetry
 from kairos.observe.tracing.tracing import Tracing, open_tracing, tracing_observers
 from kairos.proxy.engine import HttpEngine
@@ -51,7 +56,7 @@ from kairos.request.identity.inference import Inference
 from kairos.request.tokenizer import Tokenizers
 from kairos.request.tokens import PromptTokens
 from kairos.settings.config import Settings
-from kairos.settings.tenants import classes
+from kairos.settings.tenants import classes_by_name
 from kairos.workflows.serve.figures import invocation_figures
 from kairos.workflows.serve.service import flows_online, open_flows
 
@@ -117,8 +122,8 @@ async def running(
     tls = ServiceTls(settings)
     access = access_of(settings)
     with (
-        listen(settings.host, settings.port) as sock,
-        listen(settings.admin_host, settings.admin_port) as admin_sock,
+        listening_socket(settings.host, settings.port) as sock,
+        listening_socket(settings.admin_host, settings.admin_port) as admin_sock,
         open_audit_log(settings.audit_log) as audit,
     ):
         async with (
@@ -128,11 +133,13 @@ async def running(
         ):
             brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
             bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, settings.caller_share)
-            on_error = counting(telemetry.count_error, audit)
+            on_error = count_errors(telemetry.count_error, audit)
             gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
-            ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator, settings)
-            batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
+            ui = page_of(brain, parts.fleet, telemetry, parts.orchestrator, settings)
+            batches = await stack.enter_async_context(
+                serving_batches(settings.batches, access, gateway)
+            )
             flows = flows_online(kept_flows, access, gateway)
             probes = Probes(lambda: bool(monitor.models()), telemetry.families)
             rooms = probes.add_to, insight, batches.add_to, flows.add_to
@@ -153,18 +160,18 @@ async def running(
                     tls=tls.operators,
                 ),
             }
-            changes = of_a_gateway(parts.fleet, access, bodies, settings) | tls.changes()
-            changes |= entitling(brain, access, gateway)
+            changes = gateway_changes(parts.fleet, access, bodies, settings) | tls.changes()
+            changes |= entitlement_changes(brain, access, gateway)
             if isinstance(brain, LocalControl):  # a pool's processes must change it together
-                changes |= ordering(brain, ui.gains)
+                changes |= policy_changes(brain, ui.gains)
             reload = Reload(settings, changes, audit)
             ui.acts.reload = reload.again
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
-            background = [*access.background(), *auditing(audit), *ui.background()]
+            background = [*access.background(), *audit_tasks(audit), *ui.background()]
             background += batches.background()
             background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
             background += stack.enter_context(invocation_figures(settings.flows, telemetry))
-            async with serving(servers, [*parts.background, *background]):
+            async with serving_ports(servers, [*parts.background, *background]):
                 yield Service(brain, parts, reload, *urls)
 
 
@@ -183,7 +190,7 @@ def _gateway(
         on_trouble=parts.monitor.hear_of,
         on_error=on_error,
         bodies=bodies,
-        classes=ServiceClasses(classes(settings.service_class)),
+        classes=ServiceClasses(classes_by_name(settings.service_class)),
         salts_caches=settings.cache_salt,
         tracing=parts.tracing,
     )
@@ -198,11 +205,11 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
     """
     tls, access = ServiceTls(settings), access_of(settings)
     with (
-        listen(settings.host, settings.port) as sock,
+        listening_socket(settings.host, settings.port) as sock,
         open_audit_log(settings.audit_log) as audit,
     ):
         async with _put_together(settings, ()) as parts:
-            ui = ui_of(
+            ui = page_of(
                 *(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings),
                 changes_engines=False,
             )
@@ -217,12 +224,14 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 audit=audit,
                 add_pages=ui.add_to if may_have_page(settings) else None,
             )
-            changes = of_a_balancer(parts.fleet, access) | entitling(parts.brain, access)
+            changes = balancer_changes(parts.fleet, access) | entitlement_changes(
+                parts.brain, access
+            )
             reload = Reload(settings, changes | tls.changes(), audit)
             ui.acts.reload = reload.again
             url = url_of(sock, has_tls=tls.is_on)
-            beside = [*access.background(), *auditing(audit), *ui.background()]
-            async with serving(
+            beside = [*access.background(), *audit_tasks(audit), *ui.background()]
+            async with serving_ports(
                 {sock: server_of(app, tls=tls.operators)}, parts.background + beside
             ):
                 yield Service(parts.brain, parts, reload, url, url)
@@ -265,7 +274,7 @@ async def _put_together(
             port.engine = engine
             fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
             fleet.follow(settings.engine)
-            beside = [monitor.run(), fleet.run(), engine.stall_watch.run(), *flushing(log)]
+            beside = [monitor.run(), fleet.run(), engine.stall_watch.run(), *flush_tasks(log)]
             of_all = engine, monitor, fleet, telemetry, prompts, orchestrator, tracing
             parts = partial(_Parts, *of_all)
             if orchestrator is not None:
@@ -277,10 +286,10 @@ async def _put_together(
                 background = [*brain.background(), tell_progress(engine.calls, brain.feed), *beside]
                 yield parts(brain=brain, background=background)
             elif cluster is not None:
-                from kairos.cluster.pool.cluster_control import pooled
+                from kairos.cluster.pool.cluster_control import pool_control
 
                 new = partial(new_balancer, settings)
-                joined = pooled(
+                joined = pool_control(
                     settings, cluster, engine, monitor, telemetry, prompts, new, watching
                 )
                 async with joined as brain:

@@ -326,7 +326,7 @@ def _error_classes() -> list[type[KairosError]]:
 
 def retries() -> str:
     """How calls are refused, made again and timed out: rules, from what decides them."""
-    from kairos.core.admission import RETRIES
+    from kairos.core.admission import MAX_RETRIES
     from kairos.proxy.response_forwarder import ABOUT_CALL, STATUS_RULES
     from kairos.request.bodies import LEAST_BYTES_PER_S, SILENCE_S
     from kairos.request.routes import ROUTES
@@ -348,7 +348,7 @@ def retries() -> str:
     ]
     return (
         "# Retries and timeouts\n\nWhile a client has nothing of the answer, a call that an engine "
-        f"fails is made again on others, at most {RETRIES} times. Where an engine merely lacks "
+        f"fails is made again on others, at most {MAX_RETRIES} times. Where an engine merely lacks "
         "what is asked for (404, 405, 501), each other one of the model is asked, as a single one "
         "may keep it. Once a part of the answer is out, the error comes as the stream's "
         "last event.\n\n## By route\n\n"

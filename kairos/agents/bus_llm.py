@@ -18,7 +18,7 @@ import msgspec
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.tail import Tail
-from kairos.cluster.pool.messages import CALL, TOLD, TYPE, Told
+from kairos.cluster.pool.messages import CALL, TOLD, TYPE_HEADER, Told
 from kairos.core.errors import KairosError, Unavailable, UpstreamFailed
 from kairos.core.events import Cancelled
 from kairos.core.header_names import BUS_HEADERS, Header
@@ -115,7 +115,7 @@ class BusLLM:
         await self._listens.wait()
         said = {ours: headers[theirs] for theirs, ours in BUS_HEADERS.items() if theirs in headers}
         named = {
-            TYPE: CALL,
+            TYPE_HEADER: CALL,
             BUS_HEADERS[Header.REQUEST_ID]: request_id,
             Header.REPLY_TO: self.replies,
         }
@@ -170,7 +170,7 @@ class BusLLM:
             return  # by now it is somebody else's call
         told = msgspec.json.encode(Told(self.replies, Cancelled(request_id)))
         try:
-            sent = self._producer.send(Topic.REQUESTS, self._pool, told, {TYPE: TOLD})
+            sent = self._producer.send(Topic.REQUESTS, self._pool, told, {TYPE_HEADER: TOLD})
         except Unavailable as error:
             log.warning("call %s could not be cancelled: %s", request_id, error)
         else:

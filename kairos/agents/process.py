@@ -15,7 +15,7 @@ from kairos.cluster.bus.envelope import Value
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.kafka_bus import KafkaBus
 from kairos.cluster.kafka.tail import Tail
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.core.errors import InvalidRequest, SetupError, Unavailable
 from kairos.core.model import SECOND
 from kairos.core.topics import Topic
@@ -71,7 +71,7 @@ def load_application(module: str) -> Application:
     return app
 
 
-def choose(applications: Sequence[Application], named: Iterable[str]) -> tuple[str, ...]:
+def choose_inboxes(applications: Sequence[Application], named: Iterable[str]) -> tuple[str, ...]:
     """Return the inboxes of the agents named as `app.agent`; of all agents if none is named.
 
     Raises:
@@ -95,7 +95,7 @@ async def run_agents(plan: SubmissionPlan, say: Say) -> None:
     # All inboxes, not only those of agents that run here: these agents may write to the others.
     inboxes = [app.inbox(name) for app in plan.applications for name in app.agents]
     over_bus = [Topic.REQUESTS, reply_topic(plan.replies)] if plan.url is None else []
-    await ensure(plan.cluster, [*inboxes, Topic.RESULTS, Topic.DEAD_LETTERS, *over_bus])
+    await ensure_topics(plan.cluster, [*inboxes, Topic.RESULTS, Topic.DEAD_LETTERS, *over_bus])
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(KafkaBus(plan.cluster))
         llm = await _llm(plan, stack, say)
@@ -166,7 +166,7 @@ async def submit_tasks(submission: AgentTask, show: Callable[[agent.Result], Non
         KairosError: a task is too large, or the msg_id is not valid.
     """
     app, cluster = submission.application, submission.cluster
-    await ensure(cluster, [app.inbox(app.entry), Topic.RESULTS])
+    await ensure_topics(cluster, [app.inbox(app.entry), Topic.RESULTS])
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(KafkaBus(cluster))
         results = None

@@ -34,17 +34,17 @@ from kairos.cluster.bus.envelope import (
     DEAD_TOPIC,
     Envelope,
     Value,
-    forward,
+    forward_message,
     read_envelope,
     read_value,
     write_message,
 )
-from kairos.core.core_names import NAME
+from kairos.core.core_names import NAME_PATTERN
 from kairos.core.errors import InvalidRequest, SetupError
 from kairos.core.header_names import Header
-from kairos.core.model import IDENTIFIER, USER
+from kairos.core.model import IDENTIFIER_PATTERN, USER
 from kairos.core.ports import Bus, Message, Outgoing
-from kairos.core.topics import Topic, inbox
+from kairos.core.topics import Topic, inbox_topic
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Task:
         self._send(Topic.RESULTS, USER, value)
 
     def _send(self, topic: str, agent: str, value: Value) -> None:
-        message = forward(
+        message = forward_message(
             self._message, self.envelope, agent=agent, value=value, parent=self._parent
         )
         self.outgoing.append((topic, message))
@@ -197,7 +197,7 @@ class Application:
         return register
 
     def inbox(self, agent: str) -> str:
-        return inbox(self.name, agent)
+        return inbox_topic(self.name, agent)
 
 
 async def submit(
@@ -224,7 +224,7 @@ async def submit(
         InvalidRequest: `msg_id` is not a valid identifier.
     """
     workflow_id = secrets.token_hex(16) if msg_id is None else msg_id
-    if not re.match(IDENTIFIER, workflow_id):
+    if not re.match(IDENTIFIER_PATTERN, workflow_id):
         raise InvalidRequest("a msg_id has 1 to 128 letters, digits and _ . : @ / + = -")
     envelope = Envelope(
         workflow_id=workflow_id,
@@ -321,12 +321,12 @@ async def _report_failure(app: Application, letter: Message) -> Sequence[Outgoin
 def _failure(message: Message, envelope: Envelope, error: str) -> Outgoing:
     """Return a result with the reason of a workflow's failure."""
     value = {"error": error}
-    return Topic.RESULTS, forward(
+    return Topic.RESULTS, forward_message(
         message, envelope, agent=USER, value=value, parent=envelope.parent
     )
 
 
 def _named(name: str) -> str:
-    if not re.match(NAME, name):
+    if not re.match(NAME_PATTERN, name):
         raise SetupError(f"the name '{name}' must be 1 to 64 letters, digits, _ and -")
     return name

@@ -27,11 +27,11 @@ from kairos.core.errors import InvalidRequest
 from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.core.model import SECOND
 from kairos.gateway.api.insight import number_of
-from kairos.gateway.auth.access import Access, authorization
+from kairos.gateway.auth.access import Access, authorization_of
 from kairos.gateway.auth.service_class import ServiceClasses
 from kairos.gateway.server.small_body import small_body
 from kairos.request.caller import Caller
-from kairos.request.identity.identity import identifier
+from kairos.request.identity.identity import valid_identifier
 
 BATCH = "batch"  # service class of a batch that names none
 BATCHES, MAX_BATCHES = 20, 100  # in one response
@@ -76,7 +76,7 @@ class BatchRoutes:
         app.post("/v1/batches/{batch_id}/cancel")(self.cancel)
 
     async def create(self, request: HttpRequest) -> Response:
-        caller = await self._access.admitted(authorization(request))
+        caller = await self._access.admitted(authorization_of(request))
         asked = _asked(await small_body(request, _BODY_BYTES))
         record = self._record(asked, caller, request)
         record = await asyncio.to_thread(self._kept.batches.add, record, record.created_s)
@@ -127,7 +127,7 @@ class BatchRoutes:
         return await self._shown(tenant, batch_id)
 
     async def _tenant(self, request: HttpRequest) -> str:
-        return (await self._access.admitted(authorization(request))).tenant
+        return (await self._access.admitted(authorization_of(request))).tenant
 
     async def _shown(self, tenant: str, batch_id: str) -> Response:
         return answer(
@@ -156,6 +156,6 @@ def _names(request: HttpRequest) -> dict[str, str]:
     """Return the headers that name the app and the agent of the calls. Raises InvalidRequest."""
     named: dict[str, Any] = {each: request.headers.get(each) for each in (Header.APP, Header.AGENT)}
     for header, value in named.items():
-        if value is not None and identifier(value.encode("latin-1")) is None:
+        if value is not None and valid_identifier(value.encode("latin-1")) is None:
             raise InvalidRequest(f"header {header.lower()} is not a valid identifier")
     return {header: value for header, value in named.items() if value is not None}

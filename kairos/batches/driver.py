@@ -18,12 +18,12 @@ from kairos.batches.kept import KeptBatches
 from kairos.batches.outputs import COMPLETED, FAILED, result_of, tokens_of
 from kairos.batches.records import BatchRecord
 from kairos.batches.work import BatchWork, SentLine
-from kairos.core.entitlements import STANDARD
+from kairos.core.entitlements import STANDARD_CLASS
 from kairos.core.header_names import Header
 from kairos.core.model import SECOND
 from kairos.gateway.api.inner_call import InnerAnswer, InnerCall, InnerGateway
 from kairos.host.group_commit import GroupCommit
-from kairos.host.sqlite_file import connect
+from kairos.host.sqlite_file import connect_sqlite
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class BatchDriver:
         self._looked_s = 0.0
         self._disk_failed: OSError | sqlite3.Error | None = None  # in a background task
         self._finishing = BatchFinishing(kept, now)
-        self._commit = GroupCommit(connect(kept.database_path), _note_disk)
+        self._commit = GroupCommit(connect_sqlite(kept.database_path), _note_disk)
 
     @property
     def _now_s(self) -> float:
@@ -171,7 +171,7 @@ class BatchDriver:
         elif self._now_s >= record.expires_s:
             work.ends_as = "expired"
         elif not work.has_risen and self._rises(work):
-            work.has_risen, work.service_class = True, STANDARD
+            work.has_risen, work.service_class = True, STANDARD_CLASS
             logger.info("batch %s is promoted to class standard: its window ends soon", record.id)
         else:
             return
@@ -183,7 +183,9 @@ class BatchDriver:
     def _rises(self, work: BatchWork) -> bool:
         record = work.record
         allowed = record.caller.service_classes
-        if work.service_class == STANDARD or (allowed is not None and STANDARD not in allowed):
+        if work.service_class == STANDARD_CLASS or (
+            allowed is not None and STANDARD_CLASS not in allowed
+        ):
             return False
         window = record.created_s * SECOND, record.expires_s * SECOND
         return rises(work.left, work.pace.line_us, self._now(), *window)

@@ -17,7 +17,7 @@ from kairos.batches.views import FileDeleted, file_list, file_view
 from kairos.core.errors import InvalidRequest
 from kairos.core.model import SECOND
 from kairos.gateway.api.insight import number_of
-from kairos.gateway.auth.access import Access, authorization
+from kairos.gateway.auth.access import Access, authorization_of
 
 MAX_FILES = 10_000  # in one response
 _DAY_S = 86_400
@@ -106,7 +106,7 @@ class FileRoutes:
         return await asyncio.to_thread(self._kept.files.file, tenant, file_id, self._now_s)
 
     async def _tenant(self, request: HttpRequest) -> str:
-        return (await self._access.admitted(authorization(request))).tenant
+        return (await self._access.admitted(authorization_of(request))).tenant
 
     @property
     def _now_s(self) -> int:

@@ -7,7 +7,7 @@ from kairos.batches.batch_routes import BATCHES, MAX_BATCHES, BatchAsked
 from kairos.batches.file_routes import MAX_FILES
 from kairos.batches.records import ENDPOINTS, MAX_KEPT_S, MAX_METADATA, MIN_KEPT_S
 from kairos.batches.views import BatchList, BatchObject, FileDeleted, FileList, FileObject
-from kairos.gateway.api.openapi import Json, in_path, json_of, route
+from kairos.gateway.api.openapi import Json, describe_operation, in_path, json_of
 
 _TEXT: Json = {"type": "string"}
 _AFTER: Json = {"name": "after", "in": "query", "schema": _TEXT}
@@ -48,28 +48,34 @@ def with_batches(described: Json) -> Json:
     file_id, batch_id = in_path("file_id"), in_path("batch_id")
     paths: Json = {
         "/v1/files": {
-            "post": route("Upload a file of calls", json_of(file), _KEY, body=_UPLOAD),
-            "get": route(
+            "post": describe_operation("Upload a file of calls", json_of(file), _KEY, body=_UPLOAD),
+            "get": describe_operation(
                 "The tenant's files", json_of(files), _limit(MAX_FILES), _AFTER, _ORDER, _PURPOSE
             ),
         },
         "/v1/files/{file_id}": {
-            "get": route("One of them", json_of(file), file_id),
-            "delete": route("Delete it", json_of(deleted), file_id),
+            "get": describe_operation("One of them", json_of(file), file_id),
+            "delete": describe_operation("Delete it", json_of(deleted), file_id),
         },
-        "/v1/files/{file_id}/content": {"get": route("What is in it", content, file_id)},
+        "/v1/files/{file_id}/content": {
+            "get": describe_operation("What is in it", content, file_id)
+        },
         "/v1/batches": {
-            "post": route("Make the calls of a file", json_of(batch), _KEY, body=json_of(asked)),
-            "get": route(
+            "post": describe_operation(
+                "Make the calls of a file", json_of(batch), _KEY, body=json_of(asked)
+            ),
+            "get": describe_operation(
                 "The tenant's batches, the latest first",
                 json_of(batches),
                 _limit(MAX_BATCHES, BATCHES),
                 _AFTER,
             ),
         },
-        "/v1/batches/{batch_id}": {"get": route("One of them", json_of(batch), batch_id)},
+        "/v1/batches/{batch_id}": {
+            "get": describe_operation("One of them", json_of(batch), batch_id)
+        },
         "/v1/batches/{batch_id}/cancel": {
-            "post": route("Make no more of its calls", json_of(batch), batch_id)
+            "post": describe_operation("Make no more of its calls", json_of(batch), batch_id)
         },
     }
     components = described["components"]

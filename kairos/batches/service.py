@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Protocol
 
 from kairos.gateway.api.gateway import Gateway
-from kairos.gateway.auth.access import Access, authorization
+from kairos.gateway.auth.access import Access, authorization_of
 from kairos.host.clock import WallClock
 from kairos.settings.batches import BatchSettings
 
@@ -34,7 +34,7 @@ class BatchesOff:
         from kairos.batches.records import NoBatches
 
         async def refuse(request: HttpRequest) -> Response:
-            await self._access.admitted(authorization(request))
+            await self._access.admitted(authorization_of(request))
             raise NoBatches
 
         for path in (
@@ -50,7 +50,7 @@ class BatchesOff:
 
 
 @contextlib.asynccontextmanager
-async def batching(
+async def serving_batches(
     settings: BatchSettings | None, access: Access, gateway: Gateway
 ) -> AsyncIterator[BatchService]:
     """Yield the batches of a process. Raises SetupError: the directory cannot hold batches."""

@@ -176,7 +176,7 @@ def _is_scaled(seen: SeenInstance | None) -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        health.check(url, TlsFiles(), _PROBE_S)
+        health.check_health(url, TlsFiles(), _PROBE_S)
     except SetupError:
         return False
     return True

@@ -14,7 +14,7 @@ from kairos.core.errors import SetupError
 
 GB, GBIT = 1e9, 1e9 / 8  # bytes
 GIB = 2**30
-UNITS: Mapping[str, str] = {  # of resources other than accelerators
+CAPACITY_UNITS: Mapping[str, str] = {  # of resources other than accelerators
     "cores": "",
     "memory": "GiB",
     "disk": "GB",
@@ -202,8 +202,8 @@ def _problem_of(entry: Accelerator | ModelShape) -> str | None:
 
 
 def _problem_of_resource(resource: Resource) -> str | None:
-    if resource.name not in UNITS:
-        return f"{resource.name}: known resources are {', '.join(UNITS)}"
+    if resource.name not in CAPACITY_UNITS:
+        return f"{resource.name}: known resources are {', '.join(CAPACITY_UNITS)}"
     if not 0 <= resource.usd_per_hour < math.inf or not (resource.source and resource.date):
         return f"{resource.name}: a price has usd_per_hour (0 or more), source and date"
     return None

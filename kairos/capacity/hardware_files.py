@@ -16,7 +16,7 @@ _US = 1e-6
 _OWN = ("accelerators.toml", "models.toml")
 
 
-def catalogue(own: Path | None = None) -> HardwareCatalogue:
+def load_catalogue(own: Path | None = None) -> HardwareCatalogue:
     """Return the catalogue of Kairos, with entries that a file adds or replaces.
 
     Raises:

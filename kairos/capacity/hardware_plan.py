@@ -85,7 +85,7 @@ class HardwarePlan(msgspec.Struct, frozen=True, kw_only=True):
     in_budget: PlannedPool | None = None  # the quickest within the budget, whatever it takes
 
 
-def plan(question: HardwareQuestion) -> HardwarePlan:
+def plan_hardware(question: HardwareQuestion) -> HardwarePlan:
     """Return the front, and the best of it within target and budget by the question's objective.
 
     If being late has a price (`usd_per_s_late`), the choice has the least sum of cost and lateness.

@@ -14,7 +14,7 @@ import msgspec
 
 from kairos.capacity.autoscaling import MOST_INSTANCES
 from kairos.core.errors import SetupError
-from kairos.host.json_connection import JsonServer, segment
+from kairos.host.json_connection import JsonServer, path_segment
 from kairos.host.service_connection import context_of
 from kairos.settings.tls import TlsFiles
 
@@ -47,8 +47,8 @@ class StatefulSetEngines:
         self._settings = settings
         self._stopped: set[int] = set()  # pods that may be removed once the pods above them are
         self._path = (
-            f"/apis/apps/v1/namespaces/{segment(settings.namespace)}"
-            f"/statefulsets/{segment(settings.statefulset)}/scale"
+            f"/apis/apps/v1/namespaces/{path_segment(settings.namespace)}"
+            f"/statefulsets/{path_segment(settings.statefulset)}/scale"
         )
 
     def adopted(self, known: Iterable[str]) -> list[str]:

@@ -78,7 +78,7 @@ class _Seen:
         self.follows: defaultdict[str, set[int]] = defaultdict(set)  # agent -> workflows
 
 
-def lowered(
+def lower_application(
     workflows: Iterable[Sequence[ObservedCall]], kv_bytes: Callable[[str], float]
 ) -> WorkGraph:
     """Return the graph of an application.

@@ -55,7 +55,7 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
         return self.today_usd_per_hour - after
 
 
-def migration(
+def plan_migration(
     question: HardwareQuestion, plan: HardwarePlan, today: Mapping[str, int]
 ) -> Migration:
     """Return the steps to the chosen pool.

@@ -7,7 +7,7 @@ import msgspec
 from kairos.core.errors import SetupError
 from kairos.core.model import Phase
 from kairos.core.pool_demand import Look
-from kairos.host.json_connection import JsonServer, segment
+from kairos.host.json_connection import JsonServer, path_segment
 from kairos.host.service_connection import context_of
 from kairos.settings.tls import TlsFiles
 
@@ -74,7 +74,7 @@ class OperatedPool:
 
     def drain(self, instance_id: str) -> None:
         """Drain an instance. Raises SetupError."""
-        path = f"/admin/instances/{segment(instance_id)}"
+        path = f"/admin/instances/{path_segment(instance_id)}"
         self._server.ask("DELETE", path, token=self._key, good=(202,))
 
     def _read(self, path: str, kind: type[Seen]) -> Seen:

@@ -14,7 +14,7 @@ from kairos.capacity.hardware_plan import (
     HardwarePlan,
     HardwareQuestion,
     PlannedPool,
-    plan,
+    plan_hardware,
     question_problem,
 )
 from kairos.capacity.prediction import Predictor
@@ -43,7 +43,7 @@ class Reasons(msgspec.Struct, frozen=True, kw_only=True):
     prices: tuple[PriceChange, ...]  # the nearest of each device and direction
 
 
-def reasons(question: HardwareQuestion, found: HardwarePlan) -> Reasons:
+def give_reasons(question: HardwareQuestion, found: HardwarePlan) -> Reasons:
     """Return the reasons for a plan that is within its target and budget, by its cost."""
     chosen = found.chosen
     cheaper = [each for each in found.front if each.usd_per_hour < chosen.usd_per_hour]
@@ -67,7 +67,7 @@ def _without(question: HardwareQuestion, chosen: PlannedPool) -> Iterator[tuple[
         devices = [each for each in question.offer.devices if each.name != device]
         offer = msgspec.structs.replace(question.offer, devices=devices)
         try:
-            other = plan(msgspec.structs.replace(question, offer=offer))
+            other = plan_hardware(msgspec.structs.replace(question, offer=offer))
         except SetupError:
             continue
         if other.met:

@@ -43,7 +43,7 @@ class ScaledEngines(Protocol):
         """Stop an engine. Raises SetupError: it cannot be stopped now."""
 
 
-def scaling_file(path: Path) -> ScalingFile:
+def read_scaling_file(path: Path) -> ScalingFile:
     """Read the file. Raises InvalidFile, SetupError: it is invalid."""
     found = read_toml(path, ScalingFile)
     found.pool.check()

@@ -97,8 +97,8 @@ def run(
     """
     if llm == "bus" and (url is not None or api_key_env is not None):
         raise SetupError("--llm bus sends LLM calls over Kafka: leave out --url and --api-key-env")
-    api_key = config.api_key(api_key_env, os.environ)
-    settings = config.load(config_file, os.environ, {"bus": bus, "pool": pool})
+    api_key = config.default_api_key(api_key_env, os.environ)
+    settings = config.load_settings(config_file, os.environ, {"bus": bus, "pool": pool})
     cluster = _cluster(settings)
     _log()
     from kairos.agents import process
@@ -107,7 +107,7 @@ def run(
     applications = tuple(process.load_application(module) for module in modules)
     plan = process.SubmissionPlan(
         applications=applications,
-        inboxes=process.choose(applications, agent or ()),
+        inboxes=process.choose_inboxes(applications, agent or ()),
         cluster=cluster,
         concurrency=concurrency,
         url=None if llm == "bus" else url or GATEWAY,
@@ -162,7 +162,7 @@ def submit(
     values = _values(task)
     if msg_id is not None and len(values) > 1:
         raise SetupError(f"--msg-id names one workflow, and these are {len(values)} tasks")
-    settings = config.load(config_file, os.environ, {"bus": bus})
+    settings = config.load_settings(config_file, os.environ, {"bus": bus})
     cluster = _cluster(settings)
     from kairos.agents import process
 

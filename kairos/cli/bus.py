@@ -74,7 +74,7 @@ def bus_skip(
 def _cluster(bus: str | None, config_file: Path | None) -> "KafkaCluster":
     from kairos.cluster.kafka.cluster import cluster_of
 
-    settings = config.load(config_file, os.environ, {"bus": bus})
+    settings = config.load_settings(config_file, os.environ, {"bus": bus})
     found = cluster_of(settings, os.environ)
     if found is None:
         raise SetupError("name the bus: --bus kafka://HOST:PORT, or KAIROS_BUS")

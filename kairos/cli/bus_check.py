@@ -11,17 +11,17 @@ from confluent_kafka.admin import AdminClient
 
 from kairos.cluster.bus.envelope import read_envelope
 from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.items import ReceivedMessage, received
+from kairos.cluster.kafka.items import ReceivedMessage, convert_message
 from kairos.cluster.kafka.profiles_topic import read_part
 from kairos.cluster.kafka.tail import PlaceReader, place_reader
 from kairos.cluster.pool.bus_call import read_call
 from kairos.cluster.pool.messages import (
     ALIVE,
     CALL,
-    POOL,
-    TAKEOVER,
+    POOL_HEADER,
+    TAKEOVER_HEADER,
     TOLD,
-    TYPE,
+    TYPE_HEADER,
     Alive,
     Epochs,
     check_event,
@@ -71,7 +71,7 @@ class RecordReader:
 
     def complain_of(self, found: Any) -> str | None:
         """Return what is wrong with one of librdkafka's messages; None: nothing is."""
-        message = received(found)
+        message = convert_message(found)
         return "a header's name is no text" if message is None else self.complain(message)
 
     def complain(self, message: ReceivedMessage) -> str | None:
@@ -112,9 +112,9 @@ class RecordReader:
     def _read_event(self, message: ReceivedMessage) -> str | None:
         if self._first is None:
             self._first = message.offset
-        pool = message.headers.get(POOL, "")
+        pool = message.headers.get(POOL_HEADER, "")
         epochs = self._epochs.setdefault(pool, Epochs(self._first, None))
-        if TAKEOVER in message.headers:
+        if TAKEOVER_HEADER in message.headers:
             epochs.announce(message.offset)
             self._announced.add((pool, message.offset))
             return None
@@ -125,7 +125,7 @@ class RecordReader:
 
 
 def _read_request(message: ReceivedMessage) -> None:
-    kind, value = message.headers.get(TYPE), message.value or b""
+    kind, value = message.headers.get(TYPE_HEADER), message.value or b""
     if kind == ALIVE:
         _alive.decode(value)
     elif kind == TOLD:
@@ -135,7 +135,7 @@ def _read_request(message: ReceivedMessage) -> None:
     elif kind == CALL:
         read_call(message, WallClock().now())
     else:
-        raise InvalidRequest(f"the {TYPE} '{str(kind)[:40]}' is not known")
+        raise InvalidRequest(f"the {TYPE_HEADER} '{str(kind)[:40]}' is not known")
 
 
 async def check_bus(

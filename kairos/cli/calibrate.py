@@ -79,11 +79,16 @@ def calibrate(
     """
     from kairos.host.files import atomic_write
     from kairos.proxy.engine_client import Upstream
-    from kairos.simulate.calibrate import FULL, QUICK, MeasuredLimits, measure
-    from kairos.simulate.engine.fitting import fit
-    from kairos.simulate.engine.profiles import to_toml
+    from kairos.simulate.calibrate import (
+        FULL_CALIBRATION,
+        QUICK_CALIBRATION,
+        MeasuredLimits,
+        measure_engines,
+    )
+    from kairos.simulate.engine.fitting import fit_step_cost
+    from kairos.simulate.engine.profiles import profile_to_toml
 
-    key = config.api_key(api_key_env, os.environ)
+    key = config.default_api_key(api_key_env, os.environ)
     _check(engine, name)
     _check_writable(output)
     limits = MeasuredLimits(
@@ -98,14 +103,16 @@ def calibrate(
         typer.echo(f"kairos: {line}", err=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        plan = msgspec.structs.replace(QUICK if quick else FULL, streamed=not unstreamed)
-        measured = runner.run(measure(upstreams, model, limits, plan, tell))
-    found = fit(measured.seen)
+        plan = msgspec.structs.replace(
+            QUICK_CALIBRATION if quick else FULL_CALIBRATION, streamed=not unstreamed
+        )
+        measured = runner.run(measure_engines(upstreams, model, limits, plan, tell))
+    found = fit_step_cost(measured.seen)
     name = name or re.sub(r"[^A-Za-z0-9._-]", "-", measured.facts.model).lstrip("._-") or "engine"
     profile = _profile(name, scheduling, measured, found)
     output = output or Path(f"{name}.toml")
     with atomic_write(output) as file:
-        file.write(to_toml(profile).encode())
+        file.write(profile_to_toml(profile).encode())
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins({"profile": profile, "fit": found})))
         return

@@ -90,7 +90,7 @@ def demo(
     kind, given = _engines(engine or ["llama"])
     arguments = {"port": 0, "admin_port": 0, "placement": placement, "engine": given, "bus": bus}
     policies = [policy] if versus is None else [policy, versus]
-    settings = [config.load(None, {}, {**arguments, "policy": name}) for name in policies]
+    settings = [config.load_settings(None, {}, {**arguments, "policy": name}) for name in policies]
     run(_demo(settings, kind, options, as_json=as_json))
 
 

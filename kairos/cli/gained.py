@@ -47,13 +47,13 @@ def gained(
     from kairos.host.clock import WallClock
     from kairos.simulate.counterfactual import Decided
     from kairos.simulate.export import parse_since
-    from kairos.simulate.gained import gained, others_of
+    from kairos.simulate.gained import measure_gain, others_of
 
     check_name("policy", policy, POLICY_NAMES)
     check_name("placement", placement, PLACEMENT_NAMES)
     since_at = parse_since(since, WallClock().now()) or 0
     served = Decided(policy, placement)
-    found = gained(log, since_at, served, others_of(served), _telling(is_on=progress))
+    found = measure_gain(log, since_at, served, others_of(served), _telling(is_on=progress))
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:

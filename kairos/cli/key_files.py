@@ -23,7 +23,7 @@ import msgspec
 from kairos.core.errors import SetupError
 from kairos.core.model import SECOND
 from kairos.host.files import atomic_write
-from kairos.settings.key_file import read_keys, shown, to_toml
+from kairos.settings.key_file import format_instant, key_to_toml, read_keys
 from kairos.settings.tenants import KeySettings, Role, check_keys, with_zone
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -149,8 +149,8 @@ def _row(key: KeySettings, now_us: int) -> tuple[str, ...]:
         key.tenant,
         key.app or "any",
         key.role,
-        "-" if key.created is None else shown(key.created),
-        "never" if key.expires is None else shown(key.expires),
+        "-" if key.created is None else format_instant(key.created),
+        "never" if key.expires is None else format_instant(key.expires),
         "active" if key.expires_at is None or now_us < key.expires_at else "expired",
         key.sha256[:8],
     )
@@ -235,7 +235,7 @@ def _write(file: Path, keys: Sequence[KeySettings], tell: Callable[[], None] | N
     check_keys(tuple(keys))
     with atomic_write(file, mode=0o600) as written:
         _keep_permissions(file, written)
-        written.write(to_toml(keys).encode())
+        written.write(key_to_toml(keys).encode())
         written.flush()  # a full disk is found before anything is told
         if tell is not None:
             tell()

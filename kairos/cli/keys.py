@@ -47,7 +47,7 @@ def keys_create(
     """
     from kairos.cli import key_files as keys
     from kairos.host.clock import WallClock
-    from kairos.settings.key_file import shown
+    from kairos.settings.key_file import format_instant
 
     now_us = WallClock().now()
     made = keys.create(
@@ -60,7 +60,7 @@ def keys_create(
         name=name,
         expires=expires,
     )
-    until = "" if made.expires is None else f", until {shown(made.expires)}"
+    until = "" if made.expires is None else f", until {format_instant(made.expires)}"
     _explain(f"'{made.label}' of tenant '{tenant}' is in {file}{until}")
     _explain("keep what was printed: it is stored nowhere")
     _say_how_to_put_in_force()
@@ -108,14 +108,14 @@ def keys_rotate(
     """
     from kairos.cli import key_files as keys
     from kairos.host.clock import WallClock
-    from kairos.settings.key_file import shown
+    from kairos.settings.key_file import format_instant
 
     now_us = WallClock().now()
     new, old = keys.rotate(file, name, _print_key, now_us=now_us, grace=grace, expires=expires)
     assert old.expires is not None
-    until = "" if new.expires is None else f", until {shown(new.expires)}"
+    until = "" if new.expires is None else f", until {format_instant(new.expires)}"
     _explain(f"'{new.label}' of tenant '{new.tenant}' is another key now{until}")
-    _explain(f"the old one is called '{old.label}', and expires {shown(old.expires)}")
+    _explain(f"the old one is called '{old.label}', and expires {format_instant(old.expires)}")
     _explain("keep what was printed: it is stored nowhere")
     _say_how_to_put_in_force()
 

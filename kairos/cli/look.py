@@ -58,21 +58,21 @@ def explain(
     if costs and log is None:
         raise SetupError("--costs needs the log: name its directory with --log")
     if log is not None:
-        view = explain.from_log(log, tenant, workflow_id)
+        view = explain.explain_from_log(log, tenant, workflow_id)
     else:
-        key = config.api_key(api_key_env, os.environ)
+        key = config.default_api_key(api_key_env, os.environ)
         files = own_files(tls_ca, tls_certificate, tls_key)
-        view = asyncio.run(explain.from_service(url, key, workflow_id, files))
+        view = asyncio.run(explain.explain_from_service(url, key, workflow_id, files))
     if perfetto is not None:
         calls = write_trace(perfetto, [view], WallClock().now() if log is None else None)
         typer.echo(f"{perfetto}: {calls} calls")
         return
-    weighed = explain.costs(log, view) if log is not None and costs else None
+    weighed = explain.read_costs(log, view) if log is not None and costs else None
     if as_json:
         said = view if weighed is None else {**msgspec.structs.asdict(view), "costs": weighed}
         typer.echo(msgspec.json.encode(said).decode())
     else:
-        explained.show(view, weighed or {})
+        explained.show_explanation(view, weighed or {})
 
 
 def export(
@@ -111,7 +111,7 @@ def export(
         calls = write_trace_of_log(perfetto, log, since_at)
         typer.echo(json.dumps({"calls": calls}) if as_json else f"{perfetto}: {calls} calls")
         return
-    exported = export.export(log, since_at, output)
+    exported = export.export_workflows(log, since_at, output)
     figures = {"calls": exported.calls, "workflows": exported.workflows}
     typer.echo(json.dumps(figures) if as_json else f"{output}:{outline(figures, '  ')}")
 
@@ -154,13 +154,13 @@ def usage(
     from kairos.simulate.export import parse_since
 
     now = WallClock().now()
-    names = usage.parse_by(by or ["tenant,app"])
+    names = usage.parse_grouping(by or ["tenant,app"])
     since_at, until_at = parse_since(since, now), parse_since(until, now, "end")
     priced = read_prices(prices) if prices is not None else None
-    report = usage.usage(log_dir, names, since_at, until_at, priced)
+    report = usage.report_usage(log_dir, names, since_at, until_at, priced)
     if csv is not None:
         usage_shown.write_csv(csv, report, has_cost=priced is not None)
     currency = priced.currency if priced is not None else None
     if parquet is not None:
         usage_parquet.write_parquet(parquet, report, currency)
-    usage_shown.show(report, currency)
+    usage_shown.show_usage(report, currency)

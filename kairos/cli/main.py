@@ -46,10 +46,10 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
 ) -> None:
     if version:
-        from kairos.host.interpreter import interpreter
+        from kairos.host.interpreter import describe_interpreter
 
         brain = "compiled" if is_compiled else "interpreted"
-        typer.echo(f"kairos {__version__}, brain {brain}, {interpreter()}")
+        typer.echo(f"kairos {__version__}, brain {brain}, {describe_interpreter()}")
         raise typer.Exit
 
 

@@ -64,25 +64,25 @@ def plan(
         profile_path,
         read_profile,
     )
-    from kairos.simulate.engine.profiles import profile as engine
-    from kairos.workflows.compile.costs.latency import TYPICAL, latencies
-    from kairos.workflows.compile.explain import explain, lines
-    from kairos.workflows.compile.forecast import forecast
+    from kairos.simulate.engine.profiles import load_profile as engine
+    from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, measured_latencies
+    from kairos.workflows.compile.explain import explain_plan, plan_lines
+    from kairos.workflows.compile.forecast import forecast_flow
     from kairos.workflows.compile.pipeline import Passes, compile_plan
-    from kairos.workflows.compile.prediction import predict
+    from kairos.workflows.compile.prediction import predict_flow
     from kairos.workflows.compile.primitive_graph import primitive_lines
     from kairos.workflows.run.flow_file import check_columns, load_flow
     from kairos.workflows.run.tables import open_table
 
     loaded = load_flow(flow, functions)
-    costs, known = TYPICAL, None
+    costs, known = TYPICAL_LATENCIES, None
     if learnt is not None or host is not None:
         known = known_profile(learnt, flow)
     if engine_profile is not None:
         if inputs is None:
             raise SetupError("name the table that --engine-profile is to be reckoned for: --inputs")
         known = known or read_profile(learnt or profile_path(flow))
-        costs = latencies(engine(engine_profile), known.answers, known.times_us)
+        costs = measured_latencies(engine(engine_profile), known.answers, known.times_us)
     passes = Passes(**switched_off(without or []))
     batches = known_batches(learnt, flow)
     made = compile_plan(loaded.declaration, passes, latencies=costs, batches=batches)
@@ -95,14 +95,14 @@ def plan(
         table = open_table(inputs)
         check_columns(made, table)
         readable = (row.values for row in table.rows() if row.values is not None)
-        prediction = predict(made, readable)
+        prediction = predict_flow(made, readable)
     if engine_profile is not None and known is not None:
         readable = (row.values for row in table.rows() if row.values is not None)
         pool, count = engine(engine_profile), prediction.rows if prediction else None
-        expected = forecast(made, known, readable, pool, instances, count)
+        expected = forecast_flow(made, known, readable, pool, instances, count)
     placement = flow_placement(made, prediction, host, devices, known) if host is not None else None
-    explained = explain(made, prediction, placement, expected)
+    explained = explain_plan(made, prediction, placement, expected)
     if as_json:
         typer.echo(msgspec.json.encode(explained).decode())
     else:
-        typer.echo("\n".join(lines(explained)))
+        typer.echo("\n".join(plan_lines(explained)))

@@ -219,9 +219,9 @@ def _answer(
 ) -> None:
     from msgspec.structs import replace
 
-    from kairos.capacity.hardware_plan import plan
-    from kairos.capacity.migration import migration
-    from kairos.capacity.reasons import reasons
+    from kairos.capacity.hardware_plan import plan_hardware
+    from kairos.capacity.migration import plan_migration
+    from kairos.capacity.reasons import give_reasons
     from kairos.cli.hardware import hardware_question, hardware_shown, pool_simulation
     from kairos.cli.hardware.hardware_deploy import deployment
 
@@ -229,14 +229,14 @@ def _answer(
     asked = hardware_question.question(options, workflows)
     changes = {text: hardware_question.changed(asked, text) for text in what_if}
     with hardware_shown.quiet_solver():
-        found = plan(asked)
+        found = plan_hardware(asked)
         more = hardware_shown.Additions(
-            others={text: plan(changed) for text, changed in changes.items()},
-            why=reasons(asked, found) if found.met and asked.objective == "cost" else None,
+            others={text: plan_hardware(changed) for text, changed in changes.items()},
+            why=give_reasons(asked, found) if found.met and asked.objective == "cost" else None,
         )
     if options.today is not None:
         from_today = hardware_question.todays_pool(options, asked)
-        more = replace(more, steps=migration(from_today[0], found, from_today[1]))
+        more = replace(more, steps=plan_migration(from_today[0], found, from_today[1]))
     if simulate:
         more = replace(more, times=pool_simulation.simulated_plan(asked, found, workflows))
     if deploy is not None:

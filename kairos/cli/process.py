@@ -68,7 +68,7 @@ def process(
     def load() -> config.Settings:
         from kairos.cluster.processor_service import check_guarded
 
-        settings = config.load(config_file, os.environ, arguments, {"port": _PORT})
+        settings = config.load_settings(config_file, os.environ, arguments, {"port": _PORT})
         check_guarded(settings)
         changed = _with(settings.retrieval, told, hold_mb)
         return msgspec.structs.replace(settings, retrieval=changed)

@@ -65,10 +65,10 @@ def replay(
 
     kairos replay --workflows run.jsonl --url http://gpu1:8000 --rate 5 --arrivals poisson --json
     """
-    api_key = config.api_key(api_key_env, os.environ)
+    api_key = config.default_api_key(api_key_env, os.environ)
     from kairos.host import tuning
     from kairos.simulate.replay import Replay
-    from kairos.simulate.workload.load import Load, offered
+    from kairos.simulate.workload.load import Load, offered_workload
 
     asked = Load(
         workflows=workflows,
@@ -77,7 +77,7 @@ def replay(
         count=count,
         max_context=max_context,
     )
-    submissions, _ = offered(asked).of(seed)
+    submissions, _ = offered_workload(asked).of(seed)
     run = Replay(
         url,
         submissions,

@@ -117,8 +117,8 @@ def serve(
         "host": host,
         "port": port,
         "admin_port": admin_port,
-        "admin_hosts": config.listed(admin_hosts) if admin_hosts else None,
-        "allowed_hosts": config.listed(allowed_hosts) if allowed_hosts else None,
+        "admin_hosts": config.split_list(admin_hosts) if admin_hosts else None,
+        "allowed_hosts": config.split_list(allowed_hosts) if allowed_hosts else None,
         "tls_certificate": _path(tls_certificate),
         "tls_key": _path(tls_key),
         "tls_client_ca": _path(tls_client_ca),
@@ -152,11 +152,11 @@ async def _serve(settings: config.Settings, load: Load | None) -> None:
 
 
 async def _supervise(settings: config.Settings, load: Load | None) -> None:
-    from kairos.cluster.workers.supervisor import supervising
+    from kairos.cluster.workers.supervisor import supervised_workers
 
     stop = stop_signal()
     ignore_hangups()
-    async with supervising(settings) as supervisor:
+    async with supervised_workers(settings) as supervisor:
         await _until_stopped(supervisor, settings, load, stop)
 
 
@@ -178,7 +178,7 @@ async def _until_stopped(
 def _engine_settings(
     command: str, config_file: Path | None, arguments: Mapping[str, object]
 ) -> config.Settings:
-    settings = config.load(config_file, os.environ, arguments)
+    settings = config.load_settings(config_file, os.environ, arguments)
     if not settings.engine:
         raise SetupError(f"name at least one engine: kairos {command} --engine http://HOST:PORT")
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
@@ -269,18 +269,18 @@ def orchestrate(
     Example: kairos orchestrate --bus kafka://broker:9092
     """
     arguments = {"bus": bus, "pool": pool, "host": host, "port": port}
-    load = partial(config.load, config_file, os.environ, arguments)
+    load = partial(config.load_settings, config_file, os.environ, arguments)
     settings = load()
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
     run(_orchestrate(settings, load if has_files(config_file, settings) else None))
 
 
 async def _orchestrate(settings: config.Settings, load: Load | None) -> None:
-    from kairos.cluster.orchestrate.service import orchestrating
+    from kairos.cluster.orchestrate.service import following_workflows
 
     stop = stop_signal()
     ignore_hangups()
-    async with orchestrating(settings) as service:
+    async with following_workflows(settings) as service:
         tuning.collect_less_often()
         typer.echo(f"kairos: workflows and agents of {settings.bus} on {service.url}/v1")
         service.reload.load = load

@@ -133,10 +133,10 @@ def simulate(
 
 
 def _simulate(asked: "SimulationOptions", log: Path | None, *, as_json: bool) -> None:
-    from kairos.simulate.options import runs
+    from kairos.simulate.options import runs_of
     from kairos.simulate.simulation import Simulation
 
-    to_run = runs(asked)
+    to_run = runs_of(asked)
     with _log(log) as facts, _progress() as on_second:
         simulation = Simulation(
             to_run.plan,
@@ -171,7 +171,7 @@ def _simulate_flow(
     """
     import msgspec
 
-    from kairos.simulate.flow_simulated import pool_options, shown, simulated
+    from kairos.simulate.flow_simulated import pool_options, show_simulated_flow, simulate_flow_file
     from kairos.simulate.plan import INSTANCES, PROFILE
     from kairos.workflows.compile.pipeline import Passes
 
@@ -182,8 +182,10 @@ def _simulate_flow(
         policy=policy or DEFAULTS.policy,
         placement=placement or DEFAULTS.placement,
     )
-    run = simulated(*files, Passes(**switched_off(without)), pool)
-    typer.echo(msgspec.json.encode(run).decode() if as_json else "\n".join(shown(run)))
+    run = simulate_flow_file(*files, Passes(**switched_off(without)), pool)
+    typer.echo(
+        msgspec.json.encode(run).decode() if as_json else "\n".join(show_simulated_flow(run))
+    )
 
 
 @contextmanager
@@ -269,9 +271,9 @@ def _interrupted_by_ctrl_c(simulation: "Simulation") -> Iterator[None]:
 
 
 def _show(simulation: "Simulation", *, as_json: bool) -> None:
-    from kairos.simulate.simulation import summary
+    from kairos.simulate.simulation import summarise
 
-    record = summary(simulation)
+    record = summarise(simulation)
     if as_json:
         typer.echo(json.dumps(record))
         return

@@ -33,5 +33,5 @@ def top(
     """
     from kairos.cli.top_asked import watch
 
-    key = config.api_key(api_key_env, os.environ)
+    key = config.default_api_key(api_key_env, os.environ)
     watch(url, key, own_files(tls_ca, tls_certificate, tls_key), interval, once=once)

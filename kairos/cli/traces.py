@@ -16,7 +16,7 @@ def traces_list() -> None:
     """List the data sets that can be fetched."""
     from kairos.simulate.workload import traces
 
-    for name, data_set in traces.catalogue().items():
+    for name, data_set in traces.data_sets().items():
         typer.echo(f"{name:24} {data_set.rows:7,} rows  {data_set.licence}")
 
 
@@ -31,7 +31,7 @@ def traces_fetch(
     """Fetch a data set from its pinned URL, and check its size and SHA-256."""
     from kairos.simulate.workload import traces
 
-    typer.echo(traces.fetch(name, source))
+    typer.echo(traces.fetch_data_set(name, source))
 
 
 @app.command("describe")
@@ -44,7 +44,7 @@ def traces_describe(
 
     from kairos.simulate.workload import traces
 
-    figures = msgspec.to_builtins(traces.describe(path))
+    figures = msgspec.to_builtins(traces.describe_file(path))
     typer.echo(json.dumps(figures) if as_json else outline(figures))
 
 
@@ -64,6 +64,6 @@ def traces_generate(
     from itertools import chain
 
     from kairos.simulate.workload import write_workflows
-    from kairos.simulate.workload.application import application, generated_calls
+    from kairos.simulate.workload.application import generated_calls, load_application
 
-    write_workflows(path, chain.from_iterable(generated_calls(application(app), count, seed)))
+    write_workflows(path, chain.from_iterable(generated_calls(load_application(app), count, seed)))

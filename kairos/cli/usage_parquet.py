@@ -9,7 +9,7 @@ import msgspec
 
 from kairos.host.files import atomic_write
 from kairos.observe.usage import Group, UsageFigures, UsageReport
-from kairos.workflows.run.arrow import arrow
+from kairos.workflows.run.arrow import import_arrow
 
 _AT_ONCE = 8_192  # groups
 _FIGURES: Mapping[str, type] = MappingProxyType(
@@ -26,7 +26,7 @@ def write_parquet(path: Path, report: UsageReport, currency: str | None) -> None
     Raises:
         SetupError: The file cannot be written, or pyarrow is not installed.
     """
-    pyarrow = arrow()
+    pyarrow = import_arrow()
     from pyarrow import parquet
 
     kinds: dict[type, Any] = {int: pyarrow.int64(), float: pyarrow.float64()}

@@ -27,9 +27,9 @@ from kairos.cluster.local.reload import Reload
 from kairos.core.errors import BodyTooLarge, InvalidRequest, SetupError, TooMuchHeld, Unavailable
 from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
 from kairos.gateway.api.health import Probes
-from kairos.gateway.auth.access import Access, access_of, authorization
+from kairos.gateway.auth.access import Access, access_of, authorization_of
 from kairos.gateway.server.cors import pages_of
-from kairos.gateway.server.http import listen, server_of, serving, url_of
+from kairos.gateway.server.http import listening_socket, server_of, serving_ports, url_of
 from kairos.gateway.server.port_tls import ServiceTls
 from kairos.request.caller import Caller
 from kairos.settings.addresses import is_loopback
@@ -48,7 +48,7 @@ from kairos.workflows.remote.wire import (
     ProcessorTask,
 )
 from kairos.workflows.retrieve.lost import ValuesLost
-from kairos.workflows.retrieve.service import ProcessorService, processors
+from kairos.workflows.retrieve.service import ProcessorService, processor_service
 
 _MOST_TASKS = 1_024  # concurrent ones; clients retry beyond that
 _MOST_BODIES = 512 << 20  # bytes of all bodies being read
@@ -77,7 +77,7 @@ class ProcessorRoutes:
         app.delete(f"/v1{HELD}/{{run}}")(self._drop)
 
     async def _caller(self, request: HttpRequest) -> Caller:
-        return await self._access.admitted(authorization(request))
+        return await self._access.admitted(authorization_of(request))
 
     async def _tell(self, request: HttpRequest) -> Response:
         await self._caller(request)
@@ -161,8 +161,10 @@ async def processing_host(settings: Settings) -> AsyncIterator[ProcessorHost]:
     access, tls, figures = access_of(settings), ServiceTls(settings), ProcessorFigures()
     timeout = aiohttp.ClientTimeout(total=_PEER_S, sock_connect=_PEER_CONNECT_S)
     async with contextlib.AsyncExitStack() as stack:
-        sock = stack.enter_context(listen(settings.host, settings.port))
-        found = await stack.enter_async_context(processors(retrieval, os.environ, figures.note))
+        sock = stack.enter_context(listening_socket(settings.host, settings.port))
+        found = await stack.enter_async_context(
+            processor_service(retrieval, os.environ, figures.note)
+        )
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=timeout, auto_decompress=False
         )
@@ -173,7 +175,7 @@ async def processing_host(settings: Settings) -> AsyncIterator[ProcessorHost]:
         Probes(lambda: True, lambda: figures.collect(work)).add_to(app)
         beside = [_forgetting(work.store), *access.background()]
         server = server_of(app, tls=tls.callers, pages=pages_of(settings, access))
-        await stack.enter_async_context(serving({sock: server}, beside))
+        await stack.enter_async_context(serving_ports({sock: server}, beside))
         reload = Reload(settings, of_keys(access) | tls.changes())
         yield ProcessorHost(work, reload, url_of(sock, has_tls=tls.is_on))
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal
 
-from kairos.core.agent_key import agent_key
+from kairos.core.agent_key import agent_key_of
 from kairos.core.dispatcher.available import check_servable, stranded
 from kairos.core.dispatcher.earliest_finish import OPTIMISM, least_us
 from kairos.core.dispatcher.ledger import Ledger
@@ -41,7 +41,7 @@ from kairos.core.scheduler.work_estimates import WorkEstimates
 from kairos.core.shared_lru import SharedLru
 from kairos.core.workflow_tracker import WorkflowKey, workflow_key
 
-RETRIES = 2  # retries of a call, on instances that have not had it
+MAX_RETRIES = 2  # retries of a call, on instances that have not had it
 # Facts after which present calls may be dropped.
 GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Bounced, Failed, WorkflowEnded, Tick})
 _NOBODY: frozenset[str] = frozenset()
@@ -273,7 +273,7 @@ class Admission:
         """Return the earliest possible duration of a waiting request if it misses its deadline."""
         if request.deadline_at is None:
             return None
-        profile, _ = self._estimates.published(agent_key(request))
+        profile, _ = self._estimates.published(agent_key_of(request))
         needs_us = least_us(
             request, self._ledger.served.serving(request.model), self._ledger, profile
         )
@@ -304,7 +304,7 @@ class Admission:
         if request is None or request_id in self._ledger:
             return []
         serving = self._ledger.served.serving(request.model)
-        is_last = self._returns.get(request_id, 0) > RETRIES
+        is_last = self._returns.get(request_id, 0) > MAX_RETRIES
         if is_last or stranded([request], serving, self.tried):
             return [self._nowhere(request)]
         return []

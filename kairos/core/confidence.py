@@ -22,7 +22,7 @@ class Interval(msgspec.Struct, frozen=True):
     high: float
 
 
-def interval(values: Sequence[float], seed: int = 0) -> Interval | None:
+def mean_interval(values: Sequence[float], seed: int = 0) -> Interval | None:
     """Return the interval, or None for fewer than two values.
 
     Equal input and seed, equal result.
@@ -36,15 +36,19 @@ def interval(values: Sequence[float], seed: int = 0) -> Interval | None:
     return Interval(float(sample.mean()), float(low), float(high))
 
 
-def paired(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Interval | None:
+def difference_interval(
+    first: Sequence[float], second: Sequence[float], seed: int = 0
+) -> Interval | None:
     """Return the interval of the differences, first minus second, run by run.
 
     Effects that differ between runs but not within a pair (arrivals, lengths) cancel out.
     """
-    return interval([one - other for one, other in zip(first, second, strict=True)], seed)
+    return mean_interval([one - other for one, other in zip(first, second, strict=True)], seed)
 
 
-def ratio(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Interval | None:
+def ratio_interval(
+    first: Sequence[float], second: Sequence[float], seed: int = 0
+) -> Interval | None:
     """Return the interval of the ratio of means, first over second, resampling pairs.
 
     None for fewer than two pairs, or if a value of the second is 0.

@@ -27,7 +27,7 @@ MAX_WAIT_S = 600  # maximum wait in the queue
 SUSPICION_S = 10  # maximum wait of a call that may have killed an instance, to run alone
 IDLE_S = 600  # silence after a workflow's last call at which it has ended
 
-NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # becomes part of a topic's name, so no dots
+NAME_PATTERN = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # becomes part of a topic's name, so no dots
 T = TypeVar("T")
 _OF_A_USER = re.compile(r"\A[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z")
 

@@ -9,11 +9,11 @@ import re
 import msgspec
 
 from kairos.core.errors import InvalidRequest
-from kairos.core.model import IDENTIFIER
+from kairos.core.model import IDENTIFIER_PATTERN
 
 MOST_OPERATORS = 256  # as many as agent names distinguished in one workflow
 MOST_CALLS, MOST_TOKENS = 1_000_000, 10_000_000
-_NAME = re.compile(IDENTIFIER)
+_NAME = re.compile(IDENTIFIER_PATTERN)
 
 
 class PlannedOperator(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,6 +3,6 @@
 from hashlib import blake2b
 
 
-def digest(text: str) -> int:
+def text_digest(text: str) -> int:
     """Return a hash from 0 to 2**64 - 1, evenly distributed."""
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())

@@ -12,7 +12,7 @@ class TenantWeight(msgspec.Struct, frozen=True, omit_defaults=True):
     apps: Mapping[str, float] = {}  # weights by app, 1 if not named; empty: apps are not weighed
 
 
-STANDARD = "standard"
+STANDARD_CLASS = "standard"
 
 # first: before all other classes of all tenants. share: by weight among its tenant's classes.
 # spare: best-effort, once nothing of the other classes of any tenant fits.
@@ -28,10 +28,10 @@ class ServiceClass(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_us: int | None = None  # from a call's arrival, if it names none itself
 
 
-CLASSES: Mapping[str, ServiceClass] = MappingProxyType(
+SERVICE_CLASSES: Mapping[str, ServiceClass] = MappingProxyType(
     {
         "interactive": ServiceClass(weight=4.0),
-        STANDARD: ServiceClass(),
+        STANDARD_CLASS: ServiceClass(),
         "batch": ServiceClass(goes="spare", max_wait_us=86_400_000_000),
     }
 )
@@ -65,7 +65,9 @@ class Entitlements(msgspec.Struct, frozen=True):
     """All entitlements. A tenant that is not named has a weight of 1, and no quota."""
 
     weights: Mapping[str, TenantWeight] | None = {}  # None: tenants have no shares
-    classes: Mapping[str, ServiceClass] = msgspec.field(default_factory=lambda: dict(CLASSES))
+    classes: Mapping[str, ServiceClass] = msgspec.field(
+        default_factory=lambda: dict(SERVICE_CLASSES)
+    )
     quotas: tuple[Quota, ...] = ()
 
 

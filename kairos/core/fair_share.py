@@ -10,10 +10,10 @@ length thresholds for shared-memory packet switches", IEEE/ACM Transactions on N
 
 from kairos.core.errors import KairosError
 
-ALONE = 0.9  # share of a caller if no other uses any
+LONE_TENANT_SHARE = 0.9  # share of a caller if no other uses any
 
 
-def is_within_share(used: float, free: float, alone: float = ALONE) -> bool:
+def is_within_share(used: float, free: float, alone: float = LONE_TENANT_SHARE) -> bool:
     """Return whether a caller may use `used` if `free` is left after that.
 
     Args:

@@ -11,7 +11,7 @@ import msgspec
 
 from kairos.core.agent_key import AgentKey
 from kairos.core.events import ProfilesLearnt, Record
-from kairos.core.learnt import POOLED, AgentRank, RemainingModel
+from kairos.core.learnt import POOLED_AGENT, AgentRank, RemainingModel
 from kairos.core.orchestrator.learning_data import AppKey, Learning
 from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.orchestrator.workflow import Lesson, OpenedWorkflow
@@ -72,7 +72,7 @@ class Learner:
         profiles, models = learning.learn()
         self._models.update(((model.tenant, model.app), model) for model in models)
         for key in learning.forgotten:
-            if key[2] == POOLED:
+            if key[2] == POOLED_AGENT:
                 self._models.pop(key[:2], None)
             self._ranking.remove(key)
             self._published.pop(key, None)

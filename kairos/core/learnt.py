@@ -16,7 +16,7 @@ import numpy.typing as npt
 from kairos.core.agent_key import AgentKey
 from kairos.core.model import SECOND
 
-POOLED = "*"  # not an identifier, so no client can claim it
+POOLED_AGENT = "*"  # not an identifier, so no client can claim it
 QUANTILES = 64
 ROUNDING = 1e-3  # tolerance, as a part of a step: training data has 32 bits
 MAX_REMAINING_US = 86_400 * SECOND
@@ -69,7 +69,7 @@ def distribution(values: Floats) -> Distribution:
 
 
 @lru_cache(maxsize=1024)
-def exponential(mean: float, count: int = QUANTILES) -> Distribution:
+def exponential_distribution(mean: float, count: int = QUANTILES) -> Distribution:
     """Return an exponential distribution, assumed if only a mean is guessed."""
     quantiles = tuple(-mean * math.log1p(-(i + 0.5) / count) for i in range(count))
     return Distribution(mean, quantiles)

@@ -159,7 +159,7 @@ def slowdown(
     return {**spread(times), "worst": max(times, default=None)}
 
 
-def comparison(records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def compare_metrics(records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the metrics records by name, and for two records the ratio of their spreads.
 
     A ratio below 1 means that the first is faster; None: the divisor is missing or 0.

@@ -14,9 +14,9 @@ import msgspec
 SECOND = 1_000_000  # µs
 
 # Pattern of the names of workflows, apps, agents and requests that clients may use.
-IDENTIFIER = r"\A[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}\Z"
+IDENTIFIER_PATTERN = r"\A[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}\Z"
 # W3C trace context; its group is the trace id.
-TRACEPARENT = r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+TRACEPARENT_PATTERN = r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 
 # Assumed length of an answer, unless the call sets a lower limit.
 EXPECTED_COMPLETION_TOKENS = 256

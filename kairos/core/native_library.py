@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 
-def load(package: str, name: str, kind: type[ctypes.CDLL]) -> ctypes.CDLL | None:
+def load_library(package: str, name: str, kind: type[ctypes.CDLL]) -> ctypes.CDLL | None:
     """Load the library of the source `name`.c in a package; None if it was not compiled.
 
     Args:
@@ -28,7 +28,7 @@ def load(package: str, name: str, kind: type[ctypes.CDLL]) -> ctypes.CDLL | None
         return None
 
 
-def function(
+def declare_function(
     library: ctypes.CDLL, name: str, result: type | None, *arguments: type
 ) -> Callable[..., Any]:
     found = library[name]

@@ -13,7 +13,7 @@ MOST_LOOKED_AT = 2_000  # workflows; if there are more, every second, third, ...
 _PER_DOUBLING = 2  # bins per doubling: remaining times in a bin are within a factor of 1.4
 
 
-def look(balancer: Balancer, at_us: int) -> Look:
+def look_at_pool(balancer: Balancer, at_us: int) -> Look:
     """Return a snapshot of the pool. Changes nothing."""
     estimates = balancer.estimates
     return Look(

@@ -25,7 +25,7 @@ class ServedLoad(msgspec.Struct, frozen=True, kw_only=True):
     busy: float  # share in use, from 0 to 1, of sequences or KV memory, the greater
 
 
-def pool_load(balancer: Balancer) -> dict[str, ServedLoad]:
+def load_of_pool(balancer: Balancer) -> dict[str, ServedLoad]:
     """Return the load by model; "" for waiting calls without one. O(instances + queues)."""
     ledger = balancer.ledger
     waiting_us = balancer.waiting_us()
@@ -43,7 +43,7 @@ def most_waiting_s(models: Mapping[str, ServedLoad]) -> float:
     return max((each.waiting_work_s for each in models.values()), default=0.0)
 
 
-def busiest(models: Mapping[str, ServedLoad]) -> float:
+def highest_utilisation(models: Mapping[str, ServedLoad]) -> float:
     """Return the share in use of the model with the busiest instances."""
     return max((each.busy for each in models.values()), default=0.0)
 

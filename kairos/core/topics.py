@@ -14,6 +14,6 @@ class Topic:
     DEAD_LETTERS = "kairos.dead-letters"  # messages that could not be handled, with the reason
 
 
-def inbox(app: str, agent: str) -> str:
+def inbox_topic(app: str, agent: str) -> str:
     """Return the name of an agent's inbox topic."""
     return f"{Topic.AGENTS}{app}.{agent}"

@@ -6,7 +6,7 @@ call exactly as the call was described when it was queued.
 
 from collections.abc import Mapping
 
-from kairos.core.learnt import POOLED
+from kairos.core.learnt import POOLED_AGENT
 from kairos.core.model import SECOND, Budget, Request, least
 from kairos.core.position import Position
 from kairos.core.shared_lru import SharedLru
@@ -123,7 +123,7 @@ class WorkflowTracker:
             self._touch(key, workflow, at)
         agent, visits, prompt_tokens = request.agent, workflow.visits, request.prompt_tokens
         if agent not in visits and len(visits) >= MAX_NAMES:
-            agent = POOLED
+            agent = POOLED_AGENT
         visit = visits[agent] = visits.get(agent, 0) + 1
         position = Position(
             stage=workflow.calls,

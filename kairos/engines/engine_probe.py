@@ -15,12 +15,12 @@ from kairos.engines.engine_limits import EngineLimits, ModelCard, model_cards
 from kairos.engines.engine_status import KvCache, Metrics, read_metrics
 from kairos.engines.kinds import LLAMA, SGLANG, EngineKind
 from kairos.proxy.engine_client import Upstream
-from kairos.proxy.fetching import MOST_BYTES, Fetcher
+from kairos.proxy.fetching import MAX_FETCHED_BYTES, Fetcher
 
 SCRAPE_S = 2.0  # timeout of /metrics, so that they are still current
 LOOKS_BETWEEN = 10
 BLOCK_SIZE = 16  # tokens: vLLM's on a GPU
-_ANSWER_LIMIT_BYTES = MOST_BYTES
+_ANSWER_LIMIT_BYTES = MAX_FETCHED_BYTES
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ def digest(package: Path, sources: Iterable[str]) -> str:
     return found.hexdigest()
 
 
-def install() -> bool:
+def install_compiled_brain() -> bool:
     """Use compiled modules from now on. Return whether there are current ones."""
     if os.environ.get(INTERPRETED) or not (found := files(FOLDER)):
         return False

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kairos.core.errors import SetupError
-from kairos.settings.tls import TlsFiles, concern
+from kairos.settings.tls import TlsFiles, certificate_concern
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class FreshContext:
             self._tell()
 
     def _tell(self) -> None:
-        if (said := concern(self._files)) is not None:
+        if (said := certificate_concern(self._files)) is not None:
             logger.warning("%s: %s; peers that check it will not connect", self._name, said)
 
 

@@ -10,7 +10,7 @@ from kairos.settings.tls import TlsFiles
 _SAID = 300  # characters of an answer that are shown
 
 
-def check(url: str, files: TlsFiles, timeout_s: float) -> str:
+def check_health(url: str, files: TlsFiles, timeout_s: float) -> str:
     """Request the URL, or its /health if it has no path. Return a message for the operator.
 
     Raises:

@@ -7,7 +7,7 @@ import sysconfig
 _OF_SYSTEM = "/usr"  # distributions optimize theirs, and do not always say so
 
 
-def interpreter() -> str:
+def describe_interpreter() -> str:
     """Return its version, and how it was built."""
     arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
     return f"Python {platform.python_version()}, {built(sys.base_prefix, arguments)}"

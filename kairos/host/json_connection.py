@@ -63,6 +63,6 @@ class JsonServer:
             raise SetupError(f"{self.url}: {path} was not answered in JSON") from None
 
 
-def segment(name: str) -> str:
+def path_segment(name: str) -> str:
     """Return a name as one segment of a path."""
     return quote(name, safe=":")

@@ -11,7 +11,7 @@ _BUSY_S = 10.0
 _AGAIN_S = 0.005
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect_sqlite(path: Path) -> sqlite3.Connection:
     """Open a database with a write-ahead log, whose files are private to this user.
 
     Any thread may use it, but only one at a time.
@@ -57,7 +57,7 @@ def open_database(path: Path, schema: str, version: int, otherwise: str) -> sqli
         sqlite3.Error: As in `connect`.
         SetupError: The file has another version.
     """
-    connection = connect(path)
+    connection = connect_sqlite(path)
     try:
         found = _version(connection)
         if not found:

@@ -186,7 +186,7 @@ def _shown(us: int) -> str:
 OnError = Callable[[KairosError, Caller | None, str], None]
 
 
-def counting(count: Callable[[KairosError], None], audit: AuditLog | None) -> OnError:
+def count_errors(count: Callable[[KairosError], None], audit: AuditLog | None) -> OnError:
     """Return a function that counts errors in metrics and logs refusals in the audit log.
 
     It is called with the error, the caller, if known, and the caller's name for its share.
@@ -201,7 +201,7 @@ def counting(count: Callable[[KairosError], None], audit: AuditLog | None) -> On
     return heard
 
 
-def auditing(audit: AuditLog | None) -> list[Coroutine[None, None, None]]:
+def audit_tasks(audit: AuditLog | None) -> list[Coroutine[None, None, None]]:
     return [] if audit is None else [_flush(audit)]
 
 

@@ -13,13 +13,13 @@ from kairos.core.orchestrator.workflow import MAX_CALLS
 from kairos.host.service_connection import context_of
 from kairos.observe.costs import Costs, costs_of
 from kairos.observe.fact_log import read_facts
-from kairos.observe.views import WorkflowView, snapshot, workflow_view
+from kairos.observe.views import WorkflowView, workflow_snapshot, workflow_view
 from kairos.settings.tls import TlsFiles
 
 _TIMEOUT_S = 30
 
 
-async def from_service(
+async def explain_from_service(
     url: str, key: str | None, workflow_id: str, files: TlsFiles | None = None
 ) -> WorkflowView:
     """Fetch the view of a workflow from a running Kairos.
@@ -63,7 +63,7 @@ class _Refusal(msgspec.Struct):
     error: _Error
 
 
-def from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowView:
+def explain_from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowView:
     """Return the view of a workflow from the facts in a log. If an id was reused: the last one.
 
     Raises:
@@ -89,9 +89,9 @@ def from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowV
     workflow = orchestrator.workflow(tenants.pop(), workflow_id) if tenants else None
     if workflow is None:
         raise SetupError(f"the log in {directory} has no workflow '{workflow_id}'")
-    return workflow_view(snapshot(workflow, at), 0, MAX_CALLS)
+    return workflow_view(workflow_snapshot(workflow, at), 0, MAX_CALLS)
 
 
-def costs(directory: Path, view: WorkflowView) -> Costs:
+def read_costs(directory: Path, view: WorkflowView) -> Costs:
     """Return the costs of the workflow's calls on each instance (`costs.py`)."""
     return costs_of(read_facts(directory), view.tenant, view.id)

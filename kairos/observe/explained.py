@@ -6,13 +6,13 @@ from rich.tree import Tree
 
 from kairos.core.model import SECOND
 from kairos.observe.costs import Costs, InstanceCost
-from kairos.observe.explanation import explanation, origin
+from kairos.observe.explanation import explain_call, explain_origin
 from kairos.observe.views import CallView, WorkflowView
 
 _WIDTH = 160  # without a terminal
 
 
-def show(view: WorkflowView, costs: Costs) -> None:
+def show_explanation(view: WorkflowView, costs: Costs) -> None:
     console = Console()
     console.width = console.width if console.is_terminal else _WIDTH
     console.print(explained(view, costs))
@@ -51,9 +51,9 @@ def _headline(view: WorkflowView) -> str:
 
 def _told(call: CallView, costs: Costs) -> Text:
     agent = call.agent or "a call without a name"
-    told = (f" ({each})" for each in origin(call))
+    told = (f" ({each})" for each in explain_origin(call))
     text = Text.assemble((agent, "cyan"), *told, " ", (call.id, "dim"))
-    for line in (*explanation(call), *map(_cost, costs.get(call.id, ()))):
+    for line in (*explain_call(call), *map(_cost, costs.get(call.id, ()))):
         text.append(f"\n  {line}")
     return text
 

@@ -14,13 +14,13 @@ _REFUSED: dict[str, str] = {reason: each.words for reason, each in REFUSALS.item
 _ENDS = {"failed": "failed", "cancelled": "was cancelled", "refused": "was refused"}
 
 
-def explanation(call: CallView) -> list[str]:
+def explain_call(call: CallView) -> list[str]:
     """Return lines on the source of the call's identity, its course, its turn and its outlook."""
     said = _known(call), _course(call), _reason(call.dispatch), _outlook(call)
     return [line for line in said if line]
 
 
-def origin(call: CallView) -> list[str]:
+def explain_origin(call: CallView) -> list[str]:
     """Return remarks on the parents of the call that the tree does not show."""
     said = []
     if call.parents_total > 1:

@@ -154,7 +154,7 @@ def note_start(
         log(Record(at, Started(calls, instances)))
 
 
-def flushing(log: FactLog | None) -> list[Coroutine[None, None, None]]:
+def flush_tasks(log: FactLog | None) -> list[Coroutine[None, None, None]]:
     return [] if log is None else [_flush(log)]
 
 

@@ -29,11 +29,11 @@ from kairos.core.events import (
     Record,
     Refuse,
 )
-from kairos.core.learnt import Distribution, exponential
+from kairos.core.learnt import Distribution, exponential_distribution
 from kairos.core.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
 from kairos.core.refusals import Outcome
 
-_ANY = exponential(EXPECTED_COMPLETION_TOKENS)
+_ANY = exponential_distribution(EXPECTED_COMPLETION_TOKENS)
 
 
 class CallUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from kairos.core.agent_key import AgentKey
 from kairos.core.errors import InvalidFile, InvalidRequest, SetupError
 from kairos.core.events import ProfilesLearnt, Record
 from kairos.core.learnt import (
-    POOLED,
+    POOLED_AGENT,
     QUANTILES,
     AgentProfile,
     AgentRank,
@@ -154,7 +154,7 @@ class LearntStore:
         for tenant, app, agent in learnt.forgotten:
             self._ranks.pop((tenant, app, agent), None)
             self._drop(("profile", tenant, app, agent))
-            if agent == POOLED:
+            if agent == POOLED_AGENT:
                 self._drop(("model", tenant, app))
         if learnt.kendall_tau is not None:
             self._tau = learnt.kendall_tau

@@ -19,7 +19,7 @@ from kairos.core.errors import KairosError
 from kairos.core.events import Bounced, InstanceLeft, InstanceStatus, Record
 from kairos.core.model import SECOND
 from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.pool_load import busiest, most_waiting_s, pool_load
+from kairos.core.pool_load import highest_utilisation, load_of_pool, most_waiting_s
 from kairos.observe.figures import Count, Times
 from kairos.observe.left_out import bus_figures
 from kairos.observe.tenant_figures import TenantFigures
@@ -164,7 +164,7 @@ class Telemetry(Collector):
         yield from load(balancer)
         yield from engines(self._statuses())
         if self._orchestrator is not None:
-            yield from learning(self._orchestrator)
+            yield from learning_metrics(self._orchestrator)
         tau = self._balancer().estimates.kendall_tau
         if tau is not None:
             yield GaugeMetricFamily(
@@ -198,7 +198,7 @@ class Telemetry(Collector):
 
 def load(balancer: Balancer) -> Iterator[Metric]:
     """Yield metrics for autoscaling. Models are named only to operators (`/admin/scaling`)."""
-    models = pool_load(balancer)
+    models = load_of_pool(balancer)
     yield GaugeMetricFamily(
         "kairos_waiting_work_seconds",
         "Estimated seconds of queued work, of the model with most",
@@ -207,7 +207,7 @@ def load(balancer: Balancer) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "kairos_pool_busy_ratio",
         "Share of the instances' capacity in use, of the busiest model",
-        value=busiest(models),
+        value=highest_utilisation(models),
     )
 
 
@@ -237,7 +237,7 @@ def _counter(name: str, documentation: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"kairos_engine_{name}", documentation, labels=["instance"])
 
 
-def learning(orchestrator: Orchestrator) -> Iterator[Metric]:
+def learning_metrics(orchestrator: Orchestrator) -> Iterator[Metric]:
     yield GaugeMetricFamily("kairos_workflows_open", "Open workflows", value=len(orchestrator))
     for name, count, documentation in (
         ("idle", orchestrator.expired, "Workflows ended by silence"),

@@ -74,7 +74,7 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     unmeasured: int  # calls on instances whose limits are not in the log
 
 
-def parse_by(told: Iterable[str]) -> tuple[str, ...]:
+def parse_grouping(told: Iterable[str]) -> tuple[str, ...]:
     """Return the names to group by, each once, from comma-separated lists.
 
     Raises:
@@ -87,7 +87,7 @@ def parse_by(told: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def usage(
+def report_usage(
     directory: Path,
     by: tuple[str, ...],
     since_at: int | None = None,

@@ -34,7 +34,7 @@ _COLUMNS = (
 _COST = ("cost", "cost", "{:,.2f}", "{:.6f}")
 
 
-def show(report: UsageReport, currency: str | None) -> None:
+def show_usage(report: UsageReport, currency: str | None) -> None:
     """Print the report. `currency`: heading of the costs; None: no prices."""
     console = Console()
     console.width = console.width if console.is_terminal else _WIDTH

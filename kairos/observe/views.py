@@ -17,7 +17,7 @@ from kairos.core.orchestrator.agent_status import AgentStatus
 from kairos.core.orchestrator.graph import CallGraph
 from kairos.core.orchestrator.joins import KnownJoins
 from kairos.core.orchestrator.learnt_joins import LearntJoins
-from kairos.core.orchestrator.remaining import Remaining, remaining
+from kairos.core.orchestrator.remaining import Remaining, remaining_work
 from kairos.core.orchestrator.workflow import OpenedWorkflow, span_of
 
 MAX_PARENTS = 100  # parents listed for a call: a guessed join may have thousands
@@ -129,7 +129,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     known: KnownJoins | None = None  # learnt joins of its app, if any
 
 
-def snapshot(workflow: OpenedWorkflow, at: int, joins: LearntJoins | None = None) -> Snapshot:
+def workflow_snapshot(
+    workflow: OpenedWorkflow, at: int, joins: LearntJoins | None = None
+) -> Snapshot:
     last = {call.row.request.id: call.row for call in workflow.calls}
     return Snapshot(
         key=workflow.key,
@@ -157,7 +159,7 @@ def workflow_view(seen: Snapshot, offset: int, limit: int) -> WorkflowView:
     for row in seen.rows:
         ended_at = row.ended_at if row.ended_at is not None else seen.at
         graph.add(span_of(msgspec.structs.replace(row, ended_at=ended_at)))
-    rest = remaining(graph) if seen.ended_at is not None else {}
+    rest = remaining_work(graph) if seen.ended_at is not None else {}
     tenant, workflow_id = seen.key
     first = seen.rows[0].request
     ended_by = None if seen.ended_at is None else ("idle" if seen.idle else "told")

@@ -5,7 +5,7 @@ no step of the model, so such calls neither wait in a queue nor are packed. They
 either: quotas and budgets cover calls that engines compute.
 """
 
-from kairos.core.admission import RETRIES
+from kairos.core.admission import MAX_RETRIES
 from kairos.core.errors import ModelNotFound, NoInstance
 from kairos.core.events import (
     Arrived,
@@ -87,7 +87,7 @@ class CallsAtOnce:
             instance_id = self._choose(request)
             tried = self._tried[request.id]
             tried.faults += event.by_instance
-            if instance_id is None or tried.faults > RETRIES:
+            if instance_id is None or tried.faults > MAX_RETRIES:
                 self._calls.refuse(Refuse(request.id, request.model, "no_other"))
             else:
                 self._go(request, instance_id)

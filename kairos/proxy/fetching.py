@@ -16,7 +16,7 @@ from kairos.proxy.engine_link import Origin
 from kairos.proxy.engine_tls import EngineContexts
 from kairos.settings.engines import MAX_ENGINES
 
-MOST_BYTES = 4 << 20  # of an answer; the rest is left out
+MAX_FETCHED_BYTES = 4 << 20  # of an answer; the rest is left out
 # Compressing 51 KB takes longer than sending them.
 _PLAIN = header_lines([b"Accept-Encoding: identity"]) + b"\r\n"
 
@@ -91,8 +91,8 @@ class _TakenWhole:
 
     def came(self, data: bytes) -> None:
         """See `AnswerTaker`."""
-        self.body += data[: MOST_BYTES - len(self.body)]
-        if len(self.body) >= MOST_BYTES:
+        self.body += data[: MAX_FETCHED_BYTES - len(self.body)]
+        if len(self.body) >= MAX_FETCHED_BYTES:
             self.ended()
 
     def ended(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kairos.core.errors import BodyTooLarge, BodyTooSlow, InvalidRequest, KairosError, TooMuchHeld
-from kairos.core.fair_share import ALONE, ShareUsed, is_within_share
+from kairos.core.fair_share import LONE_TENANT_SHARE, ShareUsed, is_within_share
 from kairos.request.client_response import ClientResponse
 from kairos.request.identity.identity import Headers
 
@@ -60,7 +60,9 @@ class BodyTaker(Protocol):
 class Bodies:
     """Counter of the bytes that calls in flight hold, in total and per caller."""
 
-    def __init__(self, max_bytes: int, max_held_bytes: int, share: float = ALONE) -> None:
+    def __init__(
+        self, max_bytes: int, max_held_bytes: int, share: float = LONE_TENANT_SHARE
+    ) -> None:
         """Create the counter. For `share` see `fair_share.py`."""
         self.max_bytes, self.max_held_bytes, self._share = max_bytes, max_held_bytes, share
         self._held_bytes = 0

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.core.entitlements import STANDARD
+from kairos.core.entitlements import STANDARD_CLASS
 from kairos.core.errors import KairosError
 from kairos.settings.tenants import Role
 
 # The roles that each role includes.
-RIGHTS: Mapping[Role, tuple[Role, ...]] = {
+ROLE_RIGHTS: Mapping[Role, tuple[Role, ...]] = {
     "caller": ("caller",),
     "viewer": ("viewer",),
     "admin": ("caller", "viewer", "admin"),
@@ -20,7 +20,7 @@ RIGHTS: Mapping[Role, tuple[Role, ...]] = {
 class Caller(msgspec.Struct, frozen=True):
     tenant: str
     app: str | None = None  # all that it calls for, where its key or token says so
-    service_class: str = STANDARD  # of calls that name none
+    service_class: str = STANDARD_CLASS  # of calls that name none
     service_classes: tuple[str, ...] | None = None  # that it may ask for; None: all
     key: str | None = None  # the name of its key, if that has one
     roles: tuple[Role, ...] = ("caller",)
@@ -48,7 +48,7 @@ class NotAllowed(KairosError):
         self.by = by
 
 
-ANYBODY = Caller("default", roles=RIGHTS["admin"])  # where no key is asked for
+ANONYMOUS = Caller("default", roles=ROLE_RIGHTS["admin"])  # where no key is asked for
 
 
 class KeysComing(Exception):

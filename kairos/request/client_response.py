@@ -34,7 +34,7 @@ _ANTHROPIC_TYPES = {
 }
 
 
-CLIENT = "kairos.client"  # in a scope: the `Client` that asked
+CLIENT_KEY = "kairos.client"  # in a scope: the `Client` that asked
 
 # OpenAI's and Anthropic's clients wait for no longer than this, and ask again at once instead.
 _SHORT_S = 60

@@ -59,7 +59,7 @@ ROUTES: dict[str, RouteRules] = {
 }
 CALL_METHODS, OTHER_METHODS = "POST, OPTIONS", "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 HOT_ROUTES = {path for path, rules in ROUTES.items() if rules.is_hot}
-PASSED = {path for path in ROUTES if not path.startswith("/v1/")}
+PASSED_ROUTES = {path for path in ROUTES if not path.startswith("/v1/")}
 
 _CANCEL = re.compile(r"/v1/[a-z_]+/[A-Za-z0-9_.-]+/cancel")
 _PASSED_UNDER_V1 = re.compile(r"/v1(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
@@ -93,7 +93,7 @@ def is_passed_on(method: str, path: str) -> bool:
     """Return whether a request is for an engine, and not for a route of Kairos's own."""
     if method not in _METHODS:
         return False
-    return path in PASSED or (path.startswith("/v1/") and _OWN.fullmatch(path) is None)
+    return path in PASSED_ROUTES or (path.startswith("/v1/") and _OWN.fullmatch(path) is None)
 
 
 def check_passes(method: str, path: str, raw_path: bytes) -> None:
@@ -107,7 +107,7 @@ def check_passes(method: str, path: str, raw_path: bytes) -> None:
             raise RouteRefused(405, f"{path} takes POST, not {method}", CALL_METHODS)
         passes = True
     else:
-        passes = path in PASSED or (
+        passes = path in PASSED_ROUTES or (
             _PASSED_UNDER_V1.fullmatch(path) is not None and not _NOT_PASSED.match(path)
         )
     if not (passes and raw_path == path.encode()):

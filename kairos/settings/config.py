@@ -12,14 +12,14 @@ from kairos.core.core_names import (
     IDLE_S,
     MAX_WAIT_S,
     MAX_WAITING,
-    NAME,
+    NAME_PATTERN,
     PLACEMENT_NAMES,
     POLICY_NAMES,
     SUSPICION_S,
     check_name,
 )
 from kairos.core.errors import SetupError
-from kairos.core.fair_share import ALONE
+from kairos.core.fair_share import LONE_TENANT_SHARE
 from kairos.core.model import SECOND, Budget
 from kairos.settings.addresses import is_loopback
 from kairos.settings.batches import BatchSettings
@@ -112,7 +112,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cors_origins: tuple[str, ...] = ()
     # Share of connections, bytes of bodies and waiting requests that one caller may have while no
     # other has any. A caller is a tenant or, before its key is known, an address. 1: all.
-    caller_share: float = ALONE
+    caller_share: float = LONE_TENANT_SHARE
     log_dir: str | None = None  # directory of the log: facts and decisions, no bodies
     audit_log: str | None = None  # file of operators' actions and refusals; bounded
     bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]: several processes share the work
@@ -176,7 +176,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Path(self.log_dir, "learnt.json") if self.log_dir is not None else None
 
 
-def load(
+def load_settings(
     path: Path | None,
     environ: Mapping[str, str],
     arguments: Mapping[str, Any],
@@ -200,7 +200,7 @@ def load(
         if field.name not in _TABLES:
             value = environ.get(f"KAIROS_{field.name.upper()}")
             if value:
-                given[field.name] = listed(value) if field.name in _LISTED else value
+                given[field.name] = split_list(value) if field.name in _LISTED else value
     given.update({name: value for name, value in arguments.items() if value is not None})
     try:
         settings = msgspec.convert(given, Settings, strict=False)
@@ -213,7 +213,7 @@ def load(
     return settings
 
 
-def listed(told: str) -> list[str]:
+def split_list(told: str) -> list[str]:
     """Split a list with commas, as in the environment and on the command line."""
     return [name for each in told.split(",") if (name := each.strip())]
 
@@ -237,7 +237,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     check_name("policy", settings.policy, POLICY_NAMES)
     check_name("placement", settings.placement, PLACEMENT_NAMES)
-    if not re.match(NAME, settings.pool):
+    if not re.match(NAME_PATTERN, settings.pool):
         raise SetupError(
             f"'{settings.pool}' is not a valid pool name (letters, digits, _ -, at most 64)"
         )
@@ -309,7 +309,7 @@ def _check_places(settings: Settings) -> None:
     check_port_files(files, settings.admin_tls_client_ca)
 
 
-def api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:
+def default_api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:
     """Return the key in a variable of the environment; None without a variable.
 
     Raises:

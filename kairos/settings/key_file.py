@@ -73,7 +73,7 @@ def _instant(value: Any) -> Any:
     return with_zone(value) if isinstance(value, datetime) else value
 
 
-def to_toml(keys: Iterable[KeySettings]) -> str:
+def key_to_toml(keys: Iterable[KeySettings]) -> str:
     """Return the content of a file with these keys; default values are left out."""
     return _HEAD + "".join(f"\n[[key]]\n{''.join(_lines(key))}" for key in keys)
 
@@ -94,13 +94,13 @@ def _value(value: Any) -> str:
         case str():  # TOML escapes as JSON does, and DEL, too; it has no surrogates
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case datetime():
-            return shown(value)
+            return format_instant(value)
         case Mapping():
             return f"{{{', '.join(f'{_value(k)} = {_value(v)}' for k, v in value.items())}}}"
         case _:
             return f"[{', '.join(_value(each) for each in value)}]"
 
 
-def shown(instant: datetime) -> str:
+def format_instant(instant: datetime) -> str:
     """Return an instant in UTC, in TOML's format."""
     return with_zone(instant).astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -12,7 +12,7 @@ from kairos.settings.engines import is_http_url
 _MOST_ENGINES = 64  # of a sort
 _MOST_HELD_MB = 1 << 20
 _OPTION = re.compile(r"api_key_env=(\w{1,128})", re.ASCII)
-POSTGRES = re.compile(
+POSTGRES_URL = re.compile(
     r"postgres(?:ql)?://(?:[\w.-]{1,63}@)?[\w.:\[\]-]{0,255}/[\w.-]{1,63}", re.ASCII
 )
 _ENGINE_FORM = "http://HOST:PORT[,api_key_env=VARIABLE]"
@@ -104,7 +104,7 @@ def is_postgres(collections: str) -> bool:
 def _check_collections(collections: str) -> None:
     if not collections or "\0" in collections:
         raise ValueError("collections is empty: name a directory, or a database")
-    if is_postgres(collections) and not POSTGRES.fullmatch(collections):
+    if is_postgres(collections) and not POSTGRES_URL.fullmatch(collections):
         raise ValueError(
             "collections: write postgresql://[USER@]HOST[:PORT]/NAME. A password goes "
             "into PGPASSWORD or ~/.pgpass, what TLS needs into PGSSLMODE and PGSSLROOTCERT"

@@ -7,10 +7,17 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.core_names import NAME
-from kairos.core.entitlements import CLASSES, Entitlements, Goes, Quota, ServiceClass, TenantWeight
+from kairos.core.core_names import NAME_PATTERN
+from kairos.core.entitlements import (
+    SERVICE_CLASSES,
+    Entitlements,
+    Goes,
+    Quota,
+    ServiceClass,
+    TenantWeight,
+)
 from kairos.core.errors import InvalidRequest, SetupError
-from kairos.core.model import IDENTIFIER, SECOND
+from kairos.core.model import IDENTIFIER_PATTERN, SECOND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -124,9 +131,9 @@ def _check_kv_share(quota: Quota, whose: str) -> None:
         raise SetupError(f"{whose}: kv_share must be above 0, and at most 1")
 
 
-def classes(given: tuple[ServiceClassSettings, ...]) -> dict[str, ServiceClass]:
+def classes_by_name(given: tuple[ServiceClassSettings, ...]) -> dict[str, ServiceClass]:
     """Return all classes by name."""
-    return dict(CLASSES) | {
+    return dict(SERVICE_CLASSES) | {
         each.name: ServiceClass(
             each.goes,
             each.weight,
@@ -147,7 +154,7 @@ def check_size(
     Raises:
         SetupError: As one fact of the log they would be too large for the bus.
     """
-    size = len(msgspec.json.encode(entitlements(tenants, service_classes, quotas)))
+    size = len(msgspec.json.encode(tenant_entitlements(tenants, service_classes, quotas)))
     if size > ENTITLEMENTS_BYTES:
         raise SetupError(
             f"tenants, service classes and quotas are {size} bytes in the log, at most "
@@ -163,7 +170,7 @@ def check_classes(given: tuple[ServiceClassSettings, ...], keys: tuple[KeySettin
     """
     names = [each.name for each in given]
     for each in given:
-        if not re.match(NAME, each.name):
+        if not re.match(NAME_PATTERN, each.name):
             raise SetupError(f"'{each.name}' is not a valid class name (letters, digits, _ -)")
         if names.count(each.name) > 1:
             raise SetupError(f"class '{each.name}' is named twice")
@@ -174,7 +181,7 @@ def check_classes(given: tuple[ServiceClassSettings, ...], keys: tuple[KeySettin
                 raise SetupError(f"class '{each.name}': {what} must be above 0, and at most a year")
     if len(given) > _MOST_CLASSES:
         raise SetupError(f"{len(given)} classes are too many: at most {_MOST_CLASSES}")
-    known = classes(given)
+    known = classes_by_name(given)
     for key in keys:
         for name in key.service_classes:
             if name not in known:
@@ -196,14 +203,14 @@ def _us(instant: datetime) -> int:
 _EARLIEST_US, _LATEST_US = _us(datetime(2000, 1, 1)), _us(datetime(9999, 1, 1))
 
 
-def entitlements(
+def tenant_entitlements(
     tenants: tuple[TenantSettings, ...],
     service_classes: tuple[ServiceClassSettings, ...],
     quotas: tuple[QuotaSettings, ...],
 ) -> Entitlements:
     return Entitlements(
         {each.name: TenantWeight(each.weight, each.apps) for each in tenants},
-        classes(service_classes),
+        classes_by_name(service_classes),
         tuple(Quota(**msgspec.structs.asdict(each)) for each in quotas),
     )
 
@@ -286,7 +293,7 @@ def _check_tenant(name: str, where: str = "") -> None:
 
 
 def _check_app(name: str, where: str = "") -> None:
-    if not re.match(IDENTIFIER, name):
+    if not re.match(IDENTIFIER_PATTERN, name):
         raise SetupError(f"{where}'{name}' is not a valid app name")
 
 
@@ -312,10 +319,10 @@ def check_entitlements(entitlements: Entitlements) -> None:
             _check_names(*share.apps)
             _check_weights(*share.apps.values())
     classes = entitlements.classes
-    if len(classes) > _MOST_CLASSES + len(CLASSES):
+    if len(classes) > _MOST_CLASSES + len(SERVICE_CLASSES):
         raise InvalidRequest("there are too many classes of service")
     for name, each in classes.items():
-        if not re.match(NAME, name):
+        if not re.match(NAME_PATTERN, name):
             raise InvalidRequest("a class of service has no name")
         _check_weights(each.weight)
         for limit_us in (each.max_wait_us, each.deadline_us):

@@ -98,7 +98,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def concern(files: TlsFiles, now: datetime | None = None) -> str | None:
+def certificate_concern(files: TlsFiles, now: datetime | None = None) -> str | None:
     """Return a warning about a certificate that has expired or is not valid yet, or None."""
     if files.certificate is None:
         return None

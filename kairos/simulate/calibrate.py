@@ -55,8 +55,8 @@ class CalibrationPlan(msgspec.Struct, frozen=True, kw_only=True):
     longest_run_s: float
 
 
-FULL = CalibrationPlan(rounds=3, decode_s=2.5, mixed_s=10.0, longest_run_s=15.0)
-QUICK = CalibrationPlan(rounds=1, decode_s=1.2, mixed_s=5.0, longest_run_s=6.0)
+FULL_CALIBRATION = CalibrationPlan(rounds=3, decode_s=2.5, mixed_s=10.0, longest_run_s=15.0)
+QUICK_CALIBRATION = CalibrationPlan(rounds=1, decode_s=1.2, mixed_s=5.0, longest_run_s=6.0)
 
 
 class MeasuredLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     streamed: bool
 
 
-async def measure(
+async def measure_engines(
     upstreams: Sequence[Upstream],
     model: str | None,
     limits: MeasuredLimits,

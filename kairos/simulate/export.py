@@ -53,7 +53,7 @@ def parse_since(text: str, now_us: int, what: str = "begin") -> int | None:
         ) from None
 
 
-def export(directory: Path, since_at: int | None, path: Path) -> Exported:
+def export_workflows(directory: Path, since_at: int | None, path: Path) -> Exported:
     """Write the workflows of a log that began at `since_at` or later to a workflow file.
 
     A workflow is complete or left out. It begins with its user's task; one that began before the

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.core.digest import digest
+from kairos.core.digest import text_digest
 from kairos.core.model import EXPECTED_COMPLETION_TOKENS
 from kairos.workflows.compile.operators import Generation
 
@@ -34,7 +34,7 @@ def tokens_of(text: str) -> int:
 
 
 def _share(name: str) -> float:
-    return digest(name) / 2**64
+    return text_digest(name) / 2**64
 
 
 def _sample(root: Mapping[str, object], schema: object, name: str, depth: int) -> object:
@@ -82,7 +82,7 @@ def _of_type(
 
 def _text(name: str, least: object) -> str:
     """Return a text of eight characters, or of the minimum length; different for each name."""
-    word = f"{digest(name):016x}"[:8]
+    word = f"{text_digest(name):016x}"[:8]
     long = least if isinstance(least, int) and least > len(word) else len(word)
     return (f"{word} " * (long // len(word) + 1))[:long]
 

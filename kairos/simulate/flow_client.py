@@ -23,13 +23,13 @@ from kairos.simulate.processors import NOTHING_AROUND, SimulatedProcessors, Surr
 from kairos.simulate.users import MODEL, TENANT
 from kairos.simulate.workload.prompt import Prompt, length, prefix_hashes
 from kairos.simulate.workload.retries import is_tried_again
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Generation
 from kairos.workflows.compile.passes.decoding import PartialDecode
 from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.planned_work import planned_work
+from kairos.workflows.compile.planned_work import plan_work
 from kairos.workflows.execute.commands import (
-    TOUCH,
+    TOUCH_AGENT,
     DropRow,
     EndRun,
     FailRow,
@@ -108,7 +108,7 @@ class FlowClient:
         self._run, self._clock, self._feed = run, clock, feed
         self._generations = {
             each.name: each.params
-            for each in every(plan.declaration.operators)
+            for each in every_operator(plan.declaration.operators)
             if isinstance(each.params, Generation)
         }
         self._models, self._around = models or {}, around
@@ -167,7 +167,7 @@ class FlowClient:
 
     def declare(self) -> None:
         """Say what calls its rows will make."""
-        work = planned_work(self._plan)
+        work = plan_work(self._plan)
         if work is not None:
             self._feed(PlanDeclared(TENANT, self._name, work))
 
@@ -309,7 +309,7 @@ class FlowClient:
             tenant=TENANT,
             workflow_id=made.workflow,
             app=self._name,
-            agent=made.command.operator if is_call else TOUCH,
+            agent=made.command.operator if is_call else TOUCH_AGENT,
             model=self._models.get(made.command.operator, MODEL),
             workflow_started_at=now,
             arrived_at=now,

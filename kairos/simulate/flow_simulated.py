@@ -7,14 +7,14 @@ from kairos.core.dispatcher.placements import placement_named
 from kairos.core.errors import SetupError
 from kairos.core.runtime import Observer
 from kairos.core.scheduler.policies import policy_named
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
 from kairos.workflows.compile.pipeline import Passes, compile_plan
 from kairos.workflows.run.flow_file import check_columns, load_flow
 from kairos.workflows.run.tables import open_table
 
 
-def simulated(
+def simulate_flow_file(
     flow: Path,
     inputs: Path | None,
     functions: Path | None,
@@ -48,13 +48,13 @@ def pool_options(*, instances: int, profile_name: str, policy: str, placement: s
     """
     return PoolOptions(
         instances=instances,
-        profile=profile(profile_name),
+        profile=load_profile(profile_name),
         policy=policy_named(policy),
         placement=placement_named(placement),
     )
 
 
-def shown(run: SimulatedFlow) -> Iterator[str]:
+def show_simulated_flow(run: SimulatedFlow) -> Iterator[str]:
     """Yield the result as text for a terminal."""
     figures, cached = run.figures, run.prompt_tokens_cached
     share = cached / max(1, cached + run.prompt_tokens_computed)

@@ -13,10 +13,10 @@ from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.errors import SetupError
 from kairos.core.events import Record
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_answers import tokens_of
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulated import simulated
+from kairos.simulate.flow_simulated import simulate_flow_file
 from kairos.simulate.flow_simulation import PoolOptions
 from kairos.simulate.plan import PROFILE
 from kairos.simulate.recording import workflow_calls
@@ -53,7 +53,7 @@ class _Watched(FlowClient):
         super()._call(command)
 
 
-def flow_workflows(flow: Path, inputs: Path | None, functions: Path | None) -> list[Workflow]:
+def workflows_of_flow(flow: Path, inputs: Path | None, functions: Path | None) -> list[Workflow]:
     """A workflow for each row that makes calls, in the order in which these end.
 
     Prompts have the length that the rows give them, four bytes a token; answers are made up within
@@ -77,12 +77,12 @@ def flow_workflows(flow: Path, inputs: Path | None, functions: Path | None) -> l
 
     pool = PoolOptions(
         instances=ENGINES,
-        profile=profile(PROFILE),
+        profile=load_profile(PROFILE),
         policy=POLICIES["kairos"],
         placement=PLACEMENTS["kairos"],
         client=client,
     )
-    simulated(flow, inputs, functions, Passes(), pool, (observe,))
+    simulate_flow_file(flow, inputs, functions, Passes(), pool, (observe,))
     [watched] = clients
     by_row: defaultdict[str, list[FileCall]] = defaultdict(list)
     for call in workflow_calls(ended):

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 from kairos.core.call_row import CallRow
-from kairos.core.confidence import Interval, ratio
+from kairos.core.confidence import Interval, ratio_interval
 from kairos.core.errors import SetupError
 from kairos.core.metrics import percentile
 from kairos.core.model import SECOND
@@ -48,7 +48,7 @@ def others_of(served: Decided) -> list[Decided]:
     return [each for each in dict.fromkeys(asked) if each != served]
 
 
-def gained(
+def measure_gain(
     directory: Path, since_at: int, served: Decided, others: Sequence[Decided], tell: Tell
 ) -> Gained:
     """Simulate the log under the served policy and others, and compare them.
@@ -139,7 +139,7 @@ def _predicted(
 
     `ran` has the times of the policy that served, or None for itself.
     """
-    found = None if ran is None else ratio(_stretches(times), _stretches(ran))
+    found = None if ran is None else ratio_interval(_stretches(times), _stretches(ran))
     return Predicted(
         policy=decided.policy,
         placement=decided.placement,

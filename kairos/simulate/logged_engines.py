@@ -22,7 +22,7 @@ from kairos.core.call_row import CallRow
 from kairos.core.engine_profile import EngineProfile, StepCost
 from kairos.core.errors import SetupError
 from kairos.core.model import Instance
-from kairos.simulate.engine.fitting import fit, predicted_us
+from kairos.simulate.engine.fitting import fit_step_cost, predicted_us
 from kairos.simulate.workload.steps import Steps
 
 FEWEST = 12  # observations, of all engines together
@@ -89,7 +89,7 @@ def _fitted(observations: Sequence[Steps]) -> _Fitted:
     time cannot be separated, and may all be attributed to variable costs: then a step has a
     constant time.
     """
-    found = fit(_evenly(observations))
+    found = fit_step_cost(_evenly(observations))
     step = found.step
     own_us = step.fixed_us + max(step.weights_us, min(step.prefill_token_us, step.decode_seq_us))
     if own_us >= _LEAST_STEP_US:

@@ -15,7 +15,7 @@ from kairos.engines.engine_limits import model_cards
 from kairos.engines.engine_status import read_metrics
 from kairos.proxy.connections import CONNECT_S, KEEPALIVE_S
 from kairos.proxy.engine_client import Upstream
-from kairos.proxy.fetching import MOST_BYTES
+from kairos.proxy.fetching import MAX_FETCHED_BYTES
 from kairos.proxy.sse import SseReader
 
 ALONE = "calibrate an engine that nobody else uses meanwhile"
@@ -258,7 +258,7 @@ def _calls(metrics: bytes) -> int:
 async def _read_start(content: aiohttp.StreamReader) -> bytes:
     """Read an answer in pieces, up to its maximum size."""
     answer = bytearray()
-    while len(answer) < MOST_BYTES and (data := await content.readany()):
+    while len(answer) < MAX_FETCHED_BYTES and (data := await content.readany()):
         answer += data
     return bytes(answer)
 

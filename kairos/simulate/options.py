@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from kairos.core.errors import SetupError
 from kairos.settings import config
 from kairos.simulate.plan import INSTANCES, PROFILE, Planner, planner, scenario_planner
-from kairos.simulate.workload.load import Load, offered
+from kairos.simulate.workload.load import Load, offered_workload
 from kairos.simulate.workload.scenario import Scenario, read
 
 DEFAULTS = config.Settings()
@@ -41,7 +41,7 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
     seeds: range
 
 
-def runs(asked: SimulationOptions) -> Runs:
+def runs_of(asked: SimulationOptions) -> Runs:
     """Return the simulations to run.
 
     Raises:
@@ -59,7 +59,7 @@ def runs(asked: SimulationOptions) -> Runs:
         max_context=asked.max_context,
     )
     policies, placement = _decided(asked, DEFAULTS.policy, None)
-    planned = offered(load)
+    planned = offered_workload(load)
     if asked.seeds > 1 and planned.has_own_instants:
         raise SetupError(
             "the file says when its workflows arrive, for every seed alike: name other arrivals "
@@ -105,5 +105,5 @@ def _decided(asked: SimulationOptions, policy: str, placement: str | None) -> tu
     policies = [first, *([asked.versus] if asked.versus is not None else [])]
     chosen = asked.placement or placement or DEFAULTS.placement
     for name in policies:
-        config.load(None, {}, {"policy": name, "placement": chosen})
+        config.load_settings(None, {}, {"policy": name, "placement": chosen})
     return policies, chosen

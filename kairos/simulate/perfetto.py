@@ -18,7 +18,7 @@ import msgspec
 
 from kairos.core.errors import SetupError
 from kairos.host.files import atomic_write
-from kairos.observe.explanation import explanation
+from kairos.observe.explanation import explain_call
 from kairos.observe.views import CallView, Snapshot, WorkflowView, workflow_view
 from kairos.simulate.export import LoggedWorkflows
 
@@ -162,7 +162,7 @@ def _said(view: WorkflowView, call: CallView) -> dict[str, Any]:
         "cached_tokens": call.cached_tokens,
         "completion_tokens": call.completion_tokens,
         "attempts": call.attempts,
-        "why": "\n".join(explanation(call)),
+        "why": "\n".join(explain_call(call)),
     }
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from kairos.core.engine_profile import EngineProfile
 from kairos.core.errors import SetupError
 from kairos.core.model import SECOND
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.workload import time_scale
 from kairos.simulate.workload.load import Offered
 from kairos.simulate.workload.scenario import Instances, Scenario
@@ -39,7 +39,7 @@ def planner(asked: Offered, instances: int, profile_name: str) -> Planner:
             message says what to change.
         InvalidFile: A file is malformed.
     """
-    engine = profile(profile_name)
+    engine = load_profile(profile_name)
     fleet = {instance_id(number): engine for number in range(instances)}
 
     def plan(seed: int) -> SimulationPlan:
@@ -85,7 +85,7 @@ def instance_id(number: int) -> str:
 def _limited(asked: Instances) -> EngineProfile:
     limits = {"kv_tokens": asked.kv_tokens, "max_num_seqs": asked.max_num_seqs}
     given = {name: limit for name, limit in limits.items() if limit is not None}
-    limited = replace(profile(asked.profile), **given)
+    limited = replace(load_profile(asked.profile), **given)
     if limited.kv_tokens < limited.block_size:
         raise SetupError(
             f"instances: kv_tokens = {limited.kv_tokens} of {limited.name} is less than one block: "

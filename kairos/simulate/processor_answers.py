@@ -9,7 +9,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from kairos.core.digest import digest
+from kairos.core.digest import text_digest
 
 DIMENSIONS = 8
 
@@ -71,4 +71,4 @@ def _numbers(text: str) -> list[float]:
 
 
 def _share(name: str) -> float:
-    return digest(name) / 2**64
+    return text_digest(name) / 2**64

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from kairos.core.agent_key import agent_key
+from kairos.core.agent_key import agent_key_of
 from kairos.core.call_row import CallRow
 from kairos.core.orchestrator.graph import CallGraph
 from kairos.core.orchestrator.learning_data import AppKey
@@ -47,7 +47,7 @@ def workflow_calls(rows: Iterable[CallRow]) -> Iterator[FileCall]:
 
 
 def _app(rows: dict[str, CallRow]) -> AppKey:
-    return agent_key(next(iter(rows.values())).request)[:2]
+    return agent_key_of(next(iter(rows.values())).request)[:2]
 
 
 def _graph(rows: dict[str, CallRow], joins: LearntJoins) -> CallGraph:

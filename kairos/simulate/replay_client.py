@@ -18,7 +18,7 @@ from kairos.core.errors import KairosError, SetupError
 from kairos.core.header_names import Header
 from kairos.core.model import Request
 from kairos.proxy.connections import KEEPALIVE_S
-from kairos.proxy.llm.http_llm import ANSWER_BYTES, cause, headers_with, read_answer
+from kairos.proxy.llm.http_llm import ANSWER_BYTES, describe_cause, headers_with, read_answer
 from kairos.proxy.sse import SseReader, Usage, usage_of
 from kairos.simulate.workload.retries import RETRIES, is_tried_again
 
@@ -136,20 +136,22 @@ class ReplayClient:
                 self._url, data=data, headers=headers, allow_redirects=False
             )
         except TimeoutError as error:
-            raise CallFailed("no answer", f"no answer: {cause(error)}") from error
+            raise CallFailed("no answer", f"no answer: {describe_cause(error)}") from error
         except aiohttp.ClientConnectionError as error:
             if isinstance(error, aiohttp.ClientOSError) and error.errno in _OUT_OF_ROOM:
                 raise CallFailed(NOT_SENT, f"this machine is out of room: {error}") from error
             raise TryLater("no connection", f"no connection: {error}") from error
         except aiohttp.ClientError as error:
-            raise CallFailed("no answer", f"no answer: {cause(error)}") from error
+            raise CallFailed("no answer", f"no answer: {describe_cause(error)}") from error
         async with response:
             try:
                 if response.status == 200 and response.content_type == "text/event-stream":
                     return await self._read_stream(response.content)
                 raw = await _read(response.content)
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise CallFailed("broken off", f"the answer broke off: {cause(error)}") from error
+                raise CallFailed(
+                    "broken off", f"the answer broke off: {describe_cause(error)}"
+                ) from error
         _check(response.status, raw, response.headers.get("Retry-After", ""))
         return ReplayedCall(None, usage_of(raw) or Usage())
 

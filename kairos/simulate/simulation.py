@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.confidence import interval, paired
+from kairos.core.confidence import difference_interval, mean_interval
 from kairos.core.dispatcher.placements import placement_named
-from kairos.core.metrics import comparison
+from kairos.core.metrics import compare_metrics
 from kairos.core.model import SECOND
 from kairos.core.runtime import Observer
 from kairos.core.scheduler.policies import policy_named
@@ -16,7 +16,7 @@ from kairos.core.workflow_tracker import WorkflowKey
 from kairos.simulate.isolated import alone_us
 from kairos.simulate.plan import SimulationPlan, holds
 from kairos.simulate.users import TENANT
-from kairos.simulate.workload import burstiness
+from kairos.simulate.workload import measure_burstiness
 from kairos.simulate.workload.workflows import Submission
 from kairos.simulate.world import World
 
@@ -126,11 +126,11 @@ def record_of(world: World, plan: SimulationPlan, alone: dict[WorkflowKey, int])
         "failed": len(failed),
         "retries": world.users.retries,
         "simulated_s": world.clock.now() / SECOND,
-        "arrivals": burstiness([each.at_us for each in plan.submissions], plan.time_scale),
+        "arrivals": measure_burstiness([each.at_us for each in plan.submissions], plan.time_scale),
     }
 
 
-def summary(simulation: Simulation) -> Record:
+def summarise(simulation: Simulation) -> Record:
     """Return the record of one run, or the comparison of two policies.
 
     Over several seeds these are means, with 95 % intervals over the seeds of all figures
@@ -142,7 +142,7 @@ def summary(simulation: Simulation) -> Record:
     runs = min(map(len, results.values()))
     results = {policy: found[:runs] for policy, found in results.items()}
     means = {policy: averaged(found) for policy, found in results.items()}
-    record = comparison(means) if len(simulation.policies) > 1 else next(iter(means.values()))
+    record = compare_metrics(means) if len(simulation.policies) > 1 else next(iter(means.values()))
     if runs == 1:  # of which there is no interval
         return record
     seeds = list(simulation.seeds[:runs])
@@ -163,7 +163,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _intervals(records: Sequence[Record]) -> Record:
-    return _combined(records, lambda values: msgspec.to_builtins(interval(values)))
+    return _combined(records, lambda values: msgspec.to_builtins(mean_interval(values)))
 
 
 def _differences(first: Sequence[Record], second: Sequence[Record]) -> Record:
@@ -185,7 +185,7 @@ def _differences(first: Sequence[Record], second: Sequence[Record]) -> Record:
 
 def _difference(first: list[float | None], second: list[float | None]) -> Record | None:
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-    found = paired([a for a, _ in pairs], [b for _, b in pairs])
+    found = difference_interval([a for a, _ in pairs], [b for _, b in pairs])
     return None if found is None else msgspec.to_builtins(found)
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from kairos.core.digest import digest
+from kairos.core.digest import text_digest
 from kairos.core.errors import KairosError
 from kairos.core.events import Arrived, PlanDeclared, Record, WorkflowEnded
 from kairos.core.model import EXPECTED_COMPLETION_TOKENS, PARENTS_LIMIT, SECOND, Request
@@ -121,7 +121,7 @@ class Users:
         return engine_call(asked.task.course.workflow, asked.position, request_id, priority)
 
     def _is_anonymous(self, request_id: str) -> bool:
-        return self._anonymous > 0 and digest(request_id) / 2**64 < self._anonymous
+        return self._anonymous > 0 and text_digest(request_id) / 2**64 < self._anonymous
 
     def identified(self, record: Record) -> Record:
         """Return the record with the request as if it had declared its identity."""

@@ -11,7 +11,7 @@ import pytest
 from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
 from kairos.cluster.kafka.kafka_bus import KafkaBus
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.core.errors import MessageTooLarge
 from kairos.core.ports import Message
 from kairos.core.topics import Topic
@@ -33,7 +33,9 @@ async def bus(request):
             cluster.create(f"{apart}.{topic}")
     else:
         connection = parse_bus(request.getfixturevalue("kafka"))
-        await ensure(connection, [Topic.DEAD_LETTERS, *(f"{apart}.{topic}" for topic in TOPICS)])
+        await ensure_topics(
+            connection, [Topic.DEAD_LETTERS, *(f"{apart}.{topic}" for topic in TOPICS)]
+        )
     async with KafkaBus(connection) as body:
         yield Apart(body, apart)
 

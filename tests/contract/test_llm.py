@@ -17,7 +17,7 @@ from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.tail import Tail
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.cluster.pool.messages import Told, read_call_headers
 from kairos.core.errors import InvalidRequest, MessageTooLarge, Unavailable, UpstreamFailed
 from kairos.core.events import Cancelled
@@ -198,7 +198,7 @@ async def made(connection: KafkaCluster, *topics: str) -> None:
         for topic in topics:
             client.list_topics(topic, timeout=60)  # makes it
     else:
-        await ensure(connection, topics)
+        await ensure_topics(connection, topics)
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ async def test_an_llm_call_its_reply_and_its_cancellation_are_valid(kafka):
     connection, pool = parse_bus(kafka), f"schema-{uuid.uuid4().hex[:8]}"
     async with asyncio.timeout(60):
         llm = BusLLM(connection, pool=pool, name=pool)
-        await topic_setup.ensure(connection, [Topic.REQUESTS, llm.replies])
+        await topic_setup.ensure_topics(connection, [Topic.REQUESTS, llm.replies])
         async with (
             llm,
             Producer(connection) as producer,

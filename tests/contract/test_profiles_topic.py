@@ -9,9 +9,9 @@ import pytest
 from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.profiles_topic import follow, publish
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.core.events import ProfilesLearnt
-from kairos.core.learnt import POOLED, AgentRank
+from kairos.core.learnt import POOLED_AGENT, AgentRank
 from kairos.core.model import SECOND
 from kairos.core.topics import Topic
 from tests.property.test_balancer_machine import remaining_model
@@ -37,12 +37,12 @@ class Published:
 async def published(broker):
     connection = parse_bus(broker.url)
     async with AsyncExitStack() as stack:
-        await ensure(connection, [Topic.PROFILES])
+        await ensure_topics(connection, [Topic.PROFILES])
         producer = await stack.enter_async_context(Producer(connection))
         async with aclosing(follow(connection)) as before:
             known = await anext(before)
         forgotten = [p.key for p in known.profiles] + [r.key for r in known.ranks]
-        forgotten += [(m.tenant, m.app, POOLED) for m in known.models]
+        forgotten += [(m.tenant, m.app, POOLED_AGENT) for m in known.models]
         await publish(producer, ProfilesLearnt(forgotten=tuple(forgotten)))
         yield Published(connection, producer, stack)
 
@@ -97,7 +97,7 @@ async def test_of_a_topic_with_nothing_on_it_a_reader_knows_nothing(published):
 async def test_what_is_forgotten_is_forgotten_by_those_who_read_on_and_unknown_to_those_who_begin(
     published,
 ):
-    everything = learnt.profile(POOLED, [SECOND])
+    everything = learnt.profile(POOLED_AGENT, [SECOND])
     model = remaining_model("t", "app", "x", 3)
     await published.learn(
         profiles=(profile("x"), everything), models=(model,), ranks=(rank("x", 2.0),)
@@ -105,11 +105,13 @@ async def test_what_is_forgotten_is_forgotten_by_those_who_read_on_and_unknown_t
     reader = await published.follow()
     await anext(reader)
 
-    await published.learn(forgotten=(("t", "app", "x"), ("t", "app", POOLED)), kendall_tau=0.1)
+    await published.learn(
+        forgotten=(("t", "app", "x"), ("t", "app", POOLED_AGENT)), kendall_tau=0.1
+    )
     told = await news(reader, 2)
     known = await anext(await published.follow())
 
-    assert set(told.forgotten) == {("t", "app", "x"), ("t", "app", POOLED)}
+    assert set(told.forgotten) == {("t", "app", "x"), ("t", "app", POOLED_AGENT)}
     assert (known.profiles, known.models, known.ranks) == ((), (), ())
 
 

@@ -21,7 +21,7 @@ from kairos.cluster.kafka import topic_setup
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.topic_settings import describe
 from kairos.core.errors import SetupError
-from kairos.core.topics import Topic, inbox
+from kairos.core.topics import Topic, inbox_topic
 from tests.support.ports import free_ports
 
 
@@ -69,16 +69,16 @@ async def remove(admin, *names_there):
 
 async def problem(connection, *wanted):
     with pytest.raises(SetupError) as refused:
-        await topic_setup.ensure(connection, wanted)
+        await topic_setup.ensure_topics(connection, wanted)
     return str(refused.value)
 
 
 @pytest.mark.kafka
 async def test_what_is_missing_is_made_as_the_table_says(connection, admin):
-    wanted = [inbox("made", "a"), Topic.PROFILES, Topic.REQUESTS]
+    wanted = [inbox_topic("made", "a"), Topic.PROFILES, Topic.REQUESTS]
     await remove(admin, *wanted)
 
-    await topic_setup.ensure(connection, wanted)
+    await topic_setup.ensure_topics(connection, wanted)
 
     for name in wanted:
         topic = describe(name)
@@ -88,11 +88,11 @@ async def test_what_is_missing_is_made_as_the_table_says(connection, admin):
 
 @pytest.mark.kafka
 async def test_processes_that_start_at_once_agree(connection, admin, caplog):
-    wanted = [inbox("raced", f"agent-{number}") for number in range(5)]
+    wanted = [inbox_topic("raced", f"agent-{number}") for number in range(5)]
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as starting:
         for _ in range(5):
-            starting.create_task(topic_setup.ensure(connection, wanted))
+            starting.create_task(topic_setup.ensure_topics(connection, wanted))
 
     assert {partitions_of(admin, name) for name in wanted} == {8}
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
@@ -102,23 +102,23 @@ async def test_processes_that_start_at_once_agree(connection, admin, caplog):
 async def test_what_keeps_more_or_is_spread_wider_is_left_alone(connection, admin):
     create(
         admin,
-        inbox("wide", "a"),
+        inbox_topic("wide", "a"),
         partitions=20,
         retention_ms="-1",
         max_message_bytes="99999999",
         message_timestamp_type="LogAppendTime",
     )
 
-    await topic_setup.ensure(connection, [inbox("wide", "a")])
+    await topic_setup.ensure_topics(connection, [inbox_topic("wide", "a")])
 
-    assert partitions_of(admin, inbox("wide", "a")) == 20
+    assert partitions_of(admin, inbox_topic("wide", "a")) == 20
 
 
 @pytest.mark.kafka
 async def test_every_wrong_setting_is_listed_and_the_command_given_makes_it_right(
     connection, admin
 ):
-    name = inbox("wrong", "a")
+    name = inbox_topic("wrong", "a")
     create(
         admin,
         name,
@@ -150,12 +150,12 @@ async def test_every_wrong_setting_is_listed_and_the_command_given_makes_it_righ
     ]
     resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
     admin.incremental_alter_configs([resource])[resource].result(60)
-    await topic_setup.ensure(connection, [name])
+    await topic_setup.ensure_topics(connection, [name])
 
 
 @pytest.mark.kafka
 async def test_what_orders_everything_must_be_in_one_partition(connection, admin):
-    await topic_setup.ensure(connection, [Topic.EVENTS, Topic.RESULTS])
+    await topic_setup.ensure_topics(connection, [Topic.EVENTS, Topic.RESULTS])
     admin.create_partitions([NewPartitions(Topic.EVENTS, 2)])[Topic.EVENTS].result(60)
 
     said = await problem(connection, Topic.EVENTS, Topic.RESULTS)
@@ -178,8 +178,10 @@ async def test_a_cluster_that_comes_late_is_waited_for_and_said_once(broker, mon
     monkeypatch.setattr(topic_setup, "_ANSWER_S", 1.0)
     monkeypatch.setattr(topic_setup, "PATIENCE_S", 100.0)  # on a busy machine it begins slowly
     broker.kill()
-    wanted = [inbox("late", "a")]
-    ensuring = asyncio.create_task(topic_setup.ensure(KafkaCluster(servers=broker.servers), wanted))
+    wanted = [inbox_topic("late", "a")]
+    ensuring = asyncio.create_task(
+        topic_setup.ensure_topics(KafkaCluster(servers=broker.servers), wanted)
+    )
     try:
         async with asyncio.timeout(100):
             await missed.wait()

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from agents import cg, qa, rg
 from kairos.cluster.kafka.cluster import cluster_of
 from kairos.cluster.kafka.topic_settings import describe
-from kairos.core.topics import inbox
+from kairos.core.topics import inbox_topic
 from kairos.gateway.operators.scaling import add_scaling
 from kairos.settings import config
 from tests.deploy.files import (
@@ -209,7 +209,7 @@ def test_the_settings_are_understood_and_reach_the_client(tmp_path):
     assert authority in text
     path.write_text(text.replace(authority, certifi.where()))
     environ = {"KAFKA_USERNAME": "somebody", "KAFKA_PASSWORD": "a secret"}
-    settings = config.load(path, environ, {})
+    settings = config.load_settings(path, environ, {})
     client = cluster_of(settings, environ).client()
     assert len(settings.engine) == 2
     assert client["sasl.username"] == "somebody"
@@ -232,7 +232,7 @@ def test_agents_are_scaled_by_the_lag_of_all_their_inboxes(document):
     app = {"agents-qa": qa.app, "agents-rg": rg.app, "agents-cg": cg.app}[
         document["spec"]["scaleTargetRef"]["name"]
     ]
-    inboxes = {inbox(app.name, agent) for agent in app.agents}
+    inboxes = {inbox_topic(app.name, agent) for agent in app.agents}
     assert all("authenticationRef" in each for each in document["spec"]["triggers"])
     triggers = [each["metadata"] for each in document["spec"]["triggers"]]
     assert {each["topic"] for each in triggers} == inboxes

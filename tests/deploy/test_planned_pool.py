@@ -111,7 +111,7 @@ def test_the_engines_in_the_manifests_are_those_that_kairos_is_told(export, tmp_
     path = tmp_path / "kairos.toml"
     path.write_text(settings["data"]["engines.toml"])
     assert tomllib.loads(path.read_text())["engine"]
-    engines = config.load(path, {}, {}).engine
+    engines = config.load_settings(path, {}, {}).engine
     pods = [
         f"http://{each['metadata']['name']}-{number}.{each['spec']['serviceName']}.kairos.svc:8000"
         for each in documents

@@ -4,7 +4,7 @@ import aiohttp
 import pytest
 
 from kairos import service
-from kairos.settings.config import Settings, load
+from kairos.settings.config import Settings, load_settings
 from tests.deploy.files import OURS, compose, of_kind
 
 _COMMANDS = "serve", "balance", "orchestrate"
@@ -15,14 +15,14 @@ def composed():
     """Yield each service of Compose: its settings, and the name by which others call it."""
     for name, each in compose()["services"].items():
         if each["image"].startswith(OURS) and each["command"][0] in _COMMANDS:
-            yield f"compose {name}", load(None, each["environment"], {}), [name]
+            yield f"compose {name}", load_settings(None, each["environment"], {}), [name]
 
 
 def manifests(directory):
     (config,) = of_kind("ConfigMap")
     path = directory / "kairos.toml"
     path.write_text(config["data"]["kairos.toml"])
-    settings = load(path, {}, {})
+    settings = load_settings(path, {}, {})
     for each in of_kind("Service"):
         name, space = each["metadata"]["name"], each["metadata"]["namespace"]
         ends = "", f".{space}", f".{space}.svc", f".{space}.svc.cluster.local"

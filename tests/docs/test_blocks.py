@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from kairos.batches.openapi import with_batches
-from kairos.capacity.scaling_file import scaling_file
+from kairos.capacity.scaling_file import read_scaling_file
 from kairos.cli.main import app
 from kairos.gateway.api.openapi import description
 from kairos.settings import config
@@ -178,9 +178,9 @@ def test_settings_are_read(block, tmp_path, monkeypatch):
     if "[pool]" in block:
         path = tmp_path / "scaling.toml"
         path.write_text(block)
-        assert scaling_file(path).pool.most > 1
+        assert read_scaling_file(path).pool.most > 1
         return
     path = tmp_path / "kairos.toml"
     path.write_text(block.replace('sha256 = "..."', f'sha256 = "{"0" * 64}"'))
     path.chmod(0o600)
-    config.load(path, {"GPU1_KEY": "x"}, {})
+    config.load_settings(path, {"GPU1_KEY": "x"}, {})

@@ -20,7 +20,7 @@ from kairos.cli.demos.plan import plan_arrivals, plan_submissions
 from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.tail import Tail
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.core.topics import Topic
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.simulate.standin.batch import INSTANT
@@ -134,7 +134,7 @@ class Results:
 @pytest.fixture
 async def results(kafka):
     connection = parse_bus(kafka)
-    await ensure(connection, [Topic.RESULTS])
+    await ensure_topics(connection, [Topic.RESULTS])
     async with Tail(connection, Topic.RESULTS) as tail:
         yield Results(tail)
 

@@ -13,7 +13,7 @@ from kairos.cli.main import app
 from kairos.core.errors import SetupError
 from kairos.proxy.engine_client import Upstream
 from kairos.simulate import calibrate, measured_engine
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.batch import INSTANT, Timing
 from tests.e2e.client import LIMIT_S
@@ -50,7 +50,7 @@ async def refused(*engines, options=()):
     result = await command(*engines, options=(*options, "--output", "nothing.toml"))
     assert isinstance(result.exception, SetupError), result.output
     with pytest.raises(SetupError, match="No such file"):
-        profile("./nothing.toml")
+        load_profile("./nothing.toml")
     return str(result.exception)
 
 
@@ -62,7 +62,7 @@ async def test_a_profile_is_written_that_can_be_read_and_says_how_it_came_about(
     assert "wrote two-stand-ins.toml" in result.output
     assert "warming up" in result.stderr
     assert "warming up" not in result.stdout
-    written = profile("./two-stand-ins.toml")
+    written = load_profile("./two-stand-ins.toml")
     assert written.name == "two-stand-ins"
     assert written.measured
     assert (written.max_model_len, written.max_num_seqs, written.block_size) == (256, 8, 16)
@@ -85,7 +85,7 @@ async def test_answers_that_come_whole_are_measured_by_the_tokens_of_one_that_is
         patch.setattr(measured_engine.MeasuredEngine, "generate", generate)
         result = await command(engine.url, options=("--unstreamed", "--name", "whole"))
     assert result.exit_code == 0, result.output
-    written = profile("./whole.toml")
+    written = load_profile("./whole.toml")
     assert "answers came whole" in written.source
     assert "mixed" in written.source
     assert "decode at" in written.source
@@ -98,7 +98,7 @@ async def test_as_json_it_prints_profile_and_fit_and_nothing_else(engine):
     told = json.loads(result.stdout)
     assert told["profile"]["scheduling"] == "priority"
     assert told["profile"]["step"] == pytest.approx(
-        msgspec.structs.asdict(profile("./standin.toml").step), rel=1e-4
+        msgspec.structs.asdict(load_profile("./standin.toml").step), rel=1e-4
     )
     assert set(told["fit"]["groups"]) >= {"prompts alone", "mixed"}
 
@@ -121,7 +121,7 @@ async def test_a_calibration_that_is_broken_off_leaves_the_engine_idle(engine):
         if "at once" in line:
             under_way.set()
 
-    work = asyncio.create_task(calibrate.measure([upstream], None, limits, BRIEF, tell))
+    work = asyncio.create_task(calibrate.measure_engines([upstream], None, limits, BRIEF, tell))
     async with asyncio.timeout(LIMIT_S):
         await under_way.wait()
         await engine.until(lambda each: each.batch.running or each.batch.waiting)

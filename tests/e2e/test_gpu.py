@@ -8,7 +8,7 @@ import pytest
 
 from experiments.e31_gpu import COMPARED, Row
 from experiments.gpu import LEARNT, ROWS, SHARED
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from tests.support.vllm import needs_vllm
 
 LIMIT_S = 600  # a machine that has other work, too
@@ -32,7 +32,7 @@ def test_policies_run_before_engines_that_were_calibrated_and_once_is_enough(tmp
     assert {row.combination for row in rows} == set(COMPARED)
     assert [row.place for row in rows] == [1, 2, 3]
     assert len({(row.workflows, row.calls, row.rate_per_s) for row in rows}) == 1
-    engine = profile(str(tmp_path / SHARED))
+    engine = load_profile(str(tmp_path / SHARED))
     for row in rows:
         assert (row.commit, row.device, row.profile) == ("c", "CPU", engine)
         assert 0 < row.measured.e2e_s["mean"] < row.elapsed_s

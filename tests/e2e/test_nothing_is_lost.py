@@ -20,7 +20,7 @@ from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.kafka_bus import KafkaBus
 from kairos.cluster.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
-from kairos.cluster.pool.messages import CALL, EPOCH, TAKEOVER, TOLD, TYPE, Told
+from kairos.cluster.pool.messages import CALL, EPOCH, TAKEOVER_HEADER, TOLD, TYPE_HEADER, Told
 from kairos.core.events import Arrived, Record
 from kairos.core.model import SECOND
 from kairos.core.orchestrator.orchestrator import Orchestrator
@@ -236,7 +236,7 @@ def rebuilt_graphs(events):
     """By workflow, from the facts alone, as `kairos orchestrate` reads them."""
     newest, decoder, orchestrator = -1, msgspec.json.Decoder(Record), Orchestrator()
     for item in events:
-        if TAKEOVER in item.headers:
+        if TAKEOVER_HEADER in item.headers:
             newest = item.offset
         elif int(item.headers[EPOCH]) >= newest:
             orchestrator.observe(decoder.decode(item.value))
@@ -274,7 +274,7 @@ async def left_behind(connection, inboxes):
     waiting = await read_all(connection, Topic.REQUESTS, group="kairos.balancer.default")
     told = msgspec.json.Decoder(Told)
     for item in waiting:
-        kind = item.headers.get(TYPE)
+        kind = item.headers.get(TYPE_HEADER)
         if kind == CALL or (kind == TOLD and isinstance(told.decode(item.value).event, Arrived)):
             undone.append(item)
     return undone
@@ -352,7 +352,7 @@ async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_
         undone = await left_behind(deployment.connection, inboxes)
 
     ends = Counter(each.key for each in results)
-    takeovers = sum(TAKEOVER in each.headers for each in events)
+    takeovers = sum(TAKEOVER_HEADER in each.headers for each in events)
     print(
         f"\n{WORKFLOWS} workflows, {len(handed_over)} messages between agents, {len(events)} facts,"
         f" {takeovers} takeovers; {len(ends)} ended, {sum(n > 1 for n in ends.values())} of them"

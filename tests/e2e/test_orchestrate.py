@@ -20,16 +20,23 @@ from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.profiles_topic import follow
 from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.cluster.orchestrate.service import TOPICS
-from kairos.cluster.pool.messages import EPOCH, POOL, TAKEOVER, TOLD, TYPE, Told
+from kairos.cluster.pool.messages import (
+    EPOCH,
+    POOL_HEADER,
+    TAKEOVER_HEADER,
+    TOLD,
+    TYPE_HEADER,
+    Told,
+)
 from kairos.core.errors import KairosError
 from kairos.core.events import Arrived, ProfilesLearnt, Record, WorkflowEnded
 from kairos.core.learner import Learner
 from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.topics import Topic
 from kairos.observe import explain
-from kairos.observe.views import snapshot, workflow_view
+from kairos.observe.views import workflow_snapshot, workflow_view
 from tests.support import build
 from tests.support.impatient import SAVE_S
 from tests.support.ports import free_ports
@@ -60,15 +67,15 @@ class World:
                 gone.result()
         while set(TOPICS) & set(self.admin.list_topics(timeout=60).topics):
             await asyncio.sleep(0.05)
-        await ensure(self.connection, TOPICS)
+        await ensure_topics(self.connection, TOPICS)
         self.producer = await self.stack.enter_async_context(Producer(self.connection))
         self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
         self.epoch = await self.producer.send(
-            Topic.EVENTS, "default", None, {TAKEOVER: "balancer", POOL: "default"}
+            Topic.EVENTS, "default", None, {TAKEOVER_HEADER: "balancer", POOL_HEADER: "default"}
         )
 
     async def write(self, records):
-        headers = {POOL: "default", EPOCH: str(self.epoch)}
+        headers = {POOL_HEADER: "default", EPOCH: str(self.epoch)}
         sent = [
             self.producer.send(Topic.EVENTS, "key", msgspec.json.encode(each), headers)
             for each in records
@@ -171,7 +178,7 @@ async def check_workflows(world, process, undisturbed):
     for name, workflow in expected.items():
         status, view = await world.ask(process, f"/v1/workflows/{name}")
         assert status == 200, (name, view)
-        shown = workflow_view(snapshot(workflow, 10**18), 0, 1000)
+        shown = workflow_view(workflow_snapshot(workflow, 10**18), 0, 1000)
         assert of_ended_calls(view) == of_ended_calls(
             msgspec.json.decode(msgspec.json.encode(shown))
         )
@@ -303,7 +310,7 @@ async def ends(world, count):
         while count:
             for item in await requests.batch():
                 if isinstance(item, ReceivedMessage):
-                    assert (item.key, item.headers) == ("blue", {TYPE: TOLD})
+                    assert (item.key, item.headers) == ("blue", {TYPE_HEADER: TOLD})
                     yield msgspec.json.decode(item.value, type=Told)
                     count -= 1
 
@@ -321,7 +328,7 @@ async def test_it_is_looked_into_with_a_key_and_its_figures_without(world, tmp_p
 
     status, _ = await world.ask(process, f"/v1/workflows/{name}")
     assert status == 401
-    view = await explain.from_service(process.url, "secret", name)
+    view = await explain.explain_from_service(process.url, "secret", name)
     assert view.id == name
     assert view.calls
     async with world.session.get(f"{process.url}/metrics") as response:
@@ -337,8 +344,8 @@ async def test_it_is_looked_into_with_a_key_and_its_figures_without(world, tmp_p
     os.kill(process.pid, signal.SIGHUP)
     await process.until_it_says("the settings were read again; changed: key")
     with pytest.raises(KairosError):
-        await explain.from_service(process.url, "secret", name)
-    assert (await explain.from_service(process.url, "another", name)).id == name
+        await explain.explain_from_service(process.url, "secret", name)
+    assert (await explain.explain_from_service(process.url, "another", name)).id == name
 
 
 async def test_without_a_bus_it_says_how_to_name_one(tmp_path):

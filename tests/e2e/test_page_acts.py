@@ -10,7 +10,7 @@ import pytest
 from kairos.core.events import Arrived, PolicyChosen
 from kairos.gateway.page.acts import Acts, CannotAct
 from kairos.gateway.page.gains import GainsView
-from kairos.request.caller import RIGHTS, Caller
+from kairos.request.caller import ROLE_RIGHTS, Caller
 from kairos.settings.config import Settings
 from kairos.settings.engines import EngineSettings
 from tests.e2e.served import NAMES
@@ -213,7 +213,7 @@ async def test_another_policy_is_in_force_once_the_settings_are_read_again(kairo
 
 
 def test_of_a_pool_engines_are_changed_in_the_settings_alone():
-    caller = Caller("ops", roles=RIGHTS["admin"], name="ann")
+    caller = Caller("ops", roles=ROLE_RIGHTS["admin"], name="ann")
     acts = Acts(None, None, None, is_audited=True, changes_engines=False)
     assert (acts.me(caller).may_act, acts.me(caller).may_change_engines) == (True, False)
     request = SimpleNamespace(state=SimpleNamespace(caller=caller))

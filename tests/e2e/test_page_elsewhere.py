@@ -16,7 +16,7 @@ from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
 from kairos.gateway.auth.access import access_of
 from kairos.gateway.operators.operators import may_have_page
 from kairos.gateway.page.follower_pages import add_follower_pages
-from kairos.gateway.server.http import listen, server_of, serving, url_of
+from kairos.gateway.server.http import listening_socket, server_of, serving_ports, url_of
 from kairos.settings.config import Settings
 from tests.e2e.test_roles import basic, keys
 from tests.support import build
@@ -54,8 +54,8 @@ async def followed(**given):
 
     add_follower_pages(app, follower, access_of(Settings(**given)), (), None)
     answer_errors_as_openai_does(app)
-    with listen("127.0.0.1", 0) as sock:
-        async with serving({sock: server_of(app)}, []), aiohttp.ClientSession() as session:
+    with listening_socket("127.0.0.1", 0) as sock:
+        async with serving_ports({sock: server_of(app)}, []), aiohttp.ClientSession() as session:
 
             async def ask(path, **options):
                 async with session.get(url_of(sock, has_tls=False) + path, **options) as response:

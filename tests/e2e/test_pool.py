@@ -15,9 +15,9 @@ from kairos.cli.bus_check import CHECKED, check_bus, skip_record
 from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
-from kairos.cluster.kafka.topic_setup import ensure
-from kairos.cluster.pool.messages import CALL, EPOCH, PERFORMER, TURN, TYPE
-from kairos.cluster.pool.messages import POOL as IN_POOL
+from kairos.cluster.kafka.topic_setup import ensure_topics
+from kairos.cluster.pool.messages import CALL, EPOCH, PERFORMER, TURN, TYPE_HEADER
+from kairos.cluster.pool.messages import POOL_HEADER as IN_POOL
 from kairos.core.errors import SetupError
 from kairos.core.topics import Topic
 from kairos.observe.left_out import left_out
@@ -291,7 +291,7 @@ class Caller:
 
     async def __aenter__(self):
         self._stack = AsyncExitStack()
-        await ensure(self.pool.connection, [self.topic])
+        await ensure_topics(self.pool.connection, [self.topic])
         self._producer = await self._stack.enter_async_context(Producer(self.pool.connection))
         reading = await self._stack.enter_async_context(
             Subscription(self.pool.connection, [self.topic])
@@ -314,7 +314,12 @@ class Caller:
                     self.replies.append((item.headers["kairos-request-id"], body["status"]))
 
     async def ask(self, name, body=BODY, **headers):
-        said = {TYPE: CALL, "kairos-request-id": name, "kairos-reply-to": self.topic, **headers}
+        said = {
+            TYPE_HEADER: CALL,
+            "kairos-request-id": name,
+            "kairos-reply-to": self.topic,
+            **headers,
+        }
         value = body if isinstance(body, bytes) else msgspec.json.encode(body)
         await self._producer.send(Topic.REQUESTS, self.pool.name, value, said)
 
@@ -377,7 +382,7 @@ async def test_what_makes_no_sense_becomes_a_dead_letter_and_stops_nothing(pool,
     await decides(service)
     async with Producer(pool.connection) as producer, Caller(pool) as caller:
         for kind in ("told", "alive", "call", "other"):
-            await producer.send(Topic.REQUESTS, pool.name, b"{]\xff", {TYPE: kind})
+            await producer.send(Topic.REQUESTS, pool.name, b"{]\xff", {TYPE_HEADER: kind})
         await producer.send(Topic.REQUESTS, pool.name, None, {})
         await caller.ask("b")
         await until(lambda: caller.replies == [("b", 200)])

@@ -12,15 +12,15 @@ from aiohttp import web
 
 from kairos.core.errors import InvalidRequest, KairosError, SetupError, Unavailable
 from kairos.core.events import Arrived, Finished, WorkflowEnded
-from kairos.core.model import IDENTIFIER, Request
+from kairos.core.model import IDENTIFIER_PATTERN, Request
 from kairos.proxy.llm.http_llm import ANSWER_BYTES
 from kairos.simulate import replay_client
 from kairos.simulate.replay import Replay
 from kairos.simulate.replay_client import CallFailed, ReplayClient, headers_of, server_url
 from kairos.simulate.replay_text import Wording
 from kairos.simulate.workload import FileCall
-from kairos.simulate.workload.submissions import submissions
-from kairos.simulate.workload.workflows import Submission, load, workflow
+from kairos.simulate.workload.submissions import draw_submissions
+from kairos.simulate.workload.workflows import Submission, load_workflows, workflow
 from tests.e2e.client import LIMIT_S
 
 RECORDED = Path(__file__).parents[2] / "traces" / "demo-smollm2.jsonl.gz"
@@ -87,8 +87,8 @@ class Scripted:
 
 async def test_workflows_go_through_kairos_as_they_were_recorded(kairos, standin):
     served = await kairos(standin.url)
-    recorded = load(RECORDED)[:12]
-    asked = submissions(recorded, range(0, 12_000, 1000), 1)
+    recorded = load_workflows(RECORDED)[:12]
+    asked = draw_submissions(recorded, range(0, 12_000, 1000), 1)
     replayed = await Replay(served.url, asked).run()
 
     calls = [call for each in recorded for call in each.calls]
@@ -501,7 +501,7 @@ def test_names_that_differ_still_do_in_headers():
     names = ["写手", "评审", "a" * 200, "a" * 199, "a b", "a_b"]
     written = {headers_of(asked(name))["X-Kairos-Agent"] for name in names}
     assert len(written) == 6
-    assert all(re.match(IDENTIFIER, each) for each in written)
+    assert all(re.match(IDENTIFIER_PATTERN, each) for each in written)
     assert "a_b" in written
 
 

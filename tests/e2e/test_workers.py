@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from kairos.core.events import Arrived, Failed, Started
-from kairos.gateway.server.http import listen
+from kairos.gateway.server.http import listening_socket
 from kairos.observe.fact_log import read_facts
 from tests.e2e.test_serve_command import keys, spawn
 from tests.support.forked import children
@@ -180,7 +180,7 @@ async def test_told_to_stop_it_finishes_calls_and_leaves_nothing_behind(serve, e
     assert (status, "Traceback" in errors) == (0, False)
     assert not any(map(is_there, processes))
     assert list(tmp_path.iterdir()) == []
-    with listen("127.0.0.1", int(served.url.rsplit(":", 1)[1])):
+    with listening_socket("127.0.0.1", int(served.url.rsplit(":", 1)[1])):
         pass  # the port is free
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 
-from kairos.gateway.server.http import listen, server_of, serving
+from kairos.gateway.server.http import listening_socket, server_of, serving_ports
 from tests.faults.crowd import CROWDS, HOST, watched
 from tests.unit.gateway.server.test_http import HEAD, POST, Calls, answering
 
@@ -23,8 +23,8 @@ class Busy(Calls):
 @contextlib.asynccontextmanager
 async def listening(app, calls):
     """Give the host and the port of a server."""
-    with listen("127.0.0.1", 0) as sock:
-        async with serving({sock: server_of(app, calls)}, []):
+    with listening_socket("127.0.0.1", 0) as sock:
+        async with serving_ports({sock: server_of(app, calls)}, []):
             yield sock.getsockname()
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from kairos.cluster.bus.envelope import forward, read_envelope, read_value, write_message
+from kairos.cluster.bus.envelope import forward_message, read_envelope, read_value, write_message
 from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.pool.bus_call import read_call
 from kairos.cluster.pool.messages import Alive, Orders, Told, check_request, read_told
@@ -31,7 +31,7 @@ from kairos.request.shape import check_input, check_messages, check_prompt, chec
 from kairos.settings.config import KeySettings
 from kairos.workflows.compile.operators import Declaration
 from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.compile.prediction import predict
+from kairos.workflows.compile.prediction import predict_flow
 from kairos.workflows.declare.yaml_file import read_json, read_yaml
 
 NOW = 1_700_000_000_000_000  # µs
@@ -113,7 +113,7 @@ def message(data: bytes) -> None:
     sent = Message(key=key, value=value, headers=said)
     with suppress(InvalidRequest):
         envelope, read = read_envelope(sent), read_value(sent)
-        onward = forward(sent, envelope, agent="next", value=read, parent=None)
+        onward = forward_message(sent, envelope, agent="next", value=read, parent=None)
         assert read_value(onward) == read
         assert read_envelope(onward).workflow_id == envelope.workflow_id
         again = write_message(envelope, read)
@@ -140,7 +140,7 @@ def _plan_of(read: Callable[[str, str], Declaration], text: str) -> None:
         plan = compile_plan(read(text, "flow"))
         assert compile_plan(plan.declaration).declaration == plan.declaration
         row = {name: ["x", {"text": "y"}] for name in plan.columns}
-        assert predict(plan, [row, row]).rows == 2
+        assert predict_flow(plan, [row, row]).rows == 2
 
 
 TARGETS = {each.__name__: each for each in (headers, body, stream, message, flow)}

@@ -5,7 +5,7 @@ import pytest
 
 from kairos.core.errors import SetupError
 from kairos.settings.batches import BatchSettings
-from kairos.settings.config import MAX_WORKERS, load
+from kairos.settings.config import MAX_WORKERS, load_settings
 from kairos.settings.flows import MOST_FLOW_BYTES, FlowSettings
 from kairos.settings.retrieval import RetrievalSettings
 from kairos.settings.telemetry import TelemetrySettings
@@ -87,16 +87,16 @@ COUNTS = (
 )
 def test_a_limit_of_the_service_is_where_it_is_said_to_be(name, allowed, refused):
     for value in allowed:
-        assert getattr(load(None, {}, {name: value}), name) == value
+        assert getattr(load_settings(None, {}, {name: value}), name) == value
     for value in refused:
         with pytest.raises(SetupError, match=name):
-            load(None, {}, {name: value})
+            load_settings(None, {}, {name: value})
 
 
 def test_workers_share_one_port_and_not_a_bus():
-    load(None, {}, {"workers": 2})
+    load_settings(None, {}, {"workers": 2})
     with pytest.raises(SetupError, match="leave out --workers"):
-        load(None, {}, {"workers": 2, "bus": "kafka://h:9092"})
+        load_settings(None, {}, {"workers": 2, "bus": "kafka://h:9092"})
 
 
 def test_a_key_that_is_named_must_be_there():

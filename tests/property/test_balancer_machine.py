@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kairos.core.admission import RETRIES
-from kairos.core.agent_key import agent_key
+from kairos.core.admission import MAX_RETRIES
+from kairos.core.agent_key import agent_key_of
 from kairos.core.dispatcher.placements import PLACEMENTS, THRESHOLD
 from kairos.core.errors import KairosError
 from kairos.core.events import (
@@ -29,7 +29,7 @@ from kairos.core.events import (
     Tick,
     WorkflowEnded,
 )
-from kairos.core.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
+from kairos.core.learnt import POOLED_AGENT, QUANTILES, AgentRank, RemainingModel
 from kairos.core.model import SECOND, Budget
 from kairos.core.position import FEATURES
 from kairos.core.scheduler.policies import POLICIES
@@ -155,7 +155,7 @@ class BalancerMachine(RuleBasedStateMachine):
                     assert reason == ("no_other" if returns else "no_instance")
                     others = [i for i in self.fleet.values() if i.id not in tried]
                     may_go = any(self.can_ever_hold(i, request) for i in others)
-                    assert not may_go or returns > RETRIES
+                    assert not may_go or returns > MAX_RETRIES
         self.wake()
         if not isinstance(event, ProfilesLearnt):  # the fact after it renews all the few keys here
             assert not any(queue.by_key.moving for queue in self.balancer._queues._queues.values())
@@ -302,7 +302,7 @@ class BalancerMachine(RuleBasedStateMachine):
             assert body in self.failed_bodies
             return
         if said == "caller_breaks_engines":
-            assert agent_key(request) in self.failed_callers
+            assert agent_key_of(request) in self.failed_callers
             return
         servable = any(self.can_ever_hold(i, request) for i in self.fleet.values())
         is_full = before >= MAX_WAITING  # more may have come back
@@ -346,7 +346,7 @@ class BalancerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), body=BODIES, dropped=st.booleans())
     def fail_by_the_instance(self, data, body, dropped):
         name = data.draw(st.sampled_from(sorted(self.running)))
-        self.failed_callers.add(agent_key(self.running.pop(name)[0]))
+        self.failed_callers.add(agent_key_of(self.running.pop(name)[0]))
         self.forget_tries(name)
         self.note_end(name, ran=True)
         self.failed_bodies.add(body)
@@ -364,7 +364,7 @@ class BalancerMachine(RuleBasedStateMachine):
         self.waiting[name] = request
         self.waits[name] = Wait(request.arrived_at - (1 << 62), self.at, None)
         self.failed_bodies.add(body)
-        self.failed_callers.add(agent_key(request))
+        self.failed_callers.add(agent_key_of(request))
         self.tell(Bounced(name, "why", body, **how))
         assert name in self.waiting or name in self.running or name not in self.returned
 
@@ -420,13 +420,13 @@ class BalancerMachine(RuleBasedStateMachine):
         assert CANCELLED not in [request.workflow_id for request in here]
 
     @rule(
-        app=st.sampled_from(["app", "other", POOLED]),
-        agent=st.sampled_from(["x", "y", POOLED]),
+        app=st.sampled_from(["app", "other", POOLED_AGENT]),
+        agent=st.sampled_from(["x", "y", POOLED_AGENT]),
         seconds=st.integers(1, 50),
         part=st.sampled_from(["profile", "model", "ranks", "forgotten"]),
     )
     def learn(self, app, agent, seconds, part):
-        tenant = POOLED if app == POOLED else "default"
+        tenant = POOLED_AGENT if app == POOLED_AGENT else "default"
         if part == "profile":
             work = {"remaining_stages": float(seconds), "app": app, "tenant": tenant}
             self.tell(ProfilesLearnt((learnt.profile(agent, [seconds * SECOND], **work),)))

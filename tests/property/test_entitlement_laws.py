@@ -6,7 +6,14 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.entitlements import ALIKE, CLASSES, Entitlements, Quota, ServiceClass, TenantWeight
+from kairos.core.entitlements import (
+    ALIKE,
+    SERVICE_CLASSES,
+    Entitlements,
+    Quota,
+    ServiceClass,
+    TenantWeight,
+)
 from kairos.core.errors import KairosError
 from kairos.core.events import (
     Arrived,
@@ -30,9 +37,9 @@ GIVEN = [
     ALIKE,
     Entitlements({"a": TenantWeight(3.0)}),
     Entitlements({"a": TenantWeight(1.0, {"x": 2.0}), "b": TenantWeight(1.0, {"x": 1.0})}),
-    Entitlements(classes=CLASSES | {"urgent": ServiceClass(goes="first")}),
-    Entitlements(classes=CLASSES | {"interactive": ServiceClass(max_wait_us=2 * SECOND)}),
-    Entitlements(classes=CLASSES | {"batch": ServiceClass(weight=0.5)}),
+    Entitlements(classes=SERVICE_CLASSES | {"urgent": ServiceClass(goes="first")}),
+    Entitlements(classes=SERVICE_CLASSES | {"interactive": ServiceClass(max_wait_us=2 * SECOND)}),
+    Entitlements(classes=SERVICE_CLASSES | {"batch": ServiceClass(weight=0.5)}),
     Entitlements(quotas=(Quota("a", calls_at_once=3), Quota("b", "x", calls_per_minute=9))),
     Entitlements(quotas=(Quota("a", kv_share=0.3), Quota("b", calls_at_once=4))),
     Entitlements(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kairos.cluster.bus.envelope import (
     OTHERS_LIMIT,
-    forward,
+    forward_message,
     read_envelope,
     read_value,
     write_message,
@@ -78,7 +78,7 @@ def test_headers_are_an_envelope_just_where_the_schema_says_so(changes, gone, ma
         assert not valid
     else:
         assert valid
-        onward = forward(message, envelope, agent="next", value={}, parent=envelope.parent)
+        onward = forward_message(message, envelope, agent="next", value={}, parent=envelope.parent)
         again = read_envelope(onward)
         assert again.version == headers.get("kairos-version", "1")
         assert onward.headers.items() >= {(name, headers[name]) for name in others}
@@ -119,7 +119,7 @@ def test_a_value_is_an_object_or_refused_and_goes_on_unchanged(value, cuts):
 
     assert isinstance(found, dict)
     envelope = read_envelope(message)
-    onward = forward(message, envelope, agent="next", value=found, parent=None)
+    onward = forward_message(message, envelope, agent="next", value=found, parent=None)
     assert read_value(onward) == found
 
 

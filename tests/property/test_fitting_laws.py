@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kairos.core.engine_profile import StepCost
-from kairos.simulate.engine.fitting import fit, predicted_us
+from kairos.simulate.engine.fitting import fit_step_cost, predicted_us
 from kairos.simulate.workload.steps import Steps
 from tests.support.examples import examples
 
@@ -92,7 +92,7 @@ NONE = [0.0] * len(RUNS)
     0.0,
 )
 def test_without_noise_the_coefficients_come_back(cost, call_us):
-    found = fit(shown(cost, call_us, NONE))
+    found = fit_step_cost(shown(cost, call_us, NONE))
     assert found.overall.worst < 1e-6
     assert found.r2 == pytest.approx(1)
     assert found.call_us == pytest.approx(call_us, abs=1)
@@ -103,7 +103,7 @@ def test_without_noise_the_coefficients_come_back(cost, call_us):
 @examples(30)
 @given(COSTS, st.floats(0, 10_000), NOISE)
 def test_with_noise_times_come_back_that_are_no_further_off_than_the_noise(cost, call_us, errors):
-    found = fit(shown(cost, call_us, errors))
+    found = fit_step_cost(shown(cost, call_us, errors))
     assert not found.bad
     for run in shown(cost, call_us, NONE):
         assert predicted_us(run, found.step, found.call_us) == pytest.approx(run.took_us, rel=0.08)
@@ -116,7 +116,7 @@ def test_weights_that_hide_the_arithmetic_of_small_steps_are_found(weights, pref
     cost = StepCost(
         fixed_us=fixed, weights_us=weights, prefill_token_us=prefill, decode_seq_us=decode
     )
-    found = fit(shown(cost, 0.0, NONE))
+    found = fit_step_cost(shown(cost, 0.0, NONE))
     for run in shown(cost, 0.0, NONE):
         assert predicted_us(run, found.step, found.call_us) == pytest.approx(run.took_us, rel=0.1)
 
@@ -124,7 +124,7 @@ def test_weights_that_hide_the_arithmetic_of_small_steps_are_found(weights, pref
 def test_a_fit_says_how_far_each_group_is_off():
     cost = StepCost(fixed_us=1000, prefill_token_us=10, decode_seq_us=100, kv_token_us=0.1)
     errors = [0.5 if run.group == "mixed" else 0.0 for run in RUNS]
-    found = fit(shown(cost, 500.0, errors))
+    found = fit_step_cost(shown(cost, 500.0, errors))
     assert set(found.groups) == {"prompts alone", "decode at 20", "decode at 1000", "mixed"}
     assert sum(of.observations for of in found.groups.values()) == len(RUNS)
     assert found.groups["mixed"].bias < 0
@@ -134,7 +134,7 @@ def test_a_fit_says_how_far_each_group_is_off():
 def test_the_worst_is_the_farthest_off_be_it_too_long_or_too_short():
     cost = StepCost(fixed_us=1000, prefill_token_us=10, decode_seq_us=100, kv_token_us=0.1)
     errors = [3.0 if number == 0 else 0.0 for number in range(len(RUNS))]
-    found = fit(shown(cost, 500.0, errors)).groups["prompts alone"]
+    found = fit_step_cost(shown(cost, 500.0, errors)).groups["prompts alone"]
     assert found.worst > 0.5  # it took four times as long as the model says
 
 
@@ -142,7 +142,7 @@ def test_each_group_weighs_the_same_however_many_observations_it_has():
     def took(group, us):
         return Steps(group=group, took_us=us, steps=1)
 
-    found = fit([took("many", 100.0)] * 50 + [took("one", 200.0)])
+    found = fit_step_cost([took("many", 100.0)] * 50 + [took("one", 200.0)])
     assert predicted_us(took("any", 1.0), found.step) == pytest.approx(150, rel=1e-3)
 
 
@@ -150,12 +150,16 @@ def test_what_is_like_use_weighs_as_much_as_all_others_together():
     def took(group, us):
         return Steps(group=group, took_us=us, steps=1)
 
-    found = fit([took("prompts alone", 100.0), took("decode", 100.0), took("mixed", 200.0)])
+    found = fit_step_cost(
+        [took("prompts alone", 100.0), took("decode", 100.0), took("mixed", 200.0)]
+    )
     assert predicted_us(took("any", 1.0), found.step) == pytest.approx(150, rel=1e-3)
 
 
 def test_runs_that_noise_made_slow_count_like_those_that_it_left_alone():
-    found = fit([Steps(group="alone", took_us=us, steps=1) for us in [100.0] * 9 + [200.0]])
+    found = fit_step_cost(
+        [Steps(group="alone", took_us=us, steps=1) for us in [100.0] * 9 + [200.0]]
+    )
     assert predicted_us(Steps(group="any", took_us=1.0, steps=1), found.step) == pytest.approx(110)
 
 
@@ -170,11 +174,11 @@ def test_weights_that_noise_alone_would_explain_are_left_out(seed):
         attention_us=0.01,
     )
     random = Random(seed)
-    found = fit(shown(cost, 0.0, [random.uniform(-0.02, 0.02) for _ in RUNS]))
+    found = fit_step_cost(shown(cost, 0.0, [random.uniform(-0.02, 0.02) for _ in RUNS]))
     assert found.step.weights_us == 0
 
 
 def test_an_engine_that_the_formula_does_not_describe_gives_a_bad_fit():
     cost = StepCost(fixed_us=1000, prefill_token_us=10, decode_seq_us=100)
     errors = [2.0 if number % 4 < 2 else -0.5 for number in range(len(RUNS))]
-    assert fit(shown(cost, 500.0, errors)).bad
+    assert fit_step_cost(shown(cost, 500.0, errors)).bad

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kairos import flow
 from kairos.simulate.processor_answers import processed
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.graph import in_order
 from kairos.workflows.compile.invalid import InvalidFlow, OperatorFailed
 from kairos.workflows.compile.operators import Generation
@@ -273,8 +273,10 @@ def functions():
 def ahead(plan):
     """Operators that may be computed before it is known that they are needed."""
     maps = {name for each in plan.partial for name in each.maps}
-    operators = every(plan.declaration.operators)
-    return {body.name for each in operators if each.name in maps for body in every(each.body)}
+    operators = every_operator(plan.declaration.operators)
+    return {
+        body.name for each in operators if each.name in maps for body in every_operator(each.body)
+    }
 
 
 def as_bytes(table):
@@ -349,7 +351,7 @@ def test_e4_a_second_run_over_unchanged_rows_makes_no_deterministic_call(declara
     again.cache = dict(first.journal.cache)
     second = FlowWorld(plan, rows, scripted_only, functions=functions(), journal=again, seed=seed)
     second.run()
-    by_name = {each.name: each for each in every(plan.declaration.operators)}
+    by_name = {each.name: each for each in every_operator(plan.declaration.operators)}
     called = [call for call in second.issued if by_name[call.operator].purity == "pure"]
     failed = {key for key, end in second.journal.ended.items() if isinstance(end, FailRow)}
     # What broke is not kept, and is asked again: rows fail, or have a default. So is what was begun

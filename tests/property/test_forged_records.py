@@ -24,17 +24,17 @@ from kairos.cluster.pool.messages import (
     CAUSE,
     EPOCH,
     PERFORMER,
-    POOL,
-    TAKEOVER,
+    POOL_HEADER,
+    TAKEOVER_HEADER,
     TOLD,
-    TYPE,
+    TYPE_HEADER,
     Told,
     read_orders,
     read_record,
     read_told,
 )
 from kairos.core.declared_plan import PlannedOperator, PlannedWork
-from kairos.core.entitlements import CLASSES, Entitlements, Quota, TenantWeight
+from kairos.core.entitlements import SERVICE_CLASSES, Entitlements, Quota, TenantWeight
 from kairos.core.errors import InvalidRequest, KairosError
 from kairos.core.events import (
     Arrived,
@@ -71,7 +71,7 @@ LIMIT_S = 60
 NEVER = 10**6  # no epoch
 PLAN = PlannedWork((PlannedOperator("a", calls=2.0),))
 QUOTAS = (Quota("t", calls_at_once=5),)
-SHARES = Entitlements({"t": TenantWeight(2.0, {"a": 1.0})}, dict(CLASSES), QUOTAS)
+SHARES = Entitlements({"t": TenantWeight(2.0, {"a": 1.0})}, dict(SERVICE_CLASSES), QUOTAS)
 FACTS = (
     Arrived(build.request("g", prefix=(1, 2), prefix_units=200), body=7),
     FirstToken("g"),
@@ -99,12 +99,12 @@ class Forgery(PlayedPool):
             for topic in (Topic.REQUESTS, Topic.EVENTS, Topic.DISPATCHES)
         }
         epoch = str(max(each.offset for each in found[Topic.EVENTS] if each.value is None))
-        headers = {POOL: NAME, EPOCH: epoch, CAUSE: "0", PERFORMER: "p1"}
+        headers = {POOL_HEADER: NAME, EPOCH: epoch, CAUSE: "0", PERFORMER: "p1"}
         for fact in FACTS:
             told = msgspec.json.encode(Told("p1", fact))
             record = msgspec.json.encode(Record(self.world.clock.now(), fact))
             found[Topic.REQUESTS].append(
-                ReceivedMessage(Topic.REQUESTS, 0, 0, 0, NAME, told, {TYPE: TOLD})
+                ReceivedMessage(Topic.REQUESTS, 0, 0, 0, NAME, told, {TYPE_HEADER: TOLD})
             )
             found[Topic.EVENTS].append(ReceivedMessage(Topic.EVENTS, 0, 0, 0, "w", record, headers))
         return found
@@ -135,11 +135,11 @@ def _is_void(message):
     try:
         if message.topic == Topic.DISPATCHES:
             return read_orders(message)[0] > NEVER
-        if TAKEOVER in message.headers:
+        if TAKEOVER_HEADER in message.headers:
             return False  # whoever may write can announce itself
         if message.topic == Topic.EVENTS:
             return read_record(message).epoch > NEVER
-        if message.headers.get(TYPE) == TOLD:
+        if message.headers.get(TYPE_HEADER) == TOLD:
             return isinstance(read_told(message.value or b"").event, InstanceJoined)
     except WRONG:
         return True

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kairos.core.orchestrator.ancestry import Ancestry
 from kairos.core.orchestrator.graph import CallGraph
 from kairos.core.orchestrator.parents import NAMESAKES
-from kairos.core.orchestrator.remaining import Remaining, remaining, remaining_of_chain
+from kairos.core.orchestrator.remaining import Remaining, remaining_of_chain, remaining_work
 from kairos.core.orchestrator.spans import Span, parallel_groups
 
 UNIT = 100  # of time; clocks disagree by less
@@ -191,7 +191,7 @@ def test_what_remains_is_the_longest_path_through_the_workflow(roots, data):
     expected = {}
     slow_remaining([[root] for root in roots], (0, 0, 0, False), 0, lost, expected)
 
-    assert remaining(graph_of(spans)) == expected
+    assert remaining_work(graph_of(spans)) == expected
 
 
 def slow_remaining(stages, after, ready_at, lost, found):
@@ -244,7 +244,7 @@ def test_what_remains_is_the_longest_path_with_any_joins(spans):
         work, number = max(map(longest, after[call]), default=(0, 0))
         return work + graph.nodes[call].span.execution_us, number + 1
 
-    found = remaining(graph)
+    found = remaining_work(graph)
     assert {call: (left.work_us, left.stages) for call, left in found.items()} == {
         call: longest(call) for call in graph.nodes
     }
@@ -273,7 +273,7 @@ def test_whatever_clients_say_every_call_has_one_place_and_something_remains(spa
     graph = graph_of(spans, skew_us)
     below = [call for stage in graph.stages(None) for call in stage]
     reached = [reached for call in below for reached in branch(graph, call)]
-    found = remaining(graph)
+    found = remaining_work(graph)
 
     assert sorted(reached) == sorted(graph.nodes) == sorted({span.id for span in spans})
     assert found.keys() == graph.nodes.keys()
@@ -386,4 +386,4 @@ def test_what_remains_of_a_chain_is_the_same_without_a_graph(spans, skew):
     )
     assert (found is not None) == is_chain
     if found is not None:
-        assert found == remaining(graph)
+        assert found == remaining_work(graph)

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from experiments.e61_hardware_regret import BruteForce, drawn
-from kairos.capacity.hardware_plan import plan, question_problem
-from kairos.capacity.migration import _Moving, migration
+from kairos.capacity.hardware_plan import plan_hardware, question_problem
+from kairos.capacity.migration import _Moving, plan_migration
 from kairos.capacity.prediction import Predictor
-from kairos.capacity.reasons import reasons
+from kairos.capacity.reasons import give_reasons
 from kairos.core.errors import SetupError
 
 REPLACE = msgspec.structs.replace
@@ -19,18 +19,18 @@ ALL = range(40)
 
 def more_of_a_capacity_is_never_dearer(seed):
     asked = drawn(seed).question
-    found = plan(asked)
+    found = plan_hardware(asked)
     used = {}
     for kind in found.chosen.kinds:
         for name, amount in kind.needs.items():
             used[name] = used.get(name, 0.0) + amount * found.chosen.pool.counts[kind.name]
-    exactly = plan(REPLACE(asked, have=used))
+    exactly = plan_hardware(REPLACE(asked, have=used))
     assert exactly.chosen.usd_per_hour == pytest.approx(found.chosen.usd_per_hour, rel=0.004)
     for name, amount in used.items():
         if not amount:
             continue
         try:
-            less = plan(REPLACE(asked, have={name: amount * 0.7}))
+            less = plan_hardware(REPLACE(asked, have={name: amount * 0.7}))
         except SetupError:
             continue
         assert less.chosen.resources.get(name, 0.0) <= amount * 0.7 + 1e-6
@@ -39,20 +39,20 @@ def more_of_a_capacity_is_never_dearer(seed):
 
 def each_objective_is_the_best_in_what_it_is_for(seed):
     asked = drawn(seed).question
-    cost = plan(asked)
+    cost = plan_hardware(asked)
     if not cost.met:
         return
     usd = cost.chosen.usd_per_hour
-    quick = plan(REPLACE(asked, objective="latency", usd_per_hour=usd * 1.5))
+    quick = plan_hardware(REPLACE(asked, objective="latency", usd_per_hour=usd * 1.5))
     assert quick.met
     assert quick.chosen.usd_per_hour <= usd * 1.5
     assert quick.chosen.prediction.p95_s <= cost.chosen.prediction.p95_s
-    lean = plan(REPLACE(asked, objective="energy"))
+    lean = plan_hardware(REPLACE(asked, objective="energy"))
     assert lean.met
     assert lean.chosen.kwh_per_workflow <= cost.chosen.kwh_per_workflow * 1.004
     assert lean.chosen.usd_per_hour >= usd * 0.996
     brute = BruteForce(asked)
-    most = plan(REPLACE(asked, objective="tokens", usd_per_hour=usd * 8))
+    most = plan_hardware(REPLACE(asked, objective="tokens", usd_per_hour=usd * 8))
     # No pool of one instance of each kind does more for a dollar.
     assert most.chosen.usd_per_million_tokens <= cost.chosen.usd_per_million_tokens * 1.01
     calls = [call for workflow in asked.workflows for call in workflow]
@@ -69,16 +69,16 @@ def each_objective_is_the_best_in_what_it_is_for(seed):
 
 def the_reasons_hold(seed):
     asked = drawn(seed).question
-    found = plan(asked)
+    found = plan_hardware(asked)
     if not found.met:
         return
-    why, chosen = reasons(asked, found), found.chosen
+    why, chosen = give_reasons(asked, found), found.chosen
     low, high = why.target_s
     assert low <= asked.p95_s < high
     if high < math.inf:
-        other = plan(REPLACE(asked, p95_s=high * 1.0001))
+        other = plan_hardware(REPLACE(asked, p95_s=high * 1.0001))
         assert other.chosen.usd_per_hour < chosen.usd_per_hour
-    inside = plan(REPLACE(asked, p95_s=low * 1.0001))
+    inside = plan_hardware(REPLACE(asked, p95_s=low * 1.0001))
     assert inside.chosen.usd_per_hour == pytest.approx(chosen.usd_per_hour)
     problem, _ = question_problem(asked)
     predictor = Predictor(problem, asked.workflows)
@@ -103,7 +103,7 @@ def the_reasons_hold(seed):
             else each
             for each in asked.offer.devices
         ]
-        otherwise = plan(REPLACE(asked, offer=REPLACE(asked.offer, devices=dear)))
+        otherwise = plan_hardware(REPLACE(asked, offer=REPLACE(asked.offer, devices=dear)))
         scaled = sum(
             kind.usd_per_hour
             * chosen.pool.counts[kind.name]
@@ -115,10 +115,10 @@ def the_reasons_hold(seed):
 
 def steps_keep_the_target(seed, other_seed):
     asked = drawn(seed).question
-    found = plan(asked)
+    found = plan_hardware(asked)
     more = REPLACE(asked, workflows_per_s=asked.workflows_per_s * (0.4 + other_seed % 3))
-    today = plan(more).chosen.pool.counts
-    moved = migration(asked, found, today)
+    today = plan_hardware(more).chosen.pool.counts
+    moved = plan_migration(asked, found, today)
     problem, _ = question_problem(asked)
     kinds = {kind.name: kind for kind in problem.instances}
     moving = _Moving(Predictor(problem, asked.workflows), kinds, found, today)

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.settings.key_file import KeyFile, read_keys, to_toml
+from kairos.settings.key_file import KeyFile, key_to_toml, read_keys
 from kairos.settings.tenants import KeySettings
 
 plain = string.ascii_letters + string.digits + "_"
@@ -41,7 +41,7 @@ def keys(**fields):
 @given(keys(tenant=tenants, app=st.none() | apps, name=st.none() | names))
 def test_keys_are_read_as_they_were_written(tmp_path_factory, written):
     path = tmp_path_factory.getbasetemp() / "keys.toml"
-    path.write_text(to_toml(written))
+    path.write_text(key_to_toml(written))
     path.chmod(0o600)
     assert read_keys(path) == written
 
@@ -49,7 +49,7 @@ def test_keys_are_read_as_they_were_written(tmp_path_factory, written):
 @given(keys(tenant=st.text(), app=st.none() | st.text(), name=st.none() | st.text()))
 def test_so_is_any_text(written):
     """Also such as no name may have: no text ends its string and begins another key."""
-    assert msgspec.convert(tomllib.loads(to_toml(written)), KeyFile).key == written
+    assert msgspec.convert(tomllib.loads(key_to_toml(written)), KeyFile).key == written
 
 
 class _More(KeySettings, frozen=True, kw_only=True):
@@ -81,4 +81,4 @@ class _MoreKeys(msgspec.Struct):
     ).map(tuple)
 )
 def test_so_are_other_fields(written):
-    assert msgspec.convert(tomllib.loads(to_toml(written)), _MoreKeys).key == written
+    assert msgspec.convert(tomllib.loads(key_to_toml(written)), _MoreKeys).key == written

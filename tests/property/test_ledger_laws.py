@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from kairos.core.dispatcher.demand import SLOT_US, exponential
+from kairos.core.dispatcher.demand import SLOT_US, exponential_distribution
 from kairos.core.dispatcher.ledger import _PATIENCE, Ledger
 from kairos.core.dispatcher.occupancy import FEW, RENEWED_US, BySurvival, Occupancy, by_modes
 from kairos.core.events import Finished, InstanceStatus
@@ -25,8 +25,8 @@ FLEET = {
     "c": build.instance("c", seqs=2, prefix_caching=False, block_size=16),
 }
 KNOWN = build.Lengths(
-    tokens={"x": exponential(50.0), "y": exponential(4_000.0)},
-    latency_us={"x": exponential(2.0 * SECOND)},
+    tokens={"x": exponential_distribution(50.0), "y": exponential_distribution(4_000.0)},
+    latency_us={"x": exponential_distribution(2.0 * SECOND)},
 )
 
 

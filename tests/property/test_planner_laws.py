@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from experiments import e61_hardware_regret
 from kairos.capacity.engine_rates import EngineRates, attended_pairs
-from kairos.capacity.hardware_plan import plan
+from kairos.capacity.hardware_plan import plan_hardware
 from kairos.capacity.kv_transfer import transfer_s
-from kairos.capacity.lowering import ObservedCall, WorkKind, lowered
+from kairos.capacity.lowering import ObservedCall, WorkKind, lower_application
 from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem, latency_s, smallest_pool
 from kairos.capacity.prediction import LEVELS, Predictor, _fixed_point
 from kairos.capacity.serving import CallShape, Phases, use
@@ -39,7 +39,7 @@ def test_g1_a_lowered_graph_has_exactly_the_calls_and_tokens_that_were_seen(work
         ]
         for calls in workflows
     ]
-    found = lowered(observed, lambda _agent: 1000.0)
+    found = lower_application(observed, lambda _agent: 1000.0)
     calls = [call for each in observed for call in each]
     count = len(workflows)
     for kind, tokens in ((WorkKind.PREFILL, "prompt_tokens"), (WorkKind.DECODE, "answer_tokens")):
@@ -172,13 +172,13 @@ def test_brute_force_seldom_finds_a_pool_that_is_2_percent_cheaper_in_200_cases(
 def never_cheaper(seed):
     """A tighter target, and a higher rate."""
     asked = e61_hardware_regret.drawn(seed).question
-    before = plan(asked)
+    before = plan_hardware(asked)
     for factor in (0.95, 0.8, 0.6):
-        tighter = plan(msgspec.structs.replace(asked, p95_s=asked.p95_s * factor))
+        tighter = plan_hardware(msgspec.structs.replace(asked, p95_s=asked.p95_s * factor))
         assert not tighter.met or tighter.chosen.usd_per_hour >= before.chosen.usd_per_hour
     for factor in (1.05, 1.3, 2.0):
         more = msgspec.structs.replace(asked, workflows_per_s=asked.workflows_per_s * factor)
-        busier = plan(more)
+        busier = plan_hardware(more)
         # Of pools that cost the same to 0.2 % one is kept.
         least = before.chosen.usd_per_hour * (1 - 0.004)
         assert not busier.met or (before.met and busier.chosen.usd_per_hour >= least)

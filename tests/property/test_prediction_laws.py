@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kairos import flow
 from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.compile.prediction import predict
+from kairos.workflows.compile.prediction import predict_flow
 from tests.property.test_flows import FLOWS, PASSES
 from tests.support.examples import examples
 from tests.support.naive_prediction import predict as naive
@@ -23,7 +23,7 @@ ROWS = st.lists(
 @given(FLOWS, ROWS, PASSES)
 def test_what_is_predicted_is_what_each_row_adds_by_itself(declaration, rows, passes):
     plan = compile_plan(declaration, passes)
-    assert predict(plan, rows) == naive(plan, rows)
+    assert predict_flow(plan, rows) == naive(plan, rows)
 
 
 PARTS = ["{{ v }}", "{{ v.c }}", "{{ v.c[0] }}", "{% if v %}{{ v }}{% endif %}", "{{ v[1] }} "]
@@ -65,4 +65,4 @@ def split(text):
 @given(st.builds(parted, st.integers(0, 10**9), st.integers(1, 8)), ROWS, PASSES)
 def test_parts_of_values_count_as_they_stand_in_prompts(declaration, rows, passes):
     plan = compile_plan(declaration, passes)
-    assert predict(plan, rows) == naive(plan, rows)
+    assert predict_flow(plan, rows) == naive(plan, rows)

@@ -24,7 +24,7 @@ from kairos.core.faults.stalls import SeenCall, Stalls
 from kairos.core.model import SECOND, Instance
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineCall
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.workload.prompt import PromptPiece
 
 TICK_US = SECOND // 20  # of callers; what engines do is exact
@@ -97,7 +97,7 @@ class Course:
     ) -> None:
         self.world, self.dice, self.tally = world, Random(seed), Tally()
         self.lost, self.hangs_at = lost, None if hangs_s is None else int(hangs_s * SECOND)
-        self.profile = profile(world.profile)
+        self.profile = load_profile(world.profile)
         self.engines = [ModelledEngine(self.profile) for _ in range(2)]
         self.stalls = Stalls()
         for number in range(2):

@@ -13,7 +13,7 @@ from kairos.core.scheduler.policies import POLICIES
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.compile.planned_work import planned_work
+from kairos.workflows.compile.planned_work import plan_work
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.declare.yaml_file import read_yaml
 from tests.support import build
@@ -51,7 +51,7 @@ def order_of(log):
 
 
 def follows(plan):
-    work = planned_work(plan)
+    work = plan_work(plan)
     names = [each.agent for each in work.operators]
     return {each.agent: [names[place] for place in each.follows] for each in work.operators}
 
@@ -68,7 +68,7 @@ def test_a_plan_says_which_llm_calls_follow_which():
 
 def test_plans_of_the_example_flows_can_be_declared():
     for name in ("extract_and_check.yaml", "classify_and_answer.yaml", "map_reduce.yaml"):
-        work = planned_work(compile_plan(example(name).declaration))
+        work = plan_work(compile_plan(example(name).declaration))
         balancer = build.balancer()
         balancer.handle(PlanDeclared("default", name, work), 0)
         decoded = msgspec.json.decode(msgspec.json.encode(work), type=PlannedWork)
@@ -76,7 +76,7 @@ def test_plans_of_the_example_flows_can_be_declared():
 
 
 def test_operators_of_a_map_repeat_with_each_other_and_come_before_what_follows_it():
-    work = planned_work(compile_plan(example("map_reduce.yaml").declaration))
+    work = plan_work(compile_plan(example("map_reduce.yaml").declaration))
     mapped = [each for each in work.operators if each.repeats is not None]
     last = work.operators[-1]
 
@@ -96,7 +96,7 @@ def test_a_flow_of_more_maps_than_a_plan_has_operators_can_be_declared():
     )
     outputs = ", ".join(f"o{n}: m{n}" for n in range(len(bodies)))
     text = f"flow: maps\noperators:\n  row: {{kind: input}}\n{maps}outputs: {{{outputs}}}\n"
-    work = planned_work(compile_plan(read_yaml(text, "maps")))
+    work = plan_work(compile_plan(read_yaml(text, "maps")))
 
     assert len(work.operators) == 1
     check_plan(work)

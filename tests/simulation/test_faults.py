@@ -5,7 +5,7 @@ The whole table: `python -m tests.simulation.faults`.
 
 import pytest
 
-from kairos.core.admission import RETRIES
+from kairos.core.admission import MAX_RETRIES
 from tests.simulation.faults import WORLDS, Callers
 
 CALLS = 800
@@ -18,6 +18,6 @@ def test_no_call_is_refused_for_failures_and_no_sound_instance_left_alone(world)
     assert tally.sound + tally.poisonous == CALLS
     assert tally.condemned == 0
     if tally.poisonous:
-        assert tally.tries <= (RETRIES + 1) * tally.poisonous
+        assert tally.tries <= (MAX_RETRIES + 1) * tally.poisonous
     if "two instances" not in world.name:
         assert tally.opened <= 1

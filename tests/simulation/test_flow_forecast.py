@@ -8,11 +8,11 @@ from kairos.cli.flows.flow_profiled import sampled_rows, simulated_profile
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
 from kairos.simulate.processors import TEOLA, Surroundings
-from kairos.workflows.compile.forecast import forecast
+from kairos.workflows.compile.forecast import forecast_flow
 from kairos.workflows.compile.passes.prefill import MOST_ROWS
 from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.run.flow_file import LoadedFlow
@@ -21,7 +21,7 @@ from tests.support.flow_tables import FLOWS, example, rows
 
 POOL = PoolOptions(
     instances=2,
-    profile=profile("a40-llama3-8b"),
+    profile=load_profile("a40-llama3-8b"),
     policy=POLICIES["kairos"],
     placement=PLACEMENTS["kairos"],
 )
@@ -40,11 +40,11 @@ def dialogue():
 
 def compared(loaded, table, engine="a40-llama3-8b", instances=2, sample=20):
     plan = compile_plan(loaded.declaration)
-    pool = msgspec.structs.replace(POOL, profile=profile(engine), instances=instances)
+    pool = msgspec.structs.replace(POOL, profile=load_profile(engine), instances=instances)
     drawn = sampled_rows(open_table(table), sample, 1)
     learnt = simulated_profile(loaded, plan, drawn, POOL)
     simulated = simulate_flow(plan, iter(table), loaded.functions, pool)
-    return forecast(plan, learnt, table, pool.profile, instances), simulated
+    return forecast_flow(plan, learnt, table, pool.profile, instances), simulated
 
 
 SIX = {name: example(name) for name in FLOWS} | {"dialogue": dialogue()}
@@ -152,7 +152,7 @@ def test_what_functions_take_is_learnt_and_expected(where, seconds, count):
     learnt = simulated_profile(loaded, plan, sampled_rows(open_table(table), 20, 1), pool)
     assert set(learnt.times_us.values()) == {seconds * SECOND}
     simulated = simulate_flow(plan, iter(table), loaded.functions, pool)
-    expected = forecast(plan, learnt, table, POOL.profile, 2)
+    expected = forecast_flow(plan, learnt, table, POOL.profile, 2)
     assert expected.time_s.mean == pytest.approx(simulated.simulated_s, rel=0.15)
     assert expected.calls == simulated.figures.calls
 
@@ -187,7 +187,7 @@ def test_what_processors_take_is_learnt_and_expected(kinds, count):
     pool = msgspec.structs.replace(POOL, client=client)
     learnt = simulated_profile(loaded, plan, sampled_rows(open_table(table), 20, 1), pool)
     simulated = simulate_flow(plan, iter(table), loaded.functions, pool)
-    expected = forecast(plan, learnt, table, POOL.profile, 2)
+    expected = forecast_flow(plan, learnt, table, POOL.profile, 2)
     taken = {name for name, each in learnt.operators.items() if each.time_us}
     assert taken >= {"found"} if "search" in kinds else taken == {"ranked"}
     assert expected.calls == simulated.figures.calls

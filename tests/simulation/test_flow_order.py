@@ -13,7 +13,7 @@ from experiments.flow_workloads import debate, parallel, trading
 from kairos import flow
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
 from kairos.workflows.compile.call_shapes import call_shapes
@@ -23,7 +23,9 @@ from kairos.workflows.declare.functions import Functions
 
 POOL = PoolOptions(
     instances=2,
-    profile=msgspec.structs.replace(profile("h200-llama3-8b"), kv_tokens=KV_TOKENS, max_num_seqs=8),
+    profile=msgspec.structs.replace(
+        load_profile("h200-llama3-8b"), kv_tokens=KV_TOKENS, max_num_seqs=8
+    ),
     policy=POLICIES["kairos"],
     placement=PLACEMENTS["kairos"],
 )
@@ -64,7 +66,7 @@ def test_the_plans_order_is_not_behind_that_in_which_calls_become_ready(workload
 
 @pytest.mark.long
 def test_where_contexts_of_all_rows_do_not_fit_few_are_open_and_the_table_takes_less_time():
-    small = msgspec.structs.replace(profile("h200-llama3-8b"), kv_tokens=KV_TOKENS)
+    small = msgspec.structs.replace(load_profile("h200-llama3-8b"), kv_tokens=KV_TOKENS)
     pool = msgspec.structs.replace(POOL, profile=small)
     workload = parallel()
     rows = workload.rows(48, seed=1)

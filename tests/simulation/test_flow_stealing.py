@@ -10,13 +10,13 @@ from kairos import flow
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.events import Dispatch, Finished
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
 from kairos.workflows.declare.functions import Functions
 
 POOL = PoolOptions(
     instances=2,
-    profile=msgspec.structs.replace(profile("h200-llama3-8b"), max_num_seqs=8),
+    profile=msgspec.structs.replace(load_profile("h200-llama3-8b"), max_num_seqs=8),
     policy=POLICIES["kairos"],
     placement=PLACEMENTS["kairos"],
 )

@@ -10,21 +10,21 @@ from kairos.capacity.kv_transfer import Link
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.scheduler.policies import POLICIES
 from kairos.simulate.engine.host_tier import HostTier
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import PoolOptions, functions_runner, simulate_flow
 from kairos.simulate.world import World
 from kairos.workflows.compile.device_work import LoadTime
-from kairos.workflows.compile.flow_work import flow_work
-from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.flow_work import work_of_flow
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import round_robin
-from kairos.workflows.compile.prediction import predict
+from kairos.workflows.compile.prediction import predict_flow
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.facts import OperatorsOpened
 from kairos.workflows.execute.limits import FlowLimits
 from kairos.workflows.execute.model_turns import DeviceTurn
 
-LLAMA = msgspec.structs.replace(profile("a40-llama3-8b"), max_num_seqs=16)
+LLAMA = msgspec.structs.replace(load_profile("a40-llama3-8b"), max_num_seqs=16)
 PROFILES = {"small": LLAMA, "large": msgspec.structs.replace(LLAMA, name="large")}
 POLICY, PLACEMENT = POLICIES["kairos"], PLACEMENTS["kairos"]
 SECONDS = 1e6
@@ -59,8 +59,8 @@ def voting(models):
 
 def planned(plan, count, devices, load_s):
     loads = dict.fromkeys(PROFILES, LoadTime(load_us=load_s * SECONDS))
-    works = flow_work(plan, predict(plan, rows(count)), PROFILES, devices)
-    return works, loads, place(works, loads, devices)
+    works = work_of_flow(plan, predict_flow(plan, rows(count)), PROFILES, devices)
+    return works, loads, place_operators(works, loads, devices)
 
 
 def host(works, loads, placed, **more):
@@ -202,9 +202,9 @@ def reviewed(words):
     check = f.llm("check", "{{ a }} check", a=draft, model="large")
     f.output("last", f.llm("last", "{{ d }} {{ b }}", d=doc["text"], b=check, model="small"))
     plan, table = f.compile(), [{"text": f"{n} {'word ' * words}"} for n in range(100)]
-    works = flow_work(plan, predict(plan, table), PROFILES, 1)
+    works = work_of_flow(plan, predict_flow(plan, table), PROFILES, 1)
     loads = {name: LoadTime(load_us=SECONDS) for name in PROFILES}
-    options = host(works, loads, place(works, loads, 1))
+    options = host(works, loads, place_operators(works, loads, 1))
 
     def run_with(gbit_s):
         memory = gbit_s and HostMemory(

@@ -7,15 +7,15 @@ from experiments.placements_vllm_workload import offered
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.events import ProfilesLearnt
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.world import World
 
 WORKFLOWS, RATE_PER_S = 48, 32.0
 # As quick as vLLM on a core with the model of `experiments.placements_vllm`, and its limits.
 ENGINE = replace(
-    profile("cpu-tiny"),
+    load_profile("cpu-tiny"),
     step=replace(
-        profile("cpu-tiny").step,
+        load_profile("cpu-tiny").step,
         fixed_us=18_000.0,
         decode_seq_us=1_800.0,
         prefill_token_us=800.0,

@@ -8,7 +8,7 @@ from kairos import flow
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_answers import answer, tokens_of
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_prompts import prompt_of
@@ -42,7 +42,7 @@ def run(loaded, table, around, passes=None):
         )
         return clients[0]
 
-    engine = {"engine": profile("a40-llama3-8b")}
+    engine = {"engine": load_profile("a40-llama3-8b")}
     world = World((), engine, POLICIES["kairos"], PLACEMENTS["kairos"], clients=client)
     clients[0].generated = world.fleet.progress
     world.run()

@@ -18,9 +18,9 @@ from kairos.core.model import SECOND
 from kairos.host.child_process import start_child
 from kairos.observe.fact_log import FactLog, read_facts
 from kairos.simulate.plan import planner
-from kairos.simulate.simulation import Simulation, summary
-from kairos.simulate.workload.load import Load, offered
-from kairos.simulate.workload.workflows import load
+from kairos.simulate.simulation import Simulation, summarise
+from kairos.simulate.workload.load import Load, offered_workload
+from kairos.simulate.workload.workflows import load_workflows
 from kairos.simulate.world import WorldEvent
 
 ROOT = Path(__file__).parents[2]
@@ -151,8 +151,8 @@ def test_the_log_is_one_for_explain_and_export(kairos, run, usual, tmp_path):
     _, _, status = kairos("export", "--since", "all", "--log", log, "--output", exported)
     assert status == 0
 
-    recorded = {each.id: each for each in load(RECORDED)}
-    for workflow in load(exported):
+    recorded = {each.id: each for each in load_workflows(RECORDED)}
+    for workflow in load_workflows(exported):
         original = recorded[workflow.id]
         assert [c.prompt_tokens for c in workflow.calls] == [
             c.prompt_tokens for c in original.calls
@@ -274,7 +274,9 @@ async def test_ctrl_c_ends_at_once_before_the_first_run_has_begun(engine):
             return super()._not_interrupted(submission)
 
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=40)
-    simulation = Watched(planner(offered(load_), 2, str(engine)), [1], ["fcfs"], "least-kv")
+    simulation = Watched(
+        planner(offered_workload(load_), 2, str(engine)), [1], ["fcfs"], "least-kv"
+    )
     simulation.run()
 
     assert len(asked) == 3
@@ -323,11 +325,11 @@ def test_of_the_only_run_what_had_ended_counts(engine):
             simulation.interrupt()
 
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=40)
-    plan = planner(offered(load_), 2, str(engine))
+    plan = planner(offered_workload(load_), 2, str(engine))
     simulation = Simulation(plan, [1], ["fcfs"], "least-kv", on_second=interrupt)
     simulation.run()
 
-    world, record = simulation.world, summary(simulation)
+    world, record = simulation.world, summarise(simulation)
     assert world.clock.now() == 10 * SECOND
     assert record["workflows"] == 40 - world.users.left == len(world.metrics.ended)
     assert 0 < record["workflows"] < 40
@@ -335,13 +337,13 @@ def test_of_the_only_run_what_had_ended_counts(engine):
 
 def test_workflows_that_failed_are_counted_and_have_no_slowdown(engine):
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=10)
-    plan = planner(offered(load_), 1, str(engine))(1)
+    plan = planner(offered_workload(load_), 1, str(engine))(1)
     gone = [WorldEvent(at_us=SECOND, what="fail", instance_id="engine-0")]
     simulation = Simulation(
         lambda _: msgspec.structs.replace(plan, happenings=gone), [1], ["fcfs"], "least-kv"
     )
     simulation.run()
-    record = summary(simulation)
+    record = summarise(simulation)
 
     assert (record["failed"], record["slowdown"]["worst"]) == (10, None)
     assert (record["workflows"], record["e2e_s"]["mean"]) == (0, None)
@@ -356,10 +358,10 @@ def test_a_later_run_that_is_interrupted_does_not_count(engine, policies, comple
             simulation.interrupt()
 
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=20)
-    plan = planner(offered(load_), 2, str(engine))
+    plan = planner(offered_workload(load_), 2, str(engine))
     simulation = Simulation(plan, range(1, 9), policies, "least-kv", on_second=interrupt)
     simulation.run()
-    record = summary(simulation)
+    record = summarise(simulation)
 
     assert simulation.is_interrupted
     assert simulation.done == complete
@@ -377,11 +379,11 @@ def test_of_seeds_of_which_one_is_complete_there_are_no_intervals(engine):
             simulation.interrupt()
 
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=20)
-    plan = planner(offered(load_), 2, str(engine))
+    plan = planner(offered_workload(load_), 2, str(engine))
     policies = ["kairos", "fcfs"]
     simulation = Simulation(plan, range(1, 9), policies, "least-kv", on_second=interrupt)
     simulation.run()
-    record = summary(simulation)
+    record = summarise(simulation)
 
     assert simulation.done == 3
     assert set(record) == {"runs", "ratio"}

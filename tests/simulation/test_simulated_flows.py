@@ -10,7 +10,7 @@ from kairos import flow
 from kairos.cli.main import main
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_answers import answer, tokens_of
 from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
 from kairos.workflows.compile.json_schema import problem
@@ -21,7 +21,7 @@ from kairos.workflows.execute.limits import FlowFigures
 WORDS = "growth of revenue against cost of capital in a year of change "
 POOL = PoolOptions(
     instances=2,
-    profile=profile("a40-llama3-8b"),
+    profile=load_profile("a40-llama3-8b"),
     policy=POLICIES["kairos"],
     placement=PLACEMENTS["kairos"],
 )

@@ -9,7 +9,7 @@ from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.events import Finished
 from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.world import World
@@ -17,7 +17,7 @@ from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.limits import FlowLimits
 
 PAUSE_US = 600 * SECOND
-LLAMA = profile("h200-llama3-8b")
+LLAMA = load_profile("h200-llama3-8b")
 WORKLOAD = trading()
 # Without calls that prompts of single rows are computed ahead by.
 WITH = flow.Passes(cached=False, prefill=False)

@@ -9,7 +9,7 @@ from collections import Counter
 
 from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.core.ports import Message
 from kairos.core.topics import Topic
 from kairos.host.child_process import start_child
@@ -26,7 +26,7 @@ class Cluster:
         self.source, self.sink = f"{name}.in", f"{name}.out"
 
     async def prepare(self):
-        await ensure(self.connection, [self.source, self.sink, Topic.DEAD_LETTERS])
+        await ensure_topics(self.connection, [self.source, self.sink, Topic.DEAD_LETTERS])
         return self
 
     async def sunk(self, values, limit_s=TIMEOUT_S):

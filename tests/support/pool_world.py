@@ -28,9 +28,9 @@ from kairos.cluster.pool.messages import (
     EPOCH,
     PERFORMER,
     REDO,
-    TAKEOVER,
+    TAKEOVER_HEADER,
     TOLD,
-    TYPE,
+    TYPE_HEADER,
     Told,
 )
 from kairos.cluster.pool.performer import Performer
@@ -585,12 +585,12 @@ class World:
         return client
 
     def ask(self, name, reply_to=REPLY_TO, value=BODY, **headers):
-        said = {TYPE: CALL, "kairos-request-id": name, "kairos-reply-to": reply_to}
+        said = {TYPE_HEADER: CALL, "kairos-request-id": name, "kairos-reply-to": reply_to}
         return self.append(Topic.REQUESTS, POOL, value, said | headers)
 
     def tell(self, performer, event):
         value = msgspec.json.encode(Told(performer, event))
-        return self.append(Topic.REQUESTS, POOL, value, {TYPE: TOLD})
+        return self.append(Topic.REQUESTS, POOL, value, {TYPE_HEADER: TOLD})
 
     def run(self, name):
         [running] = [each for each in self.running if each.name == name]
@@ -606,7 +606,7 @@ class World:
         """Those that count: (record, headers, offset)."""
         newest, counted = -1, []
         for message in self.logs[Topic.EVENTS]:
-            if TAKEOVER in message.headers:
+            if TAKEOVER_HEADER in message.headers:
                 newest = message.offset
             elif int(message.headers[EPOCH]) == newest:  # the epoch of the latest announcement
                 record = msgspec.json.decode(message.value, type=Record)

@@ -20,7 +20,7 @@ from kairos.cli.demos.plan import Arrivals, DemoSubmission, plan_arrivals, plan_
 from kairos.cli.demos.progress import show_progress
 from kairos.cli.demos.run import Run, engines_of_an_order, started, write_record
 from kairos.cli.demos.tables import show_comparison
-from kairos.core.metrics import comparison
+from kairos.core.metrics import compare_metrics
 from kairos.settings.config import Settings
 
 SHOWN_FAILURES = 5
@@ -207,14 +207,14 @@ def _report(
     records = {name: run.metrics.record() for name, run in runs.items()}
     first = next(iter(runs))
     if as_json:
-        record = comparison(records) if compared else records[first]
+        record = compare_metrics(records) if compared else records[first]
         simulated = {} if gain is None else {"simulated": msgspec.to_builtins(gain)}
         typer.echo(json.dumps({**record, **simulated}))
         return
     view.show_answers(console, list(runs[first].outcomes.values()))
     if len(runs) > 1:
         if gain is None:
-            show_comparison(console, comparison(records))
+            show_comparison(console, compare_metrics(records))
     else:
         view.show_tables(console, runs[first])
     view.show_arrivals(console, options.arrivals, arrivals)

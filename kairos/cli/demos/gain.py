@@ -11,9 +11,9 @@ from collections.abc import Callable
 import msgspec
 
 from kairos.cli.demos.engines import LENGTHS, Kind
-from kairos.core.confidence import Interval, ratio
-from kairos.simulate.options import SimulationOptions, runs
-from kairos.simulate.simulation import Record, Simulation, summary
+from kairos.core.confidence import Interval, ratio_interval
+from kairos.simulate.options import SimulationOptions, runs_of
+from kairos.simulate.simulation import Record, Simulation, summarise
 
 SEEDS = 30
 TASKS = 60  # of each seed: enough for a queue to build up and to drain
@@ -56,7 +56,7 @@ def simulated_gain(
         SetupError: An order, a placement or an arrival process is unknown.
     """
     first, second = policies
-    planned = runs(
+    planned = runs_of(
         SimulationOptions(
             workflows=LENGTHS,
             scenario=None,
@@ -86,11 +86,11 @@ def simulated_gain(
 
 
 def _gain(simulation: Simulation, policies: tuple[str, str], instances: int, profile: str) -> Gain:
-    record = summary(simulation)
+    record = summarise(simulation)
     first, second = (record["intervals"][policy] for policy in policies)
     apps = {name: (first["apps"][name], second["apps"][name]) for name in first["apps"]}
     ours, theirs = ([run["e2e_s"]["mean"] for run in simulation.results[name]] for name in policies)
-    found = ratio(ours, theirs)
+    found = ratio_interval(ours, theirs)
     assert found is not None  # there are SEEDS pairs, of times above 0
     return Gain(
         policies=policies,

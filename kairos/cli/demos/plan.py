@@ -14,12 +14,12 @@ from kairos.core.errors import SetupError
 from kairos.simulate.workload import (
     Burstiness,
     arrival_model,
-    arrivals,
-    burstiness,
+    draw_arrivals,
     from_trace,
+    measure_burstiness,
     time_scale,
 )
-from kairos.simulate.workload.traces import fetched
+from kairos.simulate.workload.traces import fetched_data_set
 
 # The share of each application: the more calls its workflows make, the fewer of them.
 WEIGHTS = {"qa": 3, "rg": 2, "cg": 1}
@@ -49,19 +49,22 @@ def plan_arrivals(options: Options) -> Arrivals:
     """Return the trace's own arrivals if it has been fetched, else a similar process's."""
     name, count, rate, seed = options.arrivals, options.workflows, options.rate_per_s, options.seed
     scale = time_scale(name, rate)
-    long = arrivals(name, _LONG_SERIES, rate, seed)
-    at_us, source = arrivals(name, count, rate, seed), "generated like it"
+    long = draw_arrivals(name, _LONG_SERIES, rate, seed)
+    at_us, source = draw_arrivals(name, count, rate, seed), "generated like it"
     if name.startswith("azure-"):
         try:
-            at_us, source = from_trace(fetched(name), count, rate, seed), "the trace itself"
+            at_us, source = (
+                from_trace(fetched_data_set(name), count, rate, seed),
+                "the trace itself",
+            )
         except SetupError:
             source += f"; `kairos traces fetch {name}` for the trace itself"
     model = arrival_model(name)
     return Arrivals(
         at_us=at_us,
         source=source,
-        here=burstiness(at_us, scale),
-        process=burstiness(long, scale),
+        here=measure_burstiness(at_us, scale),
+        process=measure_burstiness(long, scale),
         trace={"cv": model.cv, "index_of_dispersion": {**model.index_of_dispersion}},
     )
 

@@ -19,7 +19,7 @@ from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.cluster.kafka.cluster import KafkaCluster, cluster_of
 from kairos.cluster.kafka.kafka_bus import KafkaBus
 from kairos.cluster.kafka.tail import Tail
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.core.errors import SetupError
 from kairos.core.events import WorkflowEnded
 from kairos.core.metrics import RunMetrics
@@ -171,8 +171,8 @@ async def _bus(
         memory = MemoryBus()
         yield memory, partial(memory.consume, Topic.RESULTS, "demo")
         return
-    await ensure(cluster, [app.inbox(name) for app in apps for name in app.agents])
-    await ensure(cluster, [Topic.RESULTS, Topic.DEAD_LETTERS])
+    await ensure_topics(cluster, [app.inbox(name) for app in apps for name in app.agents])
+    await ensure_topics(cluster, [Topic.RESULTS, Topic.DEAD_LETTERS])
     async with KafkaBus(cluster) as kafka, Tail(cluster, Topic.RESULTS) as results:
 
         async def take_results(take: Callable[[Message], Awaitable[None]]) -> None:

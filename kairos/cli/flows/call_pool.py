@@ -77,7 +77,7 @@ async def _elsewhere(
     record: RunRecord, url: str, environ: Mapping[str, str]
 ) -> AsyncIterator[RunPool]:
     base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
-    key = config.api_key(record.api_key_env, environ)
+    key = config.default_api_key(record.api_key_env, environ)
     async with _llm(record, base_url, key) as llm, _Ends(llm) as ends:
         capacity = record.concurrency or _CONCURRENCY
         yield RunPool(llm, lambda: capacity, ends.tell, at=(base_url, key))
@@ -93,7 +93,7 @@ async def embedded_service(
     """Yield a Kairos on free ports, which lets nobody else in."""
     key = secrets.token_urlsafe(32)
     digest = hashlib.sha256(key.encode()).hexdigest()
-    settings = config.load(
+    settings = config.load_settings(
         None,
         {},
         {

@@ -9,7 +9,7 @@ import msgspec
 
 from kairos.core.errors import KairosError
 from kairos.core.model import SECOND
-from kairos.workflows.compile.batches import BatchProfile, batch_key, efficient
+from kairos.workflows.compile.batches import BatchProfile, batch_key, efficient_size
 from kairos.workflows.compile.operators import Embedding, Ingest, RegisteredCall, Rerank
 from kairos.workflows.declare.functions import FunctionFailed, Functions
 from kairos.workflows.execute.commands import RunFunction, RunProcessor
@@ -77,7 +77,7 @@ async def measured_batches(
         else:
             continue
         if latency:
-            found[key] = BatchProfile(latency, efficient(latency))
+            found[key] = BatchProfile(latency, efficient_size(latency))
     return found
 
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from kairos.core.errors import SetupError
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.workflows.compile.device_work import OperatorWork
-from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, FlowProfile, holding
-from kairos.workflows.compile.flow_work import flow_work
+from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, FlowProfile, profiles_by_operator
+from kairos.workflows.compile.flow_work import work_of_flow
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.placement_text import ExplainedPlacement, explain_placement
 from kairos.workflows.compile.prediction import FlowPrediction
@@ -50,7 +50,7 @@ def hosted_work(
     Raises:
         SetupError: a model of the flow is not in the host's file.
     """
-    profiles = {name: profile(each.profile) for name, each in host.models.items()}
-    learnt = None if known is None else holding(known, plan)
+    profiles = {name: load_profile(each.profile) for name, each in host.models.items()}
+    learnt = None if known is None else profiles_by_operator(known, plan)
     factors = host.cost.over(UNKNOWN_FACTORS if known is None else known.cost)
-    return flow_work(plan, prediction, profiles, devices, factors, learnt)
+    return work_of_flow(plan, prediction, profiles, devices, factors, learnt)

@@ -19,12 +19,12 @@ from kairos.cli.flows.spread.run import RayRun
 from kairos.core.errors import InvalidFile, SetupError
 from kairos.core.model import SECOND
 from kairos.host.files import atomic_write
-from kairos.simulate.engine.profiles import profile as engine_profile
+from kairos.simulate.engine.profiles import load_profile as engine_profile
 from kairos.simulate.flow_simulation import PoolOptions, observed_flow
 from kairos.workflows.compile.batches import BatchProfile
-from kairos.workflows.compile.costs.latency import latencies
-from kairos.workflows.compile.flow_profile import FORMAT, FlowProfile, learnt
-from kairos.workflows.compile.forecast import forecast, with_text_tokens
+from kairos.workflows.compile.costs.latency import measured_latencies
+from kairos.workflows.compile.flow_profile import PROFILE_FORMAT, FlowProfile, learn_profile
+from kairos.workflows.compile.forecast import forecast_flow, with_text_tokens
 from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.observation import ROWS_KEPT, FlowObservation
@@ -163,9 +163,10 @@ def read_profile(path: Path) -> FlowProfile:
         raise InvalidFile(path, f"it cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidFile(path, f"it is not a flow's profile: {error}") from None
-    if found.format != FORMAT:
+    if found.format != PROFILE_FORMAT:
         raise InvalidFile(
-            path, f"it is of format {found.format}, not {FORMAT}: recreate it (kairos profile)"
+            path,
+            f"it is of format {found.format}, not {PROFILE_FORMAT}: recreate it (kairos profile)",
         )
     return found
 
@@ -181,7 +182,7 @@ def expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> F
     plan = task.plan()
     known = read_profile(learnt or profile_path(flow))
     readable = (row.values for row in task.table.rows() if row.values is not None)
-    found = forecast(plan, known, readable, engine_profile(engine), len(task.record.engines))
+    found = forecast_flow(plan, known, readable, engine_profile(engine), len(task.record.engines))
     expected = RunForecast(
         time_s=found.time_s.mean,
         low_s=found.time_s.low,
@@ -192,7 +193,7 @@ def expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> F
         cached_share=found.cached_share,
     )
     record = msgspec.structs.replace(task.record, forecast=expected)
-    costs = latencies(engine_profile(engine), known.answers, known.times_us)
+    costs = measured_latencies(engine_profile(engine), known.answers, known.times_us)
     return msgspec.structs.replace(task, record=record, latencies=costs)
 
 
@@ -240,7 +241,7 @@ def shown(profile: FlowProfile) -> list[str]:
 
 def _learnt(plan: Plan, rows: Sequence[Row], seen: FlowObservation) -> FlowProfile:
     operators = seen.operators.items()
-    found = learnt(
+    found = learn_profile(
         plan,
         min(len(rows), ROWS_KEPT),
         {name: each.lengths for name, each in operators},

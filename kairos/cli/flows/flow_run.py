@@ -16,8 +16,8 @@ from kairos.cli.flows.run_found import check_results, find_run
 from kairos.cli.flows.spread.run import RayRun, check_on_ray, run_on_ray
 from kairos.core.errors import SetupError
 from kairos.host.tuning import allow_many_connections
-from kairos.workflows.compile.check import every
-from kairos.workflows.compile.costs.latency import TYPICAL, Latencies
+from kairos.workflows.compile.check import every_operator
+from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, Latencies
 from kairos.workflows.compile.operators import Declaration, RegisteredCall
 from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
 from kairos.workflows.declare import Flow, Functions
@@ -47,7 +47,7 @@ class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
     functions: Functions
     table: InputTable
     source: object = None  # of the table, as `open_table` takes it
-    latencies: Latencies = TYPICAL  # of its engines, where they are known
+    latencies: Latencies = TYPICAL_LATENCIES  # of its engines, where they are known
 
     @property
     def passes(self) -> Passes:
@@ -192,7 +192,7 @@ async def run_task(
 
 def _changed(plan: Plan, record: RunRecord) -> str:
     """Return the message for a resumed run whose flow was edited."""
-    calls = (each.params for each in every(plan.declaration.operators))
+    calls = (each.params for each in every_operator(plan.declaration.operators))
     effects = sorted(
         {
             call.function

@@ -12,11 +12,11 @@ from kairos.core.errors import SetupError
 from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
 from kairos.workflows.compile.flow_profile import FlowProfile
 from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.placement import place
-from kairos.workflows.compile.prediction import FlowPrediction, predict
+from kairos.workflows.compile.placement import place_operators
+from kairos.workflows.compile.prediction import FlowPrediction, predict_flow
 from kairos.workflows.execute.limits import OPEN_ROWS
 from kairos.workflows.execute.model_turns import DeviceTurn
-from kairos.workflows.run.engine_host import ENGINES, EngineHost, HostedEngine
+from kairos.workflows.run.engine_host import HOSTED_ENGINES, EngineHost, HostedEngine
 from kairos.workflows.run.host_file import HostFile
 from kairos.workflows.run.rows import InputTable
 from kairos.workflows.run.run_store import RunRecord
@@ -35,8 +35,8 @@ async def hosted_pool(
     on_note: Note,
     log_dir: str | None = None,
     *,
-    engines: Mapping[str, HostedEngine] = ENGINES,
-    rule: Rule = place,
+    engines: Mapping[str, HostedEngine] = HOSTED_ENGINES,
+    rule: Rule = place_operators,
 ) -> AsyncIterator[RunPool]:
     """Yield the pool. `rule` places operators on devices; others are compared with `place`.
 
@@ -59,7 +59,7 @@ def host_plan(
     plan: Plan,
     table: InputTable,
     host: HostFile,
-    rule: Rule = place,
+    rule: Rule = place_operators,
     learnt: FlowProfile | None = None,
 ) -> tuple[list[OperatorWork], DevicePlan]:
     """Return the work of a batch of rows, estimated from the first rows, and its placement.
@@ -76,7 +76,7 @@ def host_plan(
         raise SetupError("the table has no row that can be read: nothing can be placed")
     expected = table.expected_rows(len(sample)) or len(sample)
     batch = min(expected, OPEN_ROWS)
-    found = _scaled(predict(plan, sample), max(1.0, batch / len(sample)))
+    found = _scaled(predict_flow(plan, sample), max(1.0, batch / len(sample)))
     works = hosted_work(plan, found, host, host.devices, learnt)
     return works, rule(works, host.loads, host.devices)
 

@@ -3,9 +3,9 @@
 import msgspec
 
 from kairos.core.errors import SetupError
-from kairos.settings.retrieval import POSTGRES
+from kairos.settings.retrieval import POSTGRES_URL
 from kairos.workflows.compile.pipeline import Passes
-from kairos.workflows.run.postgres_results import record_told
+from kairos.workflows.run.postgres_results import read_postgres_record
 from kairos.workflows.run.run_places import RunPlaces, without_places
 from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
 
@@ -34,7 +34,7 @@ def check_database(results: str) -> None:
     Raises:
         SetupError: It is malformed, or contains a password.
     """
-    if not POSTGRES.fullmatch(results):
+    if not POSTGRES_URL.fullmatch(results):
         raise SetupError(
             "--results: write postgresql://[USER@]HOST[:PORT]/NAME. A password goes into "
             "PGPASSWORD or ~/.pgpass of each host, what TLS needs into PGSSLMODE and PGSSLROOTCERT"
@@ -92,7 +92,7 @@ def _found(
 
 def _told(results: str, run_id: str) -> RunRecord | None:
     check_database(results)
-    told = record_told(results, run_id)
+    told = read_postgres_record(results, run_id)
     if told is None:
         return None
     try:

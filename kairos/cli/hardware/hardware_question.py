@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from kairos.capacity.engine_rates import EngineRates
-from kairos.capacity.hardware import UNITS, HardwareCatalogue
-from kairos.capacity.hardware_files import catalogue, measured_rates
+from kairos.capacity.hardware import CAPACITY_UNITS, HardwareCatalogue
+from kairos.capacity.hardware_files import load_catalogue, measured_rates
 from kairos.capacity.hardware_plan import HardwareQuestion, Objective
 from kairos.capacity.instance_kinds import HardwareOffer
 from kairos.capacity.kv_transfer import Link
@@ -18,10 +18,10 @@ from kairos.capacity.ownership import Terms
 from kairos.capacity.resources import Worker
 from kairos.capacity.serving import LatencyTargets
 from kairos.core.errors import SetupError
-from kairos.simulate.engine.profiles import profile
-from kairos.simulate.flow_workflows import flow_workflows
+from kairos.simulate.engine.profiles import load_profile
+from kairos.simulate.flow_workflows import workflows_of_flow
 from kairos.simulate.workload.workflow_file import FileCall
-from kairos.simulate.workload.workflows import Workflow, load
+from kairos.simulate.workload.workflows import Workflow, load_workflows
 
 MAX_AGENTS = 64  # with a place of their own; the calls of those with least tokens are pooled
 OTHERS = "(others)"
@@ -73,11 +73,11 @@ def planned_workflows(options: HardwareOptions) -> list[Workflow]:
     if options.export is not None:
         if options.inputs is not None or options.functions is not None:
             raise SetupError("--inputs and --functions are of a FLOW: leave them out with --export")
-        found = load(options.export)
+        found = load_workflows(options.export)
     else:
         assert options.flow is not None
-        found = flow_workflows(options.flow, options.inputs, options.functions)
-    return with_models(found, options.models, catalogue(options.catalogue))
+        found = workflows_of_flow(options.flow, options.inputs, options.functions)
+    return with_models(found, options.models, load_catalogue(options.catalogue))
 
 
 def with_models(
@@ -143,7 +143,7 @@ def question(
     Raises:
         SetupError, InvalidFile: what is wrong with an option or a file, and what to do.
     """
-    known = catalogue(options.catalogue)
+    known = load_catalogue(options.catalogue)
     targets = parse_targets(options.targets)
     workflows = planned_workflows(options) if workflows is None else workflows
     if options.hardware is None:
@@ -185,7 +185,7 @@ def question(
         most_kinds=options.max_kinds,
         split=options.split,
         objective=options.objective,
-        have=_amounts("--have", options.have, [*(each.name for each in devices), *UNITS]),
+        have=_amounts("--have", options.have, [*(each.name for each in devices), *CAPACITY_UNITS]),
         worker=_worker(options.worker),
     )
 
@@ -218,7 +218,7 @@ def todays_pool(
         SetupError: the text names no pool, or a device that the catalogue does not have.
     """
     assert options.today is not None
-    known = catalogue(options.catalogue)
+    known = load_catalogue(options.catalogue)
     pool: dict[str, int] = {}
     for each in options.today.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,6})\s*x\s+(\S.*?)\s*", each)
@@ -257,7 +257,7 @@ def _profile(text: str) -> tuple[str, EngineRates]:
     device, equals, name = text.partition("=")
     if not (device and equals and name):
         raise SetupError(f"'{text}': write --profile DEVICE=PROFILE, such as h100=./gpu1.toml")
-    return device, measured_rates(profile(name))
+    return device, measured_rates(load_profile(name))
 
 
 def _positive(option: str, value: float | None) -> float | None:

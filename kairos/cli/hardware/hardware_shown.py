@@ -12,14 +12,14 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from kairos.capacity.hardware import UNITS
+from kairos.capacity.hardware import CAPACITY_UNITS
 from kairos.capacity.hardware_plan import (
     CHECKED_UTILISATION,
     HardwarePlan,
     HardwareQuestion,
     PlannedPool,
 )
-from kairos.capacity.lowering import WorkGraph, lowered
+from kairos.capacity.lowering import WorkGraph, lower_application
 from kairos.capacity.migration import Migration
 from kairos.capacity.node_routing import CPU_WORKERS, NodePlace, node_places
 from kairos.capacity.reasons import Reasons
@@ -386,7 +386,9 @@ def place(planned: PlannedPool, agent: str) -> str:
 def _graph(asked: HardwareQuestion, plan: HardwarePlan) -> tuple[WorkGraph, Sequence[NodePlace]]:
     """The application, each agent's prompts and answers, and what happens before its calls."""
     chosen = plan.chosen
-    graph = lowered(asked.workflows, lambda agent: asked.offer.model_of(agent).kv_bytes_per_token())
+    graph = lower_application(
+        asked.workflows, lambda agent: asked.offer.model_of(agent).kv_bytes_per_token()
+    )
     return graph, node_places(graph, chosen.pool, chosen.kinds, asked.workflows_per_s)
 
 
@@ -397,7 +399,7 @@ def _beside(asked: HardwareQuestion, plan: HardwarePlan) -> Iterator[Text]:
     if at_once:
         yield Text(f"Tools between calls: {at_once:,.1f} at a time in the mean, on CPU workers")
     found = plan.chosen.resources
-    amounts = (f"{found[n]:,.3g} {unit or n}" for n, unit in UNITS.items() if found.get(n))
+    amounts = (f"{found[n]:,.3g} {unit or n}" for n, unit in CAPACITY_UNITS.items() if found.get(n))
     yield Text(f"Beside its devices: {', '.join(amounts)}")
 
 

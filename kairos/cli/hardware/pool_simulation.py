@@ -19,8 +19,8 @@ from kairos.core.errors import SetupError
 from kairos.core.model import Phase
 from kairos.core.scheduler.policies import policy_named
 from kairos.simulate.kv_links import CacheLink, KvLinks
-from kairos.simulate.workload import arrivals
-from kairos.simulate.workload.submissions import submissions
+from kairos.simulate.workload import draw_arrivals
+from kairos.simulate.workload.submissions import draw_submissions
 from kairos.simulate.workload.workflows import Workflow
 from kairos.simulate.world import World
 
@@ -146,7 +146,7 @@ def simulated(
     Raises:
         SetupError: One of the kinds cannot be simulated.
     """
-    at_us = arrivals("poisson", count, per_s, seed)
+    at_us = draw_arrivals("poisson", count, per_s, seed)
     world = pool_world(pool, workflows, at_us, seed)
     world.run()
     e2e = world.metrics.record()["e2e_s"]
@@ -166,7 +166,7 @@ def pool_world(
     `simulated`.
     """
     return World(
-        submissions(workflows, at_us, seed),
+        draw_submissions(workflows, at_us, seed),
         pool.instances(workflows),
         policy_named(policy),
         placement_named(PLACEMENT),

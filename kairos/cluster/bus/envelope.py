@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kairos.core.core_names import NAME
+from kairos.core.core_names import NAME_PATTERN
 from kairos.core.errors import InvalidRequest
 from kairos.core.header_names import FIELD_HEADERS
-from kairos.core.model import IDENTIFIER, TRACEPARENT
+from kairos.core.model import IDENTIFIER_PATTERN, TRACEPARENT_PATTERN
 from kairos.core.ports import Message
 
 ATTEMPT = FIELD_HEADERS["attempt"]  # set by the bus at each delivery, from 1
@@ -33,7 +33,7 @@ HEADER_LENGTH = 8_192
 _VALUE_BYTES = 1 << 20
 _NESTING = 64  # objects and lists within each other
 
-Name = Annotated[str, msgspec.Meta(pattern=NAME)]
+Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
 Value = dict[str, Any]  # a JSON object
 
 
@@ -41,17 +41,17 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=FIELD_HEADERS):
     """Headers of a message: its workflow, receiver, sender, parent request, deadline and trace."""
 
     version: Annotated[str, msgspec.Meta(pattern=VERSION)] = "1"
-    workflow_id: Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
+    workflow_id: Annotated[str, msgspec.Meta(pattern=IDENTIFIER_PATTERN)]
     app: Name
     agent: Name  # the receiver
     upstream: Name  # the sender
     started_at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]  # µs since the epoch
     # The request whose answer led to this message: the last of the sender's, or of those before.
-    parent: Annotated[str, msgspec.Meta(pattern=IDENTIFIER)] | None = None
+    parent: Annotated[str, msgspec.Meta(pattern=IDENTIFIER_PATTERN)] | None = None
     attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
     # µs since the epoch: nobody waits for the result after it.
     deadline: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None
-    traceparent: Annotated[str, msgspec.Meta(pattern=rf"\A{TRACEPARENT}\Z")]
+    traceparent: Annotated[str, msgspec.Meta(pattern=rf"\A{TRACEPARENT_PATTERN}\Z")]
 
 
 _OURS = {
@@ -71,7 +71,7 @@ def write_message(
     )
 
 
-def forward(
+def forward_message(
     message: Message, envelope: Envelope, *, agent: str, value: Value, parent: str | None
 ) -> Message:
     """Return the message that the receiver of `message` sends on to `agent`, in the same trace.

@@ -70,7 +70,7 @@ class Passed(msgspec.Struct, frozen=True):
 Item = ReceivedMessage | Assigned | Revoked | CaughtUp | Passed
 
 
-def received(record: Any) -> ReceivedMessage | None:
+def convert_message(record: Any) -> ReceivedMessage | None:
     """Convert librdkafka's message; return None if it cannot be read."""
     try:
         headers = {

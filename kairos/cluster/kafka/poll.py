@@ -16,7 +16,7 @@ import msgspec
 
 from kairos.cluster.kafka.connectivity import Contact
 from kairos.cluster.kafka.consumer_commands import Commits, ConsumerQuestions, Terms, Where
-from kairos.cluster.kafka.items import Assigned, CaughtUp, Item, Passed, Revoked, received
+from kairos.cluster.kafka.items import Assigned, CaughtUp, Item, Passed, Revoked, convert_message
 from kairos.cluster.kafka.transient_errors import is_transient
 from kairos.core.errors import KairosError, TopicMissing, Unavailable
 
@@ -261,7 +261,7 @@ class PollThread:
         error = record.error()
         if error is None:
             self._contact.made()
-            if (item := received(record)) is not None:
+            if (item := convert_message(record)) is not None:
                 self._put(item)
         elif error.code() == kafka.KafkaError._PARTITION_EOF:
             self._contact.made()

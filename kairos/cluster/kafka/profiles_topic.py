@@ -17,7 +17,7 @@ from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.core.errors import MessageTooLarge
 from kairos.core.events import ProfilesLearnt
-from kairos.core.learnt import POOLED
+from kairos.core.learnt import POOLED_AGENT
 from kairos.core.topics import Topic
 from kairos.observe.left_out import UNREADABLE, count_left_out
 from kairos.observe.store import LIMIT_BYTES, check_joins, check_learnt, have_known_shapes
@@ -146,7 +146,7 @@ def _parts(learnt: ProfilesLearnt) -> Iterator[tuple[Key, ProfilesLearnt | None]
     for tenant, app, agent in learnt.forgotten:
         yield ("profile", tenant, app, agent), None
         yield ("rank", tenant, app, agent), None
-        if agent == POOLED:
+        if agent == POOLED_AGENT:
             yield ("model", tenant, app), None
     for profile in learnt.profiles:
         yield ("profile", *profile.key), ProfilesLearnt(profiles=(profile,))

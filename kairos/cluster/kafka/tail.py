@@ -9,7 +9,7 @@ from typing import Any, Self
 import confluent_kafka as kafka
 
 from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.items import received
+from kairos.cluster.kafka.items import convert_message
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.subscription import CaughtUp, Item, ReceivedMessage, Subscription
 from kairos.core.errors import Unavailable
@@ -92,7 +92,7 @@ def _read_at(cluster: KafkaCluster, topic: str, offset: int) -> ReceivedMessage 
         if offset >= end:
             return None
         found = next(reader.read(topic, 0, offset, offset + 1), None)
-        return None if found is None else received(found)
+        return None if found is None else convert_message(found)
 
 
 class PlaceReader:

@@ -30,7 +30,7 @@ _REFUSALS = {
 }
 
 
-async def ensure(cluster: KafkaCluster, names: Iterable[str]) -> None:
+async def ensure_topics(cluster: KafkaCluster, names: Iterable[str]) -> None:
     """Create missing topics, and check the settings of existing ones.
 
     Several processes may do this concurrently. An unreachable cluster is retried for

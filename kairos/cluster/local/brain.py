@@ -6,7 +6,7 @@ from kairos.core.entitlements import Entitlements
 from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import policy_named
 from kairos.settings.config import Settings
-from kairos.settings.tenants import entitlements
+from kairos.settings.tenants import tenant_entitlements
 
 
 def new_balancer(settings: Settings) -> Balancer:
@@ -29,4 +29,4 @@ ENTITLING = ("tenant", "service_class", "quota")  # settings that determine enti
 
 def entitlements_of(settings: Settings) -> Entitlements:
     """Return the entitlements of the tenants, service classes and quotas in the settings."""
-    return entitlements(settings.tenant, settings.service_class, settings.quota)
+    return tenant_entitlements(settings.tenant, settings.service_class, settings.quota)

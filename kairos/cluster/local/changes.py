@@ -13,7 +13,7 @@ from kairos.gateway.auth.service_class import ServiceClasses
 from kairos.gateway.page.gains import Gains
 from kairos.request.bodies import Bodies
 from kairos.settings.config import Settings
-from kairos.settings.tenants import classes
+from kairos.settings.tenants import classes_by_name
 
 if TYPE_CHECKING:
     from kairos.cluster.local.local_control import LocalControl
@@ -39,7 +39,7 @@ class Entitled(Protocol):
         """Apply these entitlements from now on."""
 
 
-def of_a_gateway(
+def gateway_changes(
     fleet: Fleet, access: Access, bodies: Bodies, begun_with: Settings
 ) -> dict[str, Change]:
     def limit_each(settings: Settings) -> None:
@@ -63,7 +63,7 @@ def of_a_gateway(
     return changes | ({"max_held_bytes": limit_all} if begun_with.bus == "memory" else {})
 
 
-def of_a_balancer(fleet: Fleet, access: Access) -> dict[str, Change]:
+def balancer_changes(fleet: Fleet, access: Access) -> dict[str, Change]:
     """Return the changes for a process that decides and serves no clients."""
     changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, _nothing)
     return changes | {"engine": _engines(fleet), "key": _keys(access)}
@@ -74,11 +74,13 @@ def of_keys(access: Access) -> dict[str, Change]:
     return dict.fromkeys(("key", "keys_path"), _keys(access))
 
 
-def entitling(brain: Entitled, access: Access, gateway: Gateway | None = None) -> dict[str, Change]:
+def entitlement_changes(
+    brain: Entitled, access: Access, gateway: Gateway | None = None
+) -> dict[str, Change]:
     """Return the changes of weights, classes of service and quotas."""
 
     def change(settings: Settings) -> None:
-        known = classes(settings.service_class)
+        known = classes_by_name(settings.service_class)
         access.know_classes(known)
         if gateway is not None:
             gateway.classes = ServiceClasses(known)
@@ -87,7 +89,7 @@ def entitling(brain: Entitled, access: Access, gateway: Gateway | None = None) -
     return dict.fromkeys(ENTITLING, change)
 
 
-def ordering(brain: "LocalControl", gains: Gains) -> dict[str, Change]:
+def policy_changes(brain: "LocalControl", gains: Gains) -> dict[str, Change]:
     """Return the change of the scheduling policy."""
 
     def change(settings: Settings) -> None:

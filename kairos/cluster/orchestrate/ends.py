@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kairos.cluster.bus.envelope import read_envelope
-from kairos.cluster.pool.messages import TOLD, TYPE, Told
+from kairos.cluster.pool.messages import TOLD, TYPE_HEADER, Told
 from kairos.core.errors import InvalidRequest
 from kairos.core.events import WorkflowEnded
 from kairos.core.ports import Bus, Message, Outgoing
@@ -54,4 +54,4 @@ class Ends:
     def _telling(self, event: WorkflowEnded) -> Outgoing:
         self.told += 1
         value = msgspec.json.encode(Told(self._id, event))
-        return Topic.REQUESTS, Message(key=self._pool, value=value, headers={TYPE: TOLD})
+        return Topic.REQUESTS, Message(key=self._pool, value=value, headers={TYPE_HEADER: TOLD})

@@ -9,7 +9,7 @@ from kairos.cluster.orchestrate.ends import Ends
 from kairos.cluster.orchestrate.follower import Follower
 from kairos.core.model import SECOND
 from kairos.observe.left_out import bus_figures
-from kairos.observe.telemetry import learning
+from kairos.observe.telemetry import learning_metrics
 
 
 class OrchestratorMetrics(Collector):
@@ -43,7 +43,7 @@ class OrchestratorMetrics(Collector):
         yield CounterMetricFamily(
             "kairos_orchestrator_records", "Events read and observed", value=following.records
         )
-        yield from learning(following.orchestrator)
+        yield from learning_metrics(following.orchestrator)
         tau = following.estimates.kendall_tau
         if tau is not None:
             yield GaugeMetricFamily(

@@ -3,7 +3,7 @@
 import logging
 
 from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.cluster.pool.messages import POOL, TAKEOVER, Epochs, read_record
+from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER, Epochs, read_record
 from kairos.core.events import Record
 from kairos.core.model import SECOND
 from kairos.core.topics import Topic
@@ -37,14 +37,14 @@ class Records:
         """
         if self._first is None:
             self._first = message.offset
-        pool = message.headers.get(POOL, "")
+        pool = message.headers.get(POOL_HEADER, "")
         epochs = self._epochs.get(pool)
         if epochs is None:
             if not self._has_room() or len(pool) > _NAMES:
                 leave_out(message, "there are too many pools, or it has too long a name")
                 return None
             epochs = Epochs(self._first, self._known.get(pool))
-        if TAKEOVER in message.headers:
+        if TAKEOVER_HEADER in message.headers:
             self._epochs[pool] = epochs
             epochs.announce(message.offset)
             self._announced.setdefault(pool, []).append(message.offset)

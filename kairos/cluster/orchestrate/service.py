@@ -10,7 +10,7 @@ from kairos import __version__
 from kairos.cluster.kafka.cluster import cluster_of
 from kairos.cluster.kafka.kafka_bus import KafkaBus
 from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.cluster.local.changes import of_keys
 from kairos.cluster.local.reload import Reload
 from kairos.cluster.orchestrate.ends import Ends
@@ -26,9 +26,9 @@ from kairos.gateway.auth.access import Access, access_of
 from kairos.gateway.operators.operators import may_have_page
 from kairos.gateway.page.follower_pages import add_follower_pages
 from kairos.gateway.server.cors import pages_of
-from kairos.gateway.server.http import listen, server_of, serving, url_of
+from kairos.gateway.server.http import listening_socket, server_of, serving_ports, url_of
 from kairos.gateway.server.port_tls import ServiceTls
-from kairos.observe.audit_log import AuditLog, auditing, open_audit_log
+from kairos.observe.audit_log import AuditLog, audit_tasks, open_audit_log
 from kairos.settings.config import Settings
 
 TOPICS = (Topic.EVENTS, Topic.PROFILES, Topic.REQUESTS, Topic.RESULTS, Topic.DEAD_LETTERS)
@@ -43,7 +43,7 @@ class Orchestration:
 
 
 @contextlib.asynccontextmanager
-async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
+async def following_workflows(settings: Settings) -> AsyncIterator[Orchestration]:
     """Follow workflows, or stand by, until the block ends.
 
     Raises:
@@ -55,22 +55,22 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
     access = access_of(settings)
     tls = ServiceTls(settings)
     with (
-        listen(settings.host, settings.port) as sock,
+        listening_socket(settings.host, settings.port) as sock,
         open_audit_log(settings.audit_log) as audit,
     ):
-        await ensure(cluster, TOPICS)
+        await ensure_topics(cluster, TOPICS)
         async with KafkaBus(cluster) as bus, Producer(cluster) as producer:
             ends = Ends(bus, settings.pool)
             idle_us = settings.workflow_idle_s * SECOND
             follower = Follower(cluster, producer, ends, idle_us=idle_us)
             app = _app(follower, access, OrchestratorMetrics(follower, ends), audit)
             server = server_of(app, tls=tls.callers, pages=pages_of(settings, access))
-            beside = [follower.run(), ends.run(), *access.background(), *auditing(audit)]
+            beside = [follower.run(), ends.run(), *access.background(), *audit_tasks(audit)]
             if may_have_page(settings):
                 names = (*settings.admin_names, settings.host)
                 beside.append(add_follower_pages(app, follower, access, names, audit).run())
             reload = Reload(settings, of_keys(access) | tls.changes(), audit)
-            async with serving({sock: server}, beside):
+            async with serving_ports({sock: server}, beside):
                 yield Orchestration(follower, reload, url_of(sock, has_tls=tls.is_on))
 
 

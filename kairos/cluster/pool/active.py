@@ -25,7 +25,7 @@ from kairos.cluster.pool.messages import (
     ALIVE,
     CALL,
     TOLD,
-    TYPE,
+    TYPE_HEADER,
     Alive,
     Declined,
     RecalledRecord,
@@ -205,7 +205,7 @@ class ActiveBalancer:
         Raises:
             Exception: The message is malformed, in any way.
         """
-        kind = message.headers.get(TYPE)
+        kind = message.headers.get(TYPE_HEADER)
         if kind == ALIVE:
             alive = _alive.decode(message.value or b"")
             self._liveness.hear(alive.performer, self._clock.now())
@@ -215,7 +215,7 @@ class ActiveBalancer:
         elif kind == CALL:
             self._bus_calls.take(read_call(message, self._clock.now()), message.offset)
         else:
-            raise InvalidRequest(f"the {TYPE} '{str(kind)[:_KIND]}' is not known")
+            raise InvalidRequest(f"the {TYPE_HEADER} '{str(kind)[:_KIND]}' is not known")
 
     def leave(self) -> None:
         """Stop deciding: another process takes over."""

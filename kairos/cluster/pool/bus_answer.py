@@ -8,7 +8,7 @@ from kairos.cluster.pool.bus_call import BusCall
 from kairos.cluster.pool.performer import Performer
 from kairos.core.errors import UpstreamFailed
 from kairos.core.events import Arrived, Cancelled, Event, FirstToken, PrefillFailed
-from kairos.gateway.server.openai_errors import INTERNAL
+from kairos.gateway.server.openai_errors import INTERNAL_ERROR
 from kairos.request.client_response import Answering
 
 ANSWER_BYTES = 8 << 20  # of an engine's answer; the bus's own limit is lower
@@ -57,7 +57,7 @@ class BusAnswer:
     def __init__(self) -> None:
         self.answering: Answering | None = None
         self.has_left = False
-        self.status = INTERNAL.status
+        self.status = INTERNAL_ERROR.status
         self._retry_after: str | None = None
         self._parts: list[bytes] = []
         self._bytes = 0

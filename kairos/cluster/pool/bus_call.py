@@ -7,10 +7,10 @@ import msgspec
 
 from kairos.cluster.kafka.subscription import ReceivedMessage
 from kairos.cluster.pool.messages import CallHeaders, read_call_headers
-from kairos.core.entitlements import STANDARD
+from kairos.core.entitlements import STANDARD_CLASS
 from kairos.core.errors import InvalidRequest
 from kairos.core.header_names import BUS_HEADERS, Header
-from kairos.core.model import TRACEPARENT, Request, Source, Sources
+from kairos.core.model import TRACEPARENT_PATTERN, Request, Source, Sources
 from kairos.request.body import Body, read_body
 
 TENANT = "default"  # of all callers over the bus
@@ -56,7 +56,7 @@ def read_call(message: ReceivedMessage, now: int) -> BusCall:
         parent_ids=(headers.parent,) if headers.parent is not None else (),
         sources=Sources(**said),
         attempt=headers.attempt,
-        service_class=headers.service_class or STANDARD,
+        service_class=headers.service_class or STANDARD_CLASS,
         deadline_at=headers.deadline,
         budget=headers.budget,
         model=body.model,
@@ -70,5 +70,5 @@ def read_call(message: ReceivedMessage, now: int) -> BusCall:
         prefix_units=body.prefix_units,
     )
     traceparent = message.headers.get(BUS_HEADERS[Header.TRACE_PARENT], "")
-    is_trace = re.fullmatch(TRACEPARENT, traceparent) is not None
+    is_trace = re.fullmatch(TRACEPARENT_PATTERN, traceparent) is not None
     return BusCall(headers, traceparent if is_trace else None, body, request, {headers.reply_to})

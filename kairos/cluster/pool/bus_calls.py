@@ -23,7 +23,7 @@ from kairos.core.errors import (
 )
 from kairos.core.events import Event
 from kairos.core.header_names import BUS_HEADERS, RAW_HEADERS, Header
-from kairos.gateway.server.openai_errors import INTERNAL
+from kairos.gateway.server.openai_errors import INTERNAL_ERROR
 from kairos.proxy.asked import Asked
 from kairos.proxy.call import Call
 from kairos.proxy.engine import HttpEngine
@@ -168,7 +168,7 @@ class BusCalls:
             answer = _failed(call, error)
         except Exception:  # a catch-all, as in the gateway
             logger.exception("call %s met an error of Kairos's own", response.request_id)
-            answer = _failed(call, INTERNAL)
+            answer = _failed(call, INTERNAL_ERROR)
         finally:
             self._held_bytes -= size
         try:

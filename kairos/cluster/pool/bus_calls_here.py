@@ -9,7 +9,7 @@ from kairos.cluster.pool.admitting import Admitting
 from kairos.cluster.pool.bus_call import BusCall, read_call
 from kairos.cluster.pool.bus_calls import BusCalls
 from kairos.cluster.pool.decision_publisher import DecisionPublisher, FactContext
-from kairos.cluster.pool.messages import CALL, TYPE
+from kairos.cluster.pool.messages import CALL, TYPE_HEADER
 from kairos.cluster.pool.pool_calls import Open, PoolCalls
 from kairos.core.errors import UpstreamFailed
 from kairos.core.events import Arrived, Event, Record
@@ -87,7 +87,7 @@ class BusCallsHere:
 
     def adopt(self, opened: Open, message: ReceivedMessage) -> None:
         """Adopt a call that had not ended, from the message of its arrival."""
-        if message.headers.get(TYPE) != CALL:
+        if message.headers.get(TYPE_HEADER) != CALL:
             if opened.refused is not None:  # repeated: the order may have been lost
                 self._pool_calls.remove(opened.request.id)
                 self._publisher.refuse(

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.topic_setup import ensure
+from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.cluster.pool.bus_calls import BusCalls
 from kairos.cluster.pool.member import PoolMember
 from kairos.cluster.pool.performer import Performer
@@ -22,11 +22,11 @@ from kairos.core.balancer import Balancer
 from kairos.core.entitlements import Entitlements
 from kairos.core.errors import InvalidRequest, WorkflowNotFound
 from kairos.core.events import Event, InstanceJoined, InstanceLeft, InstanceStatus, WorkflowEnded
-from kairos.core.model import IDENTIFIER
+from kairos.core.model import IDENTIFIER_PATTERN
 from kairos.core.runtime import Observer
 from kairos.core.topics import Topic
 from kairos.engines.monitor import Monitor
-from kairos.gateway.auth.access import Access, authorization
+from kairos.gateway.auth.access import Access, authorization_of
 from kairos.gateway.server.http import GRACE_S
 from kairos.host.clock import WallClock
 from kairos.observe.telemetry import Telemetry
@@ -36,7 +36,7 @@ from kairos.proxy.progress import tell_progress
 from kairos.request.tokens import PromptTokens
 from kairos.settings.config import Settings
 
-_IDENTIFIER = re.compile(IDENTIFIER)
+_IDENTIFIER = re.compile(IDENTIFIER_PATTERN)
 TOPICS = (Topic.REQUESTS, Topic.DISPATCHES, Topic.EVENTS, Topic.PROFILES, Topic.DEAD_LETTERS)
 
 
@@ -93,7 +93,7 @@ class ClusterControl:
         async def told_of_end(
             request: HttpRequest, workflow_id: str, *, cancelled: bool
         ) -> JSONResponse:
-            tenant = (await access.admitted(authorization(request))).tenant
+            tenant = (await access.admitted(authorization_of(request))).tenant
             if not _IDENTIFIER.match(workflow_id):
                 raise WorkflowNotFound(workflow_id)
             self.performer.feed(WorkflowEnded(tenant, workflow_id, cancelled))
@@ -110,7 +110,7 @@ class ClusterControl:
         @app.get("/v1/workflows/{rest:path}")
         @app.get("/v1/agents")
         async def elsewhere(request: HttpRequest) -> None:
-            await access.admitted(authorization(request))
+            await access.admitted(authorization_of(request))
             raise AskTheOrchestrator
 
     def add_tenants(self, app: FastAPI) -> None:
@@ -122,7 +122,7 @@ class ClusterControl:
 
 
 @contextlib.asynccontextmanager
-async def pooled(
+async def pool_control(
     settings: Settings,
     cluster: KafkaCluster,
     engine: HttpEngine,
@@ -137,7 +137,7 @@ async def pooled(
     Raises:
         SetupError: The bus cannot be reached, or a topic has wrong settings.
     """
-    await ensure(cluster, TOPICS)
+    await ensure_topics(cluster, TOPICS)
     clock, pool = WallClock(), settings.pool
     async with (
         Producer(cluster) as producer,

@@ -16,7 +16,7 @@ from kairos.cluster.pool.messages import (
     EPOCH,
     MOST_COMMANDS,
     PERFORMER,
-    POOL,
+    POOL_HEADER,
     REDO,
     TURN,
     Declined,
@@ -113,7 +113,7 @@ class DecisionPublisher:
 
     def _headers(self, context: FactContext) -> dict[str, str]:
         said = {
-            POOL: self._pool,
+            POOL_HEADER: self._pool,
             EPOCH: self._epoch,
             PERFORMER: context.performer,
             CAUSE: context.cause,

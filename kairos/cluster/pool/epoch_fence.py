@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.kafka.tail import NotKept, read_at
-from kairos.cluster.pool.messages import POOL, TAKEOVER, Orders
+from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER, Orders
 from kairos.core.errors import Unavailable
 from kairos.core.topics import Topic
 from kairos.observe.left_out import leave_out
@@ -85,9 +85,9 @@ class EpochFence:
                 logger.warning("%s", error)
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            if found is None or TAKEOVER not in found.headers:
+            if found is None or TAKEOVER_HEADER not in found.headers:
                 return False
-            if found.headers.get(POOL) != self._pool:
+            if found.headers.get(POOL_HEADER) != self._pool:
                 return False
             self._epoch = epoch
             return True

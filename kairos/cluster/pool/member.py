@@ -26,7 +26,7 @@ from kairos.cluster.kafka.topic_setup import partition_of
 from kairos.cluster.pool.active import ActiveBalancer
 from kairos.cluster.pool.bus_calls import BusCalls
 from kairos.cluster.pool.decision_publisher import DecisionPublisher
-from kairos.cluster.pool.messages import POOL, TAKEOVER
+from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER
 from kairos.cluster.pool.performer import Performer
 from kairos.cluster.pool.pool_calls import PoolCalls
 from kairos.cluster.pool.recall import Recall, read_to_the_announcement
@@ -202,7 +202,7 @@ class PoolMember:
         """Announce the takeover, and read back earlier decisions."""
         self._stand_down()
         self._is_superseded, self._announced_at = False, self._clock.now()
-        headers = {TAKEOVER: self._performer.id, POOL: self._pool}
+        headers = {TAKEOVER_HEADER: self._performer.id, POOL_HEADER: self._pool}
         epoch = self._epoch = await self._producer.send(Topic.EVENTS, self._pool, None, headers)
         balancer, pool_calls = self._new_balancer(), PoolCalls()
         publisher = DecisionPublisher(
@@ -251,7 +251,10 @@ class PoolMember:
                 for item in await events.batch():
                     if not isinstance(item, ReceivedMessage) or item.offset <= epoch:
                         continue
-                    if TAKEOVER in item.headers and item.headers.get(POOL) == self._pool:
+                    if (
+                        TAKEOVER_HEADER in item.headers
+                        and item.headers.get(POOL_HEADER) == self._pool
+                    ):
                         self._is_superseded = True
                         raise _Superseded("another process announced itself later")
 

@@ -19,7 +19,7 @@ import msgspec
 
 from kairos.cluster.bus.envelope import NUMBER, Name
 from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.core.core_names import NAME, POLICY_NAMES
+from kairos.core.core_names import NAME_PATTERN, POLICY_NAMES
 from kairos.core.declared_plan import check_plan
 from kairos.core.errors import InvalidRequest, KairosError
 from kairos.core.events import (
@@ -44,17 +44,17 @@ from kairos.core.events import (
     Tick,
 )
 from kairos.core.header_names import FIELD_HEADERS
-from kairos.core.model import IDENTIFIER, PARENTS_LIMIT, PREFIX_MARKS, Budget, Request
+from kairos.core.model import IDENTIFIER_PATTERN, PARENTS_LIMIT, PREFIX_MARKS, Budget, Request
 from kairos.core.rate_limits import RateLimits
 from kairos.core.topics import Topic
 from kairos.request.budgets import MAX_BUDGET
 from kairos.settings.tenants import ENTITLEMENTS_BYTES, check_entitlements
 
-TYPE, TOLD, ALIVE, CALL = "kairos-type", "told", "alive", "call"
+TYPE_HEADER, TOLD, ALIVE, CALL = "kairos-type", "told", "alive", "call"
 PERFORMER = "kairos-performer"  # who performs the call that a record or an order is about
-POOL = "kairos-pool"
+POOL_HEADER = "kairos-pool"
 EPOCH = "kairos-epoch"
-TAKEOVER = "kairos-takeover"  # who decides from here on
+TAKEOVER_HEADER = "kairos-takeover"  # who decides from here on
 CAUSE = "kairos-cause"  # of a record: the offset in kairos.requests of the fact's message
 TURN = "kairos-turn"  # of a record: see `Told`
 REDO = "kairos-redo"  # on a Cancelled: the call is to be repeated
@@ -75,7 +75,7 @@ _NAMES = 256  # characters of what names a tenant, a model, an instance, an erro
 # Of one record, and of one message to a performer: more of them would be over the bus's limit.
 MOST_COMMANDS = 1_000
 
-Identifier = Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
+Identifier = Annotated[str, msgspec.Meta(pattern=IDENTIFIER_PATTERN)]
 ReplyTopic = Annotated[
     str, msgspec.Meta(pattern=rf"\A{re.escape(Topic.REPLIES)}[A-Za-z0-9._-]{{1,200}}\Z")
 ]
@@ -353,9 +353,9 @@ def check_request(request: Request) -> None:
     Raises:
         InvalidRequest: No gateway admits such a request.
     """
-    if not re.match(IDENTIFIER, request.id):
+    if not re.match(IDENTIFIER_PATTERN, request.id):
         raise InvalidRequest("the request's id is not a valid identifier")
-    if not re.match(NAME, request.service_class):
+    if not re.match(NAME_PATTERN, request.service_class):
         raise InvalidRequest("the request's class of service is not a valid name")
     _check_names(
         *(request.tenant, request.workflow_id, request.app, request.agent, request.upstream),

@@ -24,7 +24,7 @@ from kairos.cluster.pool.messages import (
     TOLD,
     TOLD_BYTES,
     TOLD_CALLS,
-    TYPE,
+    TYPE_HEADER,
     Alive,
     Declined,
     Orders,
@@ -164,7 +164,7 @@ class Performer:
         while True:
             try:
                 alive = _encode(Alive(self.id))
-                await self._producer.send(Topic.REQUESTS, self._pool, alive, {TYPE: ALIVE})
+                await self._producer.send(Topic.REQUESTS, self._pool, alive, {TYPE_HEADER: ALIVE})
             except KairosError as error:
                 logger.warning("%s", error)
             await asyncio.sleep(BEAT_S)
@@ -204,7 +204,7 @@ class Performer:
         self._tell(fact).add_done_callback(_say_if_lost)
 
     def _tell(self, fact: bytes) -> asyncio.Future[int]:
-        return self._producer.send(Topic.REQUESTS, self._pool, fact, {TYPE: TOLD})
+        return self._producer.send(Topic.REQUESTS, self._pool, fact, {TYPE_HEADER: TOLD})
 
     def _keep(self, fact: bytes, *, is_end: bool) -> bool:
         """Keep a fact until the bus takes it. Return whether there is room."""

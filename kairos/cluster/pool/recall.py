@@ -4,7 +4,7 @@ import asyncio
 
 from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
 from kairos.cluster.pool.active import ActiveBalancer
-from kairos.cluster.pool.messages import POOL, TAKEOVER, Epochs, read_record
+from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER, Epochs, read_record
 from kairos.observe.left_out import leave_out
 
 
@@ -39,9 +39,9 @@ class Recall:
         if epochs is None:
             epochs = self._epochs = Epochs(message.offset, self._epoch)
         headers = message.headers
-        if headers.get(POOL) != self._pool:
+        if headers.get(POOL_HEADER) != self._pool:
             return True
-        if TAKEOVER in headers:
+        if TAKEOVER_HEADER in headers:
             epochs.announce(message.offset)
             return True
         try:

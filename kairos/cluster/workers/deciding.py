@@ -11,7 +11,7 @@ import msgspec
 
 from kairos.batches.figures import batch_figures
 from kairos.cluster.local.brain import entitlements_of, new_balancer
-from kairos.cluster.local.changes import ordering
+from kairos.cluster.local.changes import policy_changes
 from kairos.cluster.local.local_control import LocalControl
 from kairos.cluster.workers.decider import Decider
 from kairos.cluster.workers.journal import Journal
@@ -32,19 +32,19 @@ from kairos.gateway.api.models import Models
 from kairos.gateway.api.own_models import NamesOf
 from kairos.gateway.auth.access import Access, access_of
 from kairos.gateway.operators.operators_front import operators_front
-from kairos.gateway.page.pages import ui_of
-from kairos.gateway.server.http import server_of, serving
+from kairos.gateway.page.pages import page_of
+from kairos.gateway.server.http import server_of, serving_ports
 from kairos.gateway.server.openai_errors import RequestIds
 from kairos.gateway.server.port_tls import ServiceTls
 from kairos.host.clock import WallClock
-from kairos.observe.audit_log import AuditLog, auditing, open_audit_log
-from kairos.observe.fact_log import flushing, note_start, open_log
+from kairos.observe.audit_log import AuditLog, audit_tasks, open_audit_log
+from kairos.observe.fact_log import flush_tasks, note_start, open_log
 from kairos.observe.telemetry import Telemetry
 from kairos.observe.tracing.tracing import open_tracing, tracing_observers
 from kairos.request.client_response import ASGIApp
 from kairos.settings.config import Settings
 from kairos.settings.engines import EngineSettings
-from kairos.settings.tenants import classes
+from kairos.settings.tenants import classes_by_name
 from kairos.workflows.serve.figures import invocation_figures
 from kairos.workflows.serve.service import flow_names
 
@@ -96,7 +96,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         access = access_of(settings)
         sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
-        ui = ui_of(alone, fleet, telemetry, orchestrator, settings)
+        ui = page_of(alone, fleet, telemetry, orchestrator, settings)
         operators = operators_front(
             *(alone, monitor, fleet, telemetry.families_for_operators, access),
             names=settings.admin_names,
@@ -108,15 +108,15 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry, audit, names)),
             sockets["operators"]: server_of(operators, tls=tls.operators),
         }
-        order = ordering(alone, ui.gains)["policy"]
+        order = policy_changes(alone, ui.gains)["policy"]
         changes = partial(_change, access, alone), order, tls.change
         loop = asyncio.get_running_loop()
-        background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
-        background += [*access.background(), *auditing(audit), *ui.background()]
+        background = [*alone.background(), monitor.run(), fleet.run(), *flush_tasks(log)]
+        background += [*access.background(), *audit_tasks(audit), *ui.background()]
         background += [decider.watch()]
         background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
         background += stack.enter_context(invocation_figures(settings.flows, telemetry))
-        async with serving(servers, background):
+        async with serving_ports(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield partial(_take, (*changes, lambda to: fleet.follow(to.engine)))
             facts.close()
@@ -129,7 +129,7 @@ def _by_settings(alone: LocalControl, settings: Settings) -> None:
 
 def _change(access: Access, alone: LocalControl, settings: Settings) -> None:
     access.change(settings.key, needed=settings.asks_for_keys)
-    access.know_classes(classes(settings.service_class))
+    access.know_classes(classes_by_name(settings.service_class))
     alone.entitle(entitlements_of(settings))
 
 

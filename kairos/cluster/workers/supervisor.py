@@ -24,7 +24,7 @@ from kairos.cluster.workers.forked import ForkedProcess, fork
 from kairos.cluster.workers.link import FrameLink
 from kairos.cluster.workers.setup import ASKED, FACTS, READY, Changed, Setup
 from kairos.core.errors import SetupError
-from kairos.gateway.server.http import GRACE_S, listen, url_of
+from kairos.gateway.server.http import GRACE_S, listening_socket, url_of
 from kairos.gateway.server.port_tls import TLS_SETTINGS
 from kairos.observe.audit_log import AuditLog, open_audit_log
 from kairos.settings.config import Settings
@@ -148,7 +148,7 @@ class Supervisor:
 
 
 @contextlib.asynccontextmanager
-async def supervising(settings: Settings) -> AsyncIterator[Supervisor]:
+async def supervised_workers(settings: Settings) -> AsyncIterator[Supervisor]:
     """Run workers and a decider until the block ends; then running calls may finish.
 
     Raises:
@@ -159,7 +159,7 @@ async def supervising(settings: Settings) -> AsyncIterator[Supervisor]:
     with (
         _private_directory() as directory,
         _listening(settings) as clients,
-        listen(settings.admin_host, settings.admin_port) as operators,
+        listening_socket(settings.admin_host, settings.admin_port) as operators,
         _local(directory / FACTS) as facts,
         _local(directory / ASKED) as asked,
         open_audit_log(settings.audit_log) as audit,
@@ -248,11 +248,11 @@ def _listening(settings: Settings) -> Iterator[list[socket.socket]]:
     """
     with contextlib.ExitStack() as stack:
         # Alone at first: another Kairos of the same user could share the port without an error.
-        with listen(settings.host, settings.port):
+        with listening_socket(settings.host, settings.port):
             pass
         port, sockets = settings.port, []
         for _ in range(settings.workers):
-            sock = stack.enter_context(listen(settings.host, port, shared=True))
+            sock = stack.enter_context(listening_socket(settings.host, port, shared=True))
             port = sock.getsockname()[1]
             sockets.append(sock)
         yield sockets

@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
-from kairos.batches.service import batching
+from kairos.batches.service import serving_batches
 from kairos.cluster.workers.fact_sink import RemoteFactSink
 from kairos.cluster.workers.relay import Relay
 from kairos.cluster.workers.setup import ASKED, FACTS, Setup
@@ -17,10 +17,10 @@ from kairos.gateway.auth.access import Access, access_of
 from kairos.gateway.auth.service_class import ServiceClasses
 from kairos.gateway.server.connection_limits import limits_of
 from kairos.gateway.server.cors import pages_of
-from kairos.gateway.server.http import server_of, serving
+from kairos.gateway.server.http import server_of, serving_ports
 from kairos.gateway.server.port_tls import ServiceTls
 from kairos.host.clock import WallClock
-from kairos.observe.audit_log import auditing, counting, open_audit_log
+from kairos.observe.audit_log import audit_tasks, count_errors, open_audit_log
 from kairos.observe.tracing.tracing import open_tracing
 from kairos.proxy.engine import HttpEngine
 from kairos.proxy.engine_client import EngineClient
@@ -31,7 +31,7 @@ from kairos.request.identity.inference import Inference
 from kairos.request.tokenizer import Tokenizers
 from kairos.request.tokens import PromptTokens
 from kairos.settings.config import Settings
-from kairos.settings.tenants import classes
+from kairos.settings.tenants import classes_by_name
 from kairos.workflows.serve.service import flows_online, open_flows
 
 Change = Callable[[Settings], None]
@@ -69,7 +69,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             sink = RemoteFactSink(
                 setup.path(FACTS), name, engine, WallClock(), max_wait_s=settings.max_wait_s
             )
-            on_error = counting(sink.count_error, audit)
+            on_error = count_errors(sink.count_error, audit)
             gateway = Gateway(
                 sink,
                 engine,
@@ -81,11 +81,13 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 on_trouble=sink.hear_of,
                 on_error=on_error,
                 bodies=bodies,
-                classes=ServiceClasses(classes(settings.service_class)),
+                classes=ServiceClasses(classes_by_name(settings.service_class)),
                 salts_caches=settings.cache_salt,
                 tracing=tracing,
             )
-            batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
+            batches = await stack.enter_async_context(
+                serving_batches(settings.batches, access, gateway)
+            )
             flows = flows_online(kept_flows, access, gateway)
             rooms = batches.add_to, flows.add_to
             app = clients_front(gateway, (Relay(setup.path(ASKED)),), access, rooms, audit)
@@ -96,14 +98,14 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     tell_progress(engine.calls, sink.feed),
                     engine.stall_watch.run(),
                     *access.background(),
-                    *auditing(audit),
+                    *audit_tasks(audit),
                     *batches.background(),
                 ]
                 limits = limits_of(settings, sink.count_error)
                 server = server_of(
                     app, gateway, limits, tls.callers, pages_of(settings, access, on_error)
                 )
-                async with serving({sock: server}, beside):
+                async with serving_ports({sock: server}, beside):
                     yield partial(_change, access, gateway, bodies, tls)
                 await sink.finish()
             finally:
@@ -114,7 +116,7 @@ def _change(
     access: Access, gateway: Gateway, bodies: Bodies, tls: ServiceTls, settings: Settings
 ) -> None:
     access.change(settings.key, needed=settings.asks_for_keys)
-    known = classes(settings.service_class)
+    known = classes_by_name(settings.service_class)
     access.know_classes(known)
     gateway.classes = ServiceClasses(known)
     bodies.max_bytes = settings.max_body_bytes

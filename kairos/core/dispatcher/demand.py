@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kairos.core.dispatcher.native import KERNEL, Kernel, address
-from kairos.core.learnt import Distribution, exponential
+from kairos.core.learnt import Distribution, exponential_distribution
 from kairos.core.model import SECOND, Instance, Request
 
 SLOT_US = SECOND // 2
@@ -192,7 +192,9 @@ class Curves:
     def _row(self, kind: Hashable, request: Request, known: Distribution | None) -> _Row:
         key = (None, request.completion_tokens) if known is None else (kind, None)
         row = self._rows.get(key)
-        distribution = exponential(request.completion_tokens) if known is None else known
+        distribution = (
+            exponential_distribution(request.completion_tokens) if known is None else known
+        )
         if row is None:
             row = self._rows[key] = _Row(self._new_number(), distribution)
             self._draw(row)

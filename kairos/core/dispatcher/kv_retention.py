@@ -22,7 +22,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
-from kairos.core.agent_key import AgentKey, agent_key
+from kairos.core.agent_key import AgentKey, agent_key_of
 from kairos.core.dispatcher.kept_contexts import KeptContexts
 from kairos.core.model import Instance, Request
 from kairos.core.shared_lru import SharedLru
@@ -90,7 +90,7 @@ class KvRetention:
         self._give_up(at)
         if not request.prefix:
             return
-        name, agent = request.prefix[-1], agent_key(request)
+        name, agent = request.prefix[-1], agent_key_of(request)
         self._forget(name)
         worth_us = LOST * fill_us
         until = at + int(time_to_live(self._gaps.get(agent) or (), worth_us))

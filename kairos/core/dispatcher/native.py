@@ -11,8 +11,8 @@ from struct import Struct
 import numpy as np
 import numpy.typing as npt
 
-from kairos.core.native_library import function as function_of
-from kairos.core.native_library import load as load_library
+from kairos.core.native_library import declare_function as function_of
+from kairos.core.native_library import load_library
 
 _INT, _FLOAT, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 

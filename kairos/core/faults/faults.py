@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection
 
-from kairos.core.agent_key import AgentKey, agent_key
+from kairos.core.agent_key import AgentKey, agent_key_of
 from kairos.core.dispatcher.booking import Booking
 from kairos.core.dispatcher.ledger import Ledger
 from kairos.core.errors import CallBreaksEngines
@@ -60,7 +60,7 @@ class Faults:
             raise CallBreaksEngines
         if not attribution.knows_deaths:
             return
-        caller = agent_key(request)
+        caller = agent_key_of(request)
         known = self._killer(caller, at)
         if known is None or not known.killers:
             return
@@ -73,8 +73,8 @@ class Faults:
         attribution = self._attribution
         if body is not None:
             self._keys[request.id] = body
-            self._suspect(request.id, agent_key(request), attribution.may_kill(body), at)
-        if attribution.knows_deaths and self._killer(caller := agent_key(request), at):
+            self._suspect(request.id, agent_key_of(request), attribution.may_kill(body), at)
+        if attribution.knows_deaths and self._killer(caller := agent_key_of(request), at):
             self.quarantine.suspect(request.id, caller, at)
 
     def learn(
@@ -180,7 +180,7 @@ class Faults:
     def _served(self, booking: Booking, instance: Instance, at: int) -> None:
         request = booking.request
         self._trust(instance, at)
-        self._attribution.well(agent_key(request))
+        self._attribution.well(agent_key_of(request))
         if request.id in self._keys:
             self._attribution.cleared(self._keys[request.id])
         self.quarantine.heard_of(instance.id, booking.at)
@@ -199,7 +199,7 @@ class Faults:
         elif instance_id in self.quarantine.drained:
             return
         elif event.dropped:
-            self._attribution.suspect(key, agent_key(request), instance_id, at, booking.at)
+            self._attribution.suspect(key, agent_key_of(request), instance_id, at, booking.at)
         if not event.dropped:
             self.quarantine.answered(request.id, ended=not about_itself)
             return
@@ -221,7 +221,7 @@ class Faults:
         was_tried = circuits.is_on_trial(instance_id, at)
         share = attribution.failed(
             key,
-            agent_key(booking.request),
+            agent_key_of(booking.request),
             instance_id,
             at,
             began_at=booking.at,

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from kairos.core.learnt import POOLED, Sighting
+from kairos.core.learnt import POOLED_AGENT, Sighting
 from kairos.core.orchestrator.ancestry import Ancestry
 from kairos.core.orchestrator.learnt_joins import SURE, SURE_BY_NAMES, UNKNOWN, Verdict
 from kairos.core.orchestrator.parents import ParentLink
@@ -93,7 +93,7 @@ class _Group:
 
     def note(self, agent: str, branch: _Branch) -> None:
         if agent not in self.latest and len(self.latest) >= _AGENTS:
-            agent = POOLED
+            agent = POOLED_AGENT
         others = [each for each in self.latest.get(agent, ()) if each.first != branch.first]
         self.latest[agent] = sorted([branch, *others], reverse=True)[:2]
 

@@ -6,7 +6,14 @@ import msgspec
 import numpy as np
 
 from kairos.core.agent_key import AgentKey
-from kairos.core.learnt import POOLED, AgentProfile, Floats, JoinPlace, RemainingModel, distribution
+from kairos.core.learnt import (
+    POOLED_AGENT,
+    AgentProfile,
+    Floats,
+    JoinPlace,
+    RemainingModel,
+    distribution,
+)
 from kairos.core.orchestrator.open_workflows import OpenCalls, OpenWorkflow, rows_of
 from kairos.core.orchestrator.remaining_model import UNTRACKED, fit
 from kairos.core.orchestrator.window import CALL, REMAINING, STAGES, TOKENS
@@ -53,20 +60,20 @@ class ModelData(msgspec.Struct, frozen=True):
         Args:
             still_open: calls of workflows that have not ended, of any app.
         """
-        names = {n: agent for (_, _, agent), n in self.numbers.items() if agent != POOLED}
+        names = {n: agent for (_, _, agent), n in self.numbers.items() if agent != POOLED_AGENT}
         found = None if still_open is None else still_open.of(self._groups(still_open.keys))
         return fit(*self.app, self.rows, names, self.prior, found)
 
     def _groups(self, keys: Sequence[AgentKey]) -> dict[int, int]:
         """Return, by index in `keys`, the group number of each key that belongs to this app."""
         number_of = self.numbers.get
-        if self.app == (POOLED, POOLED):
-            groups = [number_of((key[0], key[1], POOLED), UNTRACKED) for key in keys]
+        if self.app == (POOLED_AGENT, POOLED_AGENT):
+            groups = [number_of((key[0], key[1], POOLED_AGENT), UNTRACKED) for key in keys]
             return dict(enumerate(groups))
         tenant, app = self.app
-        if app == POOLED:
+        if app == POOLED_AGENT:
             return {
-                place: number_of((tenant, key[1], POOLED), UNTRACKED)
+                place: number_of((tenant, key[1], POOLED_AGENT), UNTRACKED)
                 for place, key in enumerate(keys)
                 if key[0] == tenant
             }
@@ -93,7 +100,7 @@ class Learning(msgspec.Struct, frozen=True):
         Takes 0.2 ms for each profile and some ms for each model (`make bench`).
         """
         apps = {each.app for each in self.models}
-        of_all = any(app == POOLED for _, app in apps)
+        of_all = any(app == POOLED_AGENT for _, app in apps)
         rows = rows_of(self.still_open, self.known, None if of_all else apps)
         still_open = OpenCalls(rows)
         return (

@@ -18,7 +18,7 @@ from functools import lru_cache
 import msgspec
 import numpy as np
 
-from kairos.core.agent_key import AgentKey, agent_key
+from kairos.core.agent_key import AgentKey, agent_key_of
 from kairos.core.call_row import CallRow
 from kairos.core.learnt import Floats, RemainingModel
 from kairos.core.position import FEATURES, Position, features
@@ -53,7 +53,7 @@ class OpenWorkflow(msgspec.Struct, frozen=True):
         apps: Set[tuple[str, str]] | None = None,
     ) -> list[Row]:
         """Return a training row for each ended call of these apps; None means all apps."""
-        ended = [(agent_key(call.row.request), call.position) for call in self.ended]
+        ended = [(agent_key_of(call.row.request), call.position) for call in self.ended]
         if apps is not None:
             ended = [seen for seen in ended if seen[0][:2] in apps]
         if not ended:
@@ -61,7 +61,7 @@ class OpenWorkflow(msgspec.Struct, frozen=True):
         served_us = self.served_us
         left_us: float = served_us
         for call in self.in_flight:
-            tenant, app, agent = agent_key(call.row.request)
+            tenant, app, agent = agent_key_of(call.row.request)
             model = models.get((tenant, app))
             if model is not None:
                 left_us = max(left_us, model.remaining_us(agent, _features(call.position)))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 
 from kairos.core.agent_key import AgentKey
-from kairos.core.learnt import POOLED, RemainingModel
+from kairos.core.learnt import POOLED_AGENT, RemainingModel
 from kairos.core.orchestrator.learning_data import AppKey
 from kairos.core.orchestrator.remaining_model import MODEL_CALLS, Calls
 from kairos.core.orchestrator.window import Window
@@ -25,7 +25,7 @@ MAX_TENANTS = 100  # tenants with a pool; 0.9 MB each
 # An app is unused after this many calls of its tenant; a tenant, after this many calls in total.
 _UNUSED_APP = 4 * MODEL_CALLS
 
-EVERYTHING = (POOLED, POOLED)
+EVERYTHING = (POOLED_AGENT, POOLED_AGENT)
 
 
 class TrackedAgent:
@@ -142,14 +142,14 @@ class Pools:
         tenant, name = app
         if app == EVERYTHING:
             return self.everything
-        if name == POOLED or self._alone not in (None, tenant):
+        if name == POOLED_AGENT or self._alone not in (None, tenant):
             for each in (self._alone, tenant):
                 if each is not None and len(self._tenants) < MAX_TENANTS:
                     self._tenants.setdefault(each, CallPool(0, self._new_window(False)))
             self._alone = None
         elif not self._tenants:
             self._alone = tenant
-        return self._tenants.get(tenant) if name == POOLED else self.app(app)
+        return self._tenants.get(tenant) if name == POOLED_AGENT else self.app(app)
 
     def agent(self, key: AgentKey, pool: CallPool) -> TrackedAgent | None:
         """Return the agent in its app's pool, added if there is capacity, else None."""
@@ -172,7 +172,7 @@ class Pools:
         if self.everything.added - self._tenants[longest].used < _UNUSED_APP:
             return False
         del self._tenants[longest]
-        self._forget((longest, POOLED, POOLED))
+        self._forget((longest, POOLED_AGENT, POOLED_AGENT))
         return True
 
     def _has_room_for_app(self, tenant: str) -> bool:
@@ -231,5 +231,5 @@ class Pools:
         if not self._apps.of(tenant):
             del self._calls[tenant]
         self._tracked.add(tenant, -len(pool.agents))
-        for name in (POOLED, *pool.agents):
+        for name in (POOLED_AGENT, *pool.agents):
             self._forget((*app, name))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from kairos.core.agent_key import AgentKey
-from kairos.core.learnt import POOLED, AgentProfile, RemainingModel
+from kairos.core.learnt import POOLED_AGENT, AgentProfile, RemainingModel
 from kairos.core.orchestrator.agent_status import AgentStatus, status_of
 from kairos.core.orchestrator.learning_data import AppKey, Learning, ModelData, WindowData
 from kairos.core.orchestrator.pools import (
@@ -90,7 +90,7 @@ class Profiles:
         pools.count(app[0])
         of_tenant, pool = pools.tenant(app[0]), pools.app(app)
         number = UNTRACKED if pool is None else pool.number
-        for key, each in ((EVERYTHING, pools.everything), ((app[0], POOLED), of_tenant)):
+        for key, each in ((EVERYTHING, pools.everything), ((app[0], POOLED_AGENT), of_tenant)):
             if each is not None:
                 each.calls.add(numbers, sample.remaining_us, number)
                 self._pour(key, each, row)
@@ -149,7 +149,7 @@ class Profiles:
             pool = self._pools.restored(profile.key[:2]) if is_restorable(profile) else None
             if pool is None:
                 continue
-            known = pool if profile.agent == POOLED else self._pools.agent(profile.key, pool)
+            known = pool if profile.agent == POOLED_AGENT else self._pools.agent(profile.key, pool)
             if known is not None:
                 known.window.restore(profile)
                 self._note(profile.key, known.window)
@@ -168,7 +168,7 @@ class Profiles:
         """Return the status of the tenant's agents and its apps' pools, sorted by app and name."""
         found = []
         for (_, app), pool in self._pools.apps(tenant):
-            found.append(status_of(app, POOLED, pool.window, pool.censored, pool.pooled))
+            found.append(status_of(app, POOLED_AGENT, pool.window, pool.censored, pool.pooled))
             found += [
                 status_of(app, name, each.window, each.censored)
                 for name, each in pool.agents.items()
@@ -178,20 +178,20 @@ class Profiles:
     def _part(self, tenant: str, pool: CallPool) -> None:
         """Publish the pool of a tenant that was split off from the pool of everything."""
         if pool.added:
-            self._due_windows[tenant, POOLED, POOLED] = pool.window
-            self._due_models[tenant, POOLED] = pool
+            self._due_windows[tenant, POOLED_AGENT, POOLED_AGENT] = pool.window
+            self._due_models[tenant, POOLED_AGENT] = pool
 
     def _model_data(self, app: AppKey, pool: CallPool) -> ModelData:
-        if app[1] == POOLED:
+        if app[1] == POOLED_AGENT:
             apps = self._pools.apps(None if app == EVERYTHING else app[0])
-            numbers = {(*each, POOLED): other.number for each, other in apps}
+            numbers = {(*each, POOLED_AGENT): other.number for each, other in apps}
         else:
             numbers = {(*app, name): agent.number for name, agent in pool.agents.items()}
         return ModelData(app, pool.calls.rows(), numbers, pool.prior)
 
     def _pour(self, app: AppKey, pool: CallPool, row: tuple[float, ...]) -> None:
         pool.window.add(row)
-        self._note((*app, POOLED), pool.window)
+        self._note((*app, POOLED_AGENT), pool.window)
         pool.added += 1
         if pool.added >= pool.renewed_at:
             pool.renewed_at = pool.added + min(max(1, pool.added // _RENEWED_SHARE), _RENEWED)
@@ -216,7 +216,7 @@ class Profiles:
     def _forget(self, key: AgentKey) -> None:
         self._due_windows.pop(key, None)
         self._not_due_windows.pop(key, None)
-        if key[2] == POOLED:
+        if key[2] == POOLED_AGENT:
             self._due_models.pop(key[:2], None)
             self._not_due_models.pop(key[:2], None)
         self._forgotten[key] = None

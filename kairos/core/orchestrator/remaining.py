@@ -20,7 +20,7 @@ class Remaining(msgspec.Struct, frozen=True, kw_only=True):
     censored: bool
 
 
-def remaining(graph: CallGraph) -> dict[str, Remaining]:
+def remaining_work(graph: CallGraph) -> dict[str, Remaining]:
     """Return the remaining work from each call on, in O(n log n), without recursion.
 
     A call precedes the calls it led to, and a stage, with everything under it, precedes the next

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kairos.core.learnt import POOLED, QUANTILES, ROUNDING, Floats, RemainingModel, parts
+from kairos.core.learnt import POOLED_AGENT, QUANTILES, ROUNDING, Floats, RemainingModel, parts
 from kairos.core.orchestrator.window import Ring
 from kairos.core.position import FEATURES, STEPS
 
@@ -79,7 +79,7 @@ def fit(
     lowest, highest = features.min(axis=0, initial=np.inf), features.max(axis=0, initial=-np.inf)
     prior = _blank(lowest, highest) if prior is None else prior
     numbers, group = _numbered(rows[:, GROUP].astype(int))
-    known = np.array([prior.agents.get(names.get(int(n), POOLED), 0.0) for n in numbers])
+    known = np.array([prior.agents.get(names.get(int(n), POOLED_AGENT), 0.0) for n in numbers])
     design = np.column_stack((np.ones(len(rows)), features))
     rest = rows[:, LOGARITHM] - design @ np.array((prior.intercept, *prior.weights)) - known[group]
     penalties = np.where(numbers == UNTRACKED, np.inf, max(_RIDGE, worth))

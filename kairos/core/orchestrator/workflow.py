@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from kairos.core.agent_key import AgentKey, agent_key
+from kairos.core.agent_key import AgentKey, agent_key_of
 from kairos.core.call_row import CallRow
 from kairos.core.model import Request
 from kairos.core.orchestrator.graph import CallGraph
@@ -13,7 +13,7 @@ from kairos.core.orchestrator.learning_data import AppKey
 from kairos.core.orchestrator.learnt_joins import LearntJoins, SeenJoin
 from kairos.core.orchestrator.open_workflows import OpenWorkflow, WorkflowCall
 from kairos.core.orchestrator.profiles import CallSample
-from kairos.core.orchestrator.remaining import Remaining, remaining, remaining_of_chain
+from kairos.core.orchestrator.remaining import Remaining, remaining_of_chain, remaining_work
 from kairos.core.orchestrator.spans import Span
 from kairos.core.workflow_tracker import WorkflowKey
 
@@ -70,7 +70,7 @@ class OpenedWorkflow:
     def app(self) -> AppKey:
         """Return the app of its first call."""
         request = self.calls[0].row.request
-        return agent_key(request)[:2]
+        return agent_key_of(request)[:2]
 
     def graph(self, skew_us: int = 0, joins: LearntJoins | None = None) -> CallGraph:
         """Build the call graph of the ended calls, in O(n log n).
@@ -106,8 +106,8 @@ class OpenedWorkflow:
                 return found, []
         graph = self.graph(skew_us, joins)
         if self.cancelled or self.left_out:
-            return remaining(graph), []
-        return remaining(graph), [SeenJoin(self.app, each) for each in graph.sightings()]
+            return remaining_work(graph), []
+        return remaining_work(graph), [SeenJoin(self.app, each) for each in graph.sightings()]
 
     def standing(self, served_us: int) -> OpenWorkflow:
         """Return the workflow as it stands now, not ended.
@@ -144,12 +144,12 @@ class OpenedWorkflow:
         for request_id, call in last_attempts.items():
             row, left = call.row, rest[request_id]
             if left.censored or self.cancelled or self.left_out or row.dispatched_at is None:
-                lessons.append(agent_key(row.request))
+                lessons.append(agent_key_of(row.request))
                 continue
             assert row.ended_at is not None
             lessons.append(
                 CallSample(
-                    key=agent_key(row.request),
+                    key=agent_key_of(row.request),
                     position=call.position,
                     call_us=row.ended_at - row.dispatched_at,
                     completion_tokens=row.completion_tokens,

@@ -24,7 +24,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar
 
-from kairos.core.entitlements import CLASSES, STANDARD, Goes, ServiceClass, TenantWeight
+from kairos.core.entitlements import (
+    SERVICE_CLASSES,
+    STANDARD_CLASS,
+    Goes,
+    ServiceClass,
+    TenantWeight,
+)
 from kairos.core.model import Request
 
 _REMEMBERED = 1_024  # beyond this many names, idle ones whose tags have no effect are dropped
@@ -108,13 +114,13 @@ class FairQueueing:
     Each level of classes has its own tags, so best-effort calls count against no tenant's share.
     """
 
-    ALL: ClassVar[Share] = _SHARED, "", STANDARD, None
+    ALL: ClassVar[Share] = _SHARED, "", STANDARD_CLASS, None
     """The share of all calls if fair sharing is off."""
 
     def __init__(
         self,
         weights: Mapping[str, TenantWeight] | None,
-        classes: Mapping[str, ServiceClass] = CLASSES,
+        classes: Mapping[str, ServiceClass] = SERVICE_CLASSES,
     ) -> None:
         """Set up the tags.
 
@@ -169,7 +175,7 @@ class FairQueueing:
         tenant, name = request.tenant, request.service_class
         level = self._levels.get(name)
         if level is None:  # from a log written with other settings
-            level, name = _SHARED, STANDARD
+            level, name = _SHARED, STANDARD_CLASS
         app = (request.app or "") if tenant in self._weighing_apps else None
         return level, tenant, name, app
 

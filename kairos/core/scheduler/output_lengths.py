@@ -9,8 +9,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kairos.core.agent_key import AgentKey, agent_key
-from kairos.core.learnt import AgentProfile, Distribution, distribution, exponential, parts
+from kairos.core.agent_key import AgentKey, agent_key_of
+from kairos.core.learnt import (
+    AgentProfile,
+    Distribution,
+    distribution,
+    exponential_distribution,
+    parts,
+)
 from kairos.core.model import EXPECTED_COMPLETION_TOKENS, Request
 from kairos.core.shared_lru import SharedLru
 
@@ -19,7 +25,9 @@ _FEWEST = 4  # answers needed for a distribution
 _MAX_AGENTS = 5_000
 # Short answers end first, and the longest of a few is seldom the longest possible. So a few values
 # expected of unknown calls are added to the sample; their weight fades.
-_GUESSED = [round(each) for each in exponential(EXPECTED_COMPLETION_TOKENS, 4).quantiles]
+_GUESSED = [
+    round(each) for each in exponential_distribution(EXPECTED_COMPLETION_TOKENS, 4).quantiles
+]
 
 
 class _Sample:
@@ -50,7 +58,7 @@ class OutputLengths:
         self._samples: SharedLru[AgentKey, _Sample] = SharedLru(_MAX_AGENTS)
 
     def see(self, request: Request, tokens: int) -> None:
-        key = agent_key(request)
+        key = agent_key_of(request)
         sample = self._samples.get(key)
         if sample is None:
             sample = _Sample()
@@ -71,5 +79,5 @@ class OutputLengths:
 
     def distribution(self, request: Request) -> Distribution | None:
         """Return the distribution in tokens; None if too few answers were seen."""
-        sample = self._samples.get(agent_key(request))
+        sample = self._samples.get(agent_key_of(request))
         return sample.distribution if sample is not None else None

@@ -3,9 +3,9 @@
 from collections.abc import Hashable, Iterator
 from operator import attrgetter
 
-from kairos.core.agent_key import AgentKey, agent_key
+from kairos.core.agent_key import AgentKey, agent_key_of
 from kairos.core.events import PlanDeclared, ProfilesLearnt
-from kairos.core.learnt import POOLED, AgentProfile, Distribution, RemainingModel
+from kairos.core.learnt import POOLED_AGENT, AgentProfile, Distribution, RemainingModel
 from kairos.core.model import Request
 from kairos.core.position import features
 from kairos.core.scheduler.active_calls import ActiveCalls, PendingCall
@@ -39,7 +39,7 @@ class WorkEstimates:
         for key in event.forgotten:
             self._profiles.pop(key, None)
             self._ranks.pop(key, None)
-            if key[2] == POOLED:
+            if key[2] == POOLED_AGENT:
                 self._models.pop(key[:2], None)
         for profile in event.profiles:
             self._profiles[profile.key] = profile
@@ -198,9 +198,9 @@ class WorkEstimates:
         profiles = self._profiles
         return (
             profiles.get((tenant, app, request.agent or ""))
-            or profiles.get((tenant, app, POOLED))
-            or profiles.get((tenant, POOLED, POOLED))
-            or profiles.get((POOLED, POOLED, POOLED))
+            or profiles.get((tenant, app, POOLED_AGENT))
+            or profiles.get((tenant, POOLED_AGENT, POOLED_AGENT))
+            or profiles.get((POOLED_AGENT, POOLED_AGENT, POOLED_AGENT))
         )
 
     def rank(self, request: Request) -> float | None:
@@ -208,10 +208,14 @@ class WorkEstimates:
         ranks = self._ranks
         if not ranks:
             return None
-        tenant, app, _ = key = agent_key(request)
+        tenant, app, _ = key = agent_key_of(request)
         if (rank := ranks.get(key)) is not None:
             return rank
-        wider = (tenant, app, POOLED), (tenant, POOLED, POOLED), (POOLED, POOLED, POOLED)
+        wider = (
+            (tenant, app, POOLED_AGENT),
+            (tenant, POOLED_AGENT, POOLED_AGENT),
+            (POOLED_AGENT, POOLED_AGENT, POOLED_AGENT),
+        )
         return next((ranks[each] for each in wider if each in ranks), None)
 
     def model(self, request: Request) -> RemainingModel | None:
@@ -219,13 +223,13 @@ class WorkEstimates:
         models, tenant = self._models, request.tenant
         return (
             models.get((tenant, request.app or ""))
-            or models.get((tenant, POOLED))
-            or models.get((POOLED, POOLED))
+            or models.get((tenant, POOLED_AGENT))
+            or models.get((POOLED_AGENT, POOLED_AGENT))
         )
 
     def kind(self, request: Request) -> Hashable:
         """Return the key of calls that share the same estimates."""
-        return agent_key(request)
+        return agent_key_of(request)
 
     def completion_tokens(self, request: Request) -> Distribution | None:
         """Return the distribution of answers to calls like this; None while unknown."""

@@ -18,7 +18,7 @@ from kairos.gateway.api.openapi import description
 from kairos.gateway.auth.access import Access
 from kairos.observe.audit_log import AuditLog
 from kairos.request.client_response import ASGIApp
-from kairos.request.routes import PASSED
+from kairos.request.routes import PASSED_ROUTES
 
 
 def build_app(
@@ -39,7 +39,7 @@ def build_app(
     add_plans(app, access, gateway.sink)
     for add_room in add_rooms:
         add_room(app)
-    for path in ("/v1/{rest:path}", *sorted(PASSED)):
+    for path in ("/v1/{rest:path}", *sorted(PASSED_ROUTES)):
         app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
     answer_errors_as_openai_does(app, audit)
     return app

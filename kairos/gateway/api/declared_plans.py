@@ -10,14 +10,14 @@ from fastapi.responses import Response
 from kairos.core.declared_plan import PlannedWork, check_plan
 from kairos.core.errors import InvalidRequest
 from kairos.core.events import PlanDeclared
-from kairos.core.model import IDENTIFIER
+from kairos.core.model import IDENTIFIER_PATTERN
 from kairos.core.ports import FactSink
-from kairos.gateway.auth.access import Access, authorization
+from kairos.gateway.auth.access import Access, authorization_of
 from kairos.gateway.server.small_body import small_body
 
 MOST_BYTES = 32 << 10  # of a plan: its fact must fit into a message of the bus
 
-_NAME = re.compile(IDENTIFIER)
+_NAME = re.compile(IDENTIFIER_PATTERN)
 _DECODER = msgspec.json.Decoder(PlannedWork)
 
 
@@ -36,7 +36,7 @@ def add_plans(app: FastAPI, access: Access, told: FactSink) -> None:
 
         A key of one app declares that app's plan, regardless of the path.
         """
-        caller = await access.admitted(authorization(request))
+        caller = await access.admitted(authorization_of(request))
         of_app = caller.app or name
         if not _NAME.match(of_app):
             raise InvalidRequest("the app's name has 1 to 128 letters, digits and _.:@/+=-")

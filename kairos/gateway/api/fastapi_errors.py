@@ -9,7 +9,7 @@ from starlette.routing import Match, Route
 
 from kairos.core.errors import KairosError
 from kairos.core.header_names import Header
-from kairos.gateway.server.openai_errors import INTERNAL, RequestIds, new_id
+from kairos.gateway.server.openai_errors import INTERNAL_ERROR, RequestIds, new_id
 from kairos.observe.audit_log import AuditLog
 from kairos.request.client_response import error_body, error_headers
 from kairos.request.routes import RouteRefused, is_passed_on
@@ -26,7 +26,7 @@ def answer_errors_as_openai_does(app: FastAPI, audit: AuditLog | None = None) ->
 
     async def answer(request: HttpRequest, error: Exception) -> JSONResponse:
         if not isinstance(error, KairosError):
-            error = INTERNAL
+            error = INTERNAL_ERROR
         if audit is not None:
             audit.refused(error, None, client_host(request))
         response = error_response(error)

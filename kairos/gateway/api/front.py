@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kairos.gateway.api.gateway import Gateway
 from kairos.gateway.auth.access import Access
-from kairos.gateway.server.openai_errors import INTERNAL, RequestIds, send_error
+from kairos.gateway.server.openai_errors import INTERNAL_ERROR, RequestIds, send_error
 from kairos.observe.audit_log import AuditLog
 from kairos.request.client_response import ASGIApp, Receive, Scope, Send
 from kairos.request.identity.agent_urls import NamedRoutes
@@ -83,7 +83,7 @@ class PortFront:
             await answering(scope, receive, noted)
         except Exception:
             if not is_started:  # a bug in Kairos, logged by the server
-                await send_error(INTERNAL, send)
+                await send_error(INTERNAL_ERROR, send)
             raise
 
 

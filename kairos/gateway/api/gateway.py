@@ -15,7 +15,7 @@ from kairos.gateway.api.own_models import OwnModels
 from kairos.gateway.auth.access import Callers, credential_of
 from kairos.gateway.auth.service_class import ServiceClasses
 from kairos.gateway.server.exchange import Asking
-from kairos.gateway.server.openai_errors import INTERNAL, new_id
+from kairos.gateway.server.openai_errors import INTERNAL_ERROR, new_id
 from kairos.host.tenant_threads import TenantThreads
 from kairos.observe.audit_log import OnError
 from kairos.observe.tracing.tracing import Tracing
@@ -26,11 +26,11 @@ from kairos.proxy.told import OnTrouble
 from kairos.request.bodies import Bodies, Upload
 from kairos.request.body import Body, body_of
 from kairos.request.caller import Caller, KeysComing
-from kairos.request.client_response import CLIENT, ClientResponse, Receive, Scope, Send
+from kairos.request.client_response import CLIENT_KEY, ClientResponse, Receive, Scope, Send
 from kairos.request.deadlines import patience_of
 from kairos.request.identity.agent_urls import Route, names_in, route_of
 from kairos.request.identity.aliases import Aliases
-from kairos.request.identity.identity import Identity, identifier
+from kairos.request.identity.identity import Identity, valid_identifier
 from kairos.request.identity.inference import Inference, UnnamedCall
 from kairos.request.identity.resolve import identity_of
 from kairos.request.kept_responses import check_response_path
@@ -110,7 +110,7 @@ class Gateway:
         asked = Asked(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]))
         ended = asyncio.Event()
         raw_path, names = scope["raw_path"], route_of(scope)
-        GatewayCall(self, scope[CLIENT], asked, raw_path, names, ended.set).begin()
+        GatewayCall(self, scope[CLIENT_KEY], asked, raw_path, names, ended.set).begin()
         await ended.wait()
 
     def meant(
@@ -120,7 +120,7 @@ class Gateway:
         if not isinstance(error, KairosError):  # the last resort
             message = "call %s met an error of Kairos's own"
             logger.error(message, response.request_id, exc_info=error)
-            error = INTERNAL
+            error = INTERNAL_ERROR
         self.on_error(error, caller, response.caller)
         return error
 
@@ -164,7 +164,7 @@ class GatewayCall:
         self._is_over = False
         self._arrived: tuple[Body, Identity] | None = None  # if it has the id from its client
         self._coming: asyncio.Task[Body] | asyncio.Task[Estimate] | None = None
-        request_id = identifier(asked.headers.get(_REQUEST_ID)) or new_id()
+        request_id = valid_identifier(asked.headers.get(_REQUEST_ID)) or new_id()
         self._response = ClientResponse(request_id, exchange, exchange.caller)
         self._rules = rules_of(asked.method, asked.path)
         self._response.protocol = self._rules.protocol

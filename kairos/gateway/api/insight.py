@@ -17,8 +17,8 @@ from kairos.core.events import WorkflowEnded
 from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.orchestrator.workflow import MAX_CALLS, OpenedWorkflow
 from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.gateway.auth.access import Access, authorization
-from kairos.observe.views import agents_view, snapshot, workflow_view
+from kairos.gateway.auth.access import Access, authorization_of
+from kairos.observe.views import agents_view, workflow_snapshot, workflow_view
 
 CALLS, AGENTS, MAX_AGENTS = 1_000, 100, 1_000  # of one answer
 MAX_OFFSET = 10**9
@@ -51,7 +51,7 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
     """Add the routes. Ids of workflows may contain slashes."""
 
     async def told_of_end(request: HttpRequest, workflow_id: str, *, cancelled: bool) -> Response:
-        tenant = (await access.admitted(authorization(request))).tenant
+        tenant = (await access.admitted(authorization_of(request))).tenant
         workflow = _find(source, tenant, workflow_id)
         if workflow.ended_at is None:
             await source.end(WorkflowEnded(tenant, workflow_id, cancelled))
@@ -71,13 +71,13 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
     @app.get("/v1/workflows/{workflow_id:path}")
     async def workflow(request: HttpRequest, workflow_id: str) -> Response:
         """Return the rebuilt graph and the calls of a workflow that is open or ended recently."""
-        tenant = (await access.admitted(authorization(request))).tenant
+        tenant = (await access.admitted(authorization_of(request))).tenant
         return await _workflow(source, tenant, workflow_id, request)
 
     @app.get("/v1/agents")
     async def agents(request: HttpRequest) -> Response:
         """Return what was learnt of the tenant's agents, by app and name."""
-        tenant = (await access.admitted(authorization(request))).tenant
+        tenant = (await access.admitted(authorization_of(request))).tenant
         return await _agents(source, tenant, request)
 
 
@@ -107,7 +107,7 @@ async def _workflow(
 ) -> Response:
     offset, limit = _page(request, CALLS, MAX_CALLS)
     found, joins = _find(source, tenant, workflow_id), source.orchestrator.joins
-    seen = snapshot(found, source.now(), joins)
+    seen = workflow_snapshot(found, source.now(), joins)
     # In a thread: the graph of 10,000 calls takes 0.1 s and more.
     return await asyncio.to_thread(lambda: _json(workflow_view(seen, offset, limit)))
 

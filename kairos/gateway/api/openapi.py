@@ -11,9 +11,9 @@ import msgspec
 
 from kairos import __version__
 from kairos.core.declared_plan import PlannedWork
-from kairos.core.entitlements import CLASSES
+from kairos.core.entitlements import SERVICE_CLASSES
 from kairos.core.header_names import Header
-from kairos.core.model import IDENTIFIER, PARENTS_LIMIT
+from kairos.core.model import IDENTIFIER_PATTERN, PARENTS_LIMIT
 from kairos.core.orchestrator.workflow import MAX_CALLS
 from kairos.gateway.api.declared_plans import DeclaredPlan
 from kairos.gateway.api.insight import AGENTS, CALLS, MAX_AGENTS, MAX_OFFSET, Ended
@@ -34,10 +34,10 @@ from kairos.request.parameters import (
 
 Json = dict[str, Any]
 
-_ID = IDENTIFIER.removeprefix(r"\A").removesuffix(r"\Z")
+_ID = IDENTIFIER_PATTERN.removeprefix(r"\A").removesuffix(r"\Z")
 _IDENTIFIER: Json = {"type": "string", "pattern": f"^{_ID}$"}
 _INSTANT: Json = {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18}
-_CLASSES: Json = {"type": "string", "enum": list(CLASSES)}
+_CLASSES: Json = {"type": "string", "enum": list(SERVICE_CLASSES)}
 _MILLISECONDS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_MS}
 _BUDGET: Json = {"type": "integer", "minimum": 1, "maximum": MAX_BUDGET}
 _TOKENS: Json = {
@@ -110,7 +110,7 @@ def description() -> Json:
                 "post", "End a workflow whose user has the final reply", ended
             ),
             "/v1/plans/{app}": {
-                "put": route(
+                "put": describe_operation(
                     "Declare the calls that the workflows of an app consist of",
                     *(json_of(declared), in_path("app")),
                     body=json_of(plan),
@@ -135,7 +135,7 @@ def _hot(summary: str, required: list[str], **fields: Json) -> Json:
     read = {"type": "object", "properties": _FIELDS | fields, "required": required}
     anything: Json = {"application/json": {}, "text/event-stream": {}}
     summary = f"{summary}, by an instance that Kairos chooses"
-    return {"post": route(summary, anything, *_HEADERS, body=json_of(read))}
+    return {"post": describe_operation(summary, anything, *_HEADERS, body=json_of(read))}
 
 
 def _messages() -> Json:
@@ -150,18 +150,20 @@ def _messages() -> Json:
     return described
 
 
-def route(summary: str, content: Json, *parameters: Json, body: Json | None = None) -> Json:
+def describe_operation(
+    summary: str, content: Json, *parameters: Json, body: Json | None = None
+) -> Json:
     """Describe an operation that returns content, or an error in OpenAI's format."""
     said = {"summary": summary, "parameters": [*parameters], "responses": _answers(content)}
     return said if body is None else said | {"requestBody": {"required": True, "content": body}}
 
 
 def _get(summary: str, answer: Json, *parameters: Json) -> Json:
-    return {"get": route(summary, json_of(answer), *parameters)}
+    return {"get": describe_operation(summary, json_of(answer), *parameters)}
 
 
 def _ends(method: str, summary: str, answer: Json) -> Json:
-    said = route(summary, json_of(answer), in_path("workflow_id"))
+    said = describe_operation(summary, json_of(answer), in_path("workflow_id"))
     said["responses"]["202"] = _said("Accepted; it takes effect soon", json_of(answer))
     return {method: said}
 

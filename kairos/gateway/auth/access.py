@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from kairos.core.entitlements import STANDARD
+from kairos.core.entitlements import STANDARD_CLASS
 from kairos.core.errors import Unauthorized
 from kairos.host.clock import WallClock
-from kairos.request.caller import ANYBODY, RIGHTS, Caller, KeysComing
+from kairos.request.caller import ANONYMOUS, ROLE_RIGHTS, Caller, KeysComing
 from kairos.settings.config import Settings
-from kairos.settings.tenants import KeySettings, Role, classes
+from kairos.settings.tenants import KeySettings, Role, classes_by_name
 
 if TYPE_CHECKING:
     from fastapi import Request as HttpRequest
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _DOTS = 2  # in a signed token
 # Headers of Anthropic's, Azure's and Google's clients.
 KEY_HEADERS = b"x-api-key", b"api-key", b"x-goog-api-key"
-_CALLS = RIGHTS["caller"]
+_CALLS = ROLE_RIGHTS["caller"]
 
 
 def _caller(key: KeySettings) -> Caller:
     allowed = key.service_classes or None
-    default = allowed[0] if allowed else STANDARD
-    roles = RIGHTS[key.role]
+    default = allowed[0] if allowed else STANDARD_CLASS
+    roles = ROLE_RIGHTS[key.role]
     return Caller(key.tenant, key.app, default, allowed, key.name, roles, key.label)
 
 
@@ -120,7 +120,7 @@ class Access:
             IssuerUnreachable, KeysComing: See `SignedTokens.caller`.
         """
         if self._is_open:
-            return ANYBODY
+            return ANONYMOUS
         caller = self._shown_by(authorization)
         caller.needs("caller")
         return caller
@@ -135,7 +135,7 @@ class Access:
         Raises as `caller` does.
         """
         if not self._asks_operators:
-            return ANYBODY
+            return ANONYMOUS
         caller = await _once_known(partial(self._shown_by, authorization))
         caller.needs(role)
         return caller
@@ -176,7 +176,7 @@ def access_of(settings: Settings) -> Access:
         from kairos.gateway.auth.jwks import IssuerKeys
         from kairos.gateway.auth.signed_tokens import SignedTokens
 
-        known = classes(settings.service_class)
+        known = classes_by_name(settings.service_class)
         tokens = SignedTokens(oidc, IssuerKeys(oidc), known, now)
     return Access(settings.key, needed=settings.asks_for_keys, now=now, tokens=tokens)
 
@@ -221,7 +221,7 @@ def _digest(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()
 
 
-def authorization(request: "HttpRequest") -> bytes | None:
+def authorization_of(request: "HttpRequest") -> bytes | None:
     """Return the request's credential: see `credential_of`."""
     shown = {
         name: value.encode("latin-1")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kairos.core.entitlements import CLASSES, ServiceClass
+from kairos.core.entitlements import SERVICE_CLASSES, ServiceClass
 from kairos.core.errors import InvalidRequest, KairosError
 from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.request.caller import Caller
@@ -24,7 +24,7 @@ class ClassNotAllowed(KairosError):
 class ServiceClasses:
     """All known classes of service."""
 
-    def __init__(self, known: Mapping[str, ServiceClass] = CLASSES) -> None:
+    def __init__(self, known: Mapping[str, ServiceClass] = SERVICE_CLASSES) -> None:
         self._known = known
         self._spare = [name for name, each in known.items() if each.goes == "spare"]
         self._deadlines = {n: each.deadline_us for n, each in known.items() if each.deadline_us}

@@ -19,11 +19,11 @@ from joserfc.errors import JoseError
 from joserfc.jwk import Key
 from joserfc.jws import JWSRegistry
 
-from kairos.core.entitlements import STANDARD
+from kairos.core.entitlements import STANDARD_CLASS
 from kairos.core.errors import Unauthorized, Unavailable
-from kairos.core.model import IDENTIFIER, SECOND
+from kairos.core.model import IDENTIFIER_PATTERN, SECOND
 from kairos.gateway.auth.jwks import IssuerKeys
-from kairos.request.caller import RIGHTS, Caller, KeysComing
+from kairos.request.caller import ROLE_RIGHTS, Caller, KeysComing
 from kairos.settings.oidc import OidcSettings
 from kairos.settings.tenants import Role, is_tenant
 
@@ -32,10 +32,10 @@ MAX_REMEMBERED = 10_000  # tokens
 _HEADER_BYTES = 4 << 10
 _MOST_CLASSES = 32
 _YEAR_10000_S = 253_402_300_800
-_IDENTIFIER = re.compile(IDENTIFIER)
+_IDENTIFIER = re.compile(IDENTIFIER_PATTERN)
 _SUBJECT = re.compile(r"[ -~]{1,128}")
 _CALLER: tuple[Role, ...] = ("caller",)
-_OWN_NAMES: Mapping[str, Role] = {role: role for role in RIGHTS}
+_OWN_NAMES: Mapping[str, Role] = {role: role for role in ROLE_RIGHTS}
 _ED25519 = {"EdDSA": "Ed25519"}  # the only curve that is accepted for it (RFC 9864's name)
 
 
@@ -202,7 +202,7 @@ class SignedTokens:
         if app is not None and not (isinstance(app, str) and _IDENTIFIER.match(app)):
             raise InvalidToken(f"the token's claim '{oidc.app_claim}' is not a valid app name")
         allowed = self._allowed(claims)
-        default = allowed[0] if allowed else STANDARD
+        default = allowed[0] if allowed else STANDARD_CLASS
         roles, name = self._roles(claims), _subject(claims)
         return Caller(tenant, app, default, allowed, roles=roles, name=name)
 
@@ -216,8 +216,8 @@ class SignedTokens:
         listed = told if isinstance(told, list) else [told]
         names = [each for each in listed if isinstance(each, str)]
         roles: list[Role] = [named[each] for each in names if each in named]
-        rights = {right for role in roles or _CALLER for right in RIGHTS[role]}
-        return tuple(right for right in RIGHTS if right in rights)
+        rights = {right for role in roles or _CALLER for right in ROLE_RIGHTS[role]}
+        return tuple(right for right in ROLE_RIGHTS if right in rights)
 
     def _allowed(self, claims: Mapping[str, Any]) -> tuple[str, ...] | None:
         """Return the classes of service that the token allows; None: all."""

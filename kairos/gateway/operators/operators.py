@@ -15,7 +15,7 @@ from kairos.core.errors import KairosError, Unauthorized
 from kairos.gateway.auth.access import Access
 from kairos.gateway.server.openai_errors import send_error
 from kairos.observe.audit_log import AuditLog
-from kairos.request.caller import ANYBODY, Caller
+from kairos.request.caller import ANONYMOUS, Caller
 from kairos.request.client_response import ASGIApp, Receive, Scope, Send
 from kairos.settings.addresses import is_loopback
 from kairos.settings.config import Settings
@@ -114,7 +114,7 @@ class Operators:
             if message["type"] == "http.response.start":
                 audit.acted(
                     f"{scope['method']} {scope['path']}",
-                    by=None if caller is ANYBODY else caller,
+                    by=None if caller is ANONYMOUS else caller,
                     address=_client_host(scope),
                     port="operators",
                     target=scope["state"].get("changed"),

@@ -6,9 +6,9 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-from kairos.core.open_work import look
+from kairos.core.open_work import look_at_pool
 from kairos.core.pool_demand import Look
-from kairos.core.pool_load import busiest, most_waiting_s, pool_load
+from kairos.core.pool_load import highest_utilisation, load_of_pool, most_waiting_s
 from kairos.gateway.operators.operators_front import Decides
 
 
@@ -24,11 +24,11 @@ def add_scaling(app: FastAPI, brain: Decides) -> None:
     @app.get("/admin/scaling")
     async def scaling() -> dict[str, Any]:
         """Return seconds of queued work and the used share of the pool: worst model, and each."""
-        models = pool_load(brain.balancer)
+        models = load_of_pool(brain.balancer)
         return {
             "decides": brain.decides,  # false: another process of the pool decides
             "waiting_work_seconds": most_waiting_s(models),
-            "busy_ratio": busiest(models),
+            "busy_ratio": highest_utilisation(models),
             "models": {
                 name: {
                     "waiting_work_seconds": each.waiting_work_s,
@@ -51,6 +51,6 @@ def add_scaling(app: FastAPI, brain: Decides) -> None:
         view = WorkView(
             decides=brain.decides,
             waiting=balancer.waiting,
-            look=look(balancer, brain.now()),
+            look=look_at_pool(balancer, brain.now()),
         )
         return Response(msgspec.json.encode(view), media_type="application/json")

@@ -14,19 +14,19 @@ import msgspec
 
 from kairos.core.errors import InvalidRequest, KairosError, WorkflowNotFound
 from kairos.core.events import WorkflowEnded
-from kairos.core.model import IDENTIFIER
+from kairos.core.model import IDENTIFIER_PATTERN
 from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.ports import FactSink
 from kairos.engines.fleet import Fleet
 from kairos.gateway.operators.operators import ACT
 from kairos.gateway.page.assets import json_response
-from kairos.request.caller import ANYBODY, Caller
+from kairos.request.caller import ANONYMOUS, Caller
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
 _LIMIT_BYTES = 16 << 10
-_IDENTIFIER, _TENANT = re.compile(IDENTIFIER), 128  # characters
+_IDENTIFIER, _TENANT = re.compile(IDENTIFIER_PATTERN), 128  # characters
 T = TypeVar("T")
 
 
@@ -90,7 +90,7 @@ class Acts:
     def me(self, caller: Caller) -> MayAct:
         why_not = self._why_not(caller)
         return MayAct(
-            name=None if caller is ANYBODY else caller.name,
+            name=None if caller is ANONYMOUS else caller.name,
             may_act=why_not is None,
             why_not=why_not,
             may_reload=self.reload is not None,
@@ -98,7 +98,7 @@ class Acts:
         )
 
     def _why_not(self, caller: Caller) -> str | None:
-        if caller is ANYBODY:
+        if caller is ANONYMOUS:
             return "read-only: no key has a role; create an admin key (kairos keys, or [[key]])"
         if "admin" not in caller.roles:
             return "read-only: this needs a key of role admin"

@@ -145,7 +145,7 @@ class Deciding(Decides, FactSink, Protocol):
     """A balancer in this process that also takes facts."""
 
 
-def ui_of(
+def page_of(
     brain: Deciding,
     fleet: Fleet,
     telemetry: Telemetry,

@@ -16,8 +16,8 @@ from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.orchestrator.workflow import OpenedWorkflow
 from kairos.core.ports import Clock
 from kairos.gateway.page.time_split import TimeSplit, time_split
-from kairos.observe.explanation import explanation, origin
-from kairos.observe.views import Snapshot, WorkflowView, snapshot, workflow_view
+from kairos.observe.explanation import explain_call, explain_origin
+from kairos.observe.views import Snapshot, WorkflowView, workflow_snapshot, workflow_view
 
 WORKFLOWS_PAGE, CALLS_PAGE = 50, 100
 
@@ -166,7 +166,7 @@ def explain(seen: Snapshot, offset: int) -> ExplainedWorkflow:
         at=seen.at,
         split=time_split(seen.rows, view.started_at, until),
         workflow=view,
-        explained={call.id: explanation(call) + origin(call) for call in view.calls},
+        explained={call.id: explain_call(call) + explain_origin(call) for call in view.calls},
     )
 
 
@@ -195,4 +195,4 @@ class Workflows:
         workflow = followed.workflow(tenant, workflow_id)
         if workflow is None or not workflow.calls:
             raise WorkflowNotFound(workflow_id)
-        return snapshot(workflow, self._clock.now(), followed.joins)
+        return workflow_snapshot(workflow, self._clock.now(), followed.joins)

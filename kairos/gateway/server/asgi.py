@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from kairos.gateway.server.exchange import Exchange
-from kairos.request.client_response import CLIENT, ASGIApp, Scope
+from kairos.request.client_response import CLIENT_KEY, ASGIApp, Scope
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class AsgiAnswer:
             "query_string": exchange.query,
             "headers": exchange.headers,
             "state": {},
-            CLIENT: exchange,
+            CLIENT_KEY: exchange,
         }
 
     async def run(self, app: ASGIApp) -> None:
@@ -54,7 +54,7 @@ class AsgiAnswer:
             exchange.read_body_by(None)
             if exchange.answering is self:
                 exchange.answering = None
-            del self._scope[CLIENT]  # else both would wait for the garbage collector
+            del self._scope[CLIENT_KEY]  # else both would wait for the garbage collector
 
     def client_left(self) -> None:
         self._changed.set()

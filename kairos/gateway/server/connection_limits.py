@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from kairos.core.errors import KairosError
-from kairos.core.fair_share import ALONE, ShareUsed, is_within_share
+from kairos.core.fair_share import LONE_TENANT_SHARE, ShareUsed, is_within_share
 from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.gateway.server.openai_errors import new_id
 from kairos.gateway.server.status_lines import STATUS_LINE
@@ -52,7 +52,7 @@ class ConnectionLimits:
     def __init__(
         self,
         max_connections: int = Settings().max_connections,
-        share: float = ALONE,
+        share: float = LONE_TENANT_SHARE,
         on_refused: Callable[[KairosError], None] = lambda _: None,
         idle_s: float = Settings().client_idle_s,
     ) -> None:

@@ -76,7 +76,7 @@ async def _all_ended(running: ServerState) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def serving_ports(
     servers: Mapping[socket.socket, Server],
     background: Iterable[Coroutine[None, None, None]],
 ) -> AsyncIterator[None]:
@@ -123,7 +123,7 @@ def server_of(
 
 
 @contextlib.contextmanager
-def listen(host: str, port: int, *, shared: bool = False) -> Iterator[socket.socket]:
+def listening_socket(host: str, port: int, *, shared: bool = False) -> Iterator[socket.socket]:
     """Yield a listening socket. `shared`: other sockets of the same user may share the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio sets TCP_NODELAY on accepted connections; uvloop always does.

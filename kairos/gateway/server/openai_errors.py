@@ -9,7 +9,7 @@ from kairos.core.errors import KairosError
 from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.request.client_response import ASGIApp, Receive, Scope, Send, error_body, error_headers
 
-INTERNAL = KairosError("internal error; the server's log has more")
+INTERNAL_ERROR = KairosError("internal error; the server's log has more")
 _REQUEST_ID = RAW_HEADERS[Header.REQUEST_ID]
 
 

@@ -160,14 +160,14 @@ async def ask_json(
             raise ConnectionLost(f"{url} closed the connection without an answer") from error
         raise Unavailable(f"no connection to {url}: {error}") from error
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise UpstreamFailed(f"no answer from {url}: {cause(error)}") from error
+        raise UpstreamFailed(f"no answer from {url}: {describe_cause(error)}") from error
     async with response:
         try:
             if listen is not None and response.content_type == "text/event-stream":
                 return await read_stream(response.content.iter_any(), listen(), ANSWER_BYTES)
             raw = await _read(response)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise UpstreamFailed(f"{url} broke off its answer: {cause(error)}") from error
+            raise UpstreamFailed(f"{url} broke off its answer: {describe_cause(error)}") from error
     return read_answer(response.status, raw, response.headers.get("Retry-After", ""))
 
 
@@ -203,7 +203,7 @@ def headers_with(api_key: str | None) -> dict[str, str]:
     return headers
 
 
-def cause(error: Exception) -> str:
+def describe_cause(error: Exception) -> str:
     """Return an error's type and text.
 
     Its `repr` may show the request's headers, and so the key.

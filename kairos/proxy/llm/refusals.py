@@ -49,7 +49,7 @@ def read_error(body: bytes) -> ErrorTold:
         return ErrorTold(body[:_MESSAGE].decode(errors="replace"))
 
 
-def refusal(status: int, told: ErrorTold, prefix: str = "") -> KairosError:
+def refusal_error(status: int, told: ErrorTold, prefix: str = "") -> KairosError:
     """Return Unavailable if a retry makes sense, InvalidRequest if not, else UpstreamFailed."""
     kind: type[KairosError] = UpstreamFailed
     if status in (429, 503) and told.code != INSUFFICIENT_QUOTA:
@@ -65,7 +65,7 @@ def refusal(status: int, told: ErrorTold, prefix: str = "") -> KairosError:
 def broken_off(event: bytes) -> KairosError:
     """Return the error for an event that ended a stream."""
     told = read_error(event)
-    return refusal(_status(told), told, "the answer broke off: ")
+    return refusal_error(_status(told), told, "the answer broke off: ")
 
 
 def _status(told: ErrorTold) -> int:

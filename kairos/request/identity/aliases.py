@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kairos.core.shared_lru import SharedLru
-from kairos.request.identity.identity import Field, Headers, Identity, identifier, identifier_of
+from kairos.request.identity.identity import (
+    Field,
+    Headers,
+    Identity,
+    identifier_of,
+    valid_identifier,
+)
 
 BODY_FIELDS = ("user", "prompt_cache_key", "metadata")
 _MAX_SESSIONS = 65_536  # whose workflow is remembered
@@ -62,13 +68,13 @@ class Aliases:
         if _SESSIONS.isdisjoint(headers):
             return
         for alias in _ALIASES:
-            session = identifier(headers.get(alias.session))
+            session = valid_identifier(headers.get(alias.session))
             if session is not None:
-                parent = identifier(headers.get(alias.parent)) if alias.parent else None
+                parent = valid_identifier(headers.get(alias.parent)) if alias.parent else None
                 workflow_id = self._workflow(tenant, session, parent)
                 identity.learn("workflow_id", workflow_id, "alias")
                 if alias.agent is not None:
-                    identity.learn("agent", identifier(headers.get(alias.agent)), "alias")
+                    identity.learn("agent", valid_identifier(headers.get(alias.agent)), "alias")
                 is_last = headers.get(_FINAL, b"").strip().lower() in (b"true", b"1")
                 identity.ends_workflow = is_last and identity.workflow_id == session
                 return
@@ -85,17 +91,17 @@ class Aliases:
 
     def add_caller(self, identity: Identity, headers: Headers, tenant: str) -> None:
         """Remember the agent of a session's run; infer the upstream from its parent run."""
-        session = identifier(headers.get(_SESSION))
+        session = valid_identifier(headers.get(_SESSION))
         if session is None or identity.agent is None:
             return
-        run = identifier(headers.get(_RUN)) or ""
+        run = valid_identifier(headers.get(_RUN)) or ""
         key = tenant, session, run
         if key in self._agents:
             self._agents.touch(tenant, key)
         else:
             self._agents.put(tenant, key, identity.agent)
             if run and identity.upstream is None:
-                started_by = tenant, session, identifier(headers.get(_PARENT_RUN)) or ""
+                started_by = tenant, session, valid_identifier(headers.get(_PARENT_RUN)) or ""
                 identity.learn("upstream", self._agents.get(started_by), "alias")
 
     def add_from_body(self, identity: Identity, told: Mapping[str, msgspec.Raw]) -> None:

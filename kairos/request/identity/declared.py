@@ -3,7 +3,7 @@
 from kairos.core.errors import InvalidRequest
 from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.core.model import PARENTS_LIMIT
-from kairos.request.identity.identity import Field, Headers, Identity, identifier
+from kairos.request.identity.identity import Field, Headers, Identity, valid_identifier
 
 _FIELDS: dict[Field, bytes] = {
     "workflow_id": RAW_HEADERS[Header.WORKFLOW_ID],
@@ -20,7 +20,7 @@ _NAMES = frozenset([*_FIELDS.values(), _STARTED_AT, _PARENT_ID, _ATTEMPT])
 ATTEMPT_LIMIT = 999
 
 
-def declared(headers: Headers) -> Identity:
+def declared_identity(headers: Headers) -> Identity:
     """Return the declared identity.
 
     Raises:
@@ -38,7 +38,7 @@ def declared(headers: Headers) -> Identity:
     for field, name in _FIELDS.items():
         value = headers.get(name)
         if value is not None:
-            text = identifier(value)
+            text = valid_identifier(value)
             if text is None:
                 raise _no_identifier(name)
             setattr(identity, field, text)
@@ -47,7 +47,7 @@ def declared(headers: Headers) -> Identity:
 
 
 def _identified(name: bytes, value: bytes) -> str:
-    text = identifier(value)
+    text = valid_identifier(value)
     if text is None:
         raise _no_identifier(name)
     return text

@@ -7,12 +7,12 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.model import IDENTIFIER, Source
+from kairos.core.model import IDENTIFIER_PATTERN, Source
 
 Headers = Mapping[bytes, bytes]
 Field = Literal["workflow_id", "app", "agent", "upstream"]
 
-_IDENTIFIER = re.compile(IDENTIFIER)
+_IDENTIFIER = re.compile(IDENTIFIER_PATTERN)
 _MAX_BYTES = 128  # of an identifier
 _KEPT = 4096  # values of headers; most are those of an earlier call
 
@@ -35,7 +35,7 @@ class Identity(msgspec.Struct):
             self.sources[field] = source
 
 
-def identifier(value: bytes | None) -> str | None:
+def valid_identifier(value: bytes | None) -> str | None:
     """Return the value as text if it is a valid identifier, else None."""
     return None if value is None or len(value) > _MAX_BYTES else _read(value)
 

@@ -11,7 +11,7 @@ import msgspec
 from kairos.request.caller import Caller
 from kairos.request.identity.agent_urls import Route
 from kairos.request.identity.aliases import Aliases
-from kairos.request.identity.declared import declared
+from kairos.request.identity.declared import declared_identity
 from kairos.request.identity.identity import Headers, Identity
 from kairos.request.identity.tracing import add_traced
 
@@ -30,7 +30,7 @@ def identity_of(
     Raises:
         InvalidRequest: An `X-Kairos-*` header is malformed.
     """
-    identity = declared(headers)
+    identity = declared_identity(headers)
     aliases.add(identity, headers, caller.tenant)
     if told:
         aliases.add_from_body(identity, told)

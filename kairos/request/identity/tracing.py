@@ -9,11 +9,11 @@ import re
 from urllib.parse import unquote
 
 from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.core.model import TRACEPARENT
+from kairos.core.model import TRACEPARENT_PATTERN
 from kairos.request.identity.identity import Field, Headers, Identity, identifier_of
 
 _BAGGAGE, _TRACE_PARENT = RAW_HEADERS[Header.BAGGAGE], RAW_HEADERS[Header.TRACE_PARENT]
-_IN_TRACE_PARENT = re.compile(TRACEPARENT)
+_IN_TRACE_PARENT = re.compile(TRACEPARENT_PATTERN)
 _BAGGAGE_LIMIT = 8192  # bytes, the least that the W3C asks a platform to carry
 _BAGGAGE_FIELDS: dict[str, Field] = {  # highest first
     "kairos.workflow_id": "workflow_id",

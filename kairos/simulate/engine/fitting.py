@@ -53,7 +53,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
         return self.overall.median > BAD_RESIDUAL
 
 
-def fit(observations: Sequence[Steps]) -> Fit:
+def fit_step_cost(observations: Sequence[Steps]) -> Fit:
     """Return the non-negative coefficients with the least sum of squared relative errors.
 
     Every group of observations has the same weight, however many it has; but `mixed` weighs as much

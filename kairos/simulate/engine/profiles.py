@@ -27,7 +27,7 @@ def names() -> list[str]:
     return sorted(file.name.removesuffix(_SUFFIX) for file in _shipped())
 
 
-def profile(name_or_path: str) -> EngineProfile:
+def load_profile(name_or_path: str) -> EngineProfile:
     """Return the profile with this name, or in this file: a path ends in `.toml` or has a slash.
 
     Raises:
@@ -46,7 +46,7 @@ def profile(name_or_path: str) -> EngineProfile:
     )
 
 
-def to_toml(profile: EngineProfile) -> str:
+def profile_to_toml(profile: EngineProfile) -> str:
     """The content of a file that `profile` reads back."""
     fields = msgspec.structs.asdict(profile)
     step: StepCost = fields.pop("step")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import web
 
-from kairos.core.digest import digest
+from kairos.core.digest import text_digest
 from kairos.simulate.standin.bodies import KvTransferParams
 from kairos.simulate.standin.delivery import RefusedReply, json_answer
 from kairos.simulate.standin.replies import Json
@@ -34,7 +34,7 @@ class KvTransfers:
         """The answer's `kv_transfer_params`. `url`: of this engine."""
         first, count = self._next_block, -(-tokens // self._block_tokens)
         self._next_block += count
-        self.kept[first] = digest(prompt)
+        self.kept[first] = text_digest(prompt)
         if len(self.kept) > MAX_KEPT:
             self.kept.popitem(last=False)
         place = urlsplit(url)
@@ -62,7 +62,7 @@ class KvTransfers:
                 found = await answer.json() if answer.status == 200 else None
         except (aiohttp.ClientError, OSError):
             found = None
-        if found != {"prompt": digest(prompt)}:
+        if found != {"prompt": text_digest(prompt)}:
             raise RefusedReply(500, "KV load failed: the remote blocks are not there.")
 
     async def read(self, request: web.Request) -> web.Response:

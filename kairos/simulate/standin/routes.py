@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 from aiohttp import web
 
-from kairos.core.digest import digest
+from kairos.core.digest import text_digest
 from kairos.core.errors import SetupError
 from kairos.core.header_names import Header
 from kairos.simulate.standin import bodies, script
@@ -346,7 +346,7 @@ _NEW_LABELS = re.compile(r'engine="0",|kv_cache_size_tokens="\d+",')
 
 
 def _embedding(text: str, encoding: str) -> list[float] | str:
-    dice = random.Random(digest(text))  # noqa: S311 - the same text, the same vector
+    dice = random.Random(text_digest(text))  # noqa: S311 - the same text, the same vector
     vector = [dice.gauss() for _ in range(EMBEDDING_SIZE)]
     length = sum(x * x for x in vector) ** 0.5
     unit = [x / length for x in vector]

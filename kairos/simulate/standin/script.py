@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kairos.core.digest import digest
+from kairos.core.digest import text_digest
 from kairos.core.errors import SetupError
 from kairos.simulate.standin.bodies import StandInPrompt
 from kairos.simulate.standin.replies import FinishReason
@@ -90,7 +90,7 @@ class Script:
     def reply(self, prompt: StandInPrompt, limits: ScriptLimits, seed: int | None) -> Said:
         """Return a reply of at least one token. A text that is too short is repeated."""
         told = f"{self._seed} {seed} {prompt.system}\0{prompt.rest}"
-        dice = random.Random(digest(told))  # noqa: S311
+        dice = random.Random(text_digest(told))  # noqa: S311
         rule = next((rule for rule in self._rules if rule.applies(prompt)), None)
         calls = None if rule is None else rule.calls
         if calls is not None and prompt.tools.get(calls.name, calls.times) < calls.times:

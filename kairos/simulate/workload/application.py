@@ -76,7 +76,7 @@ class GenerativeApplication(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     source: str = ""
 
 
-def application(name: str) -> GenerativeApplication:
+def load_application(name: str) -> GenerativeApplication:
     """Return a built-in application, or the one in the file with that name (`.toml`).
 
     Raises:

@@ -151,7 +151,7 @@ def arrival_model(name: str) -> ArrivalModel:
     return ArrivalModel(1.0, wanted, dict.fromkeys(WINDOWS_S), partial(_gamma, wanted))
 
 
-def arrivals(name: str, count: int, rate_per_s: float, seed: int) -> list[int]:
+def draw_arrivals(name: str, count: int, rate_per_s: float, seed: int) -> list[int]:
     """Instants in µs, the first one 0, ascending; the same for the same arguments.
 
     `rate_per_s` is the rate in the long run: a short series of a bursty process may be far from it.
@@ -219,7 +219,7 @@ class Burstiness(TypedDict):
     index_of_dispersion: dict[int, float | None]  # window, s -> variance / mean of its counts
 
 
-def burstiness(arrivals_us: Sequence[int], scale: float = 1.0) -> Burstiness:
+def measure_burstiness(arrivals_us: Sequence[int], scale: float = 1.0) -> Burstiness:
     """Return how bursty ascending arrivals are. A Poisson process has 1 everywhere.
 
     Windows are seconds of the process's own time: with the `time_scale` by which the gaps were

@@ -9,11 +9,11 @@ import msgspec
 from kairos.core.errors import InvalidFile
 from kairos.core.model import SECOND
 from kairos.host.files import read_lines
-from kairos.simulate.workload.arrival_process import arrivals, check_rate, time_scale
+from kairos.simulate.workload.arrival_process import check_rate, draw_arrivals, time_scale
 from kairos.simulate.workload.azure_trace import TRACE_HEADER, TraceRow, from_trace, read_trace
-from kairos.simulate.workload.submissions import scaled, submissions
+from kairos.simulate.workload.submissions import draw_submissions, scaled
 from kairos.simulate.workload.workflow_file import FileCall
-from kairos.simulate.workload.workflows import Submission, Workflow, load, workflow
+from kairos.simulate.workload.workflows import Submission, Workflow, load_workflows, workflow
 
 ARRIVALS, RATE_PER_S = "azure-conv", 1.0
 _TRACE_SUFFIXES = (".csv", ".csv.gz")
@@ -40,7 +40,7 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     has_own_instants: bool  # the file's, which no seed changes
 
 
-def offered(asked: Load) -> Offered:
+def offered_workload(asked: Load) -> Offered:
     """Read the load.
 
     Unless other arrivals are given, workflows arrive at the instants in the file, with all gaps
@@ -64,7 +64,7 @@ def _workflows(asked: Load) -> tuple[list[Workflow], list[int] | None]:
 
     None: some have no instant, or all have the same.
     """
-    recorded = load(asked.workflows)
+    recorded = load_workflows(asked.workflows)
     starts = {each.id: each.calls[0].workflow_start_ms for each in recorded}
     known = [start for start in starts.values() if start is not None]
     first = min(known, default=0)
@@ -122,8 +122,8 @@ def _arriving(recorded: list[Workflow], asked: Load, seed: int) -> Arriving:
     if name.endswith(_TRACE_SUFFIXES):
         at_us, scale = from_trace(Path(name), count, rate_per_s, seed), 1.0
     else:
-        at_us, scale = arrivals(name, count, rate_per_s, seed), time_scale(name, rate_per_s)
-    return submissions(recorded, at_us, seed), scale
+        at_us, scale = draw_arrivals(name, count, rate_per_s, seed), time_scale(name, rate_per_s)
+    return draw_submissions(recorded, at_us, seed), scale
 
 
 def _is_trace(path: Path) -> bool:

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from kairos.core.errors import InvalidFile, SetupError
 from kairos.host.toml_file import read_toml
-from kairos.simulate.workload.application import BUILT_IN, application, generate
-from kairos.simulate.workload.arrival_process import arrivals, arrivals_within, time_scale
+from kairos.simulate.workload.application import BUILT_IN, generate, load_application
+from kairos.simulate.workload.arrival_process import arrivals_within, draw_arrivals, time_scale
 from kairos.simulate.workload.azure_trace import from_trace
+from kairos.simulate.workload.submissions import draw_submissions as submissions_at
 from kairos.simulate.workload.submissions import in_order, scaled
-from kairos.simulate.workload.submissions import submissions as submissions_at
 from kairos.simulate.workload.workflow_file import Name
-from kairos.simulate.workload.workflows import Submission, Workflow, load
+from kairos.simulate.workload.workflows import Submission, Workflow, load_workflows
 
 MOST_INSTANCES = 1000
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
@@ -147,14 +147,14 @@ def _instants(scenario: Scenario, seed: int) -> list[int]:
     assert scenario.workflows is not None
     if scenario.arrivals.trace is not None:
         return from_trace(Path(scenario.arrivals.trace), scenario.workflows, rate, seed)
-    return arrivals(process, scenario.workflows, rate, seed)
+    return draw_arrivals(process, scenario.workflows, rate, seed)
 
 
 def _workflows(scenario: Scenario, app: str, seed: int, count: int) -> list[Workflow]:
     if app in BUILT_IN or app.endswith(".toml"):
-        workflows = generate(application(app), count, seed)
+        workflows = generate(load_application(app), count, seed)
     else:
-        workflows = load(Path(app))
+        workflows = load_workflows(Path(app))
     most = scenario.max_context_tokens
     return workflows if most is None else scaled(workflows, most)
 

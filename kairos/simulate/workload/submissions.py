@@ -14,7 +14,9 @@ from kairos.simulate.workload.workflows import Submission, Workflow, workflow
 _ID_LENGTH = 240  # of 256: the rest is for what is appended
 
 
-def submissions(workflows: Sequence[Workflow], at_us: Sequence[int], seed: int) -> list[Submission]:
+def draw_submissions(
+    workflows: Sequence[Workflow], at_us: Sequence[int], seed: int
+) -> list[Submission]:
     """Return one workflow for each instant, shuffled by the seed, so that a few are a fair sample.
 
     When the workflows run out they repeat in the same order, named ID~2, ID~3, ...: ids differ, and

@@ -23,7 +23,7 @@ from kairos.core.errors import InvalidFile, SetupError
 from kairos.core.metrics import percentile
 from kairos.core.model import SECOND
 from kairos.host.files import CHUNK_BYTES, atomic_write, read_chunks, read_lines
-from kairos.simulate.workload import Burstiness, burstiness, read_trace, read_workflows
+from kairos.simulate.workload import Burstiness, measure_burstiness, read_trace, read_workflows
 from kairos.simulate.workload.azure_trace import TRACE_HEADER
 
 SILENCE_S = 30  # without a byte
@@ -42,12 +42,12 @@ class DataSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     licence: str
 
 
-def catalogue() -> dict[str, DataSet]:
+def data_sets() -> dict[str, DataSet]:
     text = (files("kairos.simulate.workload") / "traces.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), dict[str, DataSet])
 
 
-def fetch(name: str, source: Path | None = None) -> Path:
+def fetch_data_set(name: str, source: Path | None = None) -> Path:
     """Return the path of a data set in the cache, after fetching it if necessary.
 
     `source` is the file itself or a directory that holds it (or one level of directories that do),
@@ -75,7 +75,7 @@ def fetch(name: str, source: Path | None = None) -> Path:
     return path
 
 
-def fetched(name: str) -> Path:
+def fetched_data_set(name: str) -> Path:
     """Return the path of a data set that has been fetched before.
 
     Raises:
@@ -89,7 +89,7 @@ def fetched(name: str) -> Path:
 
 
 def _data_set(name: str) -> DataSet:
-    known = catalogue()
+    known = data_sets()
     if name not in known:
         raise SetupError(f"no data set is called '{name}'; choose one of: {', '.join(known)}")
     return known[name]
@@ -192,7 +192,7 @@ class TraceFigures(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: Percentiles
 
 
-def describe(path: Path) -> WorkflowFigures | TraceFigures:
+def describe_file(path: Path) -> WorkflowFigures | TraceFigures:
     """Describe a workflow file or an Azure trace.
 
     Raises:
@@ -234,7 +234,7 @@ def _describe_trace(path: Path) -> TraceFigures:
         arrivals=len(rows),
         seconds=seconds,
         rate_per_s=(len(rows) - 1) / seconds,
-        burstiness=burstiness([row.at_us for row in rows]),
+        burstiness=measure_burstiness([row.at_us for row in rows]),
         prompt_tokens=_percentiles([row.prompt_tokens for row in rows]),
         completion_tokens=_percentiles([row.completion_tokens for row in rows]),
     )

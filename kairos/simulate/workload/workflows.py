@@ -36,7 +36,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     workflow: Workflow
 
 
-def load(path: Path) -> list[Workflow]:
+def load_workflows(path: Path) -> list[Workflow]:
     """Load the workflows of a file, in the order of their beginnings.
 
     Raises:

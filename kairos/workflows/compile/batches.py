@@ -35,7 +35,7 @@ class BatchProfile(msgspec.Struct, frozen=True):
     efficient: int
 
 
-def efficient(latency_us: Latencies) -> int:
+def efficient_size(latency_us: Latencies) -> int:
     """Return the smallest measured batch with `ENOUGH` of the best measured throughput."""
     throughput = {items: items / max(us, 1e-9) for items, us in latency_us.items()}
     best = max(throughput.values())

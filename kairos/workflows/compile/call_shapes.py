@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from kairos.core.model import EXPECTED_COMPLETION_TOKENS
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall
 from kairos.workflows.compile.operators import Generation, Operator
 from kairos.workflows.compile.prompts import Computed, Hole, Piece, Prompt, prompts
@@ -57,7 +57,7 @@ def answers_bytes(operators: Sequence[Operator]) -> dict[str, int]:
     """Return the maximum length in bytes of each LLM operator's answer."""
     return {
         each.name: BYTES_PER_TOKEN * (each.params.max_tokens or EXPECTED_COMPLETION_TOKENS)
-        for each in every(operators)
+        for each in every_operator(operators)
         if isinstance(each.params, Generation)
     }
 

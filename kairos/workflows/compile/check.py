@@ -36,7 +36,7 @@ def check(declaration: Declaration) -> None:
     _check_scope(operators, frozenset(), depth=0)
     _check_outputs(declaration)
     in_order(operators)
-    for each in every(operators):
+    for each in every_operator(operators):
         in_order(each.body)
         check_params(each)
         check_templates(each)
@@ -44,16 +44,16 @@ def check(declaration: Declaration) -> None:
     _check_effects(declaration)
 
 
-def every(operators: Iterable[Operator]) -> Iterator[Operator]:
+def every_operator(operators: Iterable[Operator]) -> Iterator[Operator]:
     """Yield all operators, also in bodies."""
     for each in operators:
         yield each
-        yield from every(each.body)
+        yield from every_operator(each.body)
 
 
 def _check_names(operators: Sequence[Operator]) -> None:
     seen: set[str] = set()
-    for each in every(operators):
+    for each in every_operator(operators):
         name = each.name
         if not re.match(NAME, name):
             raise InvalidFlow(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.check_templates import expressions_of, templates_of
 from kairos.workflows.compile.operators import (
     Argued,
@@ -50,7 +50,7 @@ def columns(declaration: Declaration) -> Columns:
 
 
 def _needed(declaration: Declaration) -> Iterator[tuple[str, Path, bool]]:
-    for each in every(declaration.operators):
+    for each in every_operator(declaration.operators):
         yield from _by_templates(each)
         bound = each.inputs.values() if isinstance(each.params, Argued) else ()
         for argument in (*list(own_arguments(each))[len(each.inputs) :], *bound):

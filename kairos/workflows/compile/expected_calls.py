@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from kairos.core.digest import digest
+from kairos.core.digest import text_digest
 from kairos.core.model import EXPECTED_COMPLETION_TOKENS
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.flow_profile import OperatorProfile
 from kairos.workflows.compile.fluid_engine import Beginning, FluidCall
 from kairos.workflows.compile.gates import gates
@@ -99,7 +99,9 @@ class _Walk:
     def __init__(self, plan: Plan, learnt: Mapping[str, OperatorProfile]) -> None:
         self._plan, self._learnt = plan, learnt
         self._gates = gates(plan.declaration)
-        self._needs = {each.name: needs(each) for each in every(plan.declaration.operators)}
+        self._needs = {
+            each.name: needs(each) for each in every_operator(plan.declaration.operators)
+        }
         self._marker = PromptMarker()
         self._parts = {each.operator: each for each in plan.prefills}
         self._made: dict[tuple[str, int], int] = {}
@@ -110,7 +112,7 @@ class _Walk:
     def row(self, number: int, row: Mapping[str, object]) -> None:
         values: dict[str, object] = {}
         self._number, self._row, self._asked = number, row, {}
-        self._chance = digest(f"row {number}") / 2**64
+        self._chance = text_digest(f"row {number}") / 2**64
         self._scope(self._plan.declaration.operators, values, str(number))
         self.found.ends.append((len(self.found.calls), self.found.merged))
 
@@ -208,7 +210,7 @@ class _Walk:
         if not seen:
             return most
         mean = max(each.times.mean for each in seen)
-        return min(most, int(mean + digest(f"times {place}") / 2**64))
+        return min(most, int(mean + text_digest(f"times {place}") / 2**64))
 
     def _call(
         self,
@@ -285,7 +287,7 @@ class _Walk:
             identity = {name: self._same(each) for name, each in inputs.items()}
             if _NOTHING not in identity.values():
                 identified = msgspec.json.encode(identity, order="sorted").decode()
-                key = (operator.name, digest(identified))
+                key = (operator.name, text_digest(identified))
         number = self._made.get(key)
         if number is None:
             number = len(self.found.calls)
@@ -368,6 +370,6 @@ class _Walk:
             return float(params.max_tokens or EXPECTED_COMPLETION_TOKENS)
         deciles, drawn = learnt.completion_deciles, self._drawn.get(name, 0)
         self._drawn[name] = drawn + 1
-        at = (digest(name) / 2**64 + _GOLDEN * drawn) % 1 * (len(deciles) - 1)
+        at = (text_digest(name) / 2**64 + _GOLDEN * drawn) % 1 * (len(deciles) - 1)
         low = int(at)
         return max(1.0, deciles[low] + (at - low) * (deciles[low + 1] - deciles[low]))

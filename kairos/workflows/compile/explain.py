@@ -49,7 +49,7 @@ class ExplainedPlan(msgspec.Struct, frozen=True):
     forecast: FlowForecast | None = None
 
 
-def explain(
+def explain_plan(
     plan: Plan,
     prediction: FlowPrediction | None = None,
     placement: ExplainedPlacement | None = None,
@@ -84,7 +84,7 @@ def explain(
     )
 
 
-def lines(explained: ExplainedPlan) -> Iterator[str]:
+def plan_lines(explained: ExplainedPlan) -> Iterator[str]:
     """Yield the lines of an explanation, for a terminal."""
     yield f"flow {explained.flow}; passes: {', '.join(explained.passes) or 'none'}"
     columns = ", ".join(explained.columns) or "none by name"

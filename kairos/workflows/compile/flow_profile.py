@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kairos.core.confidence import Interval, interval
+from kairos.core.confidence import Interval, mean_interval
 from kairos.workflows.compile.batches import BatchProfile
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Generation, Processing, RegisteredCall
 from kairos.workflows.compile.passes.structure import structure
 from kairos.workflows.compile.pipeline import Plan
 
-FORMAT = 1
+PROFILE_FORMAT = 1
 _DECILES = 10
 
 
@@ -55,7 +55,7 @@ UNKNOWN_FACTORS = CostFactors()
 
 
 class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):
-    format: int = FORMAT
+    format: int = PROFILE_FORMAT
     flow: str
     rows: int  # that it was learnt from
     operators: dict[str, OperatorProfile]
@@ -79,7 +79,7 @@ class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):
         return {name: e.time_us.mean for name, e in self.operators.items() if e.time_us}
 
 
-def learnt(
+def learn_profile(
     plan: Plan,
     rows: int,
     lengths: Mapping[str, Sequence[tuple[int, int]]],
@@ -97,7 +97,7 @@ def learnt(
         took_us: time of each call of a function or a processor.
     """
     found = {}
-    for operator in every(plan.declaration.operators):
+    for operator in every_operator(plan.declaration.operators):
         if not isinstance(operator.params, Generation | RegisteredCall | Processing):
             continue
         seen = list(times.get(operator.name, ()))
@@ -116,11 +116,11 @@ def learnt(
     return FlowProfile(flow=plan.declaration.name, rows=rows, operators=found)
 
 
-def holding(profile: FlowProfile, plan: Plan) -> dict[str, OperatorProfile]:
+def profiles_by_operator(profile: FlowProfile, plan: Plan) -> dict[str, OperatorProfile]:
     """Return the entries for operators that are unchanged in the plan, by name."""
     return {
         operator.name: known
-        for operator in every(plan.declaration.operators)
+        for operator in every_operator(plan.declaration.operators)
         if (known := profile.operators.get(operator.name)) is not None
         and known.structure == structure(operator)
     }
@@ -132,7 +132,7 @@ def _mean(values: Iterable[float]) -> Interval:
     if len(set(given)) < 2:
         only = float(given[0]) if given else 0.0
         return Interval(only, only, only)
-    found = interval(given)
+    found = mean_interval(given)
     assert found is not None
     return found
 

@@ -10,7 +10,7 @@ from kairos.capacity.serving import CallShape
 from kairos.core.engine_profile import EngineProfile
 from kairos.core.errors import SetupError
 from kairos.workflows.compile.call_shapes import call_shapes, llm_needs
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.costs.fluid import makespan_us
 from kairos.workflows.compile.device_work import OperatorWork
 from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, CostFactors, OperatorProfile
@@ -33,7 +33,7 @@ class ContextCall(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
 
 
-def flow_work(
+def work_of_flow(
     plan: Plan,
     prediction: FlowPrediction,
     profiles: Mapping[str, EngineProfile],
@@ -66,7 +66,7 @@ def flow_work(
     reuse = 1.0 if factors.reuse is None else factors.reuse
     sharing = 1.0 if factors.sharing is None else factors.sharing
     reused = shared_contexts(operators)
-    for operator in every(operators):
+    for operator in every_operator(operators):
         calls = counted.get(operator.name)
         if isinstance(operator.params, Generation) and calls is not None and calls.calls:
             model = _model(operator.params.model, profiles)

@@ -16,7 +16,7 @@ from kairos.core.confidence import Interval
 from kairos.core.engine_profile import EngineProfile
 from kairos.core.model import SECOND
 from kairos.workflows.compile.expected_calls import ExpectedCalls, expected_calls
-from kairos.workflows.compile.flow_profile import FlowProfile, OperatorProfile, holding
+from kairos.workflows.compile.flow_profile import FlowProfile, OperatorProfile, profiles_by_operator
 from kairos.workflows.compile.fluid_engine import Beginning, FluidCall
 from kairos.workflows.compile.kept_order import RunEngines, kept_order
 from kairos.workflows.compile.makespan import makespan
@@ -57,7 +57,7 @@ class _Reckoned(msgspec.Struct, frozen=True):
     cached_tokens: float
 
 
-def forecast(
+def forecast_flow(
     plan: Plan,
     profile: FlowProfile,
     rows: Rows,
@@ -75,7 +75,7 @@ def forecast(
         instances: number of engines.
         count: number of the table's rows; None: all are read to count them.
     """
-    left, learnt = iter(rows), holding(profile, plan)
+    left, learnt = iter(rows), profiles_by_operator(profile, plan)
     first = [*islice(left, ROWS_TRIED)]
     left = chain(first, left)
     most = max(CALLS_RECKONED, _FILLED * instances * engine.max_num_seqs)
@@ -132,7 +132,7 @@ def with_text_tokens(profile: FlowProfile, plan: Plan, rows: Rows) -> FlowProfil
 
     They show how many tokens a tokenizer makes of four bytes of text.
     """
-    found = expected_calls(plan, holding(profile, plan), rows)
+    found = expected_calls(plan, profiles_by_operator(profile, plan), rows)
     tokens: dict[str, list[float]] = {}
     for name, call in zip(found.operators, found.calls, strict=True):
         if not call.function_us:

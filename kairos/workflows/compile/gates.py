@@ -7,7 +7,7 @@ has chosen, and so does everything that only it needs.
 from collections.abc import Mapping
 from itertools import chain
 
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Branch, Declaration, Filter, Operator
 from kairos.workflows.compile.references import needs, own_arguments, referred
 
@@ -33,7 +33,7 @@ def gates(declaration: Declaration) -> Mapping[str, tuple[str, ...]]:
             is_case = name in chosen and name not in deciding
             way = (*found[operator.name], *deciding) if is_case else found[operator.name]
             asked.setdefault(name, []).append(way)
-        found |= {each.name: () for each in every(operator.body)}
+        found |= {each.name: () for each in every_operator(operator.body)}
     return found
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from kairos.core.confidence import Interval
 from kairos.core.model import EXPECTED_COMPLETION_TOKENS
 from kairos.workflows.compile.call_shapes import call_shapes
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.expected_calls import expected_calls
 from kairos.workflows.compile.flow_profile import OperatorProfile
@@ -98,7 +98,7 @@ def _sample(plan: Plan, rows: Sequence[Mapping[str, object]]) -> Sample | None:
     if not guessed:
         return None
     size = max(len(msgspec.json.encode(row)) for row in rows) * len(guessed)
-    size += sum(len(text) for each in every(operators) for _, text in templates_of(each))
+    size += sum(len(text) for each in every_operator(operators) for _, text in templates_of(each))
     most = min(_ROWS, _CALLS // len(guessed), _BYTES // size)
     if most < 1:
         return None
@@ -119,7 +119,7 @@ def _guessed(plan: Plan) -> dict[str, OperatorProfile]:
     """Return an assumed profile of each LLM operator, as no call has been answered yet."""
     always, times = Interval(1.0, 1.0, 1.0), Interval(_TIMES, _TIMES, _TIMES)
     found = {}
-    for each in every(plan.declaration.operators):
+    for each in every_operator(plan.declaration.operators):
         if isinstance(each.params, Generation):
             most = each.params.max_tokens or EXPECTED_COMPLETION_TOKENS
             found[each.name] = OperatorProfile(

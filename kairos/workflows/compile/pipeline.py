@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import msgspec
 
 from kairos.workflows.compile.batches import with_batches
-from kairos.workflows.compile.check import check, every
+from kairos.workflows.compile.check import check, every_operator
 from kairos.workflows.compile.columns import Columns, columns
-from kairos.workflows.compile.costs.latency import TYPICAL, Latencies
+from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, Latencies
 from kairos.workflows.compile.graph import ancestors, in_order, outputs_need
 from kairos.workflows.compile.operators import (
     Declaration,
@@ -77,12 +77,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def models(self) -> tuple[str | None, ...]:
         """Return the models of its calls, None for a call that names none; without duplicates."""
-        params = [each.params for each in every(self.declaration.operators)]
+        params = [each.params for each in every_operator(self.declaration.operators)]
         return tuple(dict.fromkeys(p.model for p in params if isinstance(p, Generation)))
 
     @property
     def functions(self) -> tuple[str, ...]:
-        params = [each.params for each in every(self.declaration.operators)]
+        params = [each.params for each in every_operator(self.declaration.operators)]
         return tuple(dict.fromkeys(p.function for p in params if isinstance(p, RegisteredCall)))
 
     @property
@@ -111,7 +111,7 @@ def compile_plan(
     passes: Passes | None = None,
     *,
     revision: str = "",
-    latencies: Latencies = TYPICAL,
+    latencies: Latencies = TYPICAL_LATENCIES,
     values_stay: bool = False,
     batches: Mapping[str, int] = {},
 ) -> Plan:
@@ -137,8 +137,10 @@ def compile_plan(
     if passes.prune:
         before = now
         now = prune(before)
-        left = {each.name for each in every(now.operators)}
-        pruned = tuple(each.name for each in every(before.operators) if each.name not in left)
+        left = {each.name for each in every_operator(now.operators)}
+        pruned = tuple(
+            each.name for each in every_operator(before.operators) if each.name not in left
+        )
     table = columns(now)
     now, freed, merged = _reduced(now, passes)
     if passes.decoding:

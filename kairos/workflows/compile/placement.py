@@ -74,7 +74,7 @@ class _Partial(NamedTuple):
     choices: "tuple[_Partial, DeviceChoice] | None"
 
 
-def place(
+def place_operators(
     works: Sequence[OperatorWork],
     loads: Mapping[str, LoadTime],
     devices: int,

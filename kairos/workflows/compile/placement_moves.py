@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, count
 
-from kairos.core.native_library import function, load
+from kairos.core.native_library import declare_function, load_library
 from kairos.workflows.compile.device_work import DeviceChoice, LoadTime, OperatorWork
 from kairos.workflows.compile.placement_walk import (
     Cost,
@@ -176,8 +176,8 @@ class _Native:
         addresses = (_ADDRESS * len(at))(*at)
         sizes = (_INT * 2)(self._count, self._devices)
         self._problem = ctypes.create_string_buffer(bytes(sizes) + bytes(addresses))
-        self._bytes = function(_LIBRARY, "kairos_walk_bytes", _INT, *[_INT] * 3)
-        self._walk = function(
+        self._bytes = declare_function(_LIBRARY, "kairos_walk_bytes", _INT, *[_INT] * 3)
+        self._walk = declare_function(
             _LIBRARY, "kairos_walk", _INT, *[_ADDRESS] * 4, *[_INT] * 3, ctypes.c_double, _INT
         )
 
@@ -195,4 +195,4 @@ def _linked(found: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int
     return [0, *accumulate(map(len, found))], [*chain.from_iterable(found), 0]
 
 
-_LIBRARY = load("kairos.workflows.compile", "placement_moves", ctypes.CDLL)
+_LIBRARY = load_library("kairos.workflows.compile", "placement_moves", ctypes.CDLL)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
-from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import co_located, data_parallel, round_robin
 
 _S = 1_000_000
@@ -23,7 +23,7 @@ def explain_placement(
 ) -> ExplainedPlacement:
     """Place the work, and compare with other rules. Raises SetupError: as `place`."""
     rules = {"round robin": round_robin, "co-located": co_located, "data-parallel": data_parallel}
-    found = place(works, loads, devices)
+    found = place_operators(works, loads, devices)
     beside = {name: rule(works, loads, devices).makespan_us for name, rule in rules.items()}
     return ExplainedPlacement(found, beside)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.check_params import check_params
 from kairos.workflows.compile.passes.decoding import partial_decodes
 from kairos.workflows.compile.pipeline import Passes, Plan
@@ -82,19 +82,21 @@ def _holds(plan: Plan, settings: _Settings) -> bool:
 
     It is if each of their operators still exists as itself.
     """
-    names = {each.name for each in every(plan.declaration.operators)} - {*plan.merged.values()}
+    names = {each.name for each in every_operator(plan.declaration.operators)} - {
+        *plan.merged.values()
+    }
     return all(name.partition(".")[0] in names for name in settings if _is_free(name))
 
 
 def _set(plan: Plan, settings: _Settings) -> Plan:
     """Return the plan with this query's values of free settings; it has the others already."""
     free = {name: value for name, value in settings.items() if _is_free(name)}
-    named = {each.name for each in every(plan.declaration.operators)}
+    named = {each.name for each in every_operator(plan.declaration.operators)}
     if not free or any(name.partition(".")[0] not in named for name in free):
         return plan
     declaration = with_settings(plan.declaration, free)
     changed = {name.partition(".")[0] for name in free}
-    by_name = {e.name: e for e in every(declaration.operators)}
+    by_name = {e.name: e for e in every_operator(declaration.operators)}
     for name in changed:
         check_params(by_name[name])
     return msgspec.structs.replace(

@@ -18,7 +18,7 @@ _Places = frozenset[int]
 _NONE: _Places = frozenset()
 
 
-def planned_work(plan: Plan) -> PlannedWork | None:
+def plan_work(plan: Plan) -> PlannedWork | None:
     """Return the declared plan; None without LLM calls, or with too many LLM operators."""
     found = _Planned(plan).operators
     return PlannedWork(tuple(found)) if 1 <= len(found) <= MOST_OPERATORS else None

@@ -69,7 +69,7 @@ class FlowPrediction(msgspec.Struct):
         return sum(one.prompt_tokens + one.completion_tokens for one in each)
 
 
-def predict(plan: Plan, rows: Iterable[Mapping[str, object]]) -> FlowPrediction:
+def predict_flow(plan: Plan, rows: Iterable[Mapping[str, object]]) -> FlowPrediction:
     """Return the prediction for rows; operators after a group are not counted.
 
     Memory: 100 bytes for each distinct row, for each set of columns that operators depend on.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.check_templates import names_used
 from kairos.workflows.compile.invalid import InvalidFlow
 from kairos.workflows.compile.operators import (
@@ -57,7 +57,7 @@ def with_settings(declaration: Declaration, settings: Mapping[str, object]) -> D
         return declaration
     if len(settings) > MOST_SETTINGS:
         raise InvalidFlow(None, f"{len(settings)} settings, {MOST_SETTINGS} at most")
-    kinds = {each.name: each.kind for each in every(declaration.operators)}
+    kinds = {each.name: each.kind for each in every_operator(declaration.operators)}
     chosen: dict[str, dict[str, object]] = {}
     for name, value in settings.items():
         operator, _, parameter = name.partition(".")
@@ -70,7 +70,7 @@ def with_settings(declaration: Declaration, settings: Mapping[str, object]) -> D
 
 def check_settable(declaration: Declaration) -> None:
     """Raise InvalidFlow if the flow lists a parameter that cannot be set, or need not be listed."""
-    kinds = {each.name: each.kind for each in every(declaration.operators)}
+    kinds = {each.name: each.kind for each in every_operator(declaration.operators)}
     for name in declaration.settable:
         operator, _, parameter = name.partition(".")
         if parameter not in LISTED.get(kinds.get(operator, ""), ()):

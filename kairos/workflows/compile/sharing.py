@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     Asking,
     Declaration,
@@ -85,7 +85,7 @@ def _asking(declaration: Declaration) -> Iterable[Columns]:
             known[each.name] = None
         elif not isinstance(each.params, Group):
             known[each.name] = needed = _needed(each, known, declaration)
-            asks = (o for o in every((each,)) if isinstance(o.params, Asking))
+            asks = (o for o in every_operator((each,)) if isinstance(o.params, Asking))
             if needed is not None and any(operator.purity == "pure" for operator in asks):
                 yield needed
 
@@ -94,11 +94,11 @@ def _needed(
     operator: Operator, known: Mapping[str, Columns | None], declaration: Declaration
 ) -> Columns | None:
     """Return the columns that an operator needs; None: the whole row, or a group's values."""
-    inner = {each.name for each in every((operator,))}
-    inner |= {name for each in every((operator,)) for name in placeholders(each)}
+    inner = {each.name for each in every_operator((operator,))}
+    inner |= {name for each in every_operator((operator,)) for name in placeholders(each)}
     inputs = {each.name for each in declaration.operators if isinstance(each.params, Input)}
     found: set[str] = set()
-    for each in every((operator,)):
+    for each in every_operator((operator,)):
         for argument in (*own_arguments(each), *inner_arguments(each)):
             for reference in referred(argument):
                 if reference.operator in inner:

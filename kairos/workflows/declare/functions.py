@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from kairos.core.errors import KairosError, SetupError
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     Declaration,
     Loop,
@@ -197,7 +197,7 @@ class Functions:
             SetupError: the plan calls a function that is not registered, or declares another
                 purity, version or batching for it.
         """
-        for operator in every(plan.declaration.operators):
+        for operator in every_operator(plan.declaration.operators):
             params = operator.params
             if not isinstance(params, RegisteredCall):
                 continue

@@ -101,7 +101,7 @@ class DropHeld(msgspec.Struct, frozen=True, gc=False):
     place: str
 
 
-TOUCH = "touch-prefix"  # agent of these calls; no operator can have this name
+TOUCH_AGENT = "touch-prefix"  # agent of these calls; no operator can have this name
 
 
 class TouchPrefix(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     Aggregate,
     Branch,
@@ -100,7 +100,7 @@ class _Compiler:
         self._fetches = {each.operator for each in plan.fetches}
         self._early = {name for each in plan.partial for name in each.maps}
         self._declared: dict[str, str] = {}
-        for each in every(plan.declaration.operators):
+        for each in every_operator(plan.declaration.operators):
             if isinstance(each.params, StagedMap):
                 self._declared |= each.params.declared
 

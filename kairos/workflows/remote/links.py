@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from kairos.core.errors import InvalidRequest, Unavailable, UpstreamFailed
-from kairos.proxy.llm.http_llm import cause
+from kairos.proxy.llm.http_llm import describe_cause
 from kairos.proxy.llm.refusals import read_error
 from kairos.workflows.execute.commands import RunProcessor
 from kairos.workflows.remote.wire import (
@@ -144,7 +144,7 @@ class ProcessorLink:
                 raw = await self._read(response)
         except (aiohttp.ClientError, TimeoutError) as error:
             # It may be dead. All tasks may be repeated, and elsewhere.
-            raise Unavailable(f"no answer from {url}: {cause(error)}") from error
+            raise Unavailable(f"no answer from {url}: {describe_cause(error)}") from error
         if response.status in (200, 204):
             return raw
         told = read_error(raw).message[:_MESSAGE_LIMIT] or "nothing"

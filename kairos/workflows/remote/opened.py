@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from kairos.settings.retrieval import RetrievalSettings
 from kairos.workflows.remote.remote import RemoteProcessors, remote_processors
-from kairos.workflows.retrieve.service import ProcessorService, processors
+from kairos.workflows.retrieve.service import ProcessorService, processor_service
 from kairos.workflows.retrieve.worked import Note
 
 AnyProcessors = ProcessorService | RemoteProcessors
@@ -29,5 +29,5 @@ async def opened_processors(
         async with remote_processors(settings, environ) as remote:
             yield remote
         return
-    async with processors(settings, environ, note, at_once) as here:
+    async with processor_service(settings, environ, note, at_once) as here:
         yield here

@@ -18,7 +18,7 @@ import msgspec
 from kairos.core.errors import KairosError, SetupError, Unavailable, UpstreamFailed
 from kairos.proxy.llm.http_llm import headers_with
 from kairos.settings.retrieval import RetrievalSettings
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Embedding, Rerank
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.execute.commands import DropHeld, RunProcessor
@@ -227,7 +227,7 @@ class RemoteFlow:
 
     def check_models(self, plan: Plan) -> None:
         """Raise SetupError if an operator names a model that, as far as known, none serves."""
-        for operator in every(plan.declaration.operators):
+        for operator in every_operator(plan.declaration.operators):
             if not isinstance(operator.params, Embedding | Rerank) or not operator.params.model:
                 continue
             served = self.models.get(operator.kind, ())

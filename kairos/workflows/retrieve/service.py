@@ -12,7 +12,7 @@ import aiohttp
 from kairos.core.errors import InvalidRequest, SetupError
 from kairos.proxy.llm.http_llm import headers_with
 from kairos.settings.retrieval import ProcessorEngine, RetrievalSettings, is_postgres
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Embedding, Rerank
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.execute.batching import Query
@@ -141,7 +141,7 @@ class FlowProcessors:
 
     def check_models(self, plan: Plan) -> None:
         """Raise SetupError if an operator names a model that no engine serves."""
-        for operator in every(plan.declaration.operators):
+        for operator in every_operator(plan.declaration.operators):
             params = operator.params
             if isinstance(params, Embedding | Rerank) and params.model:
                 is_embedding = isinstance(params, Embedding)
@@ -197,7 +197,7 @@ class FlowProcessors:
 
 
 @asynccontextmanager
-async def processors(
+async def processor_service(
     settings: RetrievalSettings,
     environ: Mapping[str, str],
     note: Note = lambda _: None,

@@ -27,7 +27,7 @@ _BATCH_BYTES, _BATCH_ROWS = 4 << 20, 1024
 _encode = msgspec.json.Encoder().encode
 
 
-def arrow() -> Any:
+def import_arrow() -> Any:
     """Return the module pyarrow.
 
     Raises:
@@ -58,7 +58,7 @@ class ArrowTable:
         self._name, self._batches, self._count = name, batches, count
 
     def rows(self) -> Iterator[InputRow]:
-        pa, number = arrow(), 0
+        pa, number = import_arrow(), 0
         try:
             with self._batches() as batches:
                 for batch in batches:
@@ -117,7 +117,7 @@ def read_parquet(path: Path) -> ArrowTable:
         InvalidFile: it is not a Parquet file.
         SetupError: pyarrow is not installed.
     """
-    pa = arrow()
+    pa = import_arrow()
     from pyarrow import parquet
 
     @contextmanager
@@ -147,7 +147,7 @@ def read_arrow(path: Path) -> ArrowTable:
         InvalidFile: it is neither.
         SetupError: pyarrow is not installed.
     """
-    pa = arrow()
+    pa = import_arrow()
 
     @contextmanager
     def reader() -> Iterator[Any]:
@@ -181,7 +181,7 @@ def read_stream(source: Any) -> ArrowTable:
     Raises:
         SetupError: pyarrow is not installed.
     """
-    pa = arrow()
+    pa = import_arrow()
 
     def stream() -> Any:
         try:
@@ -208,7 +208,7 @@ def write(
 
     A column is JSON text if its values have no common type, or one that the format cannot hold.
     """
-    pa = arrow()
+    pa = import_arrow()
     schema = _schema(pa, columns, rows())
     with _writer(pa, file, form, schema) as writer:
         for batch in _batched(rows(), _BATCH_ROWS):

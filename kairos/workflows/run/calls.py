@@ -27,7 +27,7 @@ from kairos.workflows.declare.functions import (
     said_of,
 )
 from kairos.workflows.execute.commands import (
-    TOUCH,
+    TOUCH_AGENT,
     DropHeld,
     IssueCall,
     RunFunction,
@@ -203,9 +203,9 @@ class RunCalls:
         self._touches += 1
         headers = self._of_all | {
             Header.CLASS: service_class,
-            Header.REQUEST_ID: request_id(self._run_id, TOUCH, self._touches, 1),
-            Header.WORKFLOW_ID: f"{self._run_id}/{TOUCH}/{self._touches}",
-            Header.AGENT: TOUCH,
+            Header.REQUEST_ID: request_id(self._run_id, TOUCH_AGENT, self._touches, 1),
+            Header.WORKFLOW_ID: f"{self._run_id}/{TOUCH_AGENT}/{self._touches}",
+            Header.AGENT: TOUCH_AGENT,
             Header.ATTEMPT: "1",
         }
         named = {} if command.model is None else {"model": command.model}

@@ -6,7 +6,7 @@ import logging
 from kairos.core.errors import KairosError
 from kairos.proxy.llm.http_llm import HttpLLM
 from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.planned_work import planned_work
+from kairos.workflows.compile.planned_work import plan_work
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ _AGAIN_S = 60.0  # the process that decides may have restarted, and does not sto
 
 async def declare_plan(llm: HttpLLM, app: str, plan: Plan) -> None:
     """Declare the plan to a Kairos. Another server refuses the request, which does no harm."""
-    work = planned_work(plan)
+    work = plan_work(plan)
     if work is None:
         return
     try:

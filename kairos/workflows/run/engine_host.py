@@ -34,7 +34,7 @@ class HostedEngine(NamedTuple):
     named: str
 
 
-ENGINES: Mapping[str, HostedEngine] = {
+HOSTED_ENGINES: Mapping[str, HostedEngine] = {
     "llama": HostedEngine("kairos.engines.llama", "--alias"),
     "vllm": HostedEngine("kairos.engines.vllm", "--served-model-name"),
 }
@@ -57,7 +57,7 @@ class EngineHost:
         fleet: Fleet,
         on_note: Callable[[str], None],
         *,
-        engines: Mapping[str, HostedEngine] = ENGINES,
+        engines: Mapping[str, HostedEngine] = HOSTED_ENGINES,
     ) -> None:
         self._host, self._fleet, self._on_note = host, fleet, on_note
         self._engines = engines

@@ -16,7 +16,7 @@ import msgspec
 
 from kairos.core.errors import SetupError
 from kairos.host.group_commit import GroupCommit
-from kairos.host.sqlite_file import connect, open_database
+from kairos.host.sqlite_file import connect_sqlite, open_database
 from kairos.workflows.run.journal_changes import (
     NO_VALUE,
     AnswerKept,
@@ -103,7 +103,7 @@ class RunJournal:
             if partition is not None:
                 self.epoch = self._own(partition)
                 guard = _OWNS, (partition, self.epoch)
-            self._commit = GroupCommit(connect(path), on_trouble, guard=guard)
+            self._commit = GroupCommit(connect_sqlite(path), on_trouble, guard=guard)
             found = self._reading.execute("SELECT 1 FROM results WHERE until_end LIMIT 1")
             self._has_passing = found.fetchone() is not None
         except sqlite3.Error as error:

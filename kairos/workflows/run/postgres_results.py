@@ -470,7 +470,7 @@ class PostgresResults:
             self._deliver(then, value)
 
 
-def record_told(url: str, run_id: str) -> bytes | None:
+def read_postgres_record(url: str, run_id: str) -> bytes | None:
     """Return the record of a run stored in a database; None if it has no such record.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from kairos.core.errors import SetupError
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     Declaration,
     Embedding,
@@ -74,7 +74,7 @@ def check_processors(plan: Plan, processors: Processors | None) -> None:
 
     The message names the option for it.
     """
-    for each in every(plan.declaration.operators):
+    for each in every_operator(plan.declaration.operators):
         if isinstance(each.params, Processing):
             missing = _missing(each.params, processors)
             if missing is not None:

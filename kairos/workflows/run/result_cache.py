@@ -13,7 +13,7 @@ import msgspec
 
 from kairos.core.errors import SetupError
 from kairos.host.group_commit import GroupCommit
-from kairos.host.sqlite_file import connect, open_database
+from kairos.host.sqlite_file import connect_sqlite, open_database
 from kairos.workflows.run.result_store import CachedValue
 
 CACHE_BYTES = 1 << 30
@@ -58,7 +58,7 @@ class ResultCache:
         self._scope, self._limit_bytes = scope, limit_bytes
         try:
             self._reading = open_database(path, _SCHEMA, _VERSION, "move it away")
-            self._commit = GroupCommit(connect(path), lambda _: None, may_lose=True)
+            self._commit = GroupCommit(connect_sqlite(path), lambda _: None, may_lose=True)
             last = self._reading.execute("SELECT max(used) FROM results").fetchone()[0]
         except sqlite3.Error as error:
             raise SetupError(

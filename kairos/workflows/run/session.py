@@ -11,7 +11,7 @@ from kairos.workflows.run.result_store import ResultStore
 from kairos.workflows.run.rows import InputTable
 
 # Figures of an executor that are added up over the sessions of a run.
-SPENT = (
+SPENT_FIGURES = (
     "calls",
     "functions",
     "processed",
@@ -84,7 +84,7 @@ class RunSession:
 
     def _spent(self, before: Mapping[str, int]) -> dict[str, int]:
         now = self._now()
-        spent = {name: before.get(name, 0) + now.get(name, 0) for name in SPENT}
+        spent = {name: before.get(name, 0) + now.get(name, 0) for name in SPENT_FIGURES}
         return {name: value for name, value in spent.items() if value}
 
     def _now(self) -> dict[str, int]:

@@ -71,7 +71,7 @@ def check_format(path: Path) -> None:
         SetupError: the suffix is not known, or the format needs a package that is not installed.
     """
     if _format(path) not in ("json", "csv", "tsv"):
-        arrow.arrow()
+        arrow.import_arrow()
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Rows, part_of: str) -> None:

@@ -8,7 +8,7 @@ from kairos.core.events import PlanDeclared
 from kairos.core.model import SECOND
 from kairos.core.shared_lru import SharedLru
 from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.planned_work import planned_work
+from kairos.workflows.compile.planned_work import plan_work
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class DeclaredApps:
         if before is not None and before[0] == flow and at < before[1] + _AGAIN_US:
             return
         self._told.put(tenant, key, (flow, at))
-        work = planned_work(plan)
+        work = plan_work(plan)
         if work is None:
             return
         try:

@@ -12,9 +12,9 @@ import msgspec
 from kairos.core.errors import InvalidRequest, KairosError, UpstreamFailed
 from kairos.core.header_names import RAW_HEADERS, Header
 from kairos.gateway.api.inner_call import ANSWER_BYTES, InnerAnswer, InnerCall, InnerGateway
-from kairos.proxy.llm.refusals import read_error, refusal
+from kairos.proxy.llm.refusals import read_error, refusal_error
 from kairos.proxy.llm.streamed_chat import Hear, Listen, read_stream
-from kairos.workflows.execute.commands import TOUCH
+from kairos.workflows.execute.commands import TOUCH_AGENT
 
 _CHAT = "/v1/chat/completions"
 _BUDGETS = {
@@ -125,13 +125,17 @@ class FlowLLM:
         own = dict(headers)
         request_id, attempt = own.pop(Header.REQUEST_ID), int(own.pop(Header.ATTEMPT, "1"))
         service_class = own.pop(Header.CLASS)
-        if own[Header.AGENT] == TOUCH:  # a touch is not part of the workflow, or of its budget
+        if (
+            own[Header.AGENT] == TOUCH_AGENT
+        ):  # a touch is not part of the workflow, or of its budget
             del own[Header.WORKFLOW_ID]
         else:
             own[Header.WORKFLOW_ID] = self._workflow_id
         said = {name.lower().encode(): value.encode() for name, value in own.items()}
         told = self._headers.items()
-        said.update(pair for pair in told if own[Header.AGENT] != TOUCH or pair[0] not in _BUDGETS)
+        said.update(
+            pair for pair in told if own[Header.AGENT] != TOUCH_AGENT or pair[0] not in _BUDGETS
+        )
         call = InnerCall(
             *(self._name, request_id, attempt, _CHAT, service_class, said.items()),
             msgspec.json.encode(body),
@@ -166,7 +170,7 @@ def _failure(answer: InnerAnswer) -> KairosError:
     status = answer.status
     if status is None:
         return UpstreamFailed("the answer broke off")
-    failure = refusal(status, read_error(answer.body))
+    failure = refusal_error(status, read_error(answer.body))
     failure.retry_after_s = answer.retry_after_s
     return failure
 

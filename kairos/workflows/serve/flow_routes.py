@@ -16,14 +16,14 @@ from starlette.requests import ClientDisconnect
 
 from kairos.core.errors import InvalidRequest, KairosError
 from kairos.core.model import SECOND
-from kairos.gateway.auth.access import Access, authorization
-from kairos.gateway.server.openai_errors import INTERNAL
+from kairos.gateway.auth.access import Access, authorization_of
+from kairos.gateway.server.openai_errors import INTERNAL_ERROR
 from kairos.gateway.server.small_body import small_body
 from kairos.request.bodies import Bodies
 from kairos.request.caller import Caller
-from kairos.request.client_response import CLIENT, ClientResponse
+from kairos.request.client_response import CLIENT_KEY, ClientResponse
 from kairos.settings.flows import FlowSettings
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.serve.invoke_body import THREAD_BYTES, read_invoke, result_view, row_of_inputs
 from kairos.workflows.serve.invoke_response import InvocationAnswer, InvocationStream, LastingAnswer
 from kairos.workflows.serve.invoking import InvocationAsked, Invoking
@@ -80,7 +80,7 @@ class FlowRoutes:
             digest=digest_of(source, is_json=is_json),
             inputs=plan.columns,
             outputs=plan.outputs,
-            operators=sum(1 for _ in every(plan.declaration.operators)),
+            operators=sum(1 for _ in every_operator(plan.declaration.operators)),
             created_s=now_s,
             changed_s=now_s,
         )
@@ -103,7 +103,7 @@ class FlowRoutes:
 
     async def invoke(self, request: HttpRequest, name: str) -> Response:
         caller = await self._caller(request)
-        held = ClientResponse("", request.scope[CLIENT], caller.tenant)
+        held = ClientResponse("", request.scope[CLIENT_KEY], caller.tenant)
         release = partial(self._bodies.end, held)
         try:
             return LastingAnswer(await self._invoked(request, name, caller, held), release)
@@ -140,14 +140,14 @@ class FlowRoutes:
         return InvocationStream(run, view, _meant) if wanted.stream else InvocationAnswer(run, view)
 
     async def _caller(self, request: HttpRequest) -> Caller:
-        return await self._access.admitted(authorization(request))
+        return await self._access.admitted(authorization_of(request))
 
 
 def _meant(error: Exception) -> KairosError:
     if isinstance(error, KairosError):
         return error
     logger.error("an invocation of a flow met an error of Kairos's own", exc_info=error)
-    return INTERNAL
+    return INTERNAL_ERROR
 
 
 def _answer(view: object) -> Response:

@@ -9,7 +9,7 @@ import msgspec
 
 from kairos.core.errors import SetupError
 from kairos.host.group_commit import GroupCommit
-from kairos.host.sqlite_file import connect, open_database
+from kairos.host.sqlite_file import connect_sqlite, open_database
 from kairos.settings.flows import FlowSettings
 from kairos.workflows.retrieve.worked import Worked
 from kairos.workflows.serve.records import FlowLimit, FlowRecord, NoSuchFlow
@@ -59,7 +59,7 @@ class InvocationCounts:
 
     def __init__(self, settings: FlowSettings) -> None:
         """Open the database of a directory that holds flows. Raises sqlite3.Error."""
-        connection = connect(path_of(settings))
+        connection = connect_sqlite(path_of(settings))
         self._commit = GroupCommit(connection, lambda _: None, may_lose=True)
 
     def add(self, tenant: str, flow: str, outcome: str, seconds: float) -> None:

@@ -21,7 +21,7 @@ from kairos.proxy.llm.streamed_chat import Hear
 from kairos.request.budgets import budget_of
 from kairos.request.caller import Caller
 from kairos.request.deadlines import deadline_of
-from kairos.request.identity.declared import declared
+from kairos.request.identity.declared import declared_identity
 from kairos.request.identity.identity import Headers
 from kairos.settings.flows import FlowSettings
 from kairos.workflows.compile.columns import Columns
@@ -142,7 +142,7 @@ class Invoking:
         service_class = classes.of(headers, caller)
         named = deadline_of(headers, now, streams=asked.streams)
         budget_of(headers)  # raises if the budget is invalid
-        who = declared(headers)
+        who = declared_identity(headers)
         self._check_room(caller.tenant)
         record = await asyncio.to_thread(self.store.find, caller.tenant, asked.flow)
         plan = await self.plans.plan(caller.tenant, record, asked.settings)

@@ -1,6 +1,6 @@
 """Description of the routes of flows, for `/openapi.json`."""
 
-from kairos.gateway.api.openapi import Json, in_path, json_of, route
+from kairos.gateway.api.openapi import Json, describe_operation, in_path, json_of
 from kairos.workflows.compile.operators import NAME
 from kairos.workflows.compile.query_settings import MOST_SETTINGS
 
@@ -68,16 +68,18 @@ def with_flows(described: Json) -> Json:
     yaml: Json = {"application/yaml": {"schema": _TEXT}, "application/json": {"schema": {}}}
     answers = json_of(_RESULT) | {"text/event-stream": {}}
     paths: Json = {
-        "/v1/flows": {"get": route("The tenant's flows, by name", json_of(_LIST))},
+        "/v1/flows": {"get": describe_operation("The tenant's flows, by name", json_of(_LIST))},
         "/v1/flows/{name}": {
-            "put": route(
+            "put": describe_operation(
                 "Store a flow, or replace the one of that name", json_of(_FLOW), _NAME, body=yaml
             ),
-            "get": route("A flow, with its text", json_of(_FLOW), _NAME),
-            "delete": route("Delete a flow", json_of(_DELETED), _NAME),
+            "get": describe_operation("A flow, with its text", json_of(_FLOW), _NAME),
+            "delete": describe_operation("Delete a flow", json_of(_DELETED), _NAME),
         },
         "/v1/flows/{name}/invoke": {
-            "post": route("Run a flow for one row", answers, _NAME, body=json_of(_INVOKE))
+            "post": describe_operation(
+                "Run a flow for one row", answers, _NAME, body=json_of(_INVOKE)
+            )
         },
     }
     return {**described, "paths": {**described["paths"], **paths}}

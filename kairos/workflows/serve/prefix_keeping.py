@@ -19,7 +19,7 @@ from kairos.gateway.api.inner_call import InnerGateway
 from kairos.request.caller import Caller
 from kairos.workflows.compile.passes.static_prefixes import StaticPrefix
 from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.execute.commands import TOUCH
+from kairos.workflows.execute.commands import TOUCH_AGENT
 from kairos.workflows.execute.served_prefixes import ServedPrefix
 from kairos.workflows.run.chat_answer import read_chat
 from kairos.workflows.serve.flow_llm import FlowLLM
@@ -102,10 +102,10 @@ class PrefixKeeping:
         service_class = self._gateway.classes.spare(kept.caller)
         if service_class is None:
             return
-        name, prefix = f"{TOUCH}-{secrets.token_hex(12)}", kept.prefix
+        name, prefix = f"{TOUCH_AGENT}-{secrets.token_hex(12)}", kept.prefix
         headers = {
             Header.APP: kept.app,
-            Header.AGENT: TOUCH,
+            Header.AGENT: TOUCH_AGENT,
             Header.CLASS: service_class,
             Header.REQUEST_ID: name,
             Header.WORKFLOW_ID: name,

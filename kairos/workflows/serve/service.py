@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from kairos.core.errors import SetupError
 from kairos.gateway.api.gateway import Gateway
 from kairos.gateway.api.own_models import NamesOf
-from kairos.gateway.auth.access import Access, authorization
+from kairos.gateway.auth.access import Access, authorization_of
 from kairos.settings.config import Settings
 from kairos.settings.flows import FlowSettings
 
@@ -36,7 +36,7 @@ class NoFlowService:
         from kairos.workflows.serve.records import FlowsOff
 
         async def refuse(request: HttpRequest) -> Response:
-            await self._access.admitted(authorization(request))
+            await self._access.admitted(authorization_of(request))
             raise FlowsOff
 
         for path in ("/v1/flows", "/v1/flows/{rest:path}"):

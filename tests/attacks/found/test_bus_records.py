@@ -12,11 +12,11 @@ from kairos.cluster.pool.messages import (
     CAUSE,
     EPOCH,
     PERFORMER,
-    POOL,
-    TAKEOVER,
+    POOL_HEADER,
+    TAKEOVER_HEADER,
     TOLD,
     TURN,
-    TYPE,
+    TYPE_HEADER,
     Told,
 )
 from kairos.core.declared_plan import PlannedOperator, PlannedWork
@@ -48,7 +48,7 @@ def record(event, *commands, **headers):
 
     def write(pool):
         value = msgspec.json.encode(Record(1, event, commands))
-        said = {POOL: NAME, EPOCH: pool.epoch, PERFORMER: "p9"} | headers
+        said = {POOL_HEADER: NAME, EPOCH: pool.epoch, PERFORMER: "p9"} | headers
         return Topic.EVENTS, "w", value, said
 
     return write
@@ -56,7 +56,7 @@ def record(event, *commands, **headers):
 
 def raw(value, **headers):
     def write(pool):
-        return Topic.EVENTS, "w", value, {POOL: NAME, EPOCH: pool.epoch} | headers
+        return Topic.EVENTS, "w", value, {POOL_HEADER: NAME, EPOCH: pool.epoch} | headers
 
     return write
 
@@ -70,7 +70,12 @@ def order(value, epoch=None, performer="p1"):
 
 def told(event, performer="p1"):
     def write(_):
-        return Topic.REQUESTS, NAME, msgspec.json.encode(Told(performer, event)), {TYPE: TOLD}
+        return (
+            Topic.REQUESTS,
+            NAME,
+            msgspec.json.encode(Told(performer, event)),
+            {TYPE_HEADER: TOLD},
+        )
 
     return write
 
@@ -137,7 +142,7 @@ STOPPED = {
 class Attacked(PlayedPool):
     @property
     def epoch(self):
-        found = [each for each in self.world.logs[Topic.EVENTS] if TAKEOVER in each.headers]
+        found = [each for each in self.world.logs[Topic.EVENTS] if TAKEOVER_HEADER in each.headers]
         return str(found[-1].offset)
 
 

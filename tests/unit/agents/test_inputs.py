@@ -6,7 +6,7 @@ import pytest
 
 from agents.inputs import SOURCES, Input, load
 from kairos.core.errors import SetupError
-from kairos.simulate.workload.traces import catalogue, fetch
+from kairos.simulate.workload.traces import data_sets, fetch_data_set
 
 SOLUTIONS = """
 def late_fee(days_late):
@@ -103,12 +103,12 @@ def test_a_built_in_code_task_is_not_solved_by_a_constant_or_by_its_argument(tas
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_data_set_is_loaded_whole(data, name):
-    fetch(name, data)
+    fetch_data_set(name, data)
     app = SOURCES[name].app
 
     loaded = load(app, name)
 
-    assert len(loaded) == len({each.id for each in loaded}) == catalogue()[name].rows
+    assert len(loaded) == len({each.id for each in loaded}) == data_sets()[name].rows
     assert {(each.app, each.kind) for each in loaded} == {(app, KINDS.get(name))}
     assert all(each.text.strip() and "\ufffd" not in each.text for each in loaded)
     assert all((each.tests is not None) == (app == "cg") for each in loaded)
@@ -116,7 +116,7 @@ def test_a_data_set_is_loaded_whole(data, name):
 
 @pytest.mark.parametrize("name", ["humaneval-python", "mbpp"])
 def test_code_tasks_name_the_function_that_their_tests_call(data, name):
-    fetch(name, data)
+    fetch_data_set(name, data)
 
     for task in load("cg", name):
         compile(task.tests, task.id, "exec")

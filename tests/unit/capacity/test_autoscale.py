@@ -7,7 +7,7 @@ from kairos.capacity.autoscale import PoolScaler
 from kairos.capacity.autoscaling import ScalingRules
 from kairos.capacity.command_engines import CommandEngines, EngineCommands
 from kairos.capacity.operated_pool import SeenInstance, SeenWork
-from kairos.capacity.scaling_file import ScalingFile, engines_of, scaling_file
+from kairos.capacity.scaling_file import ScalingFile, engines_of, read_scaling_file
 from kairos.core.errors import InvalidFile, SetupError
 from kairos.core.pool_demand import Look, OpenWork
 
@@ -254,10 +254,10 @@ def test_a_file_that_cannot_be_meant_is_refused(tmp_path, text, named):
     path = tmp_path / "scaling.toml"
     path.write_text(text)
     with pytest.raises((SetupError, InvalidFile), match=named):
-        scaling_file(path)
+        read_scaling_file(path)
 
 
 def test_without_a_way_to_start_engines_there_are_none(tmp_path):
     path = tmp_path / "scaling.toml"
     path.write_text("[pool]\nmost = 3\n")
-    assert engines_of(scaling_file(path)) is None
+    assert engines_of(read_scaling_file(path)) is None

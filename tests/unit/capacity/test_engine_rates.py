@@ -8,11 +8,11 @@ import pytest
 
 from experiments.published import AIM, PUBLISHED, derived_ms, lines
 from kairos.capacity.engine_rates import derived, expert_layouts, layouts
-from kairos.capacity.hardware_files import catalogue, measured_rates
+from kairos.capacity.hardware_files import load_catalogue, measured_rates
 from kairos.core.errors import SetupError
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 
-FOUND = catalogue()
+FOUND = load_catalogue()
 H100, A40 = FOUND.accelerator_named("h100"), FOUND.accelerator_named("a40")
 SMALL, LARGE = FOUND.model_named("llama-3-8b"), FOUND.model_named("llama-3-70b")
 
@@ -27,7 +27,7 @@ SMALL, LARGE = FOUND.model_named("llama-3-8b"), FOUND.model_named("llama-3-70b")
 )
 def test_the_catalogue_gives_what_the_derived_profiles_have(device, model, name):
     rates = derived(FOUND.accelerator_named(device), FOUND.model_named(model))
-    shipped = measured_rates(profile(name))
+    shipped = measured_rates(load_profile(name))
     for field in ("call_s", "fixed_s", "weights_s", "prefill_token_s", "decode_seq_s", "kv_token_s",
                   "attention_s"):  # fmt: skip
         assert getattr(rates, field) == pytest.approx(getattr(shipped, field), rel=1e-3), field

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kairos.capacity.hardware_files import catalogue, read_catalogue
+from kairos.capacity.hardware_files import load_catalogue, read_catalogue
 from kairos.core.errors import InvalidFile
 
-FOUND = catalogue()
+FOUND = load_catalogue()
 
 
 @pytest.mark.parametrize(("name", "billions"), [("mixtral-8x7b", 12.9), ("qwen3-30b-a3b", 3.3)])

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_files import load_catalogue
 from kairos.capacity.ownership import (
     Terms,
     hourly_cost,
@@ -13,7 +13,7 @@ from kairos.capacity.ownership import (
 )
 from kairos.core.errors import SetupError
 
-FOUND = catalogue()
+FOUND = load_catalogue()
 H100, L40S, H200 = (FOUND.accelerator_named(name) for name in ("h100", "l40s", "h200"))
 
 

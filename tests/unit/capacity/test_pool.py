@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from kairos.capacity.engine_rates import EngineRates, layouts
-from kairos.capacity.hardware_files import catalogue
-from kairos.capacity.hardware_plan import HardwareQuestion, plan, question_calls
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_plan import HardwareQuestion, plan_hardware, question_calls
 from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
 from kairos.capacity.kv_transfer import Link
 from kairos.capacity.lowering import ObservedCall
@@ -20,7 +20,7 @@ from kairos.capacity.program import NotSolvedInTime
 from kairos.capacity.serving import CallShape, LatencyTargets, Phases
 from kairos.core.errors import SetupError
 
-FOUND = catalogue()
+FOUND = load_catalogue()
 REPLACE = msgspec.structs.replace
 # A prompt takes 90 ms beside what a step takes: 10 ms, and 1 ms for each of ten sequences.
 RATES = EngineRates(
@@ -189,7 +189,7 @@ def question(rate=5.0, names=("h100", "gaudi3"), **more):
 @cache
 def free_plan():
     """Return the plan without target and budget."""
-    return plan(question())
+    return plan_hardware(question())
 
 
 def test_the_cheapest_pool_within_the_target_is_chosen():
@@ -201,14 +201,14 @@ def test_the_cheapest_pool_within_the_target_is_chosen():
     assert costs == sorted(costs)
     assert times == sorted(times, reverse=True)
     between = (times[-1] + times[-2]) / 2
-    held = plan(question(p95_s=between))
+    held = plan_hardware(question(p95_s=between))
     assert held.met
     assert held.chosen.prediction.p95_s <= between
     assert costs[-2] < held.chosen.usd_per_hour <= costs[-1]
 
 
 def test_a_target_that_nothing_meets_has_the_quickest_and_says_so():
-    found = plan(question(p95_s=0.001))
+    found = plan_hardware(question(p95_s=0.001))
     assert not found.met
     assert found.chosen is found.front[-1]
     assert (found.in_target, found.in_budget) == (None, found.front[-1])
@@ -217,7 +217,7 @@ def test_a_target_that_nothing_meets_has_the_quickest_and_says_so():
 def test_what_is_over_budget_has_the_pool_that_exceeds_target_and_budget_least():
     free = free_plan()
     cheap, quick = free.front[0], free.front[-1]
-    poor = plan(question(p95_s=quick.prediction.p95_s, usd_per_hour=cheap.usd_per_hour))
+    poor = plan_hardware(question(p95_s=quick.prediction.p95_s, usd_per_hour=cheap.usd_per_hour))
     assert not poor.met
     assert poor.in_target.usd_per_hour == pytest.approx(quick.usd_per_hour)
     assert poor.in_budget.prediction.p95_s == pytest.approx(cheap.prediction.p95_s)
@@ -227,7 +227,7 @@ def test_what_is_over_budget_has_the_pool_that_exceeds_target_and_budget_least()
         return max(usd, each.prediction.p95_s / quick.prediction.p95_s)
 
     assert excess(poor.chosen) == min(map(excess, poor.front))
-    nothing = plan(question(usd_per_hour=0.01))
+    nothing = plan_hardware(question(usd_per_hour=0.01))
     assert (nothing.met, nothing.in_budget) == (False, None)
     assert nothing.chosen is nothing.front[0]
 
@@ -264,7 +264,7 @@ def chat(rate, p95_s, names=None, calls=1, **offer):
 
 
 def test_a_chat_within_12_s_has_one_a100_and_no_pair_that_costs_more():
-    found = plan(chat(2.0, 12.0))
+    found = plan_hardware(chat(2.0, 12.0))
     assert found.met
     assert found.chosen.pool.counts == {"a100": 1}
     assert found.chosen.usd_per_hour == pytest.approx(0.428, abs=1e-3)
@@ -273,11 +273,11 @@ def test_a_chat_within_12_s_has_one_a100_and_no_pair_that_costs_more():
 
 def test_two_gaudi_3_are_found_where_one_is_late_and_half_the_load_is_in_time_on_one():
     whole = {"names": ("gaudi3",), "calls": 2, "most_devices": 1, "pairs": False}
-    alone = plan(chat(5.0, math.inf, **whole)).front[0]
-    half = plan(chat(2.5, math.inf, **whole)).front[0]
+    alone = plan_hardware(chat(5.0, math.inf, **whole)).front[0]
+    half = plan_hardware(chat(2.5, math.inf, **whole)).front[0]
     assert alone.pool.counts == half.pool.counts == {"gaudi3": 1}
     between = (alone.prediction.p95_s + half.prediction.p95_s) / 2
-    found = plan(chat(5.0, between, **whole))
+    found = plan_hardware(chat(5.0, between, **whole))
     assert found.met
     assert found.chosen.pool.counts == {"gaudi3": 2}
     assert found.chosen.usd_per_hour == pytest.approx(1.556, abs=1e-3)
@@ -287,7 +287,7 @@ def test_agents_of_two_models_have_a_pool_of_all_of_them():
     asked = question()
     other = FOUND.model_named("qwen2.5-7b")
     offer = REPLACE(asked.offer, models={"write": other})
-    found = plan(REPLACE(asked, offer=offer))
+    found = plan_hardware(REPLACE(asked, offer=offer))
     assert {kind.model for kind in found.chosen.kinds} == {"llama-3-8b", "qwen2.5-7b"}
     for call, shares in found.chosen.pool.routes.items():
         models = {kind.model for kind in found.chosen.kinds if kind.name in shares}
@@ -296,10 +296,10 @@ def test_agents_of_two_models_have_a_pool_of_all_of_them():
 
 def test_a_price_of_lateness_decides_between_cost_and_time():
     target = free_plan().front[-1].prediction.p95_s
-    assert plan(question(p95_s=target, usd_per_s_late=0.0)).chosen.usd_per_hour == pytest.approx(
-        free_plan().front[0].usd_per_hour
-    )
-    assert plan(question(p95_s=target, usd_per_s_late=1e3)).met
+    assert plan_hardware(
+        question(p95_s=target, usd_per_s_late=0.0)
+    ).chosen.usd_per_hour == pytest.approx(free_plan().front[0].usd_per_hour)
+    assert plan_hardware(question(p95_s=target, usd_per_s_late=1e3)).met
 
 
 def test_a_workflow_costs_the_hour_over_the_workflows_of_it():
@@ -310,10 +310,10 @@ def test_a_workflow_costs_the_hour_over_the_workflows_of_it():
 
 
 def test_devices_that_cannot_be_used_are_named_with_the_reason():
-    found = plan(question(names=("h100", "epyc-9654")))
+    found = plan_hardware(question(names=("h100", "epyc-9654")))
     assert set(found.left_out) == {"epyc-9654"}
     with pytest.raises(SetupError, match="nothing can serve llama-3-8b: epyc-9654 is a processor"):
-        plan(question(names=("epyc-9654",)))
+        plan_hardware(question(names=("epyc-9654",)))
 
 
 def test_what_has_no_price_as_bought_is_planned_as_rented():
@@ -337,10 +337,10 @@ def test_what_was_measured_takes_the_place_of_what_is_derived():
 
 def test_targets_of_calls_hold_for_every_kind_of_instance():
     asked = question(targets=LatencyTargets(ttft_s=0.05, tpot_s=0.008))
-    found = plan(asked)
+    found = plan_hardware(asked)
     assert found.chosen.usd_per_hour > free_plan().chosen.usd_per_hour
     with pytest.raises(SetupError, match="no pool of this hardware can serve"):
-        plan(question(targets=LatencyTargets(tpot_s=1e-6)))
+        plan_hardware(question(targets=LatencyTargets(tpot_s=1e-6)))
     assert math.isfinite(found.chosen.prediction.p95_s)
 
 
@@ -361,7 +361,7 @@ def test_all_layouts_that_serve_a_call_are_offered():
 
 def test_an_agents_calls_go_to_several_kinds_unless_the_question_says_otherwise():
     asked = chat(60.0, math.inf, ("a40", "a100", "gaudi3"), most_devices=1, pairs=False)
-    split, whole = plan(asked), plan(REPLACE(asked, split=False))
+    split, whole = plan_hardware(asked), plan_hardware(REPLACE(asked, split=False))
     assert whole.chosen.pool.routes == {"chat": {"gaudi3": 1.0}}
     assert set(split.chosen.pool.routes["chat"]) == {"gaudi3", "a40"}
     assert split.chosen.usd_per_hour < 0.95 * whole.chosen.usd_per_hour

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.device_pairs import PairQuestion, compared, pair
 from kairos.capacity.engine_rates import EngineRates
-from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_files import load_catalogue
 from kairos.capacity.ownership import Terms
 from kairos.capacity.serving import CallShape, LatencyTargets, Phases, use
 
@@ -16,7 +16,7 @@ RATES = EngineRates(
     fixed_s=0.010, prefill_token_s=0.0001, decode_seq_s=0.001,
 )  # fmt: skip
 CALL = CallShape(prompt=1000, cached=100, answer=50)
-FOUND = catalogue()
+FOUND = load_catalogue()
 
 
 def test_g6_prompts_share_a_step_as_far_as_it_goes():

@@ -96,8 +96,8 @@ class TestAgents:
         for each in (one, two):
             for name in ("a", "b"):
                 each.agent(name)(print)
-        assert agents_process.choose([one, two], ["two.b"]) == ("kairos.agents.two.b",)
-        assert len(agents_process.choose([one, two], [])) == 4
+        assert agents_process.choose_inboxes([one, two], ["two.b"]) == ("kairos.agents.two.b",)
+        assert len(agents_process.choose_inboxes([one, two], [])) == 4
 
     def test_one_that_does_not_exist(self, here):
         Path("good.py").write_text(GOOD.format(name="mine"))

@@ -16,7 +16,7 @@ from kairos.core.events import (
     WorkflowEnded,
 )
 from kairos.core.learner import Learner
-from kairos.core.learnt import POOLED
+from kairos.core.learnt import POOLED_AGENT
 from kairos.core.model import SECOND
 from kairos.core.orchestrator.learnt_joins import SeenJoin
 from kairos.core.orchestrator.orchestrator import Orchestrator
@@ -25,7 +25,7 @@ from kairos.core.scheduler.policies import LeastWorkLeft
 from kairos.core.scheduler.queue import WaitQueue
 from kairos.core.scheduler.work_estimates import WorkEstimates
 from kairos.core.workflow_tracker import MAX_NAMES, WorkflowTracker
-from kairos.observe.views import MAX_PARENTS, snapshot, workflow_view
+from kairos.observe.views import MAX_PARENTS, workflow_snapshot, workflow_view
 from tests.support import build, learnt
 
 
@@ -53,7 +53,7 @@ class Told:
     def view(self, at_s):
         workflow = self.learner.orchestrator.workflow("default", "w")
         joins = self.learner.orchestrator.joins
-        return workflow_view(snapshot(workflow, at_s * SECOND, joins), 0, 10_000)
+        return workflow_view(workflow_snapshot(workflow, at_s * SECOND, joins), 0, 10_000)
 
 
 @pytest.mark.parametrize("end", [Cancelled("r"), Failed("r", "gone")], ids=["cancelled", "failed"])
@@ -119,7 +119,7 @@ def test_models_of_apps_that_are_forgotten_are_forgotten():
     estimates = WorkEstimates()
     for app in ("old", "new"):
         estimates.learn(ProfilesLearnt(*taught(app)))
-    estimates.learn(ProfilesLearnt(forgotten=(("t", "old", POOLED),)))
+    estimates.learn(ProfilesLearnt(forgotten=(("t", "old", POOLED_AGENT),)))
 
     assert estimates.model(build.request("r", tenant="t", app="new")) is not None
     assert estimates.model(build.request("r", tenant="t", app="old")) is None

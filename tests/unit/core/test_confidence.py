@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.confidence import Interval, interval, paired, ratio
+from kairos.core.confidence import Interval, difference_interval, mean_interval, ratio_interval
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=12)
 
 
 @given(VALUES, st.integers(0, 2**31))
 def test_the_mean_lies_between_bounds_that_lie_between_the_values(values, seed):
-    found = interval(values, seed)
+    found = mean_interval(values, seed)
 
-    assert found == interval(values, seed)
+    assert found == mean_interval(values, seed)
     assert found.mean == pytest.approx(fmean(values), abs=1e-6)
     slack = 1e-9 * max(map(abs, values), default=0)
     assert min(values) - slack <= found.low <= found.high <= max(values) + slack
@@ -23,14 +23,14 @@ def test_the_mean_lies_between_bounds_that_lie_between_the_values(values, seed):
 
 def test_what_differs_between_runs_drops_out_of_paired_differences():
     first = [10.0, 200.0, 3000.0]
-    found = paired(first, [value + 2 for value in first])
+    found = difference_interval(first, [value + 2 for value in first])
 
     assert found == Interval(-2.0, -2.0, -2.0)
     with pytest.raises(ValueError, match="zip"):
-        paired([1.0], [])
+        difference_interval([1.0], [])
 
 
 def test_there_is_no_ratio_of_too_few_or_to_nothing():
-    assert ratio([1.0], [2.0]) is None
-    assert ratio([1.0, 2.0], [0.0, 1.0]) is None
-    assert ratio([1.0, 2.0], [1.0, 2.0, 3.0]) is None
+    assert ratio_interval([1.0], [2.0]) is None
+    assert ratio_interval([1.0, 2.0], [0.0, 1.0]) is None
+    assert ratio_interval([1.0, 2.0], [1.0, 2.0, 3.0]) is None

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.fair_share import ALONE, is_within_share
+from kairos.core.fair_share import LONE_TENANT_SHARE, is_within_share
 
 
 class Shared:
     """A bound, and callers that ask for one thing after the other."""
 
-    def __init__(self, limit, callers, alone=ALONE):
+    def __init__(self, limit, callers, alone=LONE_TENANT_SHARE):
         self.limit, self.alone, self.used = limit, alone, [0] * callers
 
     def ask(self, caller):
@@ -20,7 +20,7 @@ class Shared:
         return granted
 
 
-@pytest.mark.parametrize(("alone", "gets"), [(1, 1_000), (ALONE, 900), (0.5, 500)])
+@pytest.mark.parametrize(("alone", "gets"), [(1, 1_000), (LONE_TENANT_SHARE, 900), (0.5, 500)])
 def test_one_that_is_alone_gets_nearly_all(alone, gets):
     shared = Shared(1_000, 1, alone)
     assert [shared.ask(0) for _ in range(2_000)].count(True) == gets

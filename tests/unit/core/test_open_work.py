@@ -5,7 +5,7 @@ import pytest
 from kairos.core import open_work as module
 from kairos.core.declared_plan import PlannedOperator, PlannedWork
 from kairos.core.events import Arrived, Finished, PlanDeclared
-from kairos.core.open_work import look, open_work, seats
+from kairos.core.open_work import look_at_pool, open_work, seats
 from kairos.core.pool_demand import OpenWork
 from tests.support import build
 
@@ -66,7 +66,7 @@ def test_who_looks_changes_nothing():
     balancer = build.balancer(build.instance("a"))
     arrive(balancer, "r")
     before = balancer.estimates.looked_at_us(build.request("r"))
-    assert look(balancer, 5) == look(balancer, 5)
+    assert look_at_pool(balancer, 5) == look_at_pool(balancer, 5)
     assert balancer.estimates.looked_at_us(build.request("r")) == before
 
 
@@ -76,7 +76,7 @@ def test_a_look_counts_workflows_that_began_also_those_that_ended():
     arrive(balancer, "again", workflow_id="w-r")
     arrive(balancer, "s")
     balancer.handle(Finished("s"), 1)
-    seen = look(balancer, 2_000_000)
+    seen = look_at_pool(balancer, 2_000_000)
     assert (seen.at_s, seen.begun, seen.running) == (2.0, 2, 2)
 
 

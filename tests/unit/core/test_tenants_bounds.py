@@ -8,7 +8,7 @@ from kairos.core.dispatcher.kv_retention import KvRetention
 from kairos.core.errors import WorkflowCancelled
 from kairos.core.events import Arrived, ProfilesLearnt, WorkflowEnded
 from kairos.core.faults.attribution import MOST_SUSPECTS, FaultAttribution
-from kairos.core.learnt import POOLED, AgentRank, exponential
+from kairos.core.learnt import POOLED_AGENT, AgentRank, exponential_distribution
 from kairos.core.model import SECOND
 from kairos.core.orchestrator.orchestrator import MAX_TO_LEARN
 from kairos.core.orchestrator.profiles import Profiles
@@ -20,7 +20,9 @@ from tests.unit.core.orchestrator.test_orchestrator import CALL_BYTES, Facts
 
 
 def agents(profiles, tenant):
-    return {(each.app, each.agent) for each in profiles.status(tenant) if each.agent != POOLED}
+    return {
+        (each.app, each.agent) for each in profiles.status(tenant) if each.agent != POOLED_AGENT
+    }
 
 
 def published(profiles):
@@ -199,7 +201,7 @@ def test_a_tenant_that_is_alone_is_all_that_there_is():
     for _ in range(50):
         profiles.add(learnt.sample())
     found, models = published(profiles)
-    assert {key[:2] for key in found} == models == {("t", "app"), (POOLED, POOLED)}
+    assert {key[:2] for key in found} == models == {("t", "app"), (POOLED_AGENT, POOLED_AGENT)}
 
 
 def test_when_a_second_tenant_comes_all_that_was_known_is_the_firsts():
@@ -210,10 +212,10 @@ def test_when_a_second_tenant_comes_all_that_was_known_is_the_firsts():
     two.call("honest", "app", 1_000)
 
     found, models = published(two.profiles)
-    assert found["honest", POOLED, POOLED].samples == 51
-    assert found["honest", POOLED, POOLED].call_us.mean == pytest.approx(1_000)
-    assert found["poison", POOLED, POOLED].samples == 1
-    assert {("honest", POOLED), ("poison", POOLED)} <= models
+    assert found["honest", POOLED_AGENT, POOLED_AGENT].samples == 51
+    assert found["honest", POOLED_AGENT, POOLED_AGENT].call_us.mean == pytest.approx(1_000)
+    assert found["poison", POOLED_AGENT, POOLED_AGENT].samples == 1
+    assert {("honest", POOLED_AGENT), ("poison", POOLED_AGENT)} <= models
 
 
 def test_what_was_known_of_tenants_before_a_restart_is_known_after_it():
@@ -226,7 +228,7 @@ def test_what_was_known_of_tenants_before_a_restart_is_known_after_it():
     after.restore(found, models)
     again, _ = published(after)
 
-    assert again["honest", POOLED, POOLED].call_us.mean == pytest.approx(1_000)
+    assert again["honest", POOLED_AGENT, POOLED_AGENT].call_us.mean == pytest.approx(1_000)
     assert set(again) == {each.key for each in found}
 
 
@@ -237,13 +239,13 @@ def test_tenants_of_which_calls_are_kept_together_are_bounded(monkeypatch):
     for n in range(4):
         two.call(f"t{n}", "app", 1_000)
     found, _ = published(two.profiles)
-    assert {key[0] for key in found if key[1] == POOLED} == {"t0", "t1", "t2", POOLED}
+    assert {key[0] for key in found if key[1] == POOLED_AGENT} == {"t0", "t1", "t2", POOLED_AGENT}
     for _ in range(5):
         two.call("t0", "app", 1_000)
     two.call("t4", "app", 1_000)
     learning = two.profiles.take_changed(whole=True)
-    assert learning.forgotten == (("t1", POOLED, POOLED),)
-    assert ("t4", POOLED, POOLED) in {each.key for each in learning.learn()[0]}
+    assert learning.forgotten == (("t1", POOLED_AGENT, POOLED_AGENT),)
+    assert ("t4", POOLED_AGENT, POOLED_AGENT) in {each.key for each in learning.learn()[0]}
 
 
 def test_facts_of_one_tenants_workflows_are_not_those_of_anothers_with_the_same_id():
@@ -320,5 +322,5 @@ def test_agents_of_which_nothing_is_known_have_one_curve_however_many_they_are()
     }
     assert len(rows) == 1
     other = curves.row(("flood", "app", "a0"), build.request("r", completion=8), None)
-    known = curves.row(("flood", "app", "a0"), build.request("r"), exponential(256.0))
+    known = curves.row(("flood", "app", "a0"), build.request("r"), exponential_distribution(256.0))
     assert len({*rows, other, known}) == 3

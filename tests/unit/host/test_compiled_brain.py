@@ -71,11 +71,11 @@ def test_none_if_the_source_is_asked_for(folder, monkeypatch):
     monkeypatch.setattr(compiled_brain, "FOLDER", folder)
     monkeypatch.setattr(sys, "meta_path", [])
     monkeypatch.setenv(compiled_brain.INTERPRETED, "1")
-    assert not compiled_brain.install()
+    assert not compiled_brain.install_compiled_brain()
     assert sys.meta_path == []
 
     monkeypatch.setenv(compiled_brain.INTERPRETED, "")
-    assert compiled_brain.install()
+    assert compiled_brain.install_compiled_brain()
     [finder] = sys.meta_path
     assert finder.find_spec("kairos.one").origin == str(folder / f"kairos/one{SUFFIX}")
 

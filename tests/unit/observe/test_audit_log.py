@@ -14,7 +14,7 @@ import pytest
 from kairos.core.errors import InvalidRequest, QueueFull, SetupError, Unauthorized, Unavailable
 from kairos.core.model import SECOND
 from kairos.observe import audit_log
-from kairos.observe.audit_log import MOST_CALLERS, AuditLog, counting, open_audit_log
+from kairos.observe.audit_log import MOST_CALLERS, AuditLog, count_errors, open_audit_log
 from kairos.observe.rotated_file import RotatedFile
 from kairos.request.caller import Caller, NotAllowed
 
@@ -122,8 +122,8 @@ def test_what_was_counted_is_told_when_it_is_closed(tmp_path):
 
 def test_figures_are_counted_with_an_audit_log_and_without(logged):
     counted = []
-    counting(counted.append, None)(Unauthorized("no"), None, "10.0.0.7")
-    told = counting(counted.append, logged.log)
+    count_errors(counted.append, None)(Unauthorized("no"), None, "10.0.0.7")
+    told = count_errors(counted.append, logged.log)
     told(Unauthorized("no"), None, "at 10.0.0.7")
     told(QueueFull(7), ANN, "ops")
     assert len(counted) == 3

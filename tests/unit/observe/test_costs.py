@@ -5,7 +5,7 @@ import msgspec
 from kairos.core.events import Arrived, Finished, InstanceJoined, InstanceStatus
 from kairos.core.runtime import Runtime
 from kairos.observe.costs import costs_of
-from kairos.observe.explain import costs, from_log
+from kairos.observe.explain import explain_from_log, read_costs
 from kairos.simulate.clock import VirtualClock
 from tests.support import build
 from tests.unit.observe.test_explain import log, shown  # noqa: F401  (a fixture)
@@ -93,10 +93,10 @@ def test_a_person_sees_them_below_the_call(log):  # noqa: F811
     pool.arrive("other", workflow_id="v", prompt=300)
     pool.arrive("mine", workflow_id="w", agent="writer", prompt=300)
     directory = log(*pool.records)
-    view = from_log(directory, None, "w")
+    view = explain_from_log(directory, None, "w")
 
-    said = shown(view, costs(directory, view))
+    said = shown(view, read_costs(directory, view))
     assert " (chosen): " in said
     assert "peak memory" in said
     assert "cost on" not in shown(view)
-    assert msgspec.json.encode(costs(directory, view))
+    assert msgspec.json.encode(read_costs(directory, view))

@@ -21,7 +21,7 @@ from kairos.core.events import (
 )
 from kairos.core.model import SECOND, Sources
 from kairos.core.orchestrator.orchestrator import MAX_ENDED
-from kairos.observe.explain import from_log
+from kairos.observe.explain import explain_from_log
 from kairos.observe.explained import explained
 from kairos.observe.fact_log import FactLog
 from tests.support import build
@@ -74,7 +74,7 @@ def shown(view, costs=None):
 def test_what_remained_is_not_told_where_a_failure_cut_it_short(log):
     records = [BEGIN, arrives(1, "a", goes("a")), ends(2, "a")]
     records += [arrives(3, "b", goes("b"), parent_ids=("a",)), ends(4, "b", fact=Failed)]
-    view = from_log(log(*records, Record(5 * SECOND, END)), None, "w")
+    view = explain_from_log(log(*records, Record(5 * SECOND, END)), None, "w")
 
     assert [call.outcome for call in view.calls] == ["finished", "failed"]
     assert [call.remaining_s for call in view.calls] == [None, None]
@@ -84,7 +84,7 @@ def test_why_a_call_failed_or_was_refused_is_told(log):
     turned_away = Refuse("b", "m", "too_late", needs_us=SECOND)
     records = [BEGIN, arrives(1, "a", goes("a"), agent="first"), ends(2, "a", fact=Failed)]
     records += [arrives(3, "b", turned_away, agent="second"), arrives(4, "c", goes("c"))]
-    view = from_log(log(*records, Record(5 * SECOND, Cancelled("c"))), None, "w")
+    view = explain_from_log(log(*records, Record(5 * SECOND, Cancelled("c"))), None, "w")
 
     assert [call.why for call in view.calls] == ["engine", "too_late", None]
     assert "for 1.000 s; it failed: engine\n" in shown(view)
@@ -94,7 +94,7 @@ def test_why_a_call_failed_or_was_refused_is_told(log):
 
 
 def test_calls_that_are_still_running_have_their_place_beside_each_other(log):
-    view = from_log(
+    view = explain_from_log(
         log(
             BEGIN,
             arrives(1, "a", goes("a"), agent="lead"),
@@ -116,11 +116,11 @@ def test_a_workflow_is_found_however_many_ended_after_it(log):
         records += [arrives(3, f"x{n}", workflow_id=f"v{n}"), ends(3, f"x{n}")]
         records.append(Record(3 * SECOND, WorkflowEnded("default", f"v{n}")))
 
-    assert from_log(log(BEGIN, *records), None, "w").ended_at == 2 * SECOND
+    assert explain_from_log(log(BEGIN, *records), None, "w").ended_at == 2 * SECOND
 
 
 def test_another_tenants_call_that_makes_room_for_ours_stays_out(log):
-    view = from_log(
+    view = explain_from_log(
         log(
             BEGIN,
             arrives(1, "a", tenant="acme"),
@@ -136,7 +136,7 @@ def test_another_tenants_call_that_makes_room_for_ours_stays_out(log):
 
 def test_a_workflow_of_which_nothing_more_is_heard_ended_idle(log):
     records = [arrives(1, "a", goes("a")), ends(2, "a"), arrives(9_999, "x", workflow_id="v")]
-    view = from_log(log(BEGIN, *records), None, "w")
+    view = explain_from_log(log(BEGIN, *records), None, "w")
 
     assert (view.ended_by, view.ended_at) == ("idle", 2 * SECOND)
 
@@ -145,26 +145,26 @@ def test_a_workflow_of_several_tenants_is_shown_once_one_is_named(log):
     directory = log(BEGIN, arrives(1, "a", tenant="acme"), arrives(2, "b", tenant="bell"))
 
     with pytest.raises(SetupError, match=r"several tenants have a workflow 'w': .* acme, bell"):
-        from_log(directory, None, "w")
-    assert [call.id for call in from_log(directory, "bell", "w").calls] == ["b"]
+        explain_from_log(directory, None, "w")
+    assert [call.id for call in explain_from_log(directory, "bell", "w").calls] == ["b"]
     with pytest.raises(SetupError, match="has no workflow 'w'"):
-        from_log(directory, "nobody", "w")
+        explain_from_log(directory, "nobody", "w")
 
 
 @pytest.mark.parametrize("records", [[], [BEGIN, arrives(1, "a", workflow_id="v")]])
 def test_a_workflow_that_is_not_in_the_log_is_said(log, records):
     with pytest.raises(SetupError, match="log has no workflow 'w'"):
-        from_log(log(*records), None, "w")
+        explain_from_log(log(*records), None, "w")
 
 
 def test_a_log_that_does_not_exist_is_said(tmp_path):
     with pytest.raises(SetupError, match=r"there is no directory .*nowhere"):
-        from_log(tmp_path / "nowhere", None, "w")
+        explain_from_log(tmp_path / "nowhere", None, "w")
 
 
 def test_what_said_who_calls_is_shown(log):
     known = Sources("declared", app="route", upstream="declared")
-    view = from_log(log(BEGIN, arrives(1, "a"), arrives(2, "b", sources=known)), None, "w")
+    view = explain_from_log(log(BEGIN, arrives(1, "a"), arrives(2, "b", sources=known)), None, "w")
 
     first, second = view.calls
     assert set(first.sources.values()) == {"none"}
@@ -177,7 +177,7 @@ def test_what_said_who_calls_is_shown(log):
 
 
 def test_a_chain_is_a_list_and_only_several_calls_go_further_in(log):
-    view = from_log(
+    view = explain_from_log(
         log(
             BEGIN,
             arrives(1, "a-1", goes("a-1", remaining_s=8.0, rank_s=2.5, waiting=3), agent="plan"),
@@ -223,14 +223,16 @@ def test_a_chain_is_a_list_and_only_several_calls_go_further_in(log):
 )
 def test_where_several_tenants_wait_it_says_why_it_was_this_ones_turn(log, before, said):
     command = replace(goes("a-1"), tenants=2, tenants_before=before)
-    view = from_log(log(BEGIN, arrives(1, "a-1", command, agent="a"), ends(2, "a-1")), None, "w")
+    view = explain_from_log(
+        log(BEGIN, arrives(1, "a-1", command, agent="a"), ends(2, "a-1")), None, "w"
+    )
     assert said in shown(view)
-    alone = from_log(log(BEGIN, arrives(1, "a-1", goes("a-1")), ends(2, "a-1")), None, "w")
+    alone = explain_from_log(log(BEGIN, arrives(1, "a-1", goes("a-1")), ends(2, "a-1")), None, "w")
     assert "tenants" not in shown(alone)
 
 
 def test_calls_that_wait_run_fail_or_have_no_known_parent_say_so(log):
-    view = from_log(
+    view = explain_from_log(
         log(
             BEGIN,
             arrives(1, "a-1", goes("a-1"), agent="a"),
@@ -259,4 +261,4 @@ def test_a_workflow_of_thousands_of_calls_in_a_row_is_shown(log):
         parents = (f"c-{n - 1}",) * (n > 0)
         records += [arrives(n, f"c-{n}", goes(f"c-{n}"), parent_ids=parents), ends(n + 1, f"c-{n}")]
 
-    assert shown(from_log(log(*records), None, "w")).count("a call without a name") == 2000
+    assert shown(explain_from_log(log(*records), None, "w")).count("a call without a name") == 2000

@@ -17,7 +17,7 @@ from kairos.cluster.kafka.profiles_topic import _News
 from kairos.cluster.kafka.topic_settings import TABLE
 from kairos.cluster.orchestrate.ends import Ends
 from kairos.cluster.orchestrate.records import Records
-from kairos.cluster.pool.messages import EPOCH, PERFORMER, POOL, TYPE
+from kairos.cluster.pool.messages import EPOCH, PERFORMER, POOL_HEADER, TYPE_HEADER
 from kairos.cluster.pool.recall import Recall
 from kairos.core.ports import Message
 from kairos.core.topics import Topic
@@ -71,7 +71,7 @@ def test_among_requests_it_becomes_a_dead_letter(world, kind):
     world.assign(process)
     world.flow()
     before = len(world.records())
-    world.append(Topic.REQUESTS, NAME, NONSENSE, {TYPE: kind})
+    world.append(Topic.REQUESTS, NAME, NONSENSE, {TYPE_HEADER: kind})
     world.flow()
     assert len(world.records()) == before
     assert [each.value for each in world.logs[Topic.DEAD_LETTERS]] == [NONSENSE]
@@ -93,7 +93,7 @@ def test_among_replies_it_is_left_out():
 
 
 def test_among_events_it_is_left_out_by_whoever_takes_over_and_by_whoever_follows():
-    forged = received(Topic.EVENTS, {POOL: NAME, EPOCH: "1"})
+    forged = received(Topic.EVENTS, {POOL_HEADER: NAME, EPOCH: "1"})
     assert Recall(None, NAME, until=99).read(forged)
     assert left_out() == {Topic.EVENTS: 1}
     assert Records({}).read(forged) is None

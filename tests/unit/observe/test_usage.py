@@ -38,7 +38,7 @@ from kairos.observe import usage as module
 from kairos.observe.fact_log import FactLog
 from kairos.observe.metering import UsageMeter
 from kairos.observe.prices import ModelPrices, Prices, read_prices
-from kairos.observe.usage import usage
+from kairos.observe.usage import report_usage
 from kairos.observe.usage_shown import MAX_ROWS, shown, write_csv
 from tests.support import build
 from tests.unit.observe.test_explain import log  # noqa: F401  (a fixture)
@@ -76,7 +76,7 @@ def one(report):
 
 def test_a_call_counts_with_its_tokens_its_wait_and_its_share_of_the_instance(log):  # noqa: F811
     figures = one(
-        usage(
+        report_usage(
             log(
                 BEGIN,
                 arrives(1, "a"),
@@ -98,14 +98,16 @@ def test_what_a_call_holds_of_the_memory_counts_where_that_is_more(log):  # noqa
     begin = Record(0, InstanceJoined(build.instance("i", kv=100)))
     arrived = arrives(1, "a", goes("a", cached=40), prompt=40)
     ended = ends(5, "a", prompt=40, answer=20, cached=40)
-    figures = one(usage(log(begin, arrived, ended), ("app",)))
+    figures = one(report_usage(log(begin, arrived, ended), ("app",)))
 
     assert figures.service_s == 4 * (40 + 20 / 2) / 100
 
 
 def test_a_prompt_that_is_computed_takes_the_whole_instance(log):  # noqa: F811
     figures = one(
-        usage(log(BEGIN, arrives(1, "a", goes("a")), ends(9, "a", prompt=1000, cached=0)), ())
+        report_usage(
+            log(BEGIN, arrives(1, "a", goes("a")), ends(9, "a", prompt=1000, cached=0)), ()
+        )
     )
 
     speed = Speed(StepPace())
@@ -114,7 +116,7 @@ def test_a_prompt_that_is_computed_takes_the_whole_instance(log):  # noqa: F811
 
 
 def test_calls_that_fail_or_are_refused_or_cancelled_are_told_apart(log):  # noqa: F811
-    report = usage(
+    report = report_usage(
         log(
             BEGIN,
             arrives(0, "failed", goes("failed")),
@@ -144,7 +146,7 @@ def test_calls_that_fail_or_are_refused_or_cancelled_are_told_apart(log):  # noq
 
 def test_the_time_of_a_try_that_was_returned_is_service_and_no_wait(log):  # noqa: F811
     figures = one(
-        usage(
+        report_usage(
             log(
                 BEGIN,
                 Record(0, InstanceJoined(build.instance("j", seqs=2))),
@@ -166,7 +168,7 @@ def test_the_time_of_a_try_that_was_returned_is_service_and_no_wait(log):  # noq
 
 def test_a_call_that_gives_up_after_a_try_had_that_try(log):  # noqa: F811
     figures = one(
-        usage(
+        report_usage(
             log(
                 BEGIN,
                 arrives(0, "a", goes("a")),
@@ -185,7 +187,7 @@ def test_a_call_that_gives_up_after_a_try_had_that_try(log):  # noqa: F811
 
 def test_a_call_that_goes_again_without_having_come_back_was_lost_with_a_process(log):  # noqa: F811
     lost = arrives(0, "a", goes("a")), arrives(1000, "a", goes("a")), ends(1004, "a")
-    figures = one(usage(log(BEGIN, *lost), ("app",)))
+    figures = one(report_usage(log(BEGIN, *lost), ("app",)))
 
     assert (figures.calls, figures.queue_s) == (1, 0.0)
     assert figures.service_s == 0 + 4 / 4
@@ -194,7 +196,7 @@ def test_a_call_that_goes_again_without_having_come_back_was_lost_with_a_process
 def test_engines_that_tell_nothing_leave_what_is_known_without_them(log):  # noqa: F811
     silent = told(5, Finished("a"))
     figures = one(
-        usage(
+        report_usage(
             log(BEGIN, arrives(1, "a", goes("a")), told(3, Progressed({"a": 4})), silent), ("app",)
         )
     )
@@ -205,13 +207,13 @@ def test_engines_that_tell_nothing_leave_what_is_known_without_them(log):  # noq
 
 def test_a_call_that_runs_as_its_instance_leaves_is_measured_to_its_end(log):  # noqa: F811
     left = told(2, InstanceLeft("i"))
-    report = usage(log(BEGIN, arrives(1, "a", goes("a")), left, ends(9, "a")), ("app",))
+    report = report_usage(log(BEGIN, arrives(1, "a", goes("a")), left, ends(9, "a")), ("app",))
 
     assert (one(report).service_s, report.unmeasured) == (2.0, 0)
 
 
 def test_a_log_that_begins_in_the_middle_tells_what_it_can(log):  # noqa: F811
-    report = usage(
+    report = report_usage(
         log(
             ends(50, "before", goes("earlier")),
             told(51, FirstToken("before")),
@@ -240,11 +242,11 @@ def test_where_the_file_is_gone_in_which_instances_joined_their_calls_are_measur
         kept(record)
         kept.flush()
     kept.close()
-    report = usage(tmp_path, ("app",))
+    report = report_usage(tmp_path, ("app",))
 
     assert (report.total.calls, report.total.service_s, report.unmeasured) == (1, 2.5, 0)
     (tmp_path / "instances.json").write_text("damaged")
-    assert usage(tmp_path, ("app",)).unmeasured == 1
+    assert report_usage(tmp_path, ("app",)).unmeasured == 1
 
 
 FOUR = [fact for n in range(4) for fact in call(f"c{n}", 10 * n, 10, workflow_id=f"w{n}")]
@@ -253,9 +255,9 @@ FOUR = [fact for n in range(4) for fact in call(f"c{n}", 10 * n, 10, workflow_id
 def test_a_period_that_ends_before_it_begins_is_refused(log):  # noqa: F811
     directory = log(BEGIN)
     with pytest.raises(SetupError, match="--since must be before --until"):
-        usage(directory, ("app",), 5, 5)
-    assert not usage(directory, ("app",), 0, 5).is_cut
-    assert usage(directory, ("app",), -1, 5).is_cut
+        report_usage(directory, ("app",), 5, 5)
+    assert not report_usage(directory, ("app",), 0, 5).is_cut
+    assert report_usage(directory, ("app",), -1, 5).is_cut
 
 
 @pytest.mark.interpreted
@@ -308,23 +310,23 @@ def test_too_many_groups_are_refused_with_what_to_do(log, monkeypatch):  # noqa:
     directory = log(BEGIN, *FOUR)
     monkeypatch.setattr(module, "MAX_GROUPS", 3)
     with pytest.raises(SetupError, match=r"more than 3 groups by workflow: group by less"):
-        usage(directory, ("workflow",))
-    assert usage(directory, ("app",)).total.calls == 4
+        report_usage(directory, ("workflow",))
+    assert report_usage(directory, ("app",)).total.calls == 4
     monkeypatch.setattr(module, "MAX_WORKFLOWS", 7)
     with pytest.raises(SetupError, match="too many workflows: name a shorter time"):
-        usage(directory, ("app",))
+        report_usage(directory, ("app",))
 
 
 def test_a_log_that_is_none_is_said(tmp_path, log):  # noqa: F811
     with pytest.raises(SetupError, match=r"there is no directory .*nowhere"):
-        usage(tmp_path / "nowhere", ("app",))
+        report_usage(tmp_path / "nowhere", ("app",))
     directory = log()
     with pytest.raises(SetupError, match=r"there are no facts in .*: name the directory of a log"):
-        usage(directory, ("app",))
+        report_usage(directory, ("app",))
     (file,) = directory.iterdir()
     file.write_bytes(b"garbage\n")
     with pytest.raises(InvalidFile, match=r"facts-000001\.jsonl:1: invalid record"):
-        usage(directory, ("app",))
+        report_usage(directory, ("app",))
 
 
 def test_a_log_that_may_not_be_read_is_said(log, monkeypatch):  # noqa: F811
@@ -334,7 +336,7 @@ def test_a_log_that_may_not_be_read_is_said(log, monkeypatch):  # noqa: F811
 
     monkeypatch.setattr(module, "read_facts", forbidden)
     with pytest.raises(SetupError, match="cannot be read: Permission denied"):
-        usage(log(BEGIN), ("app",))
+        report_usage(log(BEGIN), ("app",))
 
 
 def text(report, currency=None):
@@ -348,7 +350,7 @@ def cells(line):
 
 
 def test_the_table_has_a_row_for_each_group_and_one_for_all(log):  # noqa: F811
-    report = usage(
+    report = report_usage(
         log(
             BEGIN,
             *call("a", DAY, 4, tenant="acme"),
@@ -371,7 +373,7 @@ def test_the_table_has_a_row_for_each_group_and_one_for_all(log):  # noqa: F811
 
 
 def test_in_a_narrow_terminal_no_figure_is_cut_short(log):  # noqa: F811
-    report = usage(log(BEGIN, *call("a", 0, 4_000_000)), ("app",))
+    report = report_usage(log(BEGIN, *call("a", 0, 4_000_000)), ("app",))
     out = io.StringIO()
     Console(file=out, width=80).print(shown(report, None))
     assert "…" not in out.getvalue().split("┡")[1]
@@ -379,7 +381,7 @@ def test_in_a_narrow_terminal_no_figure_is_cut_short(log):  # noqa: F811
 
 def test_of_very_many_groups_the_first_have_rows(log):  # noqa: F811
     facts = [f for n in range(MAX_ROWS + 2) for f in call(f"c{n}", n, 1, workflow_id=f"w{n}")]
-    report = usage(log(BEGIN, *facts), ("workflow",))
+    report = report_usage(log(BEGIN, *facts), ("workflow",))
 
     assert "2 more groups have no row here: --csv FILE has all" in text(report)
     assert len(report.groups) == report.total.workflows == MAX_ROWS + 2
@@ -393,7 +395,7 @@ def read_csv(path):
 def test_a_file_has_every_group_and_names_that_run_nothing(log, tmp_path):  # noqa: F811
     names = ("=1+2", "+1", "-1", "@x", "\tx", "a=b", 'a"b,c')
     facts = [f for n, name in enumerate(names) for f in call(f"c{n}", n, 1, model=name)]
-    report = usage(log(BEGIN, *facts, *call("d", 9, 2, model=None)), ("model", "app"))
+    report = report_usage(log(BEGIN, *facts, *call("d", 9, 2, model=None)), ("model", "app"))
     write_csv(tmp_path / "out.csv", report, has_cost=False)
     heading, *rows = read_csv(tmp_path / "out.csv")
 
@@ -406,7 +408,7 @@ def test_a_file_has_every_group_and_names_that_run_nothing(log, tmp_path):  # no
 
 
 def test_a_file_that_cannot_be_written_is_said(log, tmp_path):  # noqa: F811
-    report = usage(log(BEGIN, *FOUR), ("app",))
+    report = report_usage(log(BEGIN, *FOUR), ("app",))
     with pytest.raises(SetupError, match=r"cannot write .*no/out\.csv"):
         write_csv(tmp_path / "no" / "out.csv", report, has_cost=False)
 
@@ -419,7 +421,7 @@ def test_a_parquet_file_has_every_group_with_types_and_the_period(
     monkeypatch.setattr(usage_parquet, "_AT_ONCE", 2)
     facts = [f for n in range(5) for f in call(f"c{n}", n, 1, model=f"m{n}", key="ci")]
     directory = log(BEGIN, *facts, *call("d", 9, 2, model=None))
-    report = usage(directory, ("model", "key"), 0, 60 * SECOND)
+    report = report_usage(directory, ("model", "key"), 0, 60 * SECOND)
     usage_parquet.write_parquet(tmp_path / "out.parquet", report, None)
     table = parquet.read_table(tmp_path / "out.parquet")
 
@@ -480,7 +482,7 @@ def test_prices_turn_tokens_and_service_into_money(log, tmp_path):  # noqa: F811
     arrived = arrives(0, "a", goes("a"), model="org/large")
     ended = ends(4, "a", prompt=1_000_000, answer=100_000, cached=400_000)
     prices = priced(tmp_path, PRICES)
-    report = usage(
+    report = report_usage(
         log(
             BEGIN,
             arrived,
@@ -511,9 +513,9 @@ def test_a_model_without_a_price_is_named_once_it_costs_something(log):  # noqa:
     directory = log(BEGIN, refused, *call("a", 1, 4))
 
     prices = Prices(models={"other": ModelPrices(prompt=1.0)})
-    assert usage(directory, ("app",), None, SECOND, prices).total.cost == 0.0
+    assert report_usage(directory, ("app",), None, SECOND, prices).total.cost == 0.0
     with pytest.raises(SetupError, match=r"there is no price for the model 'm': add it, or"):
-        usage(directory, ("app",), prices=prices)
+        report_usage(directory, ("app",), prices=prices)
 
 
 @pytest.mark.parametrize(

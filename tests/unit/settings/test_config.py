@@ -9,7 +9,7 @@ from kairos.core.entitlements import TenantWeight
 from kairos.core.errors import SetupError
 from kairos.core.model import Budget
 from kairos.core.scheduler.policies import POLICIES
-from kairos.settings.config import Settings, load
+from kairos.settings.config import Settings, load_settings
 from kairos.settings.engines import EngineSettings, parse_engine
 from kairos.settings.oidc import OidcSettings
 from kairos.settings.tenants import KeySettings, QuotaSettings, ServiceClassSettings, TenantSettings
@@ -32,7 +32,7 @@ def file(tmp_path):
 
 def problem(path=None, environ=None, **arguments) -> str:
     with pytest.raises(SetupError) as refused:
-        load(path, environ or {}, arguments)
+        load_settings(path, environ or {}, arguments)
     return str(refused.value)
 
 
@@ -64,7 +64,7 @@ def test_a_file_can_say_everything(file):
         tenant = "acme"
     """)
 
-    assert load(path, {"GPU2_KEY": SECRET}, {}) == Settings(
+    assert load_settings(path, {"GPU2_KEY": SECRET}, {}) == Settings(
         host="0.0.0.0",
         port=1,
         admin_host="::1",
@@ -85,8 +85,10 @@ def test_a_file_can_say_everything(file):
 
 
 def test_budgets_are_what_a_workflow_may_use(file):
-    assert load(None, {}, {}).budget == Budget()
-    settings = load(file("budget_calls = 7\nbudget_s = 2"), {"KAIROS_BUDGET_TOKENS": "9"}, {})
+    assert load_settings(None, {}, {}).budget == Budget()
+    settings = load_settings(
+        file("budget_calls = 7\nbudget_s = 2"), {"KAIROS_BUDGET_TOKENS": "9"}, {}
+    )
     assert settings.budget == Budget(7, 9, 2_000_000)
 
 
@@ -100,7 +102,7 @@ def test_budgets_are_what_a_workflow_may_use(file):
     ],
 )
 def test_what_is_learnt_is_kept_where_it_is_said_or_beside_the_log(given, kept_in):
-    assert load(None, {}, given).learnt_file == (kept_in and Path(kept_in))
+    assert load_settings(None, {}, given).learnt_file == (kept_in and Path(kept_in))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_a_value_out_of_its_range_is_named_with_what_it_may_be(arguments, messag
 @pytest.mark.parametrize("setting", ["admin_hosts", "allowed_hosts"])
 def test_a_host_that_cannot_be_one_is_named(setting, name):
     if (setting, name) == ("allowed_hosts", "*"):
-        assert load(None, {}, {setting: [name]}).allowed_hosts == ("*",)
+        assert load_settings(None, {}, {setting: [name]}).allowed_hosts == ("*",)
         return
     assert problem(**{setting: ["fine.example", name]}) == (
         f"{setting}: '{name}' is not a host name (no scheme, no port)"
@@ -177,10 +179,10 @@ def test_hosts_are_listed_with_commas_where_there_are_no_lists(file):
     path = file('admin_hosts = ["a"]')
     environ = {"KAIROS_ADMIN_HOSTS": "b, gpu1.internal,"}
 
-    assert load(path, environ, {"admin_hosts": None}).admin_hosts == ("b", "gpu1.internal")
-    assert load(path, environ, {"admin_hosts": ["c"]}).admin_hosts == ("c",)
-    assert load(path, {}, {}).admin_names == ("a", "127.0.0.1")
-    assert load(path, {"KAIROS_ALLOWED_HOSTS": "b,*"}, {}).admin_names == (
+    assert load_settings(path, environ, {"admin_hosts": None}).admin_hosts == ("b", "gpu1.internal")
+    assert load_settings(path, environ, {"admin_hosts": ["c"]}).admin_hosts == ("c",)
+    assert load_settings(path, {}, {}).admin_names == ("a", "127.0.0.1")
+    assert load_settings(path, {"KAIROS_ALLOWED_HOSTS": "b,*"}, {}).admin_names == (
         "a",
         "b",
         "*",
@@ -190,11 +192,11 @@ def test_hosts_are_listed_with_commas_where_there_are_no_lists(file):
 
 @pytest.mark.parametrize("port", [0, 65535])
 def test_the_first_and_the_last_port_are_ports(port):
-    assert load(None, {}, {"port": port}).port == port
+    assert load_settings(None, {}, {"port": port}).port == port
 
 
 def test_an_empty_variable_is_as_good_as_none():
-    assert load(None, {"KAIROS_PORT": "", "KAIROS_LOG_DIR": ""}, {}) == Settings()
+    assert load_settings(None, {"KAIROS_PORT": "", "KAIROS_LOG_DIR": ""}, {}) == Settings()
 
 
 @pytest.mark.parametrize("value", ["http", "80.5", "[]"])
@@ -247,20 +249,20 @@ def test_an_engine_that_is_no_url_is_named(url):
 
 def test_a_url_has_a_limit_and_so_has_what_is_said_of_it():
     url = "http://" + "a." * 490
-    load(None, {}, {"engine": [EngineSettings(url=url + "a" * 13)]})
+    load_settings(None, {}, {"engine": [EngineSettings(url=url + "a" * 13)]})
     assert len(problem(engine=[EngineSettings(url=url + "a" * 14)])) < 300
 
 
 @pytest.mark.parametrize("limit", ["max_num_seqs", "kv_tokens"])
 def test_an_engine_whose_limit_is_beyond_all_machines_is_named(limit):
-    load(None, {}, {"engine": [EngineSettings(url="http://h:1", **{limit: 10**12 - 1})]})
+    load_settings(None, {}, {"engine": [EngineSettings(url="http://h:1", **{limit: 10**12 - 1})]})
     engine = EngineSettings(url="http://h:1", **{limit: 10**12})
     assert problem(engine=[engine]) == f"engine h:1: {limit} must be under 1000000000000"
 
 
 def test_there_may_be_only_so_many_engines():
     engines = [EngineSettings(url=f"http://h{n}") for n in range(1001)]
-    load(None, {}, {"engine": engines[1:]})
+    load_settings(None, {}, {"engine": engines[1:]})
     assert problem(engine=engines) == "1001 engines are too many: at most 1000"
 
 
@@ -290,7 +292,7 @@ def test_the_file_says_of_an_engine_what_the_command_line_does(tmp_path):
     path = tmp_path / "kairos.toml"
     path.write_text('[[engine]]\nurl = "http://h:1"\npriority = true\ntoken_us = 12500\n')
 
-    [engine] = load(path, {}, {}).engine
+    [engine] = load_settings(path, {}, {}).engine
     assert engine == parse_engine("http://h:1,priority=yes,token_us=12500")
 
 
@@ -352,7 +354,7 @@ def test_the_app_that_a_key_is_for_is_an_identifier(app):
 
 @pytest.mark.parametrize("path", ["user", "prompt_cache_key", "metadata.run", "metadata.a.b-c_D"])
 def test_a_field_of_the_body_may_say_who_calls(path):
-    assert load(None, {}, {"identity": {"agent": path}}).identity == {"agent": path}
+    assert load_settings(None, {}, {"identity": {"agent": path}}).identity == {"agent": path}
 
 
 @pytest.mark.parametrize(
@@ -458,21 +460,23 @@ def test_a_key_names_classes_that_there_are():
     keys = [KeySettings(sha256=DIGEST, tenant="acme", service_classes=("standard", "urgent"))]
     named = "interactive, standard, batch"
     assert problem(key=keys) == f"the key of tenant 'acme': no class 'urgent'; {named}"
-    assert load(None, {}, {"key": keys, "service_class": [ServiceClassSettings(name="urgent")]})
+    assert load_settings(
+        None, {}, {"key": keys, "service_class": [ServiceClassSettings(name="urgent")]}
+    )
 
 
 def test_tenants_have_weights_and_so_do_their_apps(tmp_path):
     path = tmp_path / "kairos.toml"
     key = f'[[key]]\nsha256 = "{DIGEST}"\ntenant = "acme"\n'
     path.write_text(f'{key}[[tenant]]\nname = "acme"\nweight = 3\n[tenant.apps]\nchat = 2\n')
-    settings = load(path, {}, {})
+    settings = load_settings(path, {}, {})
     assert entitlements_of(settings).weights == {"acme": TenantWeight(3.0, {"chat": 2.0})}
 
 
 def test_the_file_says_where_the_tokenizers_of_models_are_and_the_environment_does_not(file):
     path = file('[tokenizer]\n"Qwen/Qwen3-8B" = "/models/tokenizer.json"\n')
 
-    read = load(path, {"KAIROS_TOKENIZER": "/elsewhere"}, {})
+    read = load_settings(path, {"KAIROS_TOKENIZER": "/elsewhere"}, {})
 
     assert read.tokenizer == {"Qwen/Qwen3-8B": "/models/tokenizer.json"}
 
@@ -486,7 +490,7 @@ OIDC = '[oidc]\nissuer = "https://login.example"\naudience = "kairos"\n'
 
 def test_an_issuer_of_tokens_comes_from_the_file(file):
     text = OIDC + 'algorithms = ["ES256"]\ntenant_claim = "org"\napp_claim = "azp"\nleeway_s = 5\n'
-    settings = load(file(text), {}, {})
+    settings = load_settings(file(text), {}, {})
     assert settings.oidc == OidcSettings(
         issuer="https://login.example",
         audience="kairos",
@@ -500,7 +504,7 @@ def test_an_issuer_of_tokens_comes_from_the_file(file):
 
 def test_tenants_that_have_tokens_only_may_be_named(file):
     text = OIDC + '[[tenant]]\nname = "a"\nweight = 2\n[[quota]]\ntenant = "a"\ncalls_at_once = 1\n'
-    assert load(file(text), {}, {}).tenant[0].name == "a"
+    assert load_settings(file(text), {}, {}).tenant[0].name == "a"
 
 
 @pytest.mark.parametrize(
@@ -536,7 +540,7 @@ def test_an_issuer_that_cannot_be_is_refused(file, line, said):
 
 def test_an_issuer_on_loopback_may_do_without_tls(file):
     text = '[oidc]\nissuer = "http://127.0.0.1:8080/realms/a"\naudience = "kairos"\n'
-    assert load(file(text), {}, {}).oidc.issuer == "http://127.0.0.1:8080/realms/a"
+    assert load_settings(file(text), {}, {}).oidc.issuer == "http://127.0.0.1:8080/realms/a"
 
 
 def key_with(role):
@@ -551,7 +555,7 @@ def test_the_operators_port_leaves_loopback_only_where_something_says_who_is_one
     assert problem(file(key_with("caller")), admin_host=host) == told
     assert problem(file(OIDC), admin_host=host) == told
     for text in (key_with("viewer"), key_with("admin"), OIDC + 'role_claim = "roles"\n'):
-        settings = load(file(text), {}, {"admin_host": host})
+        settings = load_settings(file(text), {}, {"admin_host": host})
         assert settings.asks_operators
         assert settings.admin_host == host
 
@@ -580,11 +584,11 @@ def test_an_origin_is_written_as_browsers_send_it(origin):
 
 def test_origins_come_from_the_environment_with_commas():
     environ = {"KAIROS_CORS_ORIGINS": "https://a.example, tauri://localhost,*"}
-    found = load(None, environ, {}).cors_origins
+    found = load_settings(None, environ, {}).cors_origins
     assert found == ("https://a.example", "tauri://localhost", "*")
 
 
 def test_idle_connections_of_clients_outlive_those_of_proxies_unless_said_otherwise():
-    assert load(None, {}, {}).client_idle_s > 600  # of Google's load balancers
-    assert load(None, {"KAIROS_CLIENT_IDLE_S": "30"}, {}).client_idle_s == 30
+    assert load_settings(None, {}, {}).client_idle_s > 600  # of Google's load balancers
+    assert load_settings(None, {"KAIROS_CLIENT_IDLE_S": "30"}, {}).client_idle_s == 30
     assert problem(client_idle_s=0) == "client_idle_s must be at least 1"

@@ -9,8 +9,8 @@ from kairos.cluster.workers.child import _told
 from kairos.cluster.workers.setup import Changed
 from kairos.cluster.workers.supervisor import _encode
 from kairos.core.errors import InvalidFile, SetupError
-from kairos.settings.config import Settings, load
-from kairos.settings.key_file import read_keys, to_toml
+from kairos.settings.config import Settings, load_settings
+from kairos.settings.key_file import key_to_toml, read_keys
 from kairos.settings.tenants import KeySettings, TenantSettings
 
 DIGEST, OTHER = "0123456789abcdef" * 4, "f" * 64
@@ -44,7 +44,7 @@ def test_a_file_may_have_no_keys(file, text):
 
 
 def test_a_settings_file_takes_the_same_dates(file):
-    (key,) = load(file(f"{KEY}expires = 2027-01-01"), {}, {}).key
+    (key,) = load_settings(file(f"{KEY}expires = 2027-01-01"), {}, {}).key
     assert key.expires == NEW_YEAR
 
 
@@ -126,27 +126,31 @@ def test_settings_have_the_keys_of_both_files(tmp_path, file):
     path = file(KEY)
     settings = tmp_path / "kairos.toml"
     settings.write_text(f'keys_path = "{path}"\n{KEY.replace(DIGEST, OTHER)}')
-    assert [key.sha256 for key in load(settings, {}, {}).key] == [OTHER, DIGEST]
-    assert [key.sha256 for key in load(None, {"KAIROS_KEYS_PATH": str(path)}, {}).key] == [DIGEST]
+    assert [key.sha256 for key in load_settings(settings, {}, {}).key] == [OTHER, DIGEST]
+    assert [key.sha256 for key in load_settings(None, {"KAIROS_KEYS_PATH": str(path)}, {}).key] == [
+        DIGEST
+    ]
 
     settings.write_text(f'keys_path = "{path}"\n{KEY}')
     with pytest.raises(SetupError, match="the same key is given twice"):
-        load(settings, {}, {})
+        load_settings(settings, {}, {})
 
 
 def test_with_a_file_of_keys_a_key_is_asked_for_even_if_there_is_none(file):
-    assert not load(None, {}, {}).asks_for_keys
-    assert load(None, {}, {"key": [KeySettings(sha256=DIGEST, tenant="acme")]}).asks_for_keys
-    assert load(None, {}, {"keys_path": str(file(""))}).asks_for_keys
+    assert not load_settings(None, {}, {}).asks_for_keys
+    assert load_settings(
+        None, {}, {"key": [KeySettings(sha256=DIGEST, tenant="acme")]}
+    ).asks_for_keys
+    assert load_settings(None, {}, {"keys_path": str(file(""))}).asks_for_keys
 
 
 def test_a_tenant_whose_last_key_was_revoked_keeps_no_settings_from_being_read(file):
     tenants = [TenantSettings(name="acme", weight=2)]
-    assert load(None, {}, {"keys_path": str(file("")), "tenant": tenants}).key == ()
+    assert load_settings(None, {}, {"keys_path": str(file("")), "tenant": tenants}).key == ()
 
 
 def test_what_is_at_its_default_is_not_written():
-    assert to_toml([KeySettings(sha256=DIGEST, tenant="acme")]).partition("\n")[2] == f"\n{KEY}"
+    assert key_to_toml([KeySettings(sha256=DIGEST, tenant="acme")]).partition("\n")[2] == f"\n{KEY}"
 
 
 def test_workers_are_told_of_keys_that_expire(file):

@@ -9,7 +9,7 @@ from kairos.settings import config
 def load(tmp_path, text):
     path = tmp_path / "kairos.toml"
     path.write_text(text)
-    return config.load(path, {}, {}).telemetry
+    return config.load_settings(path, {}, {}).telemetry
 
 
 def test_without_them_nothing_is_traced(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from kairos.core.errors import SetupError
 from kairos.settings import config
-from kairos.settings.tls import TlsFiles, client_context, concern, server_context
+from kairos.settings.tls import TlsFiles, certificate_concern, client_context, server_context
 from tests.support.certificates import Authority
 
 
@@ -80,16 +80,16 @@ def test_a_key_that_nobody_may_read_is_told(authority, monkeypatch):
 def test_a_certificate_out_of_its_time_can_be_used_and_is_told(authority):
     now = datetime.now(UTC)
     files = authority.issue("old", begins=now - timedelta(days=9), days=5)
-    assert "old.crt: the certificate expired on" in concern(files)
+    assert "old.crt: the certificate expired on" in certificate_concern(files)
     server_context(files)
     files = authority.issue("young", begins=now + timedelta(days=1))
-    assert "young.crt: the certificate is valid from" in concern(files)
-    assert concern(authority.issue()) is None
-    assert concern(TlsFiles(ca=authority.ca)) is None
+    assert "young.crt: the certificate is valid from" in certificate_concern(files)
+    assert certificate_concern(authority.issue()) is None
+    assert certificate_concern(TlsFiles(ca=authority.ca)) is None
 
 
 def load(**given):
-    return config.load(None, {}, given)
+    return config.load_settings(None, {}, given)
 
 
 def test_settings_name_a_pair_and_authorities_need_it(authority):
@@ -116,4 +116,4 @@ def test_settings_with_files_of_no_use_are_refused(authority, name):
 def test_the_environment_names_them_too(authority):
     files = authority.issue()
     environ = {"KAIROS_TLS_CERTIFICATE": files.certificate, "KAIROS_TLS_KEY": files.key}
-    assert config.load(None, environ, {}).tls_certificate == files.certificate
+    assert config.load_settings(None, environ, {}).tls_certificate == files.certificate

@@ -20,10 +20,10 @@ from kairos.core.events import (
 )
 from kairos.core.model import SECOND
 from kairos.observe.fact_log import FactLog
-from kairos.simulate.export import Exported, export, parse_since
+from kairos.simulate.export import Exported, export_workflows, parse_since
 from kairos.simulate.recording import workflow_calls
 from kairos.simulate.workload import read_workflows, write_workflows
-from kairos.simulate.workload.workflows import load
+from kairos.simulate.workload.workflows import load_workflows
 from tests.support import build
 
 MS = build.MS
@@ -235,7 +235,7 @@ def test_what_is_written_can_be_driven_and_each_call_waits_for_what_led_to_it(
     write_workflows(path, workflow_calls(rows))
     if not rows:
         return
-    (driven,) = load(path)
+    (driven,) = load_workflows(path)
 
     order = {call.agent: n for n, call in enumerate(driven.calls)}
     waits: list[set[int]] = []
@@ -361,7 +361,7 @@ def names(path):
 )
 def test_workflows_are_whole_or_left_out_and_counted(log, tmp_path, since_s, exported, before):
     path = tmp_path / "out.jsonl"
-    result = export(log(FACTS), None if since_s is None else since_s * SECOND, path)
+    result = export_workflows(log(FACTS), None if since_s is None else since_s * SECOND, path)
 
     assert names(path) == exported
     fates = {"exported": len(set(exported)), "under way": 1, "without lengths": 1}
@@ -375,7 +375,7 @@ def test_a_last_line_that_was_cut_short_is_no_hindrance(log, tmp_path):
     with file.open("ab") as end:
         end.write(b'{"at": 12, "event"')
 
-    assert export(directory, None, tmp_path / "out.jsonl").calls == 1
+    assert export_workflows(directory, None, tmp_path / "out.jsonl").calls == 1
 
 
 def test_a_line_that_is_no_record_is_named_and_nothing_is_written(log, tmp_path):
@@ -385,7 +385,7 @@ def test_a_line_that_is_no_record_is_named_and_nothing_is_written(log, tmp_path)
     file.write_bytes(b"".join([*lines[:2], b"garbage\n", *lines[2:]]))
 
     with pytest.raises(InvalidFile, match=r"facts-000001\.jsonl:3: invalid record"):
-        export(directory, None, tmp_path / "out.jsonl")
+        export_workflows(directory, None, tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -402,10 +402,10 @@ def test_where_there_is_nothing_to_export_it_says_why(log, tmp_path, facts, sinc
     path.write_text("kept")
 
     with pytest.raises(SetupError, match=message):
-        export(log(facts), since_s * SECOND, path)
+        export_workflows(log(facts), since_s * SECOND, path)
     assert path.read_text() == "kept"
 
 
 def test_a_log_that_does_not_exist_is_said(tmp_path):
     with pytest.raises(SetupError, match=r"there is no directory .*nowhere"):
-        export(tmp_path / "nowhere", None, tmp_path / "out.jsonl")
+        export_workflows(tmp_path / "nowhere", None, tmp_path / "out.jsonl")

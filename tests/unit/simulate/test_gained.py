@@ -16,11 +16,11 @@ from kairos.core.model import SECOND
 from kairos.core.scheduler.policies import POLICIES
 from kairos.observe.fact_log import FactLog
 from kairos.simulate.counterfactual import Decided
-from kairos.simulate.engine.profiles import profile
-from kairos.simulate.gained import BASELINES, KAIROS, _verdict, gained, others_of
-from kairos.simulate.workload import arrivals
-from kairos.simulate.workload.application import application, generated_calls
-from kairos.simulate.workload.submissions import submissions
+from kairos.simulate.engine.profiles import load_profile
+from kairos.simulate.gained import BASELINES, KAIROS, _verdict, measure_gain, others_of
+from kairos.simulate.workload import draw_arrivals
+from kairos.simulate.workload.application import generated_calls, load_application
+from kairos.simulate.workload.submissions import draw_submissions
 from kairos.simulate.workload.workflows import workflow
 from kairos.simulate.world import World
 
@@ -28,13 +28,13 @@ FCFS = Decided("fcfs", "round-robin")
 
 
 def planned(count=60, per_s=0.9):
-    generated = (generated_calls(application(name), count, 1) for name in ("qa", "cg"))
+    generated = (generated_calls(load_application(name), count, 1) for name in ("qa", "cg"))
     workflows = [workflow(calls) for app_of in generated for calls in app_of]
-    return submissions(workflows, arrivals("poisson", count, per_s, 1), 1)
+    return draw_submissions(workflows, draw_arrivals("poisson", count, per_s, 1), 1)
 
 
 def played(plan, decided, *observers):
-    engines = {f"engine-{n}": profile("a40-llama3-8b") for n in range(2)}
+    engines = {f"engine-{n}": load_profile("a40-llama3-8b") for n in range(2)}
     policy, placement = POLICIES[decided.policy], PLACEMENTS[decided.placement]
     world = World(plan, engines, policy, placement, observers=observers)
     world.run()
@@ -55,7 +55,7 @@ def served(tmp_path_factory):
 def test_what_served_is_predicted_and_so_is_what_another_policy_would_have_done(served):
     directory, was, would_have = served
     told = []
-    found = gained(directory, 0, FCFS, [KAIROS], told.append)
+    found = measure_gain(directory, 0, FCFS, [KAIROS], told.append)
     assert found.workflows == 60
     assert found.share == 1
     assert found.actual_mean_s == pytest.approx(was, rel=1e-3)
@@ -73,13 +73,13 @@ def test_what_served_is_predicted_and_so_is_what_another_policy_would_have_done(
 
 
 def test_the_same_log_gives_the_same_answer(served):
-    first, second = (gained(served[0], 0, FCFS, [KAIROS], lambda _: None) for _ in range(2))
+    first, second = (measure_gain(served[0], 0, FCFS, [KAIROS], lambda _: None) for _ in range(2))
     assert first == second
 
 
 def test_too_few_workflows_are_refused(served):
     with pytest.raises(SetupError, match=r"[0-3] workflows began and ended in this time"):
-        gained(served[0], last_end(served[0]) - SECOND * 10, FCFS, [KAIROS], lambda _: None)
+        measure_gain(served[0], last_end(served[0]) - SECOND * 10, FCFS, [KAIROS], lambda _: None)
 
 
 def last_end(directory):

@@ -4,7 +4,7 @@ import pytest
 
 from kairos.core.engine_profile import StepCost
 from kairos.simulate import observe
-from kairos.simulate.engine.fitting import fit, predicted_us
+from kairos.simulate.engine.fitting import fit_step_cost, predicted_us
 from kairos.simulate.measured_engine import Generated
 
 BUDGET = 2048
@@ -180,7 +180,7 @@ def test_what_is_seen_of_an_engine_gives_its_coefficients_back():
         asked = [(start, 30 + 40 * i, 20) for i in range(at_once) for start in range(5, 180, 25)]
         calls = engine.run([(0, 20, 200), *asked])
         seen.append(between(calls, calls[0], (calls[0].events_at[0], calls[0].events_at[-1])))
-    found = fit(seen)
+    found = fit_step_cost(seen)
     assert found.call_us == pytest.approx(1_500, rel=0.01)
     for run in seen:
         assert predicted_us(run, cost, 1_500) == pytest.approx(run.took_us, rel=1e-6)

@@ -5,10 +5,10 @@ import pytest
 
 from kairos.core.errors import InvalidFile, SetupError
 from kairos.core.model import SECOND
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.plan import SimulationPlan, check_fits, holds, planner, scenario_planner
-from kairos.simulate.workload import FileCall, burstiness, write_workflows
-from kairos.simulate.workload.load import Load, offered
+from kairos.simulate.workload import FileCall, measure_burstiness, write_workflows
+from kairos.simulate.workload.load import Load, offered_workload
 from kairos.simulate.workload.scenario import read
 from kairos.simulate.world import WorldEvent
 from tests.support import worlds
@@ -29,7 +29,7 @@ def trace(tmp_path):
 
 
 def planned(load_, seed=1):
-    return planner(offered(load_), 2, ENGINE)(seed)
+    return planner(offered_workload(load_), 2, ENGINE)(seed)
 
 
 def at_s(plan):
@@ -41,7 +41,7 @@ def test_each_request_of_a_trace_is_a_workflow_at_its_own_instant(trace):
 
     assert at_s(plan) == [0, 1, 4]
     assert list(plan.instances) == ["engine-0", "engine-1"]
-    assert plan.instances["engine-0"] == profile(ENGINE)
+    assert plan.instances["engine-0"] == load_profile(ENGINE)
     [call] = plan.submissions[1].workflow.calls
     assert (call.app, call.agent, call.prompt_tokens, call.completion_tokens) == (
         "conv",
@@ -64,7 +64,7 @@ def test_a_rate_stretches_the_trace_and_a_count_cuts_it(trace):
 def test_the_burstiness_of_a_stretched_trace_is_that_of_the_trace(data, rate):
     path = data / "azure" / "AzureLLMInferenceTrace_conv.csv.gz"
     plan = planned(Load(workflows=path, rate_per_s=rate, max_context=8192))
-    told = burstiness([each.at_us for each in plan.submissions], plan.time_scale)
+    told = measure_burstiness([each.at_us for each in plan.submissions], plan.time_scale)
     assert round(told["cv"], 2) == 1.09
     for window, expected in {1: 1.39, 10: 3.86, 60: 16.1}.items():
         assert told["index_of_dispersion"][window] == pytest.approx(expected, rel=0.02)
@@ -155,7 +155,7 @@ def test_a_scenario_names_its_instances_by_number_and_what_happens_to_them(tmp_p
     path.write_text(SCENARIO)
     plan = scenario_planner(read(path))(7)
 
-    a40, h200 = profile(ENGINE), profile("h200-llama3-8b")
+    a40, h200 = load_profile(ENGINE), load_profile("h200-llama3-8b")
     less = msgspec.structs.replace(a40, kv_tokens=50000)
     assert plan.instances == {
         "engine-0": less,

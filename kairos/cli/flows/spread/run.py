@@ -22,7 +22,7 @@ from kairos.cli.flows.spread.messages import PartitionEnd, PartitionJob
 from kairos.cli.flows.spread.partition import Partition, open_store, plan_of
 from kairos.core.errors import KairosError, SetupError
 from kairos.settings.retrieval import is_postgres
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.costs.latency import Latencies
 from kairos.workflows.compile.operators import Declaration, Generation, Ingest, Search
 from kairos.workflows.compile.pipeline import Passes, compile_plan
@@ -37,7 +37,7 @@ from kairos.workflows.run.result_store import ResultStore
 from kairos.workflows.run.rows import InputTable
 from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
 from kairos.workflows.run.service import FlowJob, Note, line_names
-from kairos.workflows.run.session import SPENT, RunProgress
+from kairos.workflows.run.session import SPENT_FIGURES, RunProgress
 
 _SAMPLE = 1_000  # rows by which it is chosen how rows are parted
 _LOOK_S = 0.5
@@ -70,7 +70,7 @@ def check_on_ray(record: RunRecord, declaration: Declaration) -> None:
     place = None if retrieval is None else retrieval.collections
     if place is None or is_postgres(place):
         return
-    for each in every(declaration.operators):
+    for each in every_operator(declaration.operators):
         if isinstance(each.params, Ingest | Search) and each.params.collection is not None:
             raise SetupError(
                 f"operator '{each.name}' is of kind {each.kind} with a collection in a directory, "
@@ -133,7 +133,9 @@ class RayRun:
             )
             self._coordinator = coordinator
             try:
-                asks = any(isinstance(e.params, Generation) for e in every(declaration.operators))
+                asks = any(
+                    isinstance(e.params, Generation) for e in every_operator(declaration.operators)
+                )
                 pool = await _of_ray(coordinator.open.remote(declaration, asks))
                 job = PartitionJob(
                     record=record,
@@ -247,7 +249,7 @@ class RayRun:
         self._figures, self._waits_for = await self._coordinator.progress.remote()
 
     def _spent(self) -> dict[str, int]:
-        spent = {n: self._before.get(n, 0) + self._figures.get(n, 0) for n in SPENT}
+        spent = {n: self._before.get(n, 0) + self._figures.get(n, 0) for n in SPENT_FIGURES}
         return {name: value for name, value in spent.items() if value}
 
     def _on_trouble(self, line: str | None) -> None:

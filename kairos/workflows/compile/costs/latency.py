@@ -39,10 +39,10 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
         return own + sum(map(self.operator_us, operator.body))
 
 
-TYPICAL = Latencies()
+TYPICAL_LATENCIES = Latencies()
 
 
-def latencies(
+def measured_latencies(
     profile: EngineProfile, answers: Mapping[str, float], times_us: Mapping[str, float] = {}
 ) -> Latencies:
     """Return latencies of such engines. `answers`: tokens by operator; `times_us`: as learnt."""

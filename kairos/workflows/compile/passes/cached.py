@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     Embedding,
     Generation,
@@ -30,7 +30,7 @@ def cache_fetches(
     operators: Iterable[Operator], staying: Collection[str] = ()
 ) -> tuple[CacheFetch, ...]:
     """Return the fetches. `staying`: operators whose values stay with their processors."""
-    kept = (each.name for each in every(operators) if is_kept(each))
+    kept = (each.name for each in every_operator(operators) if is_kept(each))
     return tuple(CacheFetch(name) for name in kept if name not in staying)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from kairos.workflows.compile.certainty import certain
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     MOST_ITEMS,
     Argument,
@@ -63,7 +63,7 @@ class _Writer(NamedTuple):
 
 def itemised(declaration: Declaration) -> Declaration:
     """Return the flow with lists that a model writes embedded text by text."""
-    taken = {each.name for each in every(declaration.operators)}
+    taken = {each.name for each in every_operator(declaration.operators)}
     operators = _itemised(declaration.operators, taken)
     return msgspec.structs.replace(declaration, operators=operators)
 
@@ -198,7 +198,7 @@ def _may_begin(operator: Operator, writer: _Writer, there: frozenset[str]) -> bo
     return (
         set(needs(operator)) - {writer.name} <= there
         and not in_body & {writer.name, writer.llm.name}
-        and all(each.purity != "effect" for each in every(operator.body))
+        and all(each.purity != "effect" for each in every_operator(operator.body))
     )
 
 

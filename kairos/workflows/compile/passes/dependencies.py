@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from kairos.workflows.compile.certainty import certain
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.graph import ancestors, outputs_need
 from kairos.workflows.compile.operators import Declaration, Group, Loop, MapOver, Operator
 from kairos.workflows.compile.references import needs
@@ -89,4 +89,4 @@ class _Scope:
 
 
 def _has_effect(operator: Operator) -> bool:
-    return any(each.purity == "effect" for each in every([operator]))
+    return any(each.purity == "effect" for each in every_operator([operator]))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.graph import in_order
 from kairos.workflows.compile.invalid import OperatorFailed
@@ -62,7 +62,7 @@ class _Collapsing:
         self._texts: set[str] = set()  # operators whose values are texts
         # Operators used other than as they stand in a text, and bodies' results.
         self._as_values = {each.operator for each in _values_used(declaration)}
-        operators = every(declaration.operators)
+        operators = every_operator(declaration.operators)
         bodies = [each.params for each in operators if isinstance(each.params, Loop | MapOver)]
         self._results = {each.result.operator for each in bodies}
 
@@ -148,7 +148,7 @@ def _values_used(declaration: Declaration) -> Iterator[Reference]:
     """Yield references to values that are used other than as they stand in a text."""
     for output in declaration.outputs:
         yield from referred(output.value)
-    for operator in every(declaration.operators):
+    for operator in every_operator(declaration.operators):
         in_text = (
             set(_in_text(operator)) if isinstance(operator.params, Format | Generation) else ()
         )

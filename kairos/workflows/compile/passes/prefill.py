@@ -20,7 +20,7 @@ import msgspec
 
 from kairos.workflows.compile.call_shapes import COLUMN_TOKENS
 from kairos.workflows.compile.certainty import certain
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.costs.latency import Latencies
 from kairos.workflows.compile.graph import outputs_need
 from kairos.workflows.compile.operators import (
@@ -133,13 +133,15 @@ class _Finding:
         self, operators: Sequence[Operator], sure: frozenset[str], latencies: Latencies
     ) -> None:
         self._sure, self._latencies = sure, latencies
-        self._inside = {e.name: frozenset(one.name for one in every([e])) for e in operators}
+        self._inside = {
+            e.name: frozenset(one.name for one in every_operator([e])) for e in operators
+        }
         self._needs = {each.name: needs(each) for each in operators}
         self._own_us = {each.name: latencies.operator_us(each) for each in operators}
         # By operator, the calls made for it and for all that it needs.
         self._asked: dict[str, frozenset[str]] = {}
         for each in operators:
-            own = (one.name for one in every([each]) if isinstance(one.params, Asking))
+            own = (one.name for one in every_operator([each]) if isinstance(one.params, Asking))
             self._asked[each.name] = self._asked_of(self._needs[each.name]).union(own)
 
     def of(self, llm: Operator, around: Operator) -> Sequence[PartialPrefill]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     MOST_ITEMS,
     Aggregate,
@@ -36,7 +36,7 @@ _LONGEST_BASE = 50  # characters of a name that is extended
 def staged(declaration: Declaration) -> Declaration:
     """Return the flow in stages; the order of dependencies stays valid. Idempotent."""
     operators = declaration.operators
-    taken = {each.name for each in every(operators)}
+    taken = {each.name for each in every_operator(operators)}
     used = Counter(_used(operators))
     used.update(e.operator for output in declaration.outputs for e in referred(output.value))
     return msgspec.structs.replace(declaration, operators=_of_scope(operators, used, taken))
@@ -70,7 +70,7 @@ def _pairs(
 ) -> Iterator[tuple[str, Operator]]:
     """Yield the names of ingestions, each with the embedding of its passages."""
     by_name = {each.name: each for each in operators}
-    after = {name for each in every(operators) for name in each.after}
+    after = {name for each in every_operator(operators) for name in each.after}
     for each in operators:
         if not isinstance(each.params, Ingest) or each.on_error != "fail":
             continue
@@ -132,6 +132,6 @@ def fresh(name: str, taken: set[str]) -> str:
 
 
 def _used(operators: Sequence[Operator]) -> Iterator[str]:
-    for each in every(operators):
+    for each in every_operator(operators):
         for argument in (*own_arguments(each), *inner_arguments(each)):
             yield from (one.operator for one in referred(argument))

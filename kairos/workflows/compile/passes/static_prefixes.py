@@ -11,7 +11,7 @@ import msgspec
 
 from kairos.core.model import PREFIX_MARKS
 from kairos.workflows.compile.call_shapes import fixed
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Generation, Operator
 from kairos.workflows.compile.prompts import Prompt, Speaker, Text, beginning, prompts
 from kairos.workflows.compile.values import BYTES_PER_TOKEN
@@ -41,7 +41,11 @@ class StaticPrefix(msgspec.Struct, frozen=True):
 
 def static_prefixes(operators: Sequence[Operator]) -> tuple[StaticPrefix, ...]:
     """Return the static prefixes of operators in the order of `in_order`; at most MOST_PREFIXES."""
-    models = {e.name: e.params.model for e in every(operators) if isinstance(e.params, Generation)}
+    models = {
+        e.name: e.params.model
+        for e in every_operator(operators)
+        if isinstance(e.params, Generation)
+    }
     found: list[StaticPrefix] = []
     for name, prompt in prompts(operators).items():
         if (count := fixed(prompt)) == len(prompt):

@@ -7,7 +7,7 @@ that stays is not sent there at all, since it is of no use to it.
 
 from collections.abc import Iterator
 
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     Aggregate,
     Argument,
@@ -28,7 +28,7 @@ def staying(declaration: Declaration) -> frozenset[str]:
     They are vectors and collections of a row that are ingested, searched for or searched, also by
     way of a map's items and an aggregate.
     """
-    operators = list(every(declaration.operators))
+    operators = list(every_operator(declaration.operators))
     able = {each.name for each in operators if _may_stay(each)}
     left = able | {each.name for each in operators if isinstance(each.params, Aggregate | MapOver)}
     left -= {one.operator for each in declaration.outputs for one in referred(each.value)}

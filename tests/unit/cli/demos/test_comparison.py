@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from kairos.cli.demos.tables import show_comparison
-from kairos.core.metrics import comparison
+from kairos.core.metrics import compare_metrics
 
 SPREADS = ("e2e_s", "s_per_token", "ttft_s")
 KEYS = ("mean", "p50", "p90", "p95", "p99")
@@ -28,7 +28,7 @@ def test_figures_of_the_first_run_are_divided_by_those_of_the_second():
     first = record(2.0, {"qa": record(1.0), "rg": record(3.0)})
     second = record(4.0, {"qa": record(8.0), "cg": record(9.0)})
 
-    compared = comparison({"kairos": first, "fcfs": second})
+    compared = compare_metrics({"kairos": first, "fcfs": second})
 
     assert compared["runs"] == {"kairos": first, "fcfs": second}
     ratio = compared["ratio"]
@@ -42,7 +42,7 @@ def test_both_runs_and_their_ratio_are_shown_for_each_application_and_for_all():
     second = record(4.0, {"qa": record(8.0)})
     console = Console(width=100)
     with console.capture() as captured:
-        show_comparison(console, comparison({"kairos": first, "fcfs": second}))
+        show_comparison(console, compare_metrics({"kairos": first, "fcfs": second}))
 
     rows = [
         [cell.strip() for cell in line.split("\u2502")[1:-2]]

@@ -2,7 +2,7 @@ import pytest
 
 from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_arrivals, plan_submissions
-from kairos.simulate.workload import arrivals
+from kairos.simulate.workload import draw_arrivals
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_the_right_answer_is_kept_from_the_agents():
 def test_without_the_trace_arrivals_are_generated_like_it():
     plan = plan_arrivals(Options(workflows=50, rate_per_s=2.0, seed=5))
 
-    assert plan.at_us == arrivals("azure-conv", 50, 2.0, 5)
+    assert plan.at_us == draw_arrivals("azure-conv", 50, 2.0, 5)
     assert "kairos traces fetch azure-conv" in plan.source
     assert plan.trace == {"cv": 1.09, "index_of_dispersion": {1: 1.39, 10: 3.86, 60: 16.1}}
     assert plan.here["cv"] is not None

@@ -7,7 +7,7 @@ import pytest
 
 from kairos.cli.flows.flow_batches import MOST_ITEMS, AskedItems, curve, measured_batches
 from kairos.core.errors import InvalidRequest
-from kairos.workflows.compile.batches import efficient
+from kairos.workflows.compile.batches import efficient_size
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.commands import RunFunction, RunProcessor
 
@@ -44,7 +44,7 @@ def test_what_is_found_is_within_a_fifth_of_the_best_of_all_sizes(seed):
     found = asyncio.run(curve(engine.ask, clock=engine.clock))
     tried_s = engine.at_s
     best = max(n / engine.batch_s(n) for n in range(1, engine.room + 1))
-    chosen = efficient(found)
+    chosen = efficient_size(found)
     assert chosen <= engine.room
     if tried_s < 30:  # else the time was up
         assert chosen / engine.batch_s(chosen) >= 0.8 * best, (chosen, found)

@@ -15,9 +15,9 @@ from kairos.core.confidence import Interval
 from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.errors import InvalidFile, SetupError
 from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
-from kairos.workflows.compile.flow_profile import holding
+from kairos.workflows.compile.flow_profile import profiles_by_operator
 from kairos.workflows.compile.pipeline import Passes, compile_plan
 from kairos.workflows.declare.yaml_file import read_yaml
 from kairos.workflows.execute.observation import ROWS_KEPT
@@ -26,7 +26,7 @@ from tests.support.flow_tables import FLOWS, example, rows
 
 POOL = PoolOptions(
     instances=1,
-    profile=profile("a40-llama3-8b"),
+    profile=load_profile("a40-llama3-8b"),
     policy=POLICIES["kairos"],
     placement=PLACEMENTS["kairos"],
 )
@@ -96,8 +96,8 @@ outputs: {{first: first, second: second}}
     )
     loaded = example("debate.py")
     found = simulated_profile(loaded, before, rows(8), POOL)
-    assert set(holding(found, before)) == {"first", "second"}
-    assert set(holding(found, after)) == {"second"}
+    assert set(profiles_by_operator(found, before)) == {"first", "second"}
+    assert set(profiles_by_operator(found, after)) == {"second"}
 
 
 def test_a_profile_is_a_small_file_that_is_read_back_and_checked(tmp_path):

@@ -5,13 +5,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_files import load_catalogue
 from kairos.cli.hardware.hardware_question import agent_names, observed, with_models
 from kairos.cli.main import app
 from kairos.core.errors import SetupError
-from kairos.simulate.flow_workflows import flow_workflows
+from kairos.simulate.flow_workflows import workflows_of_flow
 from kairos.simulate.workload.workflow_file import FileCall, write_workflows
-from kairos.simulate.workload.workflows import load
+from kairos.simulate.workload.workflows import load_workflows
 
 
 def call(workflow, index, agent, prompt, answer, **more):
@@ -65,7 +65,7 @@ SERVED = [
 @pytest.mark.parametrize(("texts", "served", "model"), SERVED)
 def test_a_call_has_the_model_of_its_agent_or_of_what_served_it(tmp_path, texts, served, model):
     path = exported(tmp_path / "day.jsonl", ("plan", 10, 10, served), workflows=1)
-    [found] = with_models(load(path), texts, catalogue())
+    [found] = with_models(load_workflows(path), texts, load_catalogue())
     assert [each.model for each in found.calls] == [model]
 
 
@@ -87,7 +87,7 @@ def test_a_call_has_the_model_of_its_agent_or_of_what_served_it(tmp_path, texts,
 def test_a_model_that_fits_nothing_is_refused_with_what_to_do(tmp_path, texts, problem):
     path = exported(tmp_path / "day.jsonl", ("plan", 10, 10, "ours"), workflows=1)
     with pytest.raises(SetupError, match=problem):
-        with_models(load(path), texts, catalogue())
+        with_models(load_workflows(path), texts, load_catalogue())
 
 
 def test_an_agent_with_two_models_is_planned_for_each(tmp_path):
@@ -96,7 +96,7 @@ def test_an_agent_with_two_models_is_planned_for_each(tmp_path):
     write_workflows(
         path, [call("w", i, "a", 10, 10, model=model) for i, model in enumerate(models)]
     )
-    workflows = with_models(load(path), [], catalogue())
+    workflows = with_models(load_workflows(path), [], load_catalogue())
     assert sorted(agent_names(workflows).values()) == ["docs/a@qwen3-32b", "docs/a@qwen3-8b"]
     [calls] = observed(workflows)
     assert [each.agent.partition("@")[2] for each in calls] == models
@@ -151,7 +151,7 @@ def test_what_embeds_and_ranks_in_a_declared_flow_is_planned_for_too(tmp_path):
     rows = [{"text": f"word{i} and " * 200, "question": f"What is {i}?"} for i in range(12)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     flow = tmp_path / "answers.yaml"
-    made = flow_workflows(flow, tmp_path / "rows.jsonl", None)
+    made = workflows_of_flow(flow, tmp_path / "rows.jsonl", None)
     assert len(made) == 12
     for each in made:
         agents = [each.agent for each in each.calls]

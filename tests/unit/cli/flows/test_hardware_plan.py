@@ -6,15 +6,15 @@ import pytest
 from typer.testing import CliRunner
 
 from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import catalogue, measured_rates
+from kairos.capacity.hardware_files import load_catalogue, measured_rates
 from kairos.cli.hardware import hardware_question as module
 from kairos.cli.hardware import pool_simulation
 from kairos.cli.hardware.pool_simulation import engine_profile
 from kairos.cli.main import app
 from kairos.core.errors import InvalidFile, SetupError
-from kairos.simulate.flow_workflows import flow_workflows
+from kairos.simulate.flow_workflows import workflows_of_flow
 from kairos.simulate.workload.workflow_file import FileCall, write_workflows
-from kairos.simulate.workload.workflows import load
+from kairos.simulate.workload.workflows import load_workflows
 
 
 def call(workflow, index, agent, prompt, answer, **more):
@@ -197,7 +197,7 @@ def test_the_busiest_ten_minutes_are_planned_for(tmp_path):
         path,
         (call(f"w{i}", 0, "a", 10, 10, workflow_start_ms=at) for i, at in enumerate(starts)),
     )
-    assert module.busiest_rate(load(path)) == pytest.approx(102 / 600)
+    assert module.busiest_rate(load_workflows(path)) == pytest.approx(102 / 600)
 
 
 def test_agents_beyond_the_most_are_pooled(tmp_path, monkeypatch):
@@ -206,7 +206,7 @@ def test_agents_beyond_the_most_are_pooled(tmp_path, monkeypatch):
     write_workflows(
         path, [call("w", 0, "plan", 10, 10), call("w", 1, "a", 9, 9), call("w", 2, "b", 9, 9)]
     )
-    [calls] = module.observed(load(path))
+    [calls] = module.observed(load_workflows(path))
     assert [each.agent for each in calls] == ["docs/plan", "(others)", "(others)"]
     assert [each.after for each in calls] == [(), (0,), (1,)]
 
@@ -268,14 +268,14 @@ def test_g10_a_chosen_pair_is_simulated_within_20_percent_of_what_is_planned(tmp
 
 
 def test_pipelines_cannot_be_simulated():
-    known = catalogue()
+    known = load_catalogue()
     rates = derived(known.accelerator_named("h100"), known.model_named("llama-3-8b"), pipeline=2)
     with pytest.raises(SetupError, match="is a pipeline"):
         engine_profile(rates, "h100-pp2", 4096)
 
 
 def test_a_simulated_engine_has_the_rates_of_the_plan():
-    known = catalogue()
+    known = load_catalogue()
     rates = derived(known.accelerator_named("a40"), known.model_named("llama-3-8b"))
     found = measured_rates(engine_profile(rates, "a40", 8192))
     for field in ("fixed_s", "weights_s", "prefill_token_s", "decode_seq_s", "kv_token_s"):
@@ -316,7 +316,7 @@ def test_hardware_is_planned_for_a_declared_flow_from_its_rows(flow):
 
 def test_the_calls_of_a_flow_are_those_of_its_rows_and_equal_ones_are_made_once(flow):
     path, _, inputs = flow
-    made = flow_workflows(path, inputs, None)
+    made = workflows_of_flow(path, inputs, None)
 
     assert len(made) == 15
     assert [[call.agent for call in each.calls] for each in made] == [["summary", "answer"]] * 15
@@ -342,5 +342,5 @@ def test_what_is_planned_for_is_an_export_or_a_flow_with_its_rows(flow, export, 
 
 
 def test_cached_tokens_count_in_whole_blocks(export):
-    calls = [call for each in module.observed(load(export)) for call in each]
+    calls = [call for each in module.observed(load_workflows(export)) for call in each]
     assert {call.cached_tokens for call in calls} == {0, 96}  # of 100

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from kairos.capacity.hardware_files import catalogue
+from kairos.capacity.hardware_files import load_catalogue
 from kairos.cli.main import app
 from kairos.core.errors import SetupError
 from kairos.simulate.workload.workflow_file import FileCall, write_workflows
@@ -100,7 +100,7 @@ def test_g1_the_application_is_a_typed_graph_with_its_loops_unrolled_and_its_cal
     assert ("x/plan.decode", "before x/act") in edges
     assert ("x/act.decode", "x/say.prefill") in edges
     # G7: the cache of a prompt, 128 KiB a token of Llama-3-8B.
-    kv = catalogue().model_named("llama-3-8b").kv_bytes_per_token()
+    kv = load_catalogue().model_named("llama-3-8b").kv_bytes_per_token()
     assert edges["x/plan.prefill", "x/plan.decode"]["bytes"] == 1000 * kv
 
 
@@ -141,7 +141,7 @@ def test_g3_the_worked_example_prefills_on_hp_and_decodes_on_co(
     own.write_text(device("hp", 10.0) + device("co", 3.85))
     hp = profile(tmp_path / "hp.toml", prefill_token_us=80, fixed_us=50)
     co = profile(tmp_path / "co.toml", prefill_token_us=130, fixed_us=60)
-    kv = catalogue().model_named("llama-3-8b").kv_bytes_per_token()
+    kv = load_catalogue().model_named("llama-3-8b").kv_bytes_per_token()
     gbit = 1000 * kv * 8 / 0.010 / 1e9
     found = planned(
         "--export", path, "--catalogue", own, "--hardware", "hp,co", "--profile", f"hp={hp}",

@@ -8,10 +8,10 @@ import pytest
 from experiments.e56_kept_order import drawn_flow
 from kairos.cli.flows.flow_placement import hosted_work
 from kairos.cli.flows.hosted_pool import host_plan
-from kairos.workflows.compile.flow_profile import CostFactors, learnt
+from kairos.workflows.compile.flow_profile import CostFactors, learn_profile
 from kairos.workflows.compile.operators import Generation
-from kairos.workflows.compile.placement import place
-from kairos.workflows.compile.prediction import predict
+from kairos.workflows.compile.placement import place_operators
+from kairos.workflows.compile.prediction import predict_flow
 from kairos.workflows.run.host_file import HostedModel, HostFile
 from kairos.workflows.run.tables import open_table
 
@@ -32,7 +32,7 @@ def drawn_case(seed):
         name: [(draw.randint(20, 900), draw.randint(1, 200)) for _ in range(12)] for name in names
     }
     times = {name: [1] * draw.randint(1, 12) for name in names}
-    return plan, rows, host, learnt(plan, 12, lengths, times)
+    return plan, rows, host, learn_profile(plan, 12, lengths, times)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -40,16 +40,16 @@ def test_a_run_places_by_the_same_work_as_its_plan(seed):
     plan, rows, host, known = drawn_case(seed)
     for profile in (None, known):
         works, placed = host_plan(plan, open_table(rows), host, learnt=profile)
-        planned = hosted_work(plan, predict(plan, rows), host, host.devices, profile)
+        planned = hosted_work(plan, predict_flow(plan, rows), host, host.devices, profile)
         assert works == planned
-        assert placed == place(planned, host.loads, host.devices)
+        assert placed == place_operators(planned, host.loads, host.devices)
     assert works != host_plan(plan, open_table(rows), host)[0]  # what was learnt made a difference
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_factors_of_the_host_count_before_those_of_the_profile(seed):
     plan, rows, host, known = drawn_case(seed)
-    asked = plan, predict(plan, rows)
+    asked = plan, predict_flow(plan, rows)
     both = hosted_work(*asked, host, 4, known)
     of_profile = msgspec.structs.replace(known, cost=host.cost)
     assert (

@@ -32,7 +32,7 @@ def test_its_results_cannot_move_to_a_database(tmp_path):
 def test_a_run_that_is_nowhere_is_not_found(tmp_path, monkeypatch):
     with pytest.raises(SetupError, match="no run is called 'chain-1'"):
         find_run(RunStore(tmp_path), "chain-1", None)
-    monkeypatch.setattr(run_found, "record_told", lambda *_: None)
+    monkeypatch.setattr(run_found, "read_postgres_record", lambda *_: None)
     with pytest.raises(SetupError, match="knows of no run 'chain-1'"):
         find_run(RunStore(tmp_path), "chain-1", DATABASE)
 
@@ -78,7 +78,7 @@ def told(monkeypatch):
     def tell(**fields):
         record_of_theirs = record(**{"engines": ("http://evil:1",)} | THEIRS | fields)
         data = msgspec.json.encode(record_of_theirs)
-        monkeypatch.setattr(run_found, "record_told", lambda *_: data)
+        monkeypatch.setattr(run_found, "read_postgres_record", lambda *_: data)
         return record_of_theirs
 
     return tell

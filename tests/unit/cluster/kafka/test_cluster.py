@@ -6,7 +6,7 @@ from kairos.cluster.kafka.cluster import OWNED, KafkaCluster, cluster_of, parse_
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.core.errors import SetupError
-from kairos.settings.config import Settings, load
+from kairos.settings.config import Settings, load_settings
 
 SECRET = "hunter2"
 SCRAM = """
@@ -109,7 +109,7 @@ def test_a_password_in_the_address_is_not_repeated():
 
 
 def test_bus_and_pool_can_come_from_the_environment():
-    settings = load(None, {"KAIROS_BUS": "kafka://h:1", "KAIROS_POOL": "gpu-a"}, {})
+    settings = load_settings(None, {"KAIROS_BUS": "kafka://h:1", "KAIROS_POOL": "gpu-a"}, {})
 
     assert (settings.bus, settings.pool) == ("kafka://h:1", "gpu-a")
 
@@ -117,11 +117,11 @@ def test_bus_and_pool_can_come_from_the_environment():
 @pytest.mark.parametrize("pool", ["", "a.b", "a b", "a/b", "a\n", "a" * 65, "é", "-a"])
 def test_a_pools_name_is_plain_and_short(pool):
     with pytest.raises(SetupError, match="is not a valid pool name"):
-        load(None, {}, {"pool": pool})
+        load_settings(None, {}, {"pool": pool})
 
 
 def test_options_for_sasl_over_tls_reach_the_client_with_the_secret_from_the_environment(file):
-    settings = load(file(SCRAM), {}, {})
+    settings = load_settings(file(SCRAM), {}, {})
 
     client = cluster_of(settings, {"KAFKA_PASSWORD": SECRET}).client(group_id="g")
 
@@ -148,7 +148,7 @@ def test_dotted_names_need_no_quotes_and_values_need_none_either(file):
         socket.timeout.ms = 5000
     """)
 
-    assert load(path, {}, {}).kafka == {
+    assert load_settings(path, {}, {}).kafka == {
         "security.protocol": "SASL_SSL",
         "sasl.password_env": "KAFKA_PASSWORD",
         "socket.keepalive.enable": "true",
@@ -159,7 +159,7 @@ def test_dotted_names_need_no_quotes_and_values_need_none_either(file):
 @pytest.mark.parametrize("value", ["[1]", "1979-05-27", "[{a = 1}]"])
 def test_a_value_that_is_no_option_is_named(file, value):
     with pytest.raises(SetupError, match=r"--config .*\$\.kafka"):
-        load(file(f'[kafka]\n"client.id" = {value}'), {}, {})
+        load_settings(file(f'[kafka]\n"client.id" = {value}'), {}, {})
 
 
 def test_certificates_reach_the_client(tmp_path):
@@ -260,21 +260,21 @@ def test_a_secret_in_a_file_that_others_can_read_is_refused(file, option):
 
     for mode in (0o644, 0o640, 0o604):
         with pytest.raises(SetupError) as refused:
-            load(path := file(text, mode), {}, {})
+            load_settings(path := file(text, mode), {}, {})
         assert str(refused.value) == (
             f"--config {path} holds '{option}' and others can read it: 'chmod 600 {path}', or "
             f'write "{option}_env" = "VARIABLE" and put it into the environment'
         )
-    assert load(file(text), {}, {}).kafka == {option: SECRET}
+    assert load_settings(file(text), {}, {}).kafka == {option: SECRET}
 
 
 def test_the_name_of_a_variable_is_no_secret(file):
-    assert load(file(SCRAM, 0o644), {}, {}).kafka["sasl.password_env"] == "KAFKA_PASSWORD"
+    assert load_settings(file(SCRAM, 0o644), {}, {}).kafka["sasl.password_env"] == "KAFKA_PASSWORD"
 
 
 @pytest.mark.parametrize("environ", [{}, {"KAFKA_PASSWORD": ""}])
 def test_a_secret_that_is_not_in_the_environment_is_named_with_the_variable(file, environ):
-    settings = load(file(SCRAM), {}, {})
+    settings = load_settings(file(SCRAM), {}, {})
 
     with pytest.raises(SetupError) as refused:
         cluster_of(settings, environ)

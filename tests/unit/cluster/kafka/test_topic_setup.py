@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kairos.cluster.kafka import topic_settings
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.topic_setup import partition_of
-from kairos.core.topics import Topic, inbox
+from kairos.core.topics import Topic, inbox_topic
 
 DOCUMENT = Path(__file__).parents[4] / "deploy" / "topics.md"
 COMMAND = "python -m kairos.cluster.kafka.topic_settings > deploy/topics.md"
@@ -29,7 +29,7 @@ def test_every_name_of_a_topic_is_in_the_table():
 
 
 def test_a_family_is_known_by_how_its_names_begin():
-    assert topic_settings.describe(inbox("qa", "router")).name == Topic.AGENTS
+    assert topic_settings.describe(inbox_topic("qa", "router")).name == Topic.AGENTS
     assert topic_settings.describe(Topic.REPLIES + "host").name == Topic.REPLIES
     assert topic_settings.describe(Topic.EVENTS).name == Topic.EVENTS
 

@@ -9,7 +9,7 @@ from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.orchestrate import follower as members
 from kairos.cluster.orchestrate.follower import SAVE_S, Follower
 from kairos.cluster.orchestrate.following import Following
-from kairos.cluster.pool.messages import EPOCH, POOL
+from kairos.cluster.pool.messages import EPOCH, POOL_HEADER
 from kairos.core.errors import Unavailable
 from kairos.core.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
 from kairos.core.model import SECOND
@@ -57,7 +57,7 @@ async def take(member, *told):
     for record in told:
         offset = max(0, member.following._next) + (member.following._next < 0)
         value = msgspec.json.encode(record)
-        headers = {POOL: "default", EPOCH: "0"}
+        headers = {POOL_HEADER: "default", EPOCH: "0"}
         await member._take(ReceivedMessage(Topic.EVENTS, 0, offset, record.at, "", value, headers))
     member._has_read_all = True
 

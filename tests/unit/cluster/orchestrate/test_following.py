@@ -17,11 +17,11 @@ from kairos.cluster.orchestrate.committed_progress import (
 )
 from kairos.cluster.orchestrate.following import Following
 from kairos.cluster.orchestrate.records import Records
-from kairos.cluster.pool.messages import EPOCH, POOL, TAKEOVER
+from kairos.cluster.pool.messages import EPOCH, POOL_HEADER, TAKEOVER_HEADER
 from kairos.core.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
 from kairos.core.model import SECOND
 from kairos.core.topics import Topic
-from kairos.observe.views import snapshot, workflow_view
+from kairos.observe.views import workflow_snapshot, workflow_view
 from tests.support import build
 from tests.support.examples import examples
 
@@ -31,7 +31,7 @@ IDLE_US = 3 * SECOND
 
 def message(offset, record, *, pool="default", epoch=0, at=None):
     value = record if isinstance(record, bytes) else msgspec.json.encode(record)
-    headers = {POOL: pool, EPOCH: str(epoch)}
+    headers = {POOL_HEADER: pool, EPOCH: str(epoch)}
     at = getattr(record, "at", 0) if at is None else at
     return ReceivedMessage(Topic.EVENTS, 0, offset, at, "key", value, headers)
 
@@ -42,7 +42,7 @@ def messages(*records):
 
 def takeover(offset, pool="default"):
     return ReceivedMessage(
-        Topic.EVENTS, 0, offset, 0, pool, None, {POOL: pool, TAKEOVER: "somebody"}
+        Topic.EVENTS, 0, offset, 0, pool, None, {POOL_HEADER: pool, TAKEOVER_HEADER: "somebody"}
     )
 
 
@@ -78,7 +78,7 @@ def taught(workflows):
 
 def seen(followed):
     return {
-        each.key: msgspec.to_builtins(workflow_view(snapshot(each, 10**9), 0, 100))
+        each.key: msgspec.to_builtins(workflow_view(workflow_snapshot(each, 10**9), 0, 100))
         for each in followed.orchestrator._open.all()
     }
 
@@ -267,7 +267,13 @@ def test_who_reads_from_the_middle_knows_which_balancer_had_been_replaced():
         message(1, Record(1, Finished("r")), epoch=1),
         ReceivedMessage(Topic.EVENTS, 0, 1, 1, "", None, {}),
         ReceivedMessage(
-            Topic.EVENTS, 0, 1, 1, "", msgspec.json.encode(Record(1, Finished("r"))), {POOL: "p"}
+            Topic.EVENTS,
+            0,
+            1,
+            1,
+            "",
+            msgspec.json.encode(Record(1, Finished("r"))),
+            {POOL_HEADER: "p"},
         ),
     ],
 )

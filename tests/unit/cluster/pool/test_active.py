@@ -7,7 +7,15 @@ from kairos.cluster.kafka.subscription import Assigned, CaughtUp, ReceivedMessag
 from kairos.cluster.pool import active as active_module
 from kairos.cluster.pool import decision_publisher as publisher_module
 from kairos.cluster.pool.cluster_control import ClusterControl
-from kairos.cluster.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, TAKEOVER, TURN, TYPE
+from kairos.cluster.pool.messages import (
+    CAUSE,
+    EPOCH,
+    PERFORMER,
+    POOL_HEADER,
+    TAKEOVER_HEADER,
+    TURN,
+    TYPE_HEADER,
+)
 from kairos.core.balancer import Balancer
 from kairos.core.declared_plan import PlannedOperator, PlannedWork
 from kairos.core.dispatcher.placements import PLACEMENTS
@@ -134,12 +142,12 @@ def test_a_record_says_who_decided_who_performs_and_what_told(world, process, ga
     world.run("c").end()
     world.flow()
     arrived, finished = world.logs[Topic.EVENTS][-2:]
-    epoch = str(next(m.offset for m in world.logs[Topic.EVENTS] if TAKEOVER in m.headers))
-    told = [m.offset for m in world.logs[Topic.REQUESTS] if m.headers[TYPE] == "told"]
+    epoch = str(next(m.offset for m in world.logs[Topic.EVENTS] if TAKEOVER_HEADER in m.headers))
+    told = [m.offset for m in world.logs[Topic.REQUESTS] if m.headers[TYPE_HEADER] == "told"]
     assert (arrived.key, finished.key) == ("w", "w")
     said = {PERFORMER: "p1", CAUSE: str(told[0]), TURN: "1"}
-    assert arrived.headers == {POOL: NAME, EPOCH: epoch, **said}
-    assert finished.headers == {POOL: NAME, EPOCH: epoch, CAUSE: str(told[1])}
+    assert arrived.headers == {POOL_HEADER: NAME, EPOCH: epoch, **said}
+    assert finished.headers == {POOL_HEADER: NAME, EPOCH: epoch, CAUSE: str(told[1])}
 
 
 def test_what_is_learnt_and_an_idle_tick_are_no_news(world, process):
@@ -343,7 +351,7 @@ def test_a_thousand_refusals_at_once_fit_the_bus():
                 Topic.REQUESTS,
                 NAME,
                 msgspec.json.encode({"performer": "gone", "event": arrived}),
-                {TYPE: "told"},
+                {TYPE_HEADER: "told"},
             )
         world.flow()
         for name in ("e0", "e1"):
@@ -448,7 +456,7 @@ def test_news_of_a_call_that_is_not_open_are_done_with(world, process):
 
 
 def test_messages_of_other_pools_are_done_with(world, process):
-    world.append(Topic.REQUESTS, "other", b"{", {TYPE: "told"})
+    world.append(Topic.REQUESTS, "other", b"{", {TYPE_HEADER: "told"})
     world.flow()
     assert is_done(world, process)
     assert world.logs[Topic.DEAD_LETTERS] == []
@@ -475,7 +483,7 @@ def test_messages_of_other_pools_are_done_with(world, process):
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_becomes_a_dead_letter(world, process, kind, value):
-    headers = {TYPE: kind} if kind else {}
+    headers = {TYPE_HEADER: kind} if kind else {}
     world.append(Topic.REQUESTS, NAME, value, headers)
     world.settle()
     [offset] = undone(process)
@@ -616,7 +624,7 @@ def test_a_call_over_the_bus_is_refused_when_three_processes_have_died_of_it(wor
 
 def test_one_that_takes_over_announces_itself_before_it_says_anything(world, process):
     first, *others = world.logs[Topic.EVENTS]
-    assert first.headers == {TAKEOVER: "p0", POOL: NAME}
+    assert first.headers == {TAKEOVER_HEADER: "p0", POOL_HEADER: NAME}
     assert first.value is None
     assert {m.headers[EPOCH] for m in others} == {"0"}
 
@@ -681,7 +689,7 @@ def test_on_standby_news_of_instances_are_kept(world, process, gateway):
 def test_a_partition_of_another_pool_changes_nothing(world, process):
     process.group.put(
         Assigned("kairos.requests", 1, 0, ""),
-        ReceivedMessage(Topic.REQUESTS, 1, 41, 0, NAME, b"{", {TYPE: "told"}),
+        ReceivedMessage(Topic.REQUESTS, 1, 41, 0, NAME, b"{", {TYPE_HEADER: "told"}),
         CaughtUp("kairos.requests", 1),
     )
     world.settle()
@@ -700,7 +708,7 @@ def test_commits_say_where_to_go_on_and_since_when_to_read_back(world, process, 
     world.sleep(100)
     offset, metadata = world.committed
     assert world.logs[Topic.REQUESTS][offset].value.count(b'"Arrived"')
-    epoch = next(m.offset for m in world.logs[Topic.EVENTS] if TAKEOVER in m.headers)
+    epoch = next(m.offset for m in world.logs[Topic.EVENTS] if TAKEOVER_HEADER in m.headers)
     assert metadata == f"events-since={began_at - active_module._RECALL_US},epoch={epoch}"
     world.run("c").end()
     world.flow()
@@ -939,7 +947,7 @@ def test_one_whose_announcement_came_too_late_does_not_silence_the_other(world, 
 def test_what_was_done_by_one_that_is_superseded_is_not_committed(world, process, gateway):
     world.sleep(2)
     before = world.committed
-    world.append(Topic.EVENTS, NAME, None, {TAKEOVER: "late", POOL: NAME})
+    world.append(Topic.EVENTS, NAME, None, {TAKEOVER_HEADER: "late", POOL_HEADER: NAME})
     world.tell("p9", Finished("x"))
     world.sleep(3)
     assert world.committed == before or world.committed[0] <= before[0] + 4
@@ -947,7 +955,7 @@ def test_what_was_done_by_one_that_is_superseded_is_not_committed(world, process
 
 
 def test_another_pools_takeover_is_none_of_ours(world, process):
-    world.append(Topic.EVENTS, "other", None, {TAKEOVER: "late", POOL: "other"})
+    world.append(Topic.EVENTS, "other", None, {TAKEOVER_HEADER: "late", POOL_HEADER: "other"})
     world.sleep(3)
     assert process.decides
 
@@ -955,14 +963,14 @@ def test_another_pools_takeover_is_none_of_ours(world, process):
 @pytest.mark.parametrize(
     ("value", "headers"),
     [
-        (b"{", {POOL: NAME, EPOCH: "0"}),
-        (b"\xff", {POOL: NAME, EPOCH: "0"}),
-        (None, {POOL: NAME, EPOCH: "0"}),
-        (b"[" * 50_000, {POOL: NAME, EPOCH: "0"}),
-        (b'{"at":1,"event":{"type":"Tick"}}', {POOL: NAME}),
-        (b'{"at":1,"event":{"type":"Tick"}}', {POOL: NAME, EPOCH: "x"}),
-        (b'{"at":1,"event":{"type":"Tick"}}', {POOL: NAME, EPOCH: "0", CAUSE: "x"}),
-        (b"{", {POOL: "other", EPOCH: "99"}),
+        (b"{", {POOL_HEADER: NAME, EPOCH: "0"}),
+        (b"\xff", {POOL_HEADER: NAME, EPOCH: "0"}),
+        (None, {POOL_HEADER: NAME, EPOCH: "0"}),
+        (b"[" * 50_000, {POOL_HEADER: NAME, EPOCH: "0"}),
+        (b'{"at":1,"event":{"type":"Tick"}}', {POOL_HEADER: NAME}),
+        (b'{"at":1,"event":{"type":"Tick"}}', {POOL_HEADER: NAME, EPOCH: "x"}),
+        (b'{"at":1,"event":{"type":"Tick"}}', {POOL_HEADER: NAME, EPOCH: "0", CAUSE: "x"}),
+        (b"{", {POOL_HEADER: "other", EPOCH: "99"}),
         (b"{", {}),
     ],
 )
@@ -1011,7 +1019,7 @@ def test_what_is_asked_again_of_one_who_began_it_in_another_life_is_not_lost(
 ):
     """It decided although it was superseded, so only it knows of the call that it runs."""
     process.is_cut_off = False
-    world.append(Topic.EVENTS, NAME, None, {TAKEOVER: "late", POOL: NAME})
+    world.append(Topic.EVENTS, NAME, None, {TAKEOVER_HEADER: "late", POOL_HEADER: NAME})
     world.ask("b")
     world.settle()
     process.outbox.deliver(Topic.EVENTS)
@@ -1021,7 +1029,7 @@ def test_what_is_asked_again_of_one_who_began_it_in_another_life_is_not_lost(
     world.sleep(2)
     world.assign(process)
     world.sleep(2)
-    offset = next(m.offset for m in world.logs[Topic.REQUESTS] if m.headers[TYPE] == "call")
+    offset = next(m.offset for m in world.logs[Topic.REQUESTS] if m.headers[TYPE_HEADER] == "call")
     assert world.committed[0] <= offset
     world.run("b").end()
     world.flow()

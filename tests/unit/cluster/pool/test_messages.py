@@ -15,7 +15,7 @@ from kairos.cluster.pool.messages import (
     read_call_headers,
     read_told,
 )
-from kairos.core.core_names import NAME
+from kairos.core.core_names import NAME_PATTERN
 from kairos.core.declared_plan import PlannedOperator, PlannedWork
 from kairos.core.errors import InvalidRequest, QueueFull, Unavailable
 from kairos.core.events import (
@@ -262,7 +262,7 @@ def test_names_are_those_of_envelopes():
 
     schema = msgspec.json.schema(CallHeaders)["$defs"]["CallHeaders"]["properties"]
     [named] = [each for each in schema["kairos-app"]["anyOf"] if each["type"] == "string"]
-    assert named["pattern"] == NAME
+    assert named["pattern"] == NAME_PATTERN
 
 
 def message(value=b'{"messages":[]}', *, at=5, headers=GOOD):

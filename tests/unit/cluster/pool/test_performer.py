@@ -10,13 +10,13 @@ from kairos.cluster.pool import performer as performer_module
 from kairos.cluster.pool.messages import (
     EPOCH,
     PERFORMER,
-    TAKEOVER,
+    TAKEOVER_HEADER,
     TOLD_BYTES,
     TOLD_CALLS,
     Declined,
     Orders,
 )
-from kairos.cluster.pool.messages import POOL as IN_POOL
+from kairos.cluster.pool.messages import POOL_HEADER as IN_POOL
 from kairos.core.declared_plan import MOST_OPERATORS, PlannedOperator, PlannedWork
 from kairos.core.errors import InvalidRequest, QueueFull, Unavailable
 from kairos.core.events import (
@@ -46,7 +46,7 @@ def world():
 def process(world):
     """Decides nothing itself. Others announced themselves before."""
     for _ in range(10):
-        world.append(Topic.EVENTS, POOL, None, {TAKEOVER: "p9", IN_POOL: POOL})
+        world.append(Topic.EVENTS, POOL, None, {TAKEOVER_HEADER: "p9", IN_POOL: POOL})
     process = world.process()
     world.flow()
     return process

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from kairos.cluster.kafka.subscription import ReceivedMessage
-from kairos.cluster.pool.messages import CAUSE, EPOCH, POOL, TAKEOVER, TURN
+from kairos.cluster.pool.messages import CAUSE, EPOCH, POOL_HEADER, TAKEOVER_HEADER, TURN
 from kairos.cluster.pool.recall import Recall
 from kairos.core.events import Finished, Record
 from kairos.core.topics import Topic
@@ -36,12 +36,14 @@ def recall(active):
 def record(offset, epoch, name="", pool="pool", **headers):
     value = msgspec.json.encode(Record(1, Finished(name or f"r{offset}")))
     return ReceivedMessage(
-        Topic.EVENTS, 0, offset, 1, "w", value, {POOL: pool, EPOCH: str(epoch)} | headers
+        Topic.EVENTS, 0, offset, 1, "w", value, {POOL_HEADER: pool, EPOCH: str(epoch)} | headers
     )
 
 
 def takeover(offset, pool="pool"):
-    return ReceivedMessage(Topic.EVENTS, 0, offset, 1, pool, None, {POOL: pool, TAKEOVER: "p"})
+    return ReceivedMessage(
+        Topic.EVENTS, 0, offset, 1, pool, None, {POOL_HEADER: pool, TAKEOVER_HEADER: "p"}
+    )
 
 
 def test_all_up_to_our_own_takeover_is_read(active, recall):

@@ -16,7 +16,7 @@ from kairos.core.dispatcher.demand import (
     SLOTS,
     Curves,
     expected,
-    exponential,
+    exponential_distribution,
     mode,
 )
 from kairos.core.learnt import QUANTILES, Distribution
@@ -168,7 +168,7 @@ def test_answers_that_are_always_alike_end_when_they_always_do():
 
 
 def test_where_only_the_mean_is_guessed_answers_end_at_any_time_alike():
-    assert sum(exponential(100).quantiles) / QUANTILES == pytest.approx(100, rel=0.02)
+    assert sum(exponential_distribution(100).quantiles) / QUANTILES == pytest.approx(100, rel=0.02)
     curves, row = curve(None, completion=100)
     for generated in (0, 50, 150):  # whatever it had already, 100 tokens more leave a third
         got = alive(curves, row, generated, SLOT_US / 100)
@@ -206,7 +206,7 @@ def test_slots_widen_by_a_third_at_most_and_reach_an_hour():
 
 
 def test_until_its_prompt_is_computed_a_call_neither_grows_nor_ends():
-    curves, row = curve(exponential(50.0))
+    curves, row = curve(exponential_distribution(50.0))
     at_once = alive(curves, row, 0, SLOT_US / 40)
     later = alive(curves, row, 0, SLOT_US / 40, delay_us=2 * SLOT_US)
     assert later[:3].tolist() == [1, 1, 1]
@@ -241,7 +241,7 @@ def test_calls_that_run_together_hold_the_sum_of_what_each_holds(calls, token_us
     curves = Curves()
     rows = [
         row_of(curves, build.request("r", agent=f"a{n}"), known)
-        for n, known in enumerate([exponential(100.0), always(700), None])
+        for n, known in enumerate([exponential_distribution(100.0), always(700), None])
     ]
     sums = np.zeros((3, SLOTS))
     for kind, *each in calls:

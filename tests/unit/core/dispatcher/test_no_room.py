@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from kairos.core.dispatcher.demand import exponential
+from kairos.core.dispatcher.demand import exponential_distribution
 from kairos.core.dispatcher.ledger import Ledger
 from kairos.core.dispatcher.no_room import NoRoom
 from kairos.core.dispatcher.placements import PLACEMENTS
@@ -30,7 +30,7 @@ def always(value):
 
 MEANS = {"x": 40.0, "y": 300.0, "z": 2.0}  # tokens of answers, by agent
 KNOWN = build.Lengths(
-    tokens={agent: exponential(mean) for agent, mean in MEANS.items()},
+    tokens={agent: exponential_distribution(mean) for agent, mean in MEANS.items()},
     latency_us={agent: always(mean * 20_000) for agent, mean in MEANS.items()},
 )
 

@@ -4,7 +4,7 @@ easily missed. Laws: `property/test_ledger_laws.py`."""
 import pytest
 from msgspec.structs import replace
 
-from kairos.core.dispatcher.demand import SLOTS, exponential
+from kairos.core.dispatcher.demand import SLOTS, exponential_distribution
 from kairos.core.dispatcher.instance_table import InstanceTable
 from kairos.core.dispatcher.ledger import Ledger
 from kairos.core.dispatcher.occupancy import RENEWED_US, BySurvival, Occupancy, by_modes, of_request
@@ -13,7 +13,10 @@ from kairos.core.model import SECOND
 from tests.support import build
 
 INSTANCE = build.instance("a", kv=1000)
-KNOWN = build.Lengths(tokens={"x": exponential(100.0)}, latency_us={"x": exponential(4.0 * SECOND)})
+KNOWN = build.Lengths(
+    tokens={"x": exponential_distribution(100.0)},
+    latency_us={"x": exponential_distribution(4.0 * SECOND)},
+)
 
 
 def ledger(*instances):

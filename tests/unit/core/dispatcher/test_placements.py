@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kairos.core.dispatcher.available import AvailableInstances
-from kairos.core.dispatcher.demand import exponential
+from kairos.core.dispatcher.demand import exponential_distribution
 from kairos.core.dispatcher.ledger import Ledger
 from kairos.core.dispatcher.occupancy import of_request
 from kairos.core.dispatcher.placements import PLACEMENTS
@@ -126,7 +126,7 @@ def test_the_smallest_calls_of_all_are_placed(placement):
 def test_ours_stays_where_the_history_is_while_that_pays():
     history = {"prompt": 3000, "prefix": tuple(range(20)), "prefix_units": 3000}
     warm = [build.instance(name, kv=50_000, seqs=99) for name in "ab"]
-    placed = Placed("kairos", *warm, tokens={"x": exponential(20.0)})
+    placed = Placed("kairos", *warm, tokens={"x": exponential_distribution(20.0)})
     placed.book("r", "b", agent="x", **history)
     placed.ledger.release("r", 0, Finished("r", 3000, 1))
     placed.book("busy", "b", prompt=100, agent="x")
@@ -289,7 +289,7 @@ def test_what_was_refused_for_a_reservation_is_not_without_it(made):
 
 def test_where_few_end_no_more_is_expected_than_if_nobody_did():
     slow = build.instance("a", kv=10**6, token_us=100_000.0, seqs=99)
-    placed = Placed("kairos", slow, tokens={"x": exponential(3_000.0)})
+    placed = Placed("kairos", slow, tokens={"x": exponential_distribution(3_000.0)})
     told = {"prompt": 100, "agent": "x", "completion_limit": 4_000}
     for n in range(10):
         placed.book(f"r{n}", "a", told=1, **told)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from kairos.core.orchestrator.graph import CallGraph
-from kairos.core.orchestrator.remaining import remaining
+from kairos.core.orchestrator.remaining import remaining_work
 from kairos.core.orchestrator.spans import Span
 
 
@@ -154,7 +154,7 @@ def steps(work):
 def test_the_cost_per_call_grows_no_faster_than_a_logarithm(name):
     def recover(n):
         made = graph(*LARGE[name](n))
-        return steps(lambda: remaining(made))
+        return steps(lambda: remaining_work(made))
 
     # From 100 calls to 1,600 n grows by 16, n log n by 26 and n squared by 256. The logarithms are
     # those of sorting, in C, and of climbing, few steps beside all others.

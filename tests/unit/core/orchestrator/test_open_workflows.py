@@ -8,7 +8,7 @@ import pytest
 
 from kairos.core.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
 from kairos.core.learner import Learner
-from kairos.core.learnt import POOLED
+from kairos.core.learnt import POOLED_AGENT
 from kairos.core.model import SECOND
 from kairos.core.orchestrator.open_workflows import OPEN_CALLS, OpenCalls, rows_of
 from kairos.core.orchestrator.orchestrator import Orchestrator
@@ -91,7 +91,7 @@ def test_what_has_not_ended_is_no_sample():
     app.end("ended")
     found = app.learn()
 
-    assert found["app"].samples == found[POOLED].samples == 3
+    assert found["app"].samples == found[POOLED_AGENT].samples == 3
     assert app.learner.orchestrator.profiles.status("default")[1].samples == 3
 
 
@@ -143,7 +143,7 @@ def test_calls_of_open_workflows_count_as_their_apps_and_their_agents():
     assert models["app"].model(OpenCalls(still_open)) == models["app"].model()
     for name, key in (
         ("other", ("default", "other", "worker")),
-        (POOLED, ("default", "other", POOLED)),
+        (POOLED_AGENT, ("default", "other", POOLED_AGENT)),
     ):
         data = models[name]
         group = data.numbers[key]

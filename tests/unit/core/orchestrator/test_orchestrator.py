@@ -19,7 +19,7 @@ from kairos.core.learner import Learner
 from kairos.core.model import SECOND
 from kairos.core.orchestrator.orchestrator import MAX_ENDED, Orchestrator
 from kairos.core.orchestrator.profiles import CallSample
-from kairos.core.orchestrator.remaining import remaining
+from kairos.core.orchestrator.remaining import remaining_work
 from kairos.core.orchestrator.workflow import MAX_CALLS, bytes_of
 from kairos.observe.store import LearntStore
 from tests.support import build
@@ -80,7 +80,7 @@ def test_only_time_that_nobody_waits_in_the_queue_is_time_between_calls():
     facts.call(0, 2, "r1", agent="x", upstream="user")
     facts.arrive(5, "r2", run_at_s=50, agent="y", upstream="x")
     facts.tell(51, Finished("r2", 1, 1))
-    rest = remaining(facts.orchestrator.workflow("default", "w").graph())
+    rest = remaining_work(facts.orchestrator.workflow("default", "w").graph())
     assert rest["r1"].gap_us == 3 * SECOND
 
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kairos.core.learnt import POOLED, QUANTILES
+from kairos.core.learnt import POOLED_AGENT, QUANTILES
 from kairos.core.orchestrator import pools as pools_module
 from kairos.core.orchestrator.profiles import Profiles
 from kairos.core.position import FEATURES, Position, features
@@ -163,7 +163,7 @@ def test_a_change_of_either_distribution_is_a_change(of_call, of_rest):
 def test_a_pool_is_not_reopened_when_its_mixture_changes():
     profiles = fed(samples(200), samples(200, agent="reader", mean_us=9_000_000, seed=1))
 
-    assert status(profiles, POOLED).reopened == 0
+    assert status(profiles, POOLED_AGENT).reopened == 0
 
 
 def test_sampling_doubles_again_after_a_change():
@@ -230,7 +230,7 @@ def test_censored_calls_are_counted_and_teach_nothing():
     assert learnt(profiles) == {}
     assert status(profiles).censored == 3
     assert status(profiles).samples == 10
-    assert status(profiles, POOLED).censored == 1
+    assert status(profiles, POOLED_AGENT).censored == 1
 
 
 def test_every_call_also_feeds_the_pool_of_its_app_and_that_of_everything():
@@ -239,17 +239,17 @@ def test_every_call_also_feeds_the_pool_of_its_app_and_that_of_everything():
     )
     means = {key: each.call_us.mean for key, each in learnt(profiles).items()}
 
-    assert means["t", "app", POOLED] == pytest.approx(20)
-    assert means["u", "x", POOLED] == pytest.approx(80)
-    assert means[POOLED, POOLED, POOLED] == pytest.approx(40)
+    assert means["t", "app", POOLED_AGENT] == pytest.approx(20)
+    assert means["u", "x", POOLED_AGENT] == pytest.approx(80)
+    assert means[POOLED_AGENT, POOLED_AGENT, POOLED_AGENT] == pytest.approx(40)
 
 
 def test_names_beyond_the_bound_are_pooled_and_counted():
     profiles = fed((sample(f"a{n}", us=10) for n in range(9)), max_agents=4)
 
-    assert [each.agent for each in profiles.status("t")] == [POOLED, "a0", "a1", "a2", "a3"]
-    assert status(profiles, POOLED).pooled == 5
-    assert status(profiles, POOLED).samples == 9
+    assert [each.agent for each in profiles.status("t")] == [POOLED_AGENT, "a0", "a1", "a2", "a3"]
+    assert status(profiles, POOLED_AGENT).pooled == 5
+    assert status(profiles, POOLED_AGENT).samples == 9
 
 
 def test_agents_of_all_apps_together_are_bounded():
@@ -262,10 +262,10 @@ def test_apps_beyond_the_bound_are_pooled_into_everything():
     profiles = fed((sample(app=f"app{n}", us=10) for n in range(5)), max_apps=2)
     found = learnt(profiles)
 
-    assert {key for key in found if key[2] == POOLED} == {
-        ("t", "app0", POOLED),
-        ("t", "app1", POOLED),
-        (POOLED, POOLED, POOLED),
+    assert {key for key in found if key[2] == POOLED_AGENT} == {
+        ("t", "app0", POOLED_AGENT),
+        ("t", "app1", POOLED_AGENT),
+        (POOLED_AGENT, POOLED_AGENT, POOLED_AGENT),
     }
     assert profiles.status("t")[-1].app == "app1"
     assert profiles.pooled == 3
@@ -279,7 +279,7 @@ def soon_unused(monkeypatch):
 
 
 def names(profiles):
-    return [(each.app, each.agent) for each in profiles.status("t") if each.agent != POOLED]
+    return [(each.app, each.agent) for each in profiles.status("t") if each.agent != POOLED_AGENT]
 
 
 def test_a_flood_of_names_pushes_out_no_agent_that_works(soon_unused):
@@ -314,10 +314,10 @@ def test_an_app_unused_for_long_makes_room_with_all_its_agents(soon_unused, boun
         profiles.add(sample(app=app))
 
     learning = profiles.take_changed()
-    assert learning.forgotten == (("t", "old", POOLED), ("t", "old", "writer"))
+    assert learning.forgotten == (("t", "old", POOLED_AGENT), ("t", "old", "writer"))
     published, models = learning.learn()
-    assert {each.app for each in published} == {"busy", "new", POOLED}
-    assert {each.app for each in models} == {"busy", "new", POOLED}
+    assert {each.app for each in published} == {"busy", "new", POOLED_AGENT}
+    assert {each.app for each in models} == {"busy", "new", POOLED_AGENT}
     assert names(profiles) == [("busy", "writer"), ("new", "writer")]
 
 
@@ -345,7 +345,7 @@ def test_an_app_that_comes_back_is_forgotten_no_more(soon_unused):
     for app in ["a", *["pooled"] * 39, "b", *["pooled"] * 39, "a"]:
         profiles.add(sample(app=app))
 
-    assert profiles.take_changed().forgotten == (("t", "b", POOLED), ("t", "b", "writer"))
+    assert profiles.take_changed().forgotten == (("t", "b", POOLED_AGENT), ("t", "b", "writer"))
 
 
 def test_models_are_learnt_anew_from_time_to_time():
@@ -358,13 +358,13 @@ def test_models_are_learnt_anew_from_time_to_time():
 
     assert list(found)[:12] == [*range(1, 11), 12, 14]  # a fifth more
     assert list(found)[-3:] == [1_333, 1_589, 1_845]  # 256 more
-    assert all(apps == {("t", "app"), (POOLED, POOLED)} for apps in found.values())
+    assert all(apps == {("t", "app"), (POOLED_AGENT, POOLED_AGENT)} for apps in found.values())
 
 
 def test_a_tenant_sees_its_own_agents_only():
     profiles = fed([sample("mine"), sample("theirs", tenant="u")])
 
-    assert [each.agent for each in profiles.status("t")] == [POOLED, "mine"]
+    assert [each.agent for each in profiles.status("t")] == [POOLED_AGENT, "mine"]
 
 
 def test_nothing_is_published_twice():
@@ -495,7 +495,7 @@ def test_bounds_hold_for_what_is_restored():
     after = Profiles(max_agents=2)
     after.restore([profile(f"a{n}", [5]) for n in range(5)])
 
-    assert [each.agent for each in after.status("t")] == [POOLED, "a0", "a1"]
+    assert [each.agent for each in after.status("t")] == [POOLED_AGENT, "a0", "a1"]
 
 
 def test_the_whole_of_it_is_all_that_changed_since_it_was_published():
@@ -508,9 +508,9 @@ def test_the_whole_of_it_is_all_that_changed_since_it_was_published():
 
     whole = profiles.take_changed(whole=True)
 
-    everything = {("writer", 13), (POOLED, 13)}
+    everything = {("writer", 13), (POOLED_AGENT, 13)}
     assert {(each.key[2], len(each.rows)) for each in whole.windows} == everything
-    assert {each.app for each in whole.models} == {("t", "app"), (POOLED, POOLED)}
+    assert {each.app for each in whole.models} == {("t", "app"), (POOLED_AGENT, POOLED_AGENT)}
     assert profiles.take_changed(whole=True) is None
 
 

@@ -4,7 +4,7 @@ import math
 
 from kairos.core.orchestrator.graph import CallGraph
 from kairos.core.orchestrator.learnt_joins import Verdict
-from kairos.core.orchestrator.remaining import remaining
+from kairos.core.orchestrator.remaining import remaining_work
 from kairos.core.orchestrator.spans import Span
 
 
@@ -29,12 +29,12 @@ def figures(*rows, **fields):
     """work, stages and gap from each call on."""
     return {
         call: (left.work_us, left.stages, left.gap_us)
-        for call, left in remaining(graph(*rows, **fields)).items()
+        for call, left in remaining_work(graph(*rows, **fields)).items()
     }
 
 
 def test_nothing_remains_of_no_calls():
-    assert remaining(CallGraph()) == {}
+    assert remaining_work(CallGraph()) == {}
 
 
 FAN_OUT = (("a", "", 0, 10), ("b", "a", 10, 15), ("c", "a", 10, 30))
@@ -68,8 +68,8 @@ def test_a_call_counts_into_the_one_that_its_name_led_to_while_it_may_be_a_join(
 
     assert made.nodes["d"].parents == ("c",)
     assert made.nodes["d"].ambiguous
-    assert remaining(made)["c"].work_us == 15 + 9
-    assert remaining(made)["b"].work_us == 6
+    assert remaining_work(made)["c"].work_us == 15 + 9
+    assert remaining_work(made)["b"].work_us == 6
 
 
 def test_a_known_join_counts_into_all_that_it_joins():
@@ -78,8 +78,8 @@ def test_a_known_join_counts_into_all_that_it_joins():
     assert set(made.nodes["d"].parents) == {"b", "c"}
     assert made.nodes["d"].caller == "a"
     assert not made.nodes["d"].ambiguous
-    assert remaining(made)["c"].work_us == 15 + 9
-    assert remaining(made)["b"].work_us == 6 + 9
+    assert remaining_work(made)["c"].work_us == 15 + 9
+    assert remaining_work(made)["b"].work_us == 6 + 9
 
 
 class Partly(AllJoin):
@@ -92,7 +92,7 @@ def test_what_is_no_part_of_a_known_join_does_not_lead_to_it_though_it_ended_bef
     made = by_name([*rows, ("d", "c", 31, 40)], Partly())
 
     assert made.stages("a") == [["b", "c", "e", "d"]]
-    assert {call: left.work_us for call, left in remaining(made).items()} == {
+    assert {call: left.work_us for call, left in remaining_work(made).items()} == {
         "a": 10 + 19 + 9,
         "b": 10 + 9,
         "c": 19 + 9,
@@ -108,7 +108,7 @@ def test_thousands_of_calls_that_join_one_fan_out_by_name_are_no_trouble():
         made.add(Span(id=f"b{k}", agent="b", started_at=0, finished_at=10 + k))
         made.add(Span(id=f"c{k}", agent="c", upstream="b", started_at=half + 10, finished_at=9_999))
 
-    found = remaining(made)
+    found = remaining_work(made)
     assert {found[f"b{k}"].work_us for k in range(half)} == {
         10 + k + 9_999 - half - 10 for k in range(half)
     }

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from kairos.core.learnt import MAX_REMAINING_US, POOLED
+from kairos.core.learnt import MAX_REMAINING_US, POOLED_AGENT
 from kairos.core.orchestrator.profiles import Profiles
 from kairos.core.orchestrator.remaining_model import UNTRACKED, Calls, fit
 from kairos.core.position import FEATURES, Position, features
@@ -212,7 +212,7 @@ def test_the_level_of_an_app_is_no_part_of_the_model_of_all_apps():
         position = Position(stage=stage, visit=1, prompt_tokens=100)
         profiles.add(sample(app=app, remaining_us=int(left), position=position))
     _, models = profiles.take_changed().learn()
-    (of_all,) = [each for each in models if each.app == POOLED]
+    (of_all,) = [each for each in models if each.app == POOLED_AGENT]
 
     assert of_all.agents == {}
     assert of_all.remaining_us("", call(7)) < of_all.remaining_us("", call(1)) / 8

@@ -8,7 +8,7 @@ import pytest
 from experiments.oracle import Srpt
 from kairos.core.events import ProfilesLearnt
 from kairos.core.learnt import (
-    POOLED,
+    POOLED_AGENT,
     QUANTILES,
     AgentProfile,
     AgentRank,
@@ -95,14 +95,14 @@ def test_an_unknown_agent_stands_where_its_app_does_and_an_unknown_app_where_all
     bench = Bench(name)
     known = [
         profile("low", remaining_s=1, stages=1),
-        profile(POOLED, remaining_s=4, stages=4),
+        profile(POOLED_AGENT, remaining_s=4, stages=4),
         profile("high", remaining_s=9, stages=9),
-        profile(POOLED, app=POOLED, tenant=POOLED, remaining_s=6, stages=6),
+        profile(POOLED_AGENT, app=POOLED_AGENT, tenant=POOLED_AGENT, remaining_s=6, stages=6),
     ]
     ranks = tuple(AgentRank(*each.key, each.remaining_stages) for each in known)
     models = [
         model(logarithm=4.0, agents={"low": -3.0, "high": 5.0}),
-        model(POOLED, tenant=POOLED, logarithm=6.0),
+        model(POOLED_AGENT, tenant=POOLED_AGENT, logarithm=6.0),
     ]
     bench.learn(*known, models=models, ranks=ranks)
     for agent in ("low", "new", "high"):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from kairos.core.events import ProfilesLearnt
-from kairos.core.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
+from kairos.core.learnt import POOLED_AGENT, QUANTILES, AgentRank, RemainingModel
 from kairos.core.model import SECOND
 from kairos.core.position import FEATURES
 from kairos.core.scheduler import work_estimates as module
@@ -60,7 +60,11 @@ def remaining_s(estimates, request):
 
 def test_what_is_known_of_an_agent_is_its_own_else_its_apps_else_that_of_all():
     estimates = WorkEstimates()
-    keys = {"own": ("default", "a", "x"), "app": ("default", "a", POOLED), "all": (POOLED,) * 3}
+    keys = {
+        "own": ("default", "a", "x"),
+        "app": ("default", "a", POOLED_AGENT),
+        "all": (POOLED_AGENT,) * 3,
+    }
     asked = {
         "own": build.request("own", app="a", agent="x"),
         "app": build.request("app", app="a", agent="new"),
@@ -77,9 +81,9 @@ def test_what_is_known_of_an_agent_is_its_own_else_its_apps_else_that_of_all():
 
 def test_an_agent_that_is_forgotten_stands_where_its_app_does_and_a_forgotten_app_where_all_do():
     estimates = WorkEstimates()
-    for n, app in enumerate([POOLED, "a"]):
-        tenant = POOLED if app == POOLED else "default"
-        agents = (POOLED,) if app == POOLED else ("x", POOLED)
+    for n, app in enumerate([POOLED_AGENT, "a"]):
+        tenant = POOLED_AGENT if app == POOLED_AGENT else "default"
+        agents = (POOLED_AGENT,) if app == POOLED_AGENT else ("x", POOLED_AGENT)
         ranks = tuple(AgentRank(tenant, app, agent, float(n)) for agent in agents)
         profiles = tuple(profile(agent, n + 1, app=app, tenant=tenant) for agent in agents)
         learning = ProfilesLearnt(profiles, (model(n + 1, app=app, tenant=tenant),), ranks)
@@ -92,10 +96,10 @@ def test_an_agent_that_is_forgotten_stands_where_its_app_does_and_a_forgotten_ap
 
     assert known() == (("default", "a", "x"), ("default", "a"), 1.0)
     estimates.learn(ProfilesLearnt(forgotten=(("default", "a", "x"),)))
-    assert known() == (("default", "a", POOLED), ("default", "a"), 1.0)
+    assert known() == (("default", "a", POOLED_AGENT), ("default", "a"), 1.0)
     assert estimates.published(("default", "a", "x")) == (None, None)
-    estimates.learn(ProfilesLearnt(forgotten=(("default", "a", POOLED),)))
-    assert known() == ((POOLED,) * 3, (POOLED,) * 2, 0.0)
+    estimates.learn(ProfilesLearnt(forgotten=(("default", "a", POOLED_AGENT),)))
+    assert known() == ((POOLED_AGENT,) * 3, (POOLED_AGENT,) * 2, 0.0)
 
 
 def test_before_there_is_a_model_the_profile_says_what_remains():

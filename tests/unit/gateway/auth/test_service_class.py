@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.core.entitlements import CLASSES, ServiceClass
+from kairos.core.entitlements import SERVICE_CLASSES, ServiceClass
 from kairos.core.errors import InvalidRequest
 from kairos.gateway.auth.access import Caller
 from kairos.gateway.auth.service_class import ClassNotAllowed, ServiceClasses
@@ -38,7 +38,7 @@ def test_another_is_an_error_that_says_which_there_are(name):
 
 
 def test_a_class_may_have_a_deadline_for_calls_that_name_none():
-    classes = ServiceClasses(dict(CLASSES) | {"urgent": ServiceClass(deadline_us=5)})
+    classes = ServiceClasses(dict(SERVICE_CLASSES) | {"urgent": ServiceClass(deadline_us=5)})
     assert classes.deadline("urgent", None, 100) == 105
     assert classes.deadline("urgent", 101, 100) == 101
     assert classes.deadline("urgent", 200, 100) == 200
@@ -51,5 +51,5 @@ def test_what_goes_as_spare_is_the_first_such_class_that_the_key_may_ask_for():
     assert ServiceClasses().spare(ANYBODY) == "batch"
     assert ServiceClasses().spare(HELD) == "batch"
     assert ServiceClasses().spare(Caller("acme", service_classes=("standard",))) is None
-    assert ServiceClasses(dict(CLASSES) | others).spare(ANYBODY) == "night"
-    assert ServiceClasses(dict(CLASSES) | others).spare(HELD) is None
+    assert ServiceClasses(dict(SERVICE_CLASSES) | others).spare(ANYBODY) == "night"
+    assert ServiceClasses(dict(SERVICE_CLASSES) | others).spare(HELD) is None

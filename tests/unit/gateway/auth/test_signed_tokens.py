@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.entitlements import CLASSES
+from kairos.core.entitlements import SERVICE_CLASSES
 from kairos.core.errors import Unauthorized
 from kairos.core.model import SECOND
 from kairos.gateway.auth.access import Access
@@ -57,7 +57,9 @@ class Tokens:
         self.now_s = NOW_S
         self.keys = published or Published(*(keys or KEYS.values()))
         oidc = OidcSettings(**({"issuer": ISSUER, "audience": "kairos"} | given))
-        self.tokens = SignedTokens(oidc, self.keys, CLASSES, lambda: int(self.now_s * SECOND))
+        self.tokens = SignedTokens(
+            oidc, self.keys, SERVICE_CLASSES, lambda: int(self.now_s * SECOND)
+        )
         self.access = Access([], tokens=self.tokens)
 
     def caller(self, token):
@@ -399,7 +401,7 @@ def test_whatever_claims_are_signed_they_let_a_caller_in_or_say_why_not(claims, 
     except (Unauthorized, NotAllowed):
         return
     assert is_tenant(caller.tenant)
-    assert caller.service_class in CLASSES
+    assert caller.service_class in SERVICE_CLASSES
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200), st.binary(max_size=80))

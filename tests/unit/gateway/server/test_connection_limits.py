@@ -8,7 +8,7 @@ import pytest
 
 from kairos.gateway.server import connection_limits
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.gateway.server.http import listen, server_of, serving
+from kairos.gateway.server.http import listening_socket, server_of, serving_ports
 from tests.support.loop_clock import moved_clock
 from tests.unit.gateway.server.test_http import GET, LIMIT_S, answering, until
 
@@ -160,8 +160,8 @@ async def serve():
         ends, started = asyncio.Event(), []
 
         async def run(limits, served):
-            with listen(ONE, 0) as sock:
-                async with serving({sock: server_of(ANSWERED, limits=limits)}, []):
+            with listening_socket(ONE, 0) as sock:
+                async with serving_ports({sock: server_of(ANSWERED, limits=limits)}, []):
                     started.append(Served(sock))
                     served.set_result(started[-1])
                     await ends.wait()

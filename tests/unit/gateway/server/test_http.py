@@ -11,9 +11,9 @@ from unittest import mock
 import pytest
 
 from kairos.gateway.server import connection, http
-from kairos.gateway.server.http import listen, server_of, serving
+from kairos.gateway.server.http import listening_socket, server_of, serving_ports
 from kairos.host.pace import LoopPace
-from kairos.request.client_response import CLIENT
+from kairos.request.client_response import CLIENT_KEY
 from tests.support.loop_clock import turns
 
 GET = b"GET /%b HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -41,8 +41,8 @@ async def talking_to(app, calls=None):
 
 @contextlib.asynccontextmanager
 async def talking_with(server):
-    with listen("127.0.0.1", 0) as sock:
-        async with serving({sock: server}, []):
+    with listening_socket("127.0.0.1", 0) as sock:
+        async with serving_ports({sock: server}, []):
             reader, writer = await asyncio.open_connection(*sock.getsockname())
             try:
                 yield reader, writer
@@ -142,7 +142,7 @@ async def test_a_client_that_does_not_read_makes_the_answer_wait():
     told, waits = asyncio.Queue(), asyncio.Event()
 
     async def app(scope, receive, send):
-        client = scope[CLIENT]
+        client = scope[CLIENT_KEY]
         client.answering = Told(scope["path"], told)
         client.start(200, [])
         while client.write(b"x" * (1 << 16), more=True):
@@ -410,11 +410,11 @@ async def test_who_is_served_when_the_server_ends_is_served_to_the_end():
 
     async def app(scope, receive, send):
         asked.set()
-        await until(lambda: not scope[CLIENT].is_kept)  # the server ends
+        await until(lambda: not scope[CLIENT_KEY].is_kept)  # the server ends
         await answering((b"content-length", b"5"))(scope, receive, send)
 
-    with listen("127.0.0.1", 0) as sock:
-        async with serving({sock: server_of(app)}, []):
+    with listening_socket("127.0.0.1", 0) as sock:
+        async with serving_ports({sock: server_of(app)}, []):
             reader, writer = await asyncio.open_connection(*sock.getsockname())
             writer.write(GET % b"")
             await asked.wait()
@@ -432,8 +432,8 @@ async def test_a_call_that_runs_when_the_servers_time_is_up_ends_as_if_its_clien
 
     monkeypatch.setattr(http, "GRACE_S", 0.2)
     told, calls = asyncio.Queue(), Waiting()
-    with listen("127.0.0.1", 0) as sock:
-        async with serving({sock: server_of(answering(), calls)}, []):
+    with listening_socket("127.0.0.1", 0) as sock:
+        async with serving_ports({sock: server_of(answering(), calls)}, []):
             _, writer = await asyncio.open_connection(*sock.getsockname())
             writer.write(POST + b"content-length: 0\r\n\r\n")
             await until(lambda: calls.taken)
@@ -464,8 +464,8 @@ async def test_a_call_leaves_nothing_to_the_garbage_collector():
 async def test_a_connection_leaves_nothing_to_the_garbage_collector():
     calls = Calls()
     server = server_of(answering(), calls)
-    with listen("127.0.0.1", 0) as sock:
-        async with serving({sock: server}, []):
+    with listening_socket("127.0.0.1", 0) as sock:
+        async with serving_ports({sock: server}, []):
 
             async def ask(times):
                 for _ in range(times):

@@ -13,12 +13,12 @@ import pytest
 
 from kairos.gateway.server import connection_limits
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.gateway.server.http import listen, server_of, serving
+from kairos.gateway.server.http import listening_socket, server_of, serving_ports
 from kairos.gateway.server.port_tls import PortTls
 from kairos.gateway.server.tls_transport import TlsTransport
 from kairos.host.child_process import start_child
 from kairos.host.pace import LoopPace
-from kairos.request.client_response import CLIENT
+from kairos.request.client_response import CLIENT_KEY
 from kairos.settings.tls import TlsFiles, client_context
 from tests.support.certificates import Authority
 from tests.unit.gateway.server.test_http import GET, answering, until
@@ -51,8 +51,8 @@ async def serve(authority, failures):
         ends = asyncio.Event()
 
         async def run(made, served):
-            with listen("127.0.0.1", 0) as sock:
-                async with serving({sock: made}, []):
+            with listening_socket("127.0.0.1", 0) as sock:
+                async with serving_ports({sock: made}, []):
                     served.set_result(sock.getsockname())
                     await ends.wait()
 
@@ -181,7 +181,7 @@ async def test_a_client_that_does_not_read_holds_up_what_it_asked_for(serve, tru
 
     async def app(scope, receive, send):
         nonlocal sent, most
-        client.set_result(scope[CLIENT])
+        client.set_result(scope[CLIENT_KEY])
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(100):
             await send({"type": "http.response.body", "body": LARGE, "more_body": True})

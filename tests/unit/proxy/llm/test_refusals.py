@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from kairos.core.errors import InvalidRequest, QueueFull, Unavailable, UpstreamFailed
-from kairos.proxy.llm.refusals import ErrorTold, refusal
+from kairos.proxy.llm.refusals import ErrorTold, refusal_error
 from kairos.proxy.llm.streamed_chat import read_stream
 from kairos.request.client_response import error_body
 
@@ -43,5 +43,5 @@ async def test_an_error_of_another_form_is_told_as_it_is():
 
 
 def test_a_message_is_cut_and_an_empty_one_is_the_status():
-    assert len(str(refusal(400, ErrorTold("x" * 9_000)))) == 500
-    assert str(refusal(500, ErrorTold(""))) == "status 500"
+    assert len(str(refusal_error(400, ErrorTold("x" * 9_000)))) == 500
+    assert str(refusal_error(500, ErrorTold(""))) == "status 500"

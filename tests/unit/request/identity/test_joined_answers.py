@@ -7,7 +7,7 @@ import pytest
 
 from experiments.drawn_programs import drawn_program, played, truly_remaining, with_carried
 from kairos.core.orchestrator.graph import CallGraph
-from kairos.core.orchestrator.remaining import remaining
+from kairos.core.orchestrator.remaining import remaining_work
 from kairos.request.identity.conversation import prompt_of
 from kairos.request.identity.identity import Identity
 from kairos.request.identity.inference import Inference
@@ -104,7 +104,7 @@ def test_no_remainder_of_a_drawn_program_becomes_too_large(seed, joins):
         graph = CallGraph()
         for call in calls.values():
             graph.add(call.span)
-        found, true = remaining(graph), truly_remaining(calls)
+        found, true = remaining_work(graph), truly_remaining(calls)
         assert all(found[name].work_us <= 1.05 * true[name] for name in calls)
         before: dict[str, set[str]] = {}
         for name, call in calls.items():
@@ -128,7 +128,7 @@ class Counted:
             graph = CallGraph()
             for call in calls.values():
                 graph.add(call.span)
-            found, true = remaining(graph), truly_remaining(calls)
+            found, true = remaining_work(graph), truly_remaining(calls)
             for name, call in calls.items():
                 ratio, right = (
                     found[name].work_us / true[name],

@@ -49,12 +49,12 @@ def test_the_shapes_are_those_of_the_models():
 
 def test_an_unknown_name_is_refused_with_the_names_that_there_are():
     with pytest.raises(SetupError, match=r"no profile 'b200'.*a40-llama2-13b, a40-llama3-8b"):
-        profiles.profile("b200")
+        profiles.load_profile("b200")
 
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InvalidFile, match="No such file"):
-        profiles.profile(str(tmp_path / "mine.toml"))
+        profiles.load_profile(str(tmp_path / "mine.toml"))
 
 
 GOOD = """
@@ -91,7 +91,7 @@ def test_a_file_that_is_no_profile_is_refused_with_what_is_wrong(tmp_path, text,
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(InvalidFile, match=problem):
-        profiles.profile(str(path))
+        profiles.load_profile(str(path))
 
 
 TEXTS = st.text(st.sampled_from('\\"\n\r\t\0\x7fax7 \N{EURO SIGN}') | st.characters(codec="utf-8"))
@@ -111,5 +111,5 @@ PROFILES = st.builds(
 
 @given(PROFILES)
 def test_what_is_written_is_read_back(profile):
-    written = profiles.to_toml(profile)
+    written = profiles.profile_to_toml(profile)
     assert msgspec.convert(tomllib.loads(written), EngineProfile) == profile

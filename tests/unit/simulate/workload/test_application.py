@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from kairos.cli.main import app
 from kairos.core.errors import InvalidFile, SetupError
-from kairos.simulate.workload.application import BUILT_IN, application, generate
-from kairos.simulate.workload.workflows import load
+from kairos.simulate.workload.application import BUILT_IN, generate, load_application
+from kairos.simulate.workload.workflows import load_workflows
 
 ROOT = Path(__file__).resolve().parents[4]
 OWN = """
@@ -49,13 +49,13 @@ def own(tmp_path: Path, text: str = OWN) -> str:
 
 
 def test_tasks_come_by_their_weights(tmp_path):
-    made = generate(application(own(tmp_path)), 1_000, seed=2)
+    made = generate(load_application(own(tmp_path)), 1_000, seed=2)
 
     assert fmean(len(each.calls) == 4 for each in made) == pytest.approx(0.75, abs=0.04)
 
 
 def test_a_workflow_is_the_same_however_many_there_are_and_another_for_another_seed(tmp_path):
-    model = application("cg")
+    model = load_application("cg")
 
     assert generate(model, 3, seed=5) == generate(model, 8, seed=5)[:3]
     assert generate(model, 3, seed=5) != generate(model, 3, seed=6)
@@ -77,13 +77,13 @@ def test_a_sample_is_what_its_model_makes(tmp_path, name):
     assert done.exit_code == 0
     # Which bytes gzip makes of them is the library's matter.
     assert gzip.decompress(made.read_bytes()) == gzip.decompress(sample.read_bytes())
-    assert load(sample) == generate(application(name), 50, seed=1)
+    assert load_workflows(sample) == generate(load_application(name), 50, seed=1)
 
 
 def test_sequences_that_run_hold_as_many_tokens_as_preemptions_in_the_paper_tell():
     held = steps = 0
     for name, weight in (("qa", 3), ("rg", 2), ("cg", 1)):
-        for each in generate(application(name), 1_000, seed=1):
+        for each in generate(load_application(name), 1_000, seed=1):
             for call in each.calls:
                 held += (
                     weight
@@ -123,24 +123,24 @@ def test_a_model_that_is_wrong_is_refused_with_what_would_be_right(tmp_path, old
     assert old in OWN
 
     with pytest.raises(InvalidFile, match=rf"chat\.toml: .*{problem}"):
-        application(own(tmp_path, OWN.replace(old, new)))
+        load_application(own(tmp_path, OWN.replace(old, new)))
 
 
 def test_prompts_longer_than_a_workflow_file_may_tell_are_refused(tmp_path):
     long = OWN.replace("{ p0 = 20, p100 = 20 }", "{ p0 = 20, p100 = 1_000_000 }")
-    assert application(own(tmp_path, long.replace('["writer"]', str(["writer"] * 9))))
+    assert load_application(own(tmp_path, long.replace('["writer"]', str(["writer"] * 9))))
 
     with pytest.raises(InvalidFile, match="critic: its prompts may be of more than 10000000"):
-        application(own(tmp_path, long.replace('["writer"]', str(["writer"] * 10 + ["task"]))))
+        load_application(own(tmp_path, long.replace('["writer"]', str(["writer"] * 10 + ["task"]))))
 
 
 def test_a_model_that_is_nowhere_is_refused():
     with pytest.raises(SetupError, match=r"'chat'; built in are qa, rg, cg, and .* \.toml"):
-        application("chat")
+        load_application("chat")
     with pytest.raises(InvalidFile, match=r"none\.toml: cannot be read"):
-        application("none.toml")
+        load_application("none.toml")
 
 
 def test_a_file_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(InvalidFile, match="more than a megabyte"):
-        application(own(tmp_path, "# " + "x" * (1 << 20)))
+        load_application(own(tmp_path, "# " + "x" * (1 << 20)))

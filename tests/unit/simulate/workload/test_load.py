@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from kairos.core.errors import InvalidFile, SetupError
-from kairos.simulate.workload import FileCall, arrivals, time_scale, write_workflows
-from kairos.simulate.workload.load import Load, offered
-from kairos.simulate.workload.submissions import submissions
-from kairos.simulate.workload.workflows import load
+from kairos.simulate.workload import FileCall, draw_arrivals, time_scale, write_workflows
+from kairos.simulate.workload.load import Load, offered_workload
+from kairos.simulate.workload.submissions import draw_submissions
+from kairos.simulate.workload.workflows import load_workflows
 
 
 @pytest.fixture
@@ -39,13 +39,16 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_workflows_arrive_as_in_conversations_once_a_second_unless_asked_otherwise(recorded):
-    expected = submissions(load(recorded), arrivals("azure-conv", 4, 1.0, 7), 7)
+    expected = draw_submissions(load_workflows(recorded), draw_arrivals("azure-conv", 4, 1.0, 7), 7)
 
-    assert offered(Load(workflows=recorded)).of(7) == (expected, time_scale("azure-conv", 1.0))
+    assert offered_workload(Load(workflows=recorded)).of(7) == (
+        expected,
+        time_scale("azure-conv", 1.0),
+    )
 
     asked = Load(workflows=recorded, arrivals="poisson", rate_per_s=3, count=9)
-    expected = submissions(load(recorded), arrivals("poisson", 9, 3, 7), 7)
-    assert offered(asked).of(7) == (expected, time_scale("poisson", 3))
+    expected = draw_submissions(load_workflows(recorded), draw_arrivals("poisson", 9, 3, 7), 7)
+    assert offered_workload(asked).of(7) == (expected, time_scale("poisson", 3))
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ def of_yesterday(tmp_path: Path) -> Path:
 
 
 def test_workflows_that_say_when_they_began_come_at_these_instants(of_yesterday):
-    asked = offered(Load(workflows=of_yesterday))
+    asked = offered_workload(Load(workflows=of_yesterday))
     planned, scale = asked.of(1)
 
     assert asked.has_own_instants
@@ -83,40 +86,40 @@ def test_workflows_that_say_when_they_began_come_at_these_instants(of_yesterday)
 
 
 def test_a_rate_stretches_them_and_a_count_takes_the_first(of_yesterday):
-    planned, scale = offered(Load(workflows=of_yesterday, rate_per_s=0.4, count=2)).of(1)
+    planned, scale = offered_workload(Load(workflows=of_yesterday, rate_per_s=0.4, count=2)).of(1)
 
     assert [each.at_us for each in planned] == [0, 1_000_000]
     assert scale == 2.0
     with pytest.raises(InvalidFile, match="4 workflows wanted, the file has 3"):
-        offered(Load(workflows=of_yesterday, count=4))
+        offered_workload(Load(workflows=of_yesterday, count=4))
 
 
 def test_other_arrivals_may_be_named_for_them(of_yesterday):
-    asked = offered(Load(workflows=of_yesterday, arrivals="poisson", count=9))
+    asked = offered_workload(Load(workflows=of_yesterday, arrivals="poisson", count=9))
 
-    assert [each.at_us for each in asked.of(1)[0]] == arrivals("poisson", 9, 1.0, 1)
+    assert [each.at_us for each in asked.of(1)[0]] == draw_arrivals("poisson", 9, 1.0, 1)
     assert not asked.has_own_instants
 
 
 def test_contexts_are_made_to_fit(recorded):
-    planned, _ = offered(Load(workflows=recorded, max_context=100)).of(1)
+    planned, _ = offered_workload(Load(workflows=recorded, max_context=100)).of(1)
 
     assert {each.workflow.calls[0].prompt_tokens for each in planned} == {91}
 
 
 def test_a_trace_has_no_more_arrivals_of_its_own_than_requests(trace):
-    assert len(offered(Load(workflows=trace, count=4)).of(1)[0]) == 4
+    assert len(offered_workload(Load(workflows=trace, count=4)).of(1)[0]) == 4
     with pytest.raises(
         InvalidFile, match="5 workflows wanted, the file has 4, each with its instant"
     ):
-        offered(Load(workflows=trace, count=5))
+        offered_workload(Load(workflows=trace, count=5))
 
 
 def test_a_request_without_tokens_is_refused_with_its_line(trace):
     trace.write_text(trace.read_text().replace(",11,5", ",11,0"))
 
     with pytest.raises(InvalidFile, match=r"csv:3: a request without tokens"):
-        offered(Load(workflows=trace))
+        offered_workload(Load(workflows=trace))
 
 
 @pytest.mark.parametrize("rate_per_s", [0.0, -1.0, 1e-7, 2e6, float("nan"), float("inf")])
@@ -127,9 +130,9 @@ def test_a_rate_that_cannot_be_is_refused_however_workflows_arrive(recorded, tra
         Load(workflows=recorded, rate_per_s=rate_per_s, arrivals=str(trace)),
     ):
         with pytest.raises(SetupError, match="the rate must be above 0 arrivals per second"):
-            offered(asked).of(1)
+            offered_workload(asked).of(1)
 
 
 def test_arrivals_without_a_name_are_refused(recorded):
     with pytest.raises(SetupError, match="no arrivals are called ''"):
-        offered(Load(workflows=recorded, arrivals="")).of(1)
+        offered_workload(Load(workflows=recorded, arrivals="")).of(1)

@@ -6,7 +6,7 @@ import pytest
 
 from kairos.core.errors import InvalidFile
 from kairos.core.model import SECOND
-from kairos.simulate.workload import FileCall, arrivals, write_workflows
+from kairos.simulate.workload import FileCall, draw_arrivals, write_workflows
 from kairos.simulate.workload.scenario import read, submissions
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -81,8 +81,8 @@ def test_workflows_may_come_for_a_time_instead_of_in_a_number(recorded):
 
     instants = [each.at_us for each in submissions(scenario)]
 
-    assert instants == arrivals("poisson", len(instants), 2.0, 3)
-    assert instants[-1] < 30 * SECOND <= arrivals("poisson", len(instants) + 1, 2.0, 3)[-1]
+    assert instants == draw_arrivals("poisson", len(instants), 2.0, 3)
+    assert instants[-1] < 30 * SECOND <= draw_arrivals("poisson", len(instants) + 1, 2.0, 3)[-1]
 
 
 def test_contexts_are_made_to_fit(recorded):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kairos.core.errors import SetupError
 from kairos.simulate.workload import FileCall
-from kairos.simulate.workload.submissions import in_order, scaled, submissions
+from kairos.simulate.workload.submissions import draw_submissions, in_order, scaled
 from kairos.simulate.workload.workflows import Submission, Workflow, workflow
 
 
@@ -35,17 +35,17 @@ def ids(planned: list[Submission]) -> list[str]:
 def test_a_few_are_a_sample_that_the_seed_chooses():
     workflows = [one(f"w{n}") for n in range(50)]
 
-    chosen = {tuple(ids(submissions(workflows, [0, 5, 9], seed))) for seed in range(20)}
+    chosen = {tuple(ids(draw_submissions(workflows, [0, 5, 9], seed))) for seed in range(20)}
 
     assert len(chosen) == 20
-    assert [each.at_us for each in submissions(workflows, [0, 5, 9], 1)] == [0, 5, 9]
-    assert submissions(workflows, [0, 5], 3) == submissions(workflows, [0, 5, 9], 3)[:2]
+    assert [each.at_us for each in draw_submissions(workflows, [0, 5, 9], 1)] == [0, 5, 9]
+    assert draw_submissions(workflows, [0, 5], 3) == draw_submissions(workflows, [0, 5, 9], 3)[:2]
 
 
 def test_workflows_that_run_out_come_again_in_the_same_order_under_other_ids():
     workflows = [one("w"), one("v"), one("w~2")]
 
-    planned = submissions(workflows, range(8), seed=4)
+    planned = draw_submissions(workflows, range(8), seed=4)
 
     names = ids(planned)
     assert len({*names}) == 8
@@ -68,7 +68,7 @@ def test_submissions_of_several_files_are_put_in_order_and_kept_apart():
 
 def test_ids_that_come_again_differ_and_are_no_longer_than_ids_may_be():
     long = "x" * 240
-    names = ids(submissions([one(long + "a" * 16), one(long + "b" * 16)], range(6), seed=1))
+    names = ids(draw_submissions([one(long + "a" * 16), one(long + "b" * 16)], range(6), seed=1))
 
     assert len({*names}) == 6
     assert max(map(len, names)) <= 256

@@ -17,10 +17,10 @@ from kairos.simulate.workload.traces import (
     DataSet,
     Percentiles,
     TraceFigures,
-    catalogue,
-    describe,
-    fetch,
-    fetched,
+    data_sets,
+    describe_file,
+    fetch_data_set,
+    fetched_data_set,
 )
 
 ORIGINAL = b"the original\n" * 100
@@ -69,7 +69,7 @@ def web(monkeypatch) -> Iterator[Web]:
             rows=100,
             licence="none",
         )
-        monkeypatch.setattr(traces, "catalogue", lambda: {"small": small})
+        monkeypatch.setattr(traces, "data_sets", lambda: {"small": small})
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -84,26 +84,26 @@ def test_the_catalogue_agrees_with_the_manifest_of_the_data(data):
 
     assert {
         data_set.file: [getattr(data_set, fact) for fact in facts]
-        for data_set in catalogue().values()
+        for data_set in data_sets().values()
     } == told
 
 
 def test_a_download_is_checked_kept_and_not_made_twice(web, cache):
-    path = fetch("small")
+    path = fetch_data_set("small")
 
     assert path == cache / "small.txt"
     assert path.read_bytes() == ORIGINAL
-    assert fetch("small") == fetched("small") == path
+    assert fetch_data_set("small") == fetched_data_set("small") == path
     assert web.asked == 1
 
 
 def test_what_was_damaged_in_the_cache_is_fetched_again(web):
-    path = fetch("small")
+    path = fetch_data_set("small")
     path.write_bytes(ORIGINAL.swapcase())
 
     with pytest.raises(SetupError, match="run: kairos traces fetch small"):
-        fetched("small")
-    assert fetch("small").read_bytes() == ORIGINAL
+        fetched_data_set("small")
+    assert fetch_data_set("small").read_bytes() == ORIGINAL
     assert web.asked == 2
 
 
@@ -111,7 +111,7 @@ def test_a_download_without_end_is_left_when_it_is_too_long(web, cache):
     web.endless = True
 
     with pytest.raises(InvalidFile, match="this has more"):
-        fetch("small")
+        fetch_data_set("small")
     assert list(cache.iterdir()) == []
 
 
@@ -119,7 +119,7 @@ def test_a_download_that_takes_too_long_is_given_up(web, cache, monkeypatch):
     monkeypatch.setattr(traces, "DOWNLOAD_S", -1)
 
     with pytest.raises(SetupError, match=r"cannot download small .*not finished in -1 s"):
-        fetch("small")
+        fetch_data_set("small")
     assert list(cache.iterdir()) == []
 
 
@@ -129,8 +129,8 @@ def test_a_directory_is_searched_for_the_file_plain_or_gzip(web, tmp_path, file)
     place.parent.mkdir(parents=True)
     place.write_bytes(gzip.compress(ORIGINAL) if place.suffix == ".gz" else ORIGINAL)
 
-    assert fetch("small", tmp_path / "from").read_bytes() == ORIGINAL
-    assert fetch("small", tmp_path / "from") == fetched("small")
+    assert fetch_data_set("small", tmp_path / "from").read_bytes() == ORIGINAL
+    assert fetch_data_set("small", tmp_path / "from") == fetched_data_set("small")
     assert web.asked == 0
 
 
@@ -138,7 +138,7 @@ def test_a_directory_is_searched_for_the_file_plain_or_gzip(web, tmp_path, file)
 def test_a_file_given_itself_may_have_any_name(web, tmp_path, content):
     (tmp_path / "download").write_bytes(content)
 
-    assert fetch("small", tmp_path / "download").read_bytes() == ORIGINAL
+    assert fetch_data_set("small", tmp_path / "download").read_bytes() == ORIGINAL
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_local_file_that_is_not_the_original_is_not_kept(web, cache, tmp_path,
     (tmp_path / "download").write_bytes(content)
 
     with pytest.raises(InvalidFile, match=problem):
-        fetch("small", tmp_path / "download")
+        fetch_data_set("small", tmp_path / "download")
     assert list(cache.iterdir()) == []
 
 
@@ -161,14 +161,14 @@ def test_a_directory_without_the_file_and_a_path_to_nothing_are_told_apart(web, 
     (tmp_path / "empty").mkdir()
 
     with pytest.raises(SetupError, match=r"holds neither small\.txt nor small\.txt\.gz"):
-        fetch("small", tmp_path / "empty")
+        fetch_data_set("small", tmp_path / "empty")
     with pytest.raises(SetupError, match=r"--from .*none: no such file"):
-        fetch("small", tmp_path / "none")
+        fetch_data_set("small", tmp_path / "none")
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(SetupError, match="no data set is called 'x'; choose one of: azure-code, "):
-        fetch("x")
+        fetch_data_set("x")
 
 
 def test_a_cache_that_cannot_be_made_says_how_to_choose_another(web, tmp_path, monkeypatch):
@@ -176,18 +176,18 @@ def test_a_cache_that_cannot_be_made_says_how_to_choose_another(web, tmp_path, m
     monkeypatch.setenv("KAIROS_HOME", str(tmp_path / "file"))
 
     with pytest.raises(SetupError, match="set KAIROS_HOME"):
-        fetch("small")
+        fetch_data_set("small")
 
 
 def test_the_cache_is_where_the_environment_says(web, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
 
-    assert fetch("small") == tmp_path / "home" / "traces" / "small.txt"
+    assert fetch_data_set("small") == tmp_path / "home" / "traces" / "small.txt"
     monkeypatch.delenv("KAIROS_HOME")
-    assert fetch("small") == tmp_path / "xdg" / "kairos" / "traces" / "small.txt"
+    assert fetch_data_set("small") == tmp_path / "xdg" / "kairos" / "traces" / "small.txt"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert fetch("small") == tmp_path / "me" / ".cache" / "kairos" / "traces" / "small.txt"
+    assert fetch_data_set("small") == tmp_path / "me" / ".cache" / "kairos" / "traces" / "small.txt"
 
 
 def call(workflow: str, app: str, prompt: int) -> FileCall:
@@ -206,7 +206,7 @@ def test_percentiles_lie_between_the_two_nearest_values(tmp_path):
     path = tmp_path / "w.jsonl"
     write_workflows(path, [call("w1", "qa", n) for n in (100, 300)])
 
-    assert describe(path).apps["qa"].prompt_tokens == Percentiles(200, 280, 298, 300)
+    assert describe_file(path).apps["qa"].prompt_tokens == Percentiles(200, 280, 298, 300)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
@@ -214,14 +214,14 @@ def test_an_empty_file_has_no_description(tmp_path, content):
     (tmp_path / "empty").write_bytes(content)
 
     with pytest.raises(InvalidFile, match="empty: the file is empty"):
-        describe(tmp_path / "empty")
+        describe_file(tmp_path / "empty")
 
 
 def test_another_kind_of_file_has_no_description(tmp_path):
     (tmp_path / "notes.txt").write_text("hello\n")
 
     with pytest.raises(InvalidFile, match=r"notes\.txt:1: "):
-        describe(tmp_path / "notes.txt")
+        describe_file(tmp_path / "notes.txt")
 
 
 @pytest.mark.parametrize(
@@ -232,10 +232,10 @@ def test_another_kind_of_file_has_no_description(tmp_path):
     ],
 )
 def test_real_traces_are_fetched_and_described(data, name, arrivals, rate, prompt, completion):
-    figures = describe(fetch(name, data))
+    figures = describe_file(fetch_data_set(name, data))
 
     assert isinstance(figures, TraceFigures)
-    assert figures.arrivals == arrivals == catalogue()[name].rows
+    assert figures.arrivals == arrivals == data_sets()[name].rows
     assert figures.rate_per_s == pytest.approx(rate, abs=0.005)
     assert figures.seconds == pytest.approx(arrivals / rate, rel=0.005)
     assert figures.prompt_tokens == Percentiles(*prompt)
@@ -244,7 +244,7 @@ def test_real_traces_are_fetched_and_described(data, name, arrivals, rate, promp
 
 
 def test_recorded_workflows_of_real_agents_are_described(data):
-    figures = describe(data / "agentic_workflows.jsonl.gz")
+    figures = describe_file(data / "agentic_workflows.jsonl.gz")
 
     assert (figures.workflows, figures.calls) == (1_060, 50_977)
     assert {name: (app.workflows, app.calls) for name, app in figures.apps.items()} == {

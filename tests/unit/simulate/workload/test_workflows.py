@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kairos.core.errors import InvalidFile
 from kairos.simulate.workload import FileCall, workflows
 from kairos.simulate.workload.order import must_have_ended, waits_for
-from kairos.simulate.workload.workflows import load
+from kairos.simulate.workload.workflows import load_workflows
 
 CALL = {
     "workflow_id": "w",
@@ -80,7 +80,7 @@ def test_a_broken_workflow_is_refused_with_its_line(tmp_path, rows, line, proble
     path = write(tmp_path / "w.jsonl", *rows)
 
     with pytest.raises(InvalidFile, match=rf"w\.jsonl:{line}: .*{problem}"):
-        load(path)
+        load_workflows(path)
 
 
 def test_gzip_that_breaks_off_is_refused(tmp_path):
@@ -88,24 +88,24 @@ def test_gzip_that_breaks_off_is_refused(tmp_path):
     path.write_bytes(gzip.compress(json.dumps(CALL).encode())[:-9])
 
     with pytest.raises(InvalidFile, match=r"w\.jsonl\.gz: cannot be read"):
-        load(path)
+        load_workflows(path)
 
 
 def test_a_file_without_a_call_is_refused(tmp_path):
     (tmp_path / "w.jsonl").write_bytes(b"\n\n")
 
     with pytest.raises(InvalidFile, match="there is no call in the file"):
-        load(tmp_path / "w.jsonl")
+        load_workflows(tmp_path / "w.jsonl")
 
 
 def test_a_file_and_a_workflow_of_too_many_calls_are_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "w.jsonl", {}, {"call_index": 1}, {"call_index": 2})
     monkeypatch.setattr(workflows, "MAX_WORKFLOW_CALLS", 2)
     with pytest.raises(InvalidFile, match="3: more than 2 calls in workflow 'w'"):
-        load(path)
+        load_workflows(path)
     monkeypatch.setattr(workflows, "MAX_CALLS", 1)
     with pytest.raises(InvalidFile, match="2: more than 1 calls; split the file"):
-        load(path)
+        load_workflows(path)
 
 
 # What is taken
@@ -118,23 +118,23 @@ def test_a_conversation_may_open_with_words_put_into_the_mouth_of_any_agent(tmp_
     write(path, opening)
 
     with pytest.raises(InvalidFile, match=r":1: the upstream 'Expert' of the call by 'writer'"):
-        load(path)
+        load_workflows(path)
     path.write_bytes(path.read_bytes() + conversation)
-    assert len(load(path)) == 2
+    assert len(load_workflows(path)) == 2
     # Of another app, that says nothing; and it holds for the first call alone.
     path.write_bytes(conversation)
     path.write_bytes(conversation + json.dumps(CALL | opening | {"app": "b"}).encode())
     with pytest.raises(InvalidFile, match=r":3: the upstream 'Expert'"):
-        load(path)
+        load_workflows(path)
     path.write_bytes(
         conversation + json.dumps(CALL | {"call_index": 2, "upstream": "Expert"}).encode()
     )
     with pytest.raises(InvalidFile, match=r":3: the upstream 'Expert'"):
-        load(path)
+        load_workflows(path)
 
 
 def test_real_agents_workflows_are_loaded_whole(data):
-    loaded = load(data / "agentic_workflows.jsonl.gz")
+    loaded = load_workflows(data / "agentic_workflows.jsonl.gz")
 
     assert len(loaded) == 1_060
     assert sum(len(each.calls) for each in loaded) == 50_977

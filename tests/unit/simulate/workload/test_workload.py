@@ -18,10 +18,10 @@ from kairos.simulate.workload import (
     MODELS,
     FileCall,
     arrival_process,
-    arrivals,
     arrivals_within,
-    burstiness,
+    draw_arrivals,
     from_trace,
+    measure_burstiness,
     read_trace,
     read_workflows,
     time_scale,
@@ -218,22 +218,22 @@ def test_the_example_in_the_readme_is_a_workflow_file(tmp_path):
     seed=st.integers(0, 2**32),
 )
 def test_arrivals_ascend_from_zero_and_are_the_same_for_the_same_seed(name, count, rate, seed):
-    instants = arrivals(name, count, rate, seed)
+    instants = draw_arrivals(name, count, rate, seed)
 
     assert len(instants) == count
     assert instants[0] == 0
     assert instants == sorted(instants)
-    assert instants == arrivals(name, count, rate, seed)
+    assert instants == draw_arrivals(name, count, rate, seed)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_another_seed_gives_other_arrivals(name):
-    assert arrivals(name, 20, 1.0, seed=1) != arrivals(name, 20, 1.0, seed=2)
+    assert draw_arrivals(name, 20, 1.0, seed=1) != draw_arrivals(name, 20, 1.0, seed=2)
 
 
 @given(name=st.sampled_from(NAMES), faster=st.floats(1, 1000), seed=st.integers(0, 99))
 def test_a_rate_is_reached_by_stretching_time(name, faster, seed):
-    slow, fast = arrivals(name, 50, 1.0, seed), arrivals(name, 50, faster, seed)
+    slow, fast = draw_arrivals(name, 50, 1.0, seed), draw_arrivals(name, 50, faster, seed)
 
     assert fast == pytest.approx([at / faster for at in slow], abs=1)
 
@@ -246,8 +246,8 @@ TOLERANCE = {"poisson": 0.05, "azure-conv": 0.12, "azure-code": 0.15}
 @pytest.mark.parametrize("name", NAMES)
 def test_long_series_are_as_bursty_as_the_trace_at_any_rate(name, rate):
     model, scale = MODELS[name], time_scale(name, rate)
-    series = [arrivals(name, 20_000, rate, seed) for seed in SEEDS]
-    figures = [burstiness(each, scale) for each in series]
+    series = [draw_arrivals(name, 20_000, rate, seed) for seed in SEEDS]
+    figures = [measure_burstiness(each, scale) for each in series]
 
     near = TOLERANCE[name]
     assert fmean(f["cv"] for f in figures) == pytest.approx(model.cv, rel=near)
@@ -260,16 +260,16 @@ def test_long_series_are_as_bursty_as_the_trace_at_any_rate(name, rate):
 
 @pytest.mark.parametrize("cv", [0.3, 1.0, 2.5, 6.0])
 def test_gamma_gaps_have_the_mean_and_the_cv_that_were_asked_for(cv):
-    series = [arrivals(f"gamma:{cv}", 20_000, 4.0, seed) for seed in SEEDS]
+    series = [draw_arrivals(f"gamma:{cv}", 20_000, 4.0, seed) for seed in SEEDS]
 
-    assert fmean(burstiness(each)["cv"] for each in series) == pytest.approx(cv, rel=0.05)
+    assert fmean(measure_burstiness(each)["cv"] for each in series) == pytest.approx(cv, rel=0.05)
     assert fmean(20_000 * SECOND / each[-1] for each in series) == pytest.approx(4.0, rel=0.05)
 
 
 def test_gamma_gaps_of_cv_1_are_a_poisson_process_and_others_come_to_the_square_of_the_cv():
     def dispersion(cv: float) -> float:
-        series = [arrivals(f"gamma:{cv}", 20_000, 4.0, seed) for seed in SEEDS]
-        return fmean(burstiness(each)["index_of_dispersion"][60] for each in series)
+        series = [draw_arrivals(f"gamma:{cv}", 20_000, 4.0, seed) for seed in SEEDS]
+        return fmean(measure_burstiness(each)["index_of_dispersion"][60] for each in series)
 
     assert dispersion(1.0) == pytest.approx(1.0, rel=0.15)
     assert dispersion(0.3) == pytest.approx(0.3**2, rel=0.15)
@@ -279,13 +279,13 @@ def test_gamma_gaps_of_cv_1_are_a_poisson_process_and_others_come_to_the_square_
 @pytest.mark.parametrize("name", ["gamma", "gamma:", "gamma:0", "gamma:-2", "gamma:nan", "gamma:x"])
 def test_a_gamma_process_without_a_cv_is_answered_with_how_to_write_one(name):
     with pytest.raises(SetupError, match=f"'{name}': write gamma:CV with a CV of 0.01 to 100"):
-        arrivals(name, 5, 1.0, 0)
+        draw_arrivals(name, 5, 1.0, 0)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "gamma:3"])
 def test_arrivals_for_a_time_are_the_first_ones_of_the_series(name):
     within = arrivals_within(name, 40.0, 2.0, seed=5)
-    longer = arrivals(name, len(within) + 1, 2.0, seed=5)
+    longer = draw_arrivals(name, len(within) + 1, 2.0, seed=5)
 
     assert within == longer[:-1]
     assert within[-1] < 40 * SECOND <= longer[-1]
@@ -299,13 +299,13 @@ def test_arrivals_without_end_are_refused(monkeypatch):
     with pytest.raises(SetupError, match="9 arrivals per second for 60 s are more than 100"):
         arrivals_within("poisson", 60.0, 9.0, 0)
     with pytest.raises(SetupError, match=r"it is 101 \(and 100 at most"):
-        arrivals("poisson", 101, 1.0, 0)
+        draw_arrivals("poisson", 101, 1.0, 0)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_rate_that_is_none_is_refused(rate, tmp_path):
     for make in (
-        lambda: arrivals("poisson", 5, rate, 0),
+        lambda: draw_arrivals("poisson", 5, rate, 0),
         lambda: from_trace(write_trace(tmp_path / "t.csv", 1, 2), 1, rate, 0),
         lambda: time_scale("poisson", rate),
     ):
@@ -315,7 +315,7 @@ def test_a_rate_that_is_none_is_refused(rate, tmp_path):
 
 def test_a_series_of_nothing_is_refused(tmp_path):
     with pytest.raises(SetupError, match="1 or more; it is 0"):
-        arrivals("poisson", 0, 1.0, 0)
+        draw_arrivals("poisson", 0, 1.0, 0)
     with pytest.raises(SetupError, match="1 or more; it is 0"):
         from_trace(write_trace(tmp_path / "t.csv", 1, 2), 0, 1.0, 0)
 
@@ -323,7 +323,7 @@ def test_a_series_of_nothing_is_refused(tmp_path):
 def test_an_unknown_name_is_answered_with_the_known_ones():
     known = "poisson, azure-conv, azure-code, gamma:CV"
     with pytest.raises(SetupError, match=f"'azure'; choose one of: {known}"):
-        arrivals("azure", 5, 1.0, 0)
+        draw_arrivals("azure", 5, 1.0, 0)
 
 
 # Burstiness
@@ -332,7 +332,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
 def test_a_clockwork_has_no_dispersion():
     every_half_second = range(0, 2_000 * SECOND, SECOND // 2)
 
-    assert burstiness(every_half_second) == {
+    assert measure_burstiness(every_half_second) == {
         "cv": 0.0,
         "index_of_dispersion": {1: 0.0, 10: 0.0, 60: 0.0},
     }
@@ -343,7 +343,7 @@ def test_dispersion_is_the_variance_of_counts_over_their_mean_in_whole_windows()
     # begin a window that does not end.
     pairs = [at for second in range(0, 20, 2) for at in (second * SECOND, second * SECOND + 1)]
 
-    figures = burstiness([*pairs, *[20 * SECOND] * 9])
+    figures = measure_burstiness([*pairs, *[20 * SECOND] * 9])
 
     assert figures["index_of_dispersion"] == {1: 1.0, 10: None, 60: None}
 
@@ -351,16 +351,16 @@ def test_dispersion_is_the_variance_of_counts_over_their_mean_in_whole_windows()
 def test_windows_stretch_with_time():
     pairs = [at for second in range(0, 41, 2) for at in (second * SECOND, second * SECOND + 1)]
 
-    stretched = burstiness([at * 7 for at in pairs], scale=7.0)
+    stretched = measure_burstiness([at * 7 for at in pairs], scale=7.0)
 
-    assert stretched["index_of_dispersion"] == burstiness(pairs)["index_of_dispersion"]
+    assert stretched["index_of_dispersion"] == measure_burstiness(pairs)["index_of_dispersion"]
 
 
 @pytest.mark.parametrize("instants", [[], [0], [0, 5], [3] * 50, list(range(20))])
 def test_too_little_data_gives_no_figures(instants):
     nothing = {"cv": None, "index_of_dispersion": {1: None, 10: None, 60: None}}
 
-    assert burstiness(instants) == nothing
+    assert measure_burstiness(instants) == nothing
 
 
 # Azure traces
@@ -422,7 +422,7 @@ def test_more_arrivals_than_the_trace_has_are_refused(tmp_path):
 def test_the_models_table_holds_the_real_traces_figures(data, name):
     rows = read_trace(data / "azure" / f"AzureLLMInferenceTrace_{name}.csv.gz")
     model = MODELS[f"azure-{name}"]
-    figures = burstiness([row.at_us for row in rows])
+    figures = measure_burstiness([row.at_us for row in rows])
 
     assert (len(rows) - 1) * SECOND / rows[-1].at_us == pytest.approx(model.rate_per_s, rel=0.002)
     assert figures["cv"] == pytest.approx(model.cv, rel=0.005)

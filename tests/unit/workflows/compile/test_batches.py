@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos import flow
-from kairos.workflows.compile.batches import ENOUGH, batch_key, efficient, with_batches
-from kairos.workflows.compile.check import every
+from kairos.workflows.compile.batches import ENOUGH, batch_key, efficient_size, with_batches
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.invalid import InvalidFlow
 from kairos.workflows.compile.operators import Embedding, Ingest, RegisteredCall, Rerank
 from kairos.workflows.compile.passes.structure import structure
@@ -22,13 +22,13 @@ def test_the_efficient_batch_is_the_smallest_with_nearly_the_best_throughput(lat
         if items / latency[items] >= ENOUGH * best:
             chosen = items
             break
-    assert efficient(latency) == chosen
+    assert efficient_size(latency) == chosen
 
 
 @given(st.floats(0, 1e6), st.floats(1, 1e5), st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128, 512]))
 def test_no_batch_is_a_twentieth_slower_an_item_than_the_best(fixed, item, most):
     latency = {1 << n: fixed + item * (1 << n) for n in range(most.bit_length())}
-    chosen = efficient(latency)
+    chosen = efficient_size(latency)
     best_us = min(us / items for items, us in latency.items())
     assert latency[chosen] / chosen <= best_us / ENOUGH * (1 + 1e-9)
 
@@ -82,8 +82,8 @@ MEASURED = {
 )
 def test_an_operator_has_what_was_measured_unless_it_declares_its_own(operator, measured, batch):
     before, after = a_flow(), with_batches(a_flow(), measured)
-    found = {each.name: each for each in every(after.operators)}[operator]
-    was = {each.name: each for each in every(before.operators)}[operator]
+    found = {each.name: each for each in every_operator(after.operators)}[operator]
+    was = {each.name: each for each in every_operator(before.operators)}[operator]
     assert found.params.batch == batch
     assert structure(found) == structure(was), "what was learnt of it holds, and equal ones merge"
 

@@ -1,7 +1,7 @@
 """Row A2 of the design: of what was declared only data dependencies are left."""
 
 from kairos import flow
-from kairos.workflows.compile.explain import explain, lines
+from kairos.workflows.compile.explain import explain_plan, plan_lines
 from kairos.workflows.compile.passes.dependencies import data_dependencies
 from kairos.workflows.execute.commands import IssueCall, ReadRows, RunFunction
 from kairos.workflows.execute.executor import Executor
@@ -44,7 +44,7 @@ def test_a2_only_data_dependencies_are_left_and_indexing_runs_beside_expansion()
         "search": ("expand", "indexing"),
         "answer": ("search",),
     }
-    assert "need not wait: expand begins beside indexing" in list(lines(explain(plan)))
+    assert "need not wait: expand begins beside indexing" in list(plan_lines(explain_plan(plan)))
 
 
 def test_a2_an_effect_keeps_its_place_before_and_behind():

@@ -5,14 +5,14 @@ import pytest
 from kairos import flow
 from kairos.capacity.serving import CallShape
 from kairos.core.errors import SetupError
-from kairos.simulate.engine.profiles import profile
+from kairos.simulate.engine.profiles import load_profile
 from kairos.workflows.compile.call_shapes import COLUMN_TOKENS
 from kairos.workflows.compile.costs.fluid import makespan_us
-from kairos.workflows.compile.flow_profile import CostFactors, learnt
-from kairos.workflows.compile.flow_work import flow_work, shared_contexts
-from kairos.workflows.compile.prediction import predict
+from kairos.workflows.compile.flow_profile import CostFactors, learn_profile
+from kairos.workflows.compile.flow_work import shared_contexts, work_of_flow
+from kairos.workflows.compile.prediction import predict_flow
 
-PROFILES = {"small": profile("a40-llama3-8b"), "large": profile("a40-llama2-13b")}
+PROFILES = {"small": load_profile("a40-llama3-8b"), "large": load_profile("a40-llama2-13b")}
 ROWS = [{"text": "word " * 80 + str(n)} for n in range(50)]
 
 
@@ -32,7 +32,7 @@ def review():
 
 
 def works(plan, profiles=PROFILES, devices=2):
-    return flow_work(plan, predict(plan, ROWS), profiles, devices)
+    return work_of_flow(plan, predict_flow(plan, ROWS), profiles, devices)
 
 
 def test_work_is_of_operators_that_call_models_each_after_those_whose_answers_it_needs():
@@ -66,7 +66,7 @@ def test_operators_side_by_side_in_a_body_wait_for_what_is_before_it_and_not_for
 
 def test_it_takes_as_long_as_the_profile_says_on_one_device_and_shared():
     draft = works(review())[0]
-    predicted = predict(review(), ROWS).by_operator["draft"]
+    predicted = predict_flow(review(), ROWS).by_operator["draft"]
     shape = CallShape(prompt=predicted.prompt_tokens / 50, answer=40)
     one, two = (makespan_us(PROFILES["small"], shape, calls) for calls in (50, 25))
     assert draft.run_us == (one, two)
@@ -97,25 +97,25 @@ def test_what_prompts_of_a_row_begin_with_together_is_reused_on_the_same_device(
     whole = COLUMN_TOKENS + len(role) / 4
     assert found["first"][1] == pytest.approx(COLUMN_TOKENS / whole, abs=0.03)
     # In a batch that an engine's memory holds, not in one that it does not.
-    plan, llama = f.compile(), profile("a40-llama3-8b")
+    plan, llama = f.compile(), load_profile("a40-llama3-8b")
     for count, is_reused in ((4, True), (40_000, False)):
-        counted = predict(
+        counted = predict_flow(
             plan, [{"text": f"{n} " * 400, "title": "t"} for n in range(count // 100 or 4)]
         )
         for each in counted.by_operator.values():
             each.calls, each.prompt_tokens = count, count * 600
-        works = {each.name: each for each in flow_work(plan, counted, {"m": llama}, 2)}
+        works = {each.name: each for each in work_of_flow(plan, counted, {"m": llama}, 2)}
         assert (works["second"].reused_us > 0) == is_reused
         assert works["alone"].reused_us == works["other"].reused_us == 0
         assert works["second"].reused_us < works["second"].run_us[0]
 
 
 def test_factors_that_are_given_are_those_of_the_cost():
-    plan, predicted = review(), predict(review(), ROWS)
-    plain = {each.name: each for each in flow_work(plan, predicted, PROFILES, 4)}
+    plan, predicted = review(), predict_flow(review(), ROWS)
+    plain = {each.name: each for each in work_of_flow(plan, predicted, PROFILES, 4)}
     for sharing in (0.0, 0.5, 0.9):
         factors = CostFactors(sharing=sharing)
-        for each in flow_work(plan, predicted, PROFILES, 4, factors):
+        for each in work_of_flow(plan, predicted, PROFILES, 4, factors):
             for parts, us in enumerate(each.run_us, 1):
                 before = plain[each.name].run_us[parts - 1]
                 assert us == pytest.approx(before * parts ** (1 - sharing))
@@ -124,9 +124,9 @@ def test_factors_that_are_given_are_those_of_the_cost():
     row = f.input("row")
     first = f.llm("first", "{{ row.text }}\nWho?", row=row)
     f.output("a", f.llm("second", "{{ row.text }}\nSo: {{ v }}", row=row, v=first))
-    asked = f.compile(), predict(f.compile(), ROWS[:4]), {"m": PROFILES["small"]}, 2
+    asked = f.compile(), predict_flow(f.compile(), ROWS[:4]), {"m": PROFILES["small"]}, 2
     whole, half, none = (
-        [each.reused_us for each in flow_work(*asked, CostFactors(reuse=reuse))]
+        [each.reused_us for each in work_of_flow(*asked, CostFactors(reuse=reuse))]
         for reuse in (1.0, 0.5, 0.0)
     )
     assert half == pytest.approx([us / 2 for us in whole])
@@ -135,11 +135,11 @@ def test_factors_that_are_given_are_those_of_the_cost():
 
 
 def test_what_was_learnt_of_operators_is_what_they_take():
-    plan, predicted = review(), predict(review(), ROWS)
+    plan, predicted = review(), predict_flow(review(), ROWS)
     seen = {"draft": [(90, 12)] * 5, "better": [(20, 30)] * 5, "last": [(100, 7)] * 5}
     times = {"draft": [1] * 10, "better": [1] * 5, "last": [1] * 10}  # half of the rows: 1 round
-    known = learnt(plan, 10, seen, times).operators
-    found = {each.name: each for each in flow_work(plan, predicted, PROFILES, 2, known=known)}
+    known = learn_profile(plan, 10, seen, times).operators
+    found = {each.name: each for each in work_of_flow(plan, predicted, PROFILES, 2, known=known)}
     assert {name: each.calls for name, each in found.items()} == {
         "draft": 50,
         "better": 25,

@@ -3,7 +3,7 @@
 import pytest
 
 from kairos import flow
-from kairos.workflows.compile.explain import explain, lines
+from kairos.workflows.compile.explain import explain_plan, plan_lines
 from kairos.workflows.compile.operators import Reference
 
 FUNCTIONS = flow.Functions()
@@ -96,7 +96,7 @@ def test_what_gives_what_it_is_given_is_left_out(name):
     plan = made(write)
     assert plan.collapsed["copy"] == given
     assert "copy" not in {each.name for each in plan.declaration.operators}
-    assert any("copy gives" in line for line in lines(explain(plan)))
+    assert any("copy gives" in line for line in plan_lines(explain_plan(plan)))
 
 
 @pytest.mark.parametrize("name", KEPT)

@@ -1,11 +1,11 @@
 """Rows E2, E3 and E4 of the design, as far as they are decided before anything runs."""
 
 from kairos import flow
-from kairos.workflows.compile.explain import explain, lines
+from kairos.workflows.compile.explain import explain_plan, plan_lines
 from kairos.workflows.compile.passes.cse import merge_equal
 from kairos.workflows.compile.passes.prune import prune
 from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.compile.prediction import predict
+from kairos.workflows.compile.prediction import predict_flow
 
 
 def names(plan):
@@ -156,7 +156,7 @@ def test_e3_merging_across_rows_is_predicted():
     context = f.llm("context", "Sum up: {{ row.context }}", row=row, max_tokens=50)
     f.output("a", f.llm("ask", "{{ c }} {{ row.question }}", c=context, row=row, max_tokens=10))
     rows = [{"context": f"c{n % 100}" * 4, "question": f"q{n}", "id": n} for n in range(600)]
-    found = predict(f.compile(), rows)
+    found = predict_flow(f.compile(), rows)
     assert (found.by_operator["context"].calls, found.by_operator["context"].merged) == (100, 500)
     assert (found.by_operator["ask"].calls, found.by_operator["ask"].merged) == (600, 0)
     assert found.by_operator["context"].completion_tokens == 5_000
@@ -169,13 +169,13 @@ def test_e3_merging_across_rows_is_predicted():
         50 + (1 + len(each["question"])) // 4 for each in rows
     )
     assert found.calls == 700
-    assert predict(f.compile(flow.Passes(cse=False)), rows).calls == 1_200
+    assert predict_flow(f.compile(flow.Passes(cse=False)), rows).calls == 1_200
 
 
 def test_a_plan_says_what_becomes_of_it():
     plan = reports().compile()
     rows = [{"body": "x", "lang": "en"}] * 2
-    text = list(lines(explain(plan, predict(plan, rows))))
+    text = list(plan_lines(explain_plan(plan, predict_flow(plan, rows))))
     assert text[0] == f"flow reports; passes: {', '.join(flow.Passes.__struct_fields__)}"
     assert "left out, since no output needs it: nobody" in text
     assert "merged: two is computed as one" in text

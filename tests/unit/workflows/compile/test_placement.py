@@ -19,7 +19,7 @@ from kairos.workflows.compile.device_work import (
     schedule,
     share,
 )
-from kairos.workflows.compile.placement import place
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import (
     co_located,
     data_parallel,
@@ -92,7 +92,7 @@ def by_hand(order, places, loads, devices):
 @pytest.mark.parametrize("seed", range(20))
 def test_h3_beam_equals_brute_force_on_twenty_small_graphs(seed):
     works, devices = graph(seed, count=5 + seed % 2), 2
-    found = place(works, LOADS, devices, replicas=False)
+    found = place_operators(works, LOADS, devices, replicas=False)
     optimum = brute_force(works, LOADS, devices)
     assert found.makespan_us == pytest.approx(optimum)
     for baseline in (round_robin, co_located):
@@ -102,7 +102,7 @@ def test_h3_beam_equals_brute_force_on_twenty_small_graphs(seed):
 def test_h3_an_unbounded_beam_with_three_devices_equals_brute_force():
     for seed in range(3):
         works = graph(seed, count=5)
-        found = place(works, LOADS, 3, replicas=False, width=10**6)
+        found = place_operators(works, LOADS, 3, replicas=False, width=10**6)
         assert found.makespan_us == pytest.approx(brute_force(works, LOADS, 3))
 
 
@@ -114,7 +114,7 @@ def test_h3_round_robin_co_located_and_data_parallel_stand_beside_it():
         work("third", "a", 10),
         work("decide", "b", 12, ("first", "second", "third")),
     ]
-    assert place(works, LOADS, 2, replicas=False).makespan_us == 5 + 20 + 12
+    assert place_operators(works, LOADS, 2, replicas=False).makespan_us == 5 + 20 + 12
     assert round_robin(works, LOADS, 2).makespan_us == 25 + 12
     assert co_located(works, LOADS, 2).makespan_us == 25 + 2 + 8 + 12 - 2
     # Each loads, as no operator is of the model before it: b sleeps, and wakes in 2.
@@ -123,7 +123,7 @@ def test_h3_round_robin_co_located_and_data_parallel_stand_beside_it():
 
 def test_operators_of_a_model_are_put_together_where_a_load_is_dear():
     works = [work(f"o{n}", "ab"[n % 2], 4) for n in range(6)]
-    found = place(works, LOADS, 1)
+    found = place_operators(works, LOADS, 1)
     assert found.loads == 2
     assert [model for model, _ in found.models(0)] in (["a", "b"], ["b", "a"])
     assert round_robin(works, LOADS, 1).loads == 6
@@ -137,7 +137,7 @@ def test_h4_replicas_only_where_ready_operators_are_fewer_than_devices_and_heavy
             )
             for n in range(count)
         ]
-        return {each.of for each in place(works, LOADS, 3).phases}
+        return {each.of for each in place_operators(works, LOADS, 3).phases}
 
     assert shared(90.0, 2) != {1}  # two ready, three devices, and long
     assert shared(4.0, 2) == {1}  # shorter than a load
@@ -154,7 +154,7 @@ def test_h4_whenever_an_operator_is_shared_it_is_heavy():
             for each in graph(seed, count=7)
         ]
         by_name = {each.name: each for each in works}
-        phases = place(works, LOADS, 3).phases
+        phases = place_operators(works, LOADS, 3).phases
         if all(each.of == 3 for each in phases):
             continue  # data parallelism, which was quicker than what the search found
         for phase in phases:
@@ -177,7 +177,7 @@ def test_h4_of_an_operator_that_is_shared_every_part_is_placed_once():
         OperatorWork(name="long", model="a", calls=9, run_us=(90.0, 45.0, 30.0)),
         work("next", "b", 5, ("long",)),
     ]
-    found = place(works, LOADS, 3)
+    found = place_operators(works, LOADS, 3)
     parts = [(each.part, each.of) for each in found.phases if each.operator == "long"]
     assert parts == [(0, 3), (1, 3), (2, 3)]
     assert sorted(each.device for each in found.phases if each.operator == "long") == [0, 1, 2]
@@ -185,15 +185,15 @@ def test_h4_of_an_operator_that_is_shared_every_part_is_placed_once():
 
 def test_work_that_cannot_be_placed_is_refused():
     with pytest.raises(SetupError, match="how long model 'other' takes to load"):
-        place([work("one", "other", 1)], LOADS, 2)
+        place_operators([work("one", "other", 1)], LOADS, 2)
     with pytest.raises(SetupError, match="--devices 0"):
-        place([work("one", "a", 1)], LOADS, 0)
+        place_operators([work("one", "a", 1)], LOADS, 0)
 
 
 @pytest.mark.parametrize("seed", [2, 6, 13])
 def test_no_simple_rule_is_better_on_large_flows(seed):
     works, loads, devices = drawn_flow(seed)
-    found = place(works, loads, devices)
+    found = place_operators(works, loads, devices)
     for rule in (round_robin, co_located, data_parallel, one_by_one):
         assert found.makespan_us <= rule(works, loads, devices).makespan_us + 1e-9
     assert {each.operator for each in found.phases} == {each.name for each in works}
@@ -261,7 +261,7 @@ def test_c_and_python_walk_to_the_same_plan_from_a_thousand_plans():
 def test_python_alone_places_no_worse_than_simple_rules(seed, monkeypatch):
     works, loads, devices = drawn_flow(seed)
     monkeypatch.setattr(placement_moves, "_LIBRARY", None)
-    found = place(works, loads, devices)
+    found = place_operators(works, loads, devices)
     for rule in (round_robin, co_located, data_parallel, one_by_one):
         assert found.makespan_us <= rule(works, loads, devices).makespan_us + 1e-9
 
@@ -269,6 +269,6 @@ def test_python_alone_places_no_worse_than_simple_rules(seed, monkeypatch):
 def test_more_models_than_a_word_has_bits_are_placed():
     loads = {f"m{n}": LoadTime(load_us=3.0) for n in range(70)}
     works = [work(f"o{n}", f"m{n % 70}", 4) for n in range(80)]
-    found = place(works, loads, 4)
+    found = place_operators(works, loads, 4)
     assert {each.operator for each in found.phases} == {each.name for each in works}
     assert not PlanMoves(works, loads, 4).is_native

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.workflows.compile.explain import explain, lines
+from kairos.workflows.compile.explain import explain_plan, plan_lines
 from kairos.workflows.execute.commands import DropRow, FailRow, IssueCall, KeepResult, WriteRow
 from kairos.workflows.execute.executor import Executor
 from kairos.workflows.execute.facts import (
@@ -165,7 +165,7 @@ def test_a5_effects_are_never_tried_ahead_and_neither_is_what_may_not_be_needed(
     assert found.maps == ("fine",)
     assert found.most == 7
     said = "streamed: more, whose items go to fine as they are finished"
-    assert said in list(lines(explain(f.compile())))
+    assert said in list(plan_lines(explain_plan(f.compile())))
 
 
 def test_a5_a_row_that_joins_a_call_late_begins_with_all_that_there_is():

@@ -5,7 +5,7 @@ import pytest
 
 from kairos import flow
 from kairos.simulate.processor_answers import processed
-from kairos.workflows.compile.costs.latency import TYPICAL
+from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES
 from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.execute.commands import FetchCached, IssueCall, RunProcessor, TouchPrefix
 from kairos.workflows.execute.executor import Executor
@@ -108,7 +108,7 @@ def test_a4_of_a_refined_answer_each_next_prompt_begins_while_the_one_before_is_
 
 def test_a4_it_is_done_only_where_a_saving_is_predicted():
     def parts(**costs):
-        latencies = msgspec.structs.replace(TYPICAL, **costs)
+        latencies = msgspec.structs.replace(TYPICAL_LATENCIES, **costs)
         return [
             each.operator
             for each in compile_plan(retrieval().declaration, latencies=latencies).prefills

@@ -7,7 +7,7 @@ import pytest
 from kairos.core.errors import SetupError
 from kairos.host import group_commit
 from kairos.host.group_commit import GroupCommit
-from kairos.host.sqlite_file import connect
+from kairos.host.sqlite_file import connect_sqlite
 from kairos.workflows.run.journal import RunJournal
 from kairos.workflows.run.result_store import FailedRow, KeptResult
 
@@ -98,7 +98,7 @@ def test_what_is_no_journal_is_refused(tmp_path):
     with pytest.raises(SetupError, match="cannot be used as a run's journal"):
         RunJournal(tmp_path / "text", quiet)
 
-    connect(tmp_path / "other").execute("PRAGMA user_version = 99")
+    connect_sqlite(tmp_path / "other").execute("PRAGMA user_version = 99")
     with pytest.raises(SetupError, match="was written by another version of Kairos"):
         RunJournal(tmp_path / "other", quiet)
 
@@ -107,7 +107,7 @@ class Table:
     """A table that grows, in a database that holds so many pages."""
 
     def __init__(self, path, pages):
-        self.connection = connect(path)
+        self.connection = connect_sqlite(path)
         self.connection.execute("CREATE TABLE t (n INTEGER, filler BLOB)")
         self.limit(pages)
 

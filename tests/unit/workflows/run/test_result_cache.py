@@ -1,7 +1,7 @@
 import pytest
 
 from kairos.core.errors import SetupError
-from kairos.host.sqlite_file import connect
+from kairos.host.sqlite_file import connect_sqlite
 from kairos.workflows.run import result_cache
 from kairos.workflows.run.result_cache import ResultCache
 
@@ -25,7 +25,7 @@ def kept(cache, names):
 
 def test_what_comes_while_the_disk_is_far_behind_is_not_kept(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(result_cache, "BACKLOG_BYTES", 1_500)
-    cache, other = opened(), connect(tmp_path / "cache.sqlite")
+    cache, other = opened(), connect_sqlite(tmp_path / "cache.sqlite")
     other.execute("BEGIN IMMEDIATE")  # nobody else writes meanwhile
     for name in ("a", "b", "c", "d"):
         cache.store(name, "x" * 1_000)
@@ -112,6 +112,6 @@ def test_what_is_no_cache_is_refused(tmp_path):
     with pytest.raises(SetupError, match="move it away, or run with --no-cache"):
         ResultCache(tmp_path / "text", "us")
 
-    connect(tmp_path / "other").execute("PRAGMA user_version = 99")
+    connect_sqlite(tmp_path / "other").execute("PRAGMA user_version = 99")
     with pytest.raises(SetupError, match="was written by another version of Kairos"):
         ResultCache(tmp_path / "other", "us")

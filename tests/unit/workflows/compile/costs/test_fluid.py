@@ -7,7 +7,7 @@ from kairos.capacity.serving import CallShape
 from kairos.core.engine_profile import EngineProfile, StepCost
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineCall
-from kairos.simulate.engine.profiles import names, profile
+from kairos.simulate.engine.profiles import load_profile, names
 from kairos.simulate.workload.prompt import PromptPiece
 from kairos.workflows.compile.costs.fluid import largest_batch, makespan_us
 
@@ -92,5 +92,5 @@ def test_no_calls_take_no_time():
 def test_h2_fluid_is_within_15_percent_of_the_simulator(name, prompt, answer, cached):
     shape = CallShape(prompt=prompt, answer=answer, cached=cached)
     for calls in (1, 4, 16, 60, 250, 600):
-        simulated = simulated_us(profile(name), shape, calls)
-        assert makespan_us(profile(name), shape, calls) == pytest.approx(simulated, rel=0.15)
+        simulated = simulated_us(load_profile(name), shape, calls)
+        assert makespan_us(load_profile(name), shape, calls) == pytest.approx(simulated, rel=0.15)

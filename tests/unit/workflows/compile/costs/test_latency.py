@@ -1,8 +1,8 @@
 """How long operators take alone, about."""
 
 from kairos import flow
-from kairos.simulate.engine.profiles import profile
-from kairos.workflows.compile.costs.latency import TYPICAL, latencies
+from kairos.simulate.engine.profiles import load_profile
+from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, measured_latencies
 
 
 def test_an_operator_takes_its_call_and_its_answer_and_a_body_what_is_in_it():
@@ -12,15 +12,17 @@ def test_an_operator_takes_its_call_and_its_answer_and_a_body_what_is_in_it():
     all_of = f.map("all", row["items"], lambda item: f.llm("each", "{{ i }}", i=item, max_tokens=5))
     f.output("x", f.format("x", "{{ a }}{{ b }}", a=answer, b=all_of))
     by_name = {e.name: e for e in f.declaration.operators}
-    us = TYPICAL.operator_us
-    assert us(by_name["answer"]) == TYPICAL.call_us + 10 * TYPICAL.decode_token_us
-    assert us(by_name["all"]) == TYPICAL.call_us + 5 * TYPICAL.decode_token_us
+    us = TYPICAL_LATENCIES.operator_us
+    assert (
+        us(by_name["answer"]) == TYPICAL_LATENCIES.call_us + 10 * TYPICAL_LATENCIES.decode_token_us
+    )
+    assert us(by_name["all"]) == TYPICAL_LATENCIES.call_us + 5 * TYPICAL_LATENCIES.decode_token_us
     assert us(by_name["row"]) == us(by_name["x"]) == 0
 
 
 def test_an_engine_s_own_figures_and_learnt_answers_take_their_place():
-    engine = profile("a40-llama3-8b")
-    costs = latencies(engine, {"answer": 3.0})
+    engine = load_profile("a40-llama3-8b")
+    costs = measured_latencies(engine, {"answer": 3.0})
     assert costs.prefill_token_us == engine.step.prefill_token_us
     f = flow.Flow("f")
     row = f.input("row")
@@ -35,6 +37,6 @@ def test_a_function_takes_what_was_learnt_of_it():
     row = f.input("row")
     f.output("a", f.call("look_up", functions.pure(str), text=row["q"]))
     (operator,) = [each for each in f.declaration.operators if each.name == "look_up"]
-    assert TYPICAL.operator_us(operator) == TYPICAL.function_us
-    costs = latencies(profile("a40-llama3-8b"), {}, {"look_up": 2e6})
+    assert TYPICAL_LATENCIES.operator_us(operator) == TYPICAL_LATENCIES.function_us
+    costs = measured_latencies(load_profile("a40-llama3-8b"), {}, {"look_up": 2e6})
     assert costs.operator_us(operator) == 2e6
