@@ -11,7 +11,7 @@ import msgspec
 
 from agents.evaluation import check_layers, evaluate
 from kairos.agent import Application, Task
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 ROUNDS = 3
 TASK_LIMIT = 1_200  # characters, about 300 tokens

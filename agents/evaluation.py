@@ -24,7 +24,7 @@ from typing import IO
 import msgspec
 
 from agents.sandbox import TIME_UP
-from kairos.core.errors import InvalidRequest, SetupError
+from kairos.core import InvalidRequest, SetupError
 from kairos.host import child_process
 
 MIB = 1 << 20

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.simulate.workload.traces import fetched_data_set
+from kairos.core import InvalidFile, SetupError
+from kairos.simulate import fetched_data_set
 
 App = Literal["qa", "rg", "cg"]
 Kind = Literal["mathematics", "humanities"]

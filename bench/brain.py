@@ -23,7 +23,7 @@ from bench import report
 from bench.brain_pool import LEARNING, Brain, Size, open_workflows
 from bench.command import Bench
 from bench.report import Figure
-from kairos.host.tuning import collect_less_often
+from kairos.host import collect_less_often
 
 PLACEMENTS = ("kairos", "round-robin")
 TARGET_CALLS_PER_S = 3_000  # where most is to be decided, by the default placement

@@ -17,29 +17,30 @@ from random import Random
 
 import msgspec
 
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import (
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    PREFIX_MARKS,
+    SECOND,
     Arrived,
+    Balancer,
     Dispatch,
     Event,
     Finished,
     FirstToken,
+    Instance,
     InstanceJoined,
     InstanceStatus,
+    Learner,
+    Orchestrator,
     ProfilesLearnt,
     Progressed,
     Refuse,
+    Request,
+    Runtime,
     WorkflowEnded,
 )
-from kairos.core.learner import Learner
-from kairos.core.model import PREFIX_MARKS, SECOND, Instance, Request
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.runtime import Runtime
-from kairos.core.scheduler.policies import POLICIES
-from kairos.observe.fact_log import FactLog
-from kairos.observe.store import LearntStore
-from kairos.observe.telemetry import Telemetry
+from kairos.observe import FactLog, LearntStore, Telemetry
 
 CALLS = 5  # of a workflow
 AGENTS, APPS = 20, 4

@@ -26,7 +26,7 @@ from bench.report import Figure
 from bench.scenarios import Measured
 from bench.servers import NotStarted
 from bench.systems import BUSY, cores
-from kairos.core.errors import KairosError
+from kairos.core import KairosError
 
 SYSTEMS = {"memory": "without Kafka", "http": "HTTP, on Kafka", "kafka": "over Kafka"}
 ADDED_CALL = "added p50 LLM call, Kafka instead of HTTP without a bus"

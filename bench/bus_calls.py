@@ -17,8 +17,8 @@ from bench.servers import Server
 from bench.upstream import HOST, MODEL
 from kairos.agent import LLM
 from kairos.agents.bus_llm import BusLLM
-from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.cluster import KafkaCluster
+from kairos.proxy import HttpLLM
 
 CONCURRENCY = 32
 WARM_UP = 200

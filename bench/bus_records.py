@@ -11,26 +11,28 @@ from time import process_time
 
 import msgspec
 
-from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.cluster.pool.bus_call import read_call
-from kairos.cluster.pool.messages import CALL, EPOCH, POOL_HEADER, TYPE_HEADER, read_record
-from kairos.core.balancer import Balancer
-from kairos.core.declared_plan import PlannedOperator, PlannedWork
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.entitlements import Entitlements, Quota, TenantWeight
-from kairos.core.events import (
+from kairos.cluster import CALL, POOL_HEADER, TYPE_HEADER, ReceivedMessage, read_call, read_record
+from kairos.cluster.pool.messages import EPOCH
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    Balancer,
+    Entitlements,
     EntitlementsChanged,
     Event,
     PlanDeclared,
+    PlannedOperator,
+    PlannedWork,
     Progressed,
+    Quota,
     Record,
     Refuse,
     Started,
+    TenantWeight,
     Tick,
+    Topic,
 )
-from kairos.core.scheduler.policies import POLICIES
-from kairos.core.topics import Topic
-from kairos.observe.left_out import UNREADABLE
+from kairos.observe import UNREADABLE
 
 MOST_MS = 100
 _BYTES = 1 << 20

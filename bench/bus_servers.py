@@ -16,9 +16,9 @@ from bench.servers import NotStarted, Server, free_port, listens, server
 from bench.systems import MANY, kairos_command
 from bench.upstream import HOST, MODEL
 from kairos.agents.bus_llm import reply_topic
-from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.core.topics import Topic, inbox_topic
+from kairos.cluster import KafkaCluster, ensure_topics
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.core import Topic, inbox_topic
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "kafka.sh"
 GIVEN = "KAIROS_BENCH_BUS"

@@ -19,10 +19,20 @@ from rich.console import Console
 from bench.command import Bench
 from bench.report import Figure, Spread
 from bench.virtual_pool import VirtualPool
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.core.entitlements import TenantWeight
-from kairos.core.events import Arrived, Dispatch, Finished, FirstToken, Refuse, WorkflowEnded
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS, SECOND, Request
+from kairos.core import (
+    EXPECTED_COMPLETION_TOKENS,
+    SECOND,
+    Arrived,
+    Dispatch,
+    EngineProfile,
+    Finished,
+    FirstToken,
+    Refuse,
+    Request,
+    StepCost,
+    TenantWeight,
+    WorkflowEnded,
+)
 from kairos.simulate.engine.engine_calls import CallProgress, EngineCall
 from kairos.simulate.workload.prompt import PromptPiece
 

@@ -31,14 +31,11 @@ from bench.flows import questions, shared
 from bench.memory import peak_mib
 from bench.report import Figure
 from kairos import flow
-from kairos.core.declared_plan import PlannedWork
-from kairos.proxy.llm.http_llm import HttpLLM
-from kairos.proxy.llm.patience import Patience
+from kairos.core import PlannedWork
+from kairos.proxy import HttpLLM, Patience
+from kairos.workflows import FlowJob, FlowRun, RunPool, RunRecord, RunStore, open_table
 from kairos.workflows.compile.values import copied
 from kairos.workflows.declare.functions import RegisteredFunction, given
-from kairos.workflows.run.run_store import RunRecord, RunStore
-from kairos.workflows.run.service import FlowJob, FlowRun, RunPool
-from kairos.workflows.run.tables import open_table
 
 ROWS, QUICK_ROWS = 1_000_000, 2_000
 CAPACITY = 256

@@ -26,24 +26,22 @@ from bench import report, rows
 from bench.memory import peak_mib
 from bench.report import Figure
 from kairos import flow
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.execute.commands import (
-    EndRun,
-    FetchCached,
-    FlowCommand,
-    IssueCall,
-    ReadRows,
-    WriteRow,
-)
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import (
+from kairos.workflows import (
     CacheAnswered,
     CallAnswered,
+    EndRun,
+    Executor,
+    FetchCached,
+    FlowCommand,
     FlowFact,
+    FlowLimits,
     InputEnded,
+    IssueCall,
+    Plan,
+    ReadRows,
     RowRead,
+    WriteRow,
 )
-from kairos.workflows.execute.limits import FlowLimits
 
 ROUNDS, QUICK_ROUNDS = 3, 1
 ROWS, QUICK_ROWS = 5_000, 200

@@ -22,13 +22,13 @@ import uvloop
 
 from bench.systems import free_ports
 from bench.tls import certificate
+from kairos.gateway import listening_socket, server_of
 from kairos.gateway.server.connection import Connection, ServerState
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.gateway.server.http import listening_socket, server_of
 from kairos.gateway.server.port_tls import PortTls
-from kairos.host.pace import LoopPace
-from kairos.request.client_response import Receive, Scope, Send
-from kairos.settings.tls import TlsFiles
+from kairos.host import LoopPace
+from kairos.request import Receive, Scope, Send
+from kairos.settings import TlsFiles
 
 HALF_OPEN, MOST, ROUNDS = 1_000, 2_000, 3
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"

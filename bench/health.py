@@ -22,8 +22,7 @@ from bench.report import Figure
 from bench.servers import Server, server
 from bench.systems import free_ports, kairos_command, take_core, upstream_command
 from bench.upstream import Mode
-from kairos.host.child_process import start_child
-from kairos.host.tuning import allow_many_connections
+from kairos.host import allow_many_connections, start_child
 
 INSTANCES = 64
 SEQS = 2  # calls that each runs at once

@@ -21,12 +21,11 @@ from bench import load, talk
 from bench.servers import Server, listens, server
 from bench.systems import CONCURRENCY, free_ports, take_core, upstream_command
 from bench.upstream import HOST, Mode
+from kairos.gateway import listening_socket, server_of
 from kairos.gateway.server.exchange import Asking
-from kairos.gateway.server.http import listening_socket, server_of
-from kairos.host.pace import LoopPace
-from kairos.proxy.asked import header_lines
+from kairos.host import LoopPace
+from kairos.proxy import EngineClient, Upstream, header_lines
 from kairos.proxy.engine_answer import EngineAnswer
-from kairos.proxy.engine_client import EngineClient, Upstream
 
 KINDS = {
     "own": "own server, own client",

@@ -17,12 +17,9 @@ from rich.console import Console
 
 from bench import report, rows
 from bench.report import Figure
-from kairos.host.tuning import collect_less_often
-from kairos.request.caller import Caller
-from kairos.request.identity.aliases import Aliases
+from kairos.host import collect_less_often
+from kairos.request import Aliases, Caller, Inference, identity_of
 from kairos.request.identity.conversation import prompt_of
-from kairos.request.identity.inference import Inference
-from kairos.request.identity.resolve import identity_of
 from kairos_client.context import Identity, Scope, current
 from kairos_client.hooks import name_call
 

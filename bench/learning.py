@@ -18,17 +18,25 @@ from rich.console import Console
 
 from bench import report, rows
 from bench.report import Figure
-from kairos.core.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
-from kairos.core.learner import Learner
-from kairos.core.learnt import AgentProfile
-from kairos.core.model import SECOND, Request
-from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core import (
+    POLICIES,
+    SECOND,
+    AgentProfile,
+    Arrived,
+    Dispatch,
+    Finished,
+    Learner,
+    Orchestrator,
+    ProfilesLearnt,
+    Record,
+    Request,
+    WorkEstimates,
+    WorkflowEnded,
+)
 from kairos.core.orchestrator.profiles import CallSample, Profiles
 from kairos.core.position import Position, features
-from kairos.core.scheduler.policies import POLICIES
 from kairos.core.scheduler.queue import WaitQueue
 from kairos.core.scheduler.ranking import Ranking
-from kairos.core.scheduler.work_estimates import WorkEstimates
 
 ROUNDS = 5
 ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -11,11 +11,9 @@ from unittest import mock
 from bench.load import Broken
 from bench.report import percentile
 from bench.scenarios import Measured
-from kairos.cluster.bus.memory_bus import MemoryBus
-from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.kafka_bus import KafkaBus
+from kairos.cluster import KafkaBus, KafkaCluster, MemoryBus
 from kairos.cluster.kafka.transactions import Transactions
-from kairos.core.ports import Bus, Message, Outgoing
+from kairos.core import Bus, Message, Outgoing
 
 CONCURRENCY = 64  # that `kairos agents run` gives each agent
 PUBLISHERS = 256  # at once, to find out how many messages pass

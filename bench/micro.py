@@ -9,11 +9,16 @@ import time
 from collections.abc import Callable
 
 from bench.placement_pool import Calls
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import Arrived, Finished, FirstToken, InstanceJoined
-from kairos.core.model import Instance
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    Arrived,
+    Balancer,
+    Finished,
+    FirstToken,
+    Instance,
+    InstanceJoined,
+)
 
 CALLS = 300
 UNDER_WAY = 32

@@ -11,10 +11,8 @@ from bench.load import Broken
 from bench.scenarios import Measured
 from bench.servers import Server
 from kairos.agent import Application, read_result, submit
-from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.kafka_bus import KafkaBus
-from kairos.cluster.kafka.tail import Tail
-from kairos.core.topics import Topic
+from kairos.cluster import KafkaBus, KafkaCluster, Tail
+from kairos.core import Topic
 
 CONCURRENCY = 20  # of each agent
 CAPACITY = CONCURRENCY / WORK_S  # tasks per second

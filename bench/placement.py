@@ -24,11 +24,9 @@ from bench.command import Bench
 from bench.placement_overload import Overload
 from bench.placement_pool import Pool, Rooms, Size
 from bench.report import Figure
+from kairos.core import PLACEMENTS, Placement, Request
 from kairos.core.dispatcher.available import AvailableInstances
-from kairos.core.dispatcher.placement import Placement
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.model import Request
-from kairos.host.tuning import collect_less_often
+from kairos.host import collect_less_often
 
 ROOMS: dict[Rooms, str] = {"all": "room on all", "half": "room on half", "none": "room on none"}
 PREFIXES = {True: "with prefixes", False: "without prefixes"}

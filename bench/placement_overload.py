@@ -13,21 +13,21 @@ from collections.abc import Callable
 import msgspec
 
 from bench.placement_pool import PROMPT_TOKEN_US, START, TOKEN_US, Calls, Size, instance
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.placement import Placement
-from kairos.core.events import (
+from kairos.core import (
+    POLICIES,
+    SECOND,
     Arrived,
+    Balancer,
     Dispatch,
     Event,
     Finished,
     FirstToken,
     InstanceJoined,
     InstanceStatus,
+    Ledger,
+    Placement,
     Progressed,
 )
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
 
 FULL = 0.95  # KV memory, in what the calls there hold
 POLICY = "kairos"

@@ -14,11 +14,20 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.events import Finished, InstanceStatus, ProfilesLearnt
-from kairos.core.learnt import QUANTILES, AgentProfile, Distribution
-from kairos.core.model import PREFIX_MARKS, SECOND, Instance, Request
-from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core import (
+    PREFIX_MARKS,
+    QUANTILES,
+    SECOND,
+    AgentProfile,
+    Distribution,
+    Finished,
+    Instance,
+    InstanceStatus,
+    Ledger,
+    ProfilesLearnt,
+    Request,
+    WorkEstimates,
+)
 
 AGENTS = 12
 WORKFLOWS = 3_000  # open at the same time

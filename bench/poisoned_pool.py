@@ -13,17 +13,19 @@ from typing import Literal
 import msgspec
 
 from bench.virtual_pool import VirtualPool
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.events import (
+from kairos.core import (
+    EXPECTED_COMPLETION_TOKENS,
+    SECOND,
     Arrived,
     Cancelled,
     Dispatch,
+    EngineProfile,
     Finished,
     FirstToken,
     Refuse,
+    Request,
     WorkflowEnded,
 )
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS, SECOND, Request
 from kairos.simulate.engine.engine_calls import CallProgress, EngineCall
 from kairos.simulate.workload.prompt import PromptPiece
 

@@ -18,18 +18,21 @@ from bench import bus_servers, report, rows
 from bench.report import Figure
 from bench.servers import NotStarted
 from bench.systems import cores
-from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.producer import Producer
+from kairos.cluster import KafkaCluster, Producer, ensure_topics
 from kairos.cluster.kafka.profiles_topic import follow, publish
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.core.balancer import Balancer
+from kairos.core import (
+    POLICIES,
+    QUANTILES,
+    SECOND,
+    AgentProfile,
+    AgentRank,
+    Balancer,
+    Distribution,
+    KairosError,
+    ProfilesLearnt,
+    Topic,
+)
 from kairos.core.dispatcher.placements import LeastKv
-from kairos.core.errors import KairosError
-from kairos.core.events import ProfilesLearnt
-from kairos.core.learnt import QUANTILES, AgentProfile, AgentRank, Distribution
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
-from kairos.core.topics import Topic
 
 AGENTS = (1_000, 5_000)
 ROUNDS = 5

@@ -15,11 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.identity import AGENTS, CALLER, HEADERS, Conversations
-from kairos.host.tuning import collect_less_often
-from kairos.request.body import read_body
-from kairos.request.identity.aliases import Aliases
-from kairos.request.identity.inference import Inference
-from kairos.request.identity.resolve import identity_of
+from kairos.host import collect_less_often
+from kairos.request import Aliases, Inference, identity_of, read_body
 
 CALLS, ROUNDS, AT_ONCE = 200, 5, 8
 WORDS_2_KIB, WORDS_OF_REPLY = 300, 70

@@ -16,7 +16,7 @@ import kairos
 from bench import report
 from bench.code import code_of, commit, files_of
 from bench.report import Figure, Spread
-from kairos.host.interpreter import describe_interpreter
+from kairos.host import describe_interpreter
 
 ROWS = Path(__file__).with_name("results.jsonl")
 _BEGAN_AT = time.time()

@@ -28,19 +28,13 @@ from rich.console import Console
 from bench import report, rows
 from bench.report import Figure
 from experiments.recordings import data_directory
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.errors import KairosError
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import PLACEMENTS, POLICIES, SECOND, EngineProfile, KairosError
+from kairos.simulate import Load, World, load_profile, offered_workload
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineStats
-from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.options import DEFAULTS
 from kairos.simulate.users import engine_call
-from kairos.simulate.workload.load import Load, offered_workload
 from kairos.simulate.workload.workflows import Submission
-from kairos.simulate.world import World
 
 TRACE = "azure/AzureLLMInferenceTrace_conv.csv.gz"
 PROFILE = "a40-llama3-8b"

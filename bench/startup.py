@@ -23,7 +23,7 @@ from bench.command import Bench
 from bench.report import Figure
 from bench.servers import NotStarted, Server
 from kairos.cli.commands import COMMANDS, load
-from kairos.host.child_process import start_child
+from kairos.host import start_child
 
 ROUNDS, QUICK_ROUNDS = 7, 2
 START_S = 60.0

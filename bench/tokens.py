@@ -16,13 +16,11 @@ from joserfc.jws import JWSRegistry
 from rich.console import Console
 from rich.table import Table
 
-from kairos.core.entitlements import SERVICE_CLASSES
-from kairos.core.errors import Unauthorized
-from kairos.gateway.auth.access import Access
+from kairos.core import SERVICE_CLASSES, Unauthorized
+from kairos.gateway import Access
 from kairos.gateway.auth.jwks import IssuerKeys, signing_keys
 from kairos.gateway.auth.signed_tokens import SignedTokens
-from kairos.settings.oidc import OidcSettings
-from kairos.settings.tenants import KeySettings
+from kairos.settings import KeySettings, OidcSettings
 
 ROUNDS, TIMES = 9, 5_000
 ISSUER, KEY = "https://login.example.com/realms/agents", "kai-4bf92f3577b34da6a3ce929d0e0e4736"

@@ -13,12 +13,10 @@ import aiohttp
 import uvloop
 
 from bench.upstream import HOST
-from kairos.core.events import Arrived, Cancelled
-from kairos.core.model import Request
-from kairos.host.tuning import collect_less_often
+from kairos.core import Arrived, Cancelled, Request
+from kairos.host import collect_less_often
 from kairos.service import Service, running
-from kairos.settings.config import Settings
-from kairos.settings.engines import EngineSettings
+from kairos.settings import EngineSettings, Settings
 
 _AT_ONCE = 500  # facts, until others have a turn
 _MODEL = "bench"

@@ -18,7 +18,7 @@ import httptools
 import msgspec
 import uvloop
 
-from kairos.host.tuning import allow_many_connections
+from kairos.host import allow_many_connections
 
 HOST = "127.0.0.1"
 MODEL = "bench"

@@ -2,16 +2,24 @@
 
 from collections.abc import Mapping
 
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.entitlements import Entitlements, TenantWeight
-from kairos.core.events import Dispatch, InstanceJoined, Progressed, Refuse, Tick
-from kairos.core.learner import Learner
-from kairos.core.model import SECOND, Instance
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.runtime import Runtime
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    SECOND,
+    Balancer,
+    Dispatch,
+    EngineProfile,
+    Entitlements,
+    Instance,
+    InstanceJoined,
+    Learner,
+    Orchestrator,
+    Progressed,
+    Refuse,
+    Runtime,
+    TenantWeight,
+    Tick,
+)
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine_calls import CallProgress
 from kairos.simulate.engines import SimulatedEngines

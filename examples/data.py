@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.simulate.workload.traces import fetch_data_set
+from kairos.simulate import fetch_data_set
 
 Row = dict[str, Any]
 

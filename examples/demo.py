@@ -15,10 +15,7 @@ from rich.console import Console
 from examples import data
 from kairos.cli.demos.engines import start_engines
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.workflows.run.flow_file import load_flow
-from kairos.workflows.run.run_shown import show_end
-from kairos.workflows.run.run_store import RunStore
-from kairos.workflows.run.tables import open_table
+from kairos.workflows import RunStore, load_flow, open_table, show_end
 
 HERE = Path(__file__).parent
 FLOWS = {  # and the table that each goes over

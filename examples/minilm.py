@@ -24,7 +24,7 @@ import numpy as np
 from gguf import GGUFWriter, TokenType, get_tensor_name_map
 from gguf.constants import MODEL_ARCH, PoolingType
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 PACKAGE = "all_minilm_l6_v2"
 ALIAS = "minilm"

@@ -23,15 +23,11 @@ from examples.minilm import ALIAS, write_minilm
 from kairos.cli.demos.engines import start_engines
 from kairos.cli.demos.progress import show_progress
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.core.errors import KairosError, SetupError
-from kairos.core.model import SECOND
-from kairos.settings.retrieval import RetrievalSettings
-from kairos.workflows.compile.pipeline import Passes
-from kairos.workflows.execute.timeline import Activity, Timeline
+from kairos.core import SECOND, KairosError, SetupError
+from kairos.settings import RetrievalSettings
+from kairos.workflows import LoadedFlow, Passes, RunStore, Timeline, load_flow, open_table
+from kairos.workflows.execute.timeline import Activity
 from kairos.workflows.run.export import errors_path
-from kairos.workflows.run.flow_file import LoadedFlow, load_flow
-from kairos.workflows.run.run_store import RunStore
-from kairos.workflows.run.tables import open_table
 
 HERE = Path(__file__).parent
 FLOW = HERE / "ask_documents.yaml"

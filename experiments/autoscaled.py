@@ -10,11 +10,8 @@ from functools import partial
 
 import msgspec
 
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.model import SECOND
-from kairos.core.open_work import look_at_pool
-from kairos.core.pool_demand import Look
-from kairos.simulate.world import World
+from kairos.core import SECOND, EngineProfile, Look, look_at_pool
+from kairos.simulate import World
 
 
 class PoolSize(msgspec.Struct, frozen=True):

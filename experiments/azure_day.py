@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from experiments.recordings import data_directory
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 from kairos.simulate.workload.azure_trace import read_trace
 
 TRACE = Path("azure") / "AzureLLMInferenceTrace_conv.csv.gz"

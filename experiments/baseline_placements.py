@@ -6,12 +6,9 @@ They inherit from no class of Kairos, so that they serve with a compiled brain, 
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 
-from kairos.core.dispatcher.demand import can_hold
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.placement import Placement
-from kairos.core.dispatcher.placements import PLACEMENTS as OWN
+from kairos.core import PLACEMENTS as OWN
+from kairos.core import Instance, Ledger, Placement, Request, can_hold
 from kairos.core.dispatcher.placements import LeastKv, RoundRobin
-from kairos.core.model import Instance, Request
 
 
 class _Now:

@@ -8,11 +8,9 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Any, ClassVar
 
-from kairos.core.model import SECOND, Request
-from kairos.core.scheduler.policies import POLICIES as OWN
-from kairos.core.scheduler.policies import Key, Policy, gittins_index
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.core.workflow_tracker import workflow_key
+from kairos.core import POLICIES as OWN
+from kairos.core import SECOND, Policy, Request, WorkEstimates, workflow_key
+from kairos.core.scheduler.policies import Key, gittins_index
 
 
 class _Plain:

@@ -9,16 +9,21 @@ from experiments.baseline_placements import PLACEMENTS
 from experiments.baseline_policies import POLICIES
 from experiments.oracle import KnownLengths, Srpt
 from experiments.program_scheduling import program_scheduling
-from kairos.core.digest import text_digest
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.placement import Placement
+from kairos.core import (
+    SECOND,
+    EngineProfile,
+    Ledger,
+    Placement,
+    Policy,
+    Request,
+    WorkEstimates,
+    text_digest,
+    workflow_key,
+)
 from kairos.core.dispatcher.slots import TimeSlot
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.model import SECOND, Request
-from kairos.core.scheduler.policies import Key, LeastWorkLeft, Policy
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.core.workflow_tracker import workflow_key
-from kairos.simulate.workload.workflows import Submission, Workflow
+from kairos.core.scheduler.policies import Key, LeastWorkLeft
+from kairos.simulate import Workflow
+from kairos.simulate.workload.workflows import Submission
 from kairos.simulate.world import token_us
 
 DEFAULT = "kairos"

@@ -11,9 +11,7 @@ from functools import partial
 import msgspec
 
 from kairos.batches.batch_turns import lines_ahead
-from kairos.core.errors import KairosError
-from kairos.core.events import Arrived, Record
-from kairos.core.model import SECOND, Request
+from kairos.core import SECOND, Arrived, KairosError, Record, Request
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine_calls import EngineCall
 from kairos.simulate.users import MODEL, TENANT, Feed, Users

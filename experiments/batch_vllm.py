@@ -25,8 +25,8 @@ from experiments.placements_vllm_run import POLICY, learnt_of, replay, serve_opt
 from experiments.placements_vllm_workload import offered
 from experiments.report import add_figures, commit, write_rows
 from experiments.sections import read_rows, rows_file
-from kairos.core.header_names import Header
-from kairos.settings.config import Settings
+from kairos.core import Header
+from kairos.settings import Settings
 from kairos.simulate.workload.workflows import Submission
 
 NAME = "e46_batch_real"

@@ -14,7 +14,7 @@ from experiments.grids import E2E, PER_TOKEN, Found, Grid, Metric, Runs, found, 
 from experiments.rates import LOADS, Rates
 from experiments.report import picture
 from experiments.runs import Cell, Row
-from kairos.core.confidence import Interval
+from kairos.core import Interval
 
 LATENCY = "s_per_token"  # what the Kairos paper calls latency: seconds per generated token
 FIGURES = {"mean": "mean", "p90": "P90", "p95": "P95", "p99": "P99"}

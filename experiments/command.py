@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kairos.core.errors import KairosError
+from kairos.core import KairosError
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 import kairos
-from kairos.core.balancer import Balancer
+from kairos.core import Balancer
 
 
 class Constant(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from kairos.capacity import Accelerator, CallShape, LatencyTargets, Phases, Terms
 from kairos.capacity.engine_rates import derived, layouts
-from kairos.capacity.hardware import GBIT, Accelerator, ModelShape
+from kairos.capacity.hardware import GBIT, ModelShape
 from kairos.capacity.kv_transfer import cache_bytes
-from kairos.capacity.ownership import Terms, hourly_cost
-from kairos.capacity.serving import NO_TARGETS, CallShape, InstanceUse, LatencyTargets, Phases, use
-from kairos.core.errors import SetupError
+from kairos.capacity.ownership import hourly_cost
+from kairos.capacity.serving import NO_TARGETS, InstanceUse, use
+from kairos.core import SetupError
 
 
 class PairSide(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,8 @@ from random import Random
 import msgspec
 
 from kairos.core.orchestrator.spans import Span
+from kairos.request import Identity, Inference, UnnamedCall
 from kairos.request.identity.conversation import prompt_of
-from kairos.request.identity.identity import Identity
-from kairos.request.identity.inference import Inference, UnnamedCall
 
 _MS, _S = 1_000, 1_000_000
 _JITTER_US = 10 * _MS  # within which the calls of a fan-out arrive

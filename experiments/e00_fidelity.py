@@ -56,8 +56,7 @@ from experiments.fidelity_errors import capacity_per_s, compare, median_error
 from experiments.fidelity_model import simulate
 from experiments.fidelity_real import play
 from experiments.report import RESULTS, add_figures, commit, write_rows
-from kairos.core.call_row import CallRow
-from kairos.core.engine_profile import EngineProfile
+from kairos.core import CallRow, EngineProfile
 
 SEEDS = 3
 TOLERATED_PERCENT = 25.0

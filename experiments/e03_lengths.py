@@ -21,11 +21,8 @@ from experiments.claim import Study, table
 from experiments.recordings import read_apps, recordings
 from experiments.report import commit, picture
 from experiments.workload import COMPUTE_BINDS, Workload
-from kairos.core.call_row import CallRow
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.world import World
+from kairos.core import PLACEMENTS, POLICIES, SECOND, CallRow
+from kairos.simulate import World
 
 MODELS = ("qa", "rg", "cg", "qa-ss", "rg-nq", "cg-mbpp")
 WORKFLOWS, QUICK_WORKFLOWS, RATE_PER_S = 300, 30, 0.02  # so rarely that calls run alone

@@ -20,7 +20,7 @@ from experiments.claim import Study, table
 from experiments.rates import rates
 from experiments.report import commit, picture
 from experiments.workloads import WORKLOADS
-from kairos.simulate.world import World
+from kairos.simulate import World
 
 WORKLOAD, LOAD, SEEDS, DRAWN = "colocated-8b", "middle", 5, 400
 POLICIES = ("fcfs", "ayo", "wasserstein-mds", "kairos")

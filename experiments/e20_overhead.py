@@ -15,7 +15,7 @@ import msgspec
 from bench import learning, placement
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.core.learnt import AgentProfile
+from kairos.core import AgentProfile
 
 ROUNDS = 5
 FEWEST, MOST = min(learning.AGENTS), max(learning.AGENTS)

@@ -20,7 +20,7 @@ from experiments.e23_inputs import GRID as INPUTS
 from experiments.e25_unequal_instances import GRID as UNEQUAL
 from experiments.e26_bursts import GRID as BURSTS
 from experiments.grids import ratio
-from kairos.core.confidence import Interval
+from kairos.core import Interval
 
 GRIDS = (COLOCATED, LARGER, RECORDED, SINGLE, INPUTS, UNEQUAL, BURSTS)
 MOST = 1.02

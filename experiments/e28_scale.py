@@ -22,12 +22,9 @@ import numpy as np
 from experiments.claim import Study, table
 from experiments.report import commit
 from experiments.workload import COMPUTE_BINDS
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import Arrived, Command, Event, Finished
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import PLACEMENTS, POLICIES, Arrived, Command, Event, Finished
+from kairos.simulate import World, draw_arrivals, load_profile
 from kairos.simulate.plan import instance_id
-from kairos.simulate.workload import draw_arrivals
 from kairos.simulate.workload.application import (
     TASK,
     Agent,
@@ -37,7 +34,6 @@ from kairos.simulate.workload.application import (
     generate,
 )
 from kairos.simulate.workload.scenario import mixed
-from kairos.simulate.world import World
 
 INSTANCES, APPS, AGENTS, WORKFLOWS, QUICK_PART = 64, 100, 10, 100_000, 50
 RATE_PER_S = 400.0  # near what the pool can take

@@ -36,14 +36,11 @@ from experiments.placements_vllm import in_turn
 from experiments.placements_vllm_run import COUNTING, learnt_pool
 from experiments.placements_vllm_workload import offered
 from experiments.report import commit, picture
-from kairos.core.confidence import Interval
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.metrics import RunMetrics
-from kairos.core.model import SECOND
+from kairos.core import SECOND, EngineProfile, Interval, RunMetrics
+from kairos.simulate import World
 from kairos.simulate.plan import instance_id
 from kairos.simulate.workload.submissions import in_order
 from kairos.simulate.workload.workflows import Submission
-from kairos.simulate.world import World
 
 COMPARED, BASELINE = ("parrot", "ayo", "kairos, paper", "kairos"), "parrot"
 QUICK_COMPARED = ("parrot", "kairos")

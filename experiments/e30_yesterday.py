@@ -25,14 +25,10 @@ from experiments.rates import rates
 from experiments.report import commit, picture
 from experiments.workloads import WORKLOADS
 from kairos.cli.simulate import LOG_FILES
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.model import SECOND
-from kairos.core.runtime import Observer
-from kairos.observe.fact_log import FactLog
-from kairos.simulate.export import export_workflows
-from kairos.simulate.workload.load import Load, offered_workload
+from kairos.core import SECOND, EngineProfile, Observer
+from kairos.observe import FactLog
+from kairos.simulate import Load, World, export_workflows, offered_workload
 from kairos.simulate.workload.workflows import Submission
-from kairos.simulate.world import World
 
 WORKLOAD, LOAD, SEEDS = "colocated-13b", "middle", 5
 SERVED, OTHER = ("fcfs", "round-robin"), ("kairos", "kairos")

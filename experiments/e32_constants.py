@@ -35,14 +35,18 @@ from experiments.workload import (
     prompt_tokens,
     with_gaps,
 )
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import PLACEMENTS, POLICIES
+from kairos.simulate import (
+    Workflow,
+    World,
+    draw_arrivals,
+    draw_submissions,
+    load_profile,
+    load_workflows,
+)
 from kairos.simulate.plan import instance_id
-from kairos.simulate.workload import draw_arrivals
-from kairos.simulate.workload.submissions import draw_submissions, scaled
-from kairos.simulate.workload.workflows import Submission, Workflow, load_workflows
-from kairos.simulate.world import World
+from kairos.simulate.workload.submissions import scaled
+from kairos.simulate.workload.workflows import Submission
 
 INSTANCES = 2
 OTHER_INPUTS, LONG_SESSIONS = "other inputs", "long sessions"

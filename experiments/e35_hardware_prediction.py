@@ -26,20 +26,17 @@ from experiments.claim import Study, table
 from experiments.recordings import DEMO
 from experiments.report import commit, picture
 from experiments.workload import recorded
+from kairos.capacity import InstanceKind, ObservedCall, Phases, load_catalogue
 from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import load_catalogue
 from kairos.capacity.hardware_plan import call_kinds
-from kairos.capacity.lowering import ObservedCall
-from kairos.capacity.pool import CallKind, InstanceKind, Pool, PoolProblem
+from kairos.capacity.pool import CallKind, Pool, PoolProblem
 from kairos.capacity.prediction import Prediction, predicted
-from kairos.capacity.serving import InstanceUse, Phases, use
+from kairos.capacity.serving import InstanceUse, use
 from kairos.cli.hardware.hardware_question import observed
 from kairos.cli.hardware.pool_simulation import POLICY, SimulatedPool, pool_world
-from kairos.core.model import SECOND
-from kairos.simulate.workload import draw_arrivals
-from kairos.simulate.workload.application import generate, load_application
-from kairos.simulate.workload.workflows import Workflow, load_workflows
-from kairos.simulate.world import World
+from kairos.core import SECOND
+from kairos.simulate import Workflow, World, draw_arrivals, load_application, load_workflows
+from kairos.simulate.workload.application import generate
 
 AIM_P95, AIM_THROUGHPUT = 0.20, 0.15
 SHARES = (0.4, 0.7)  # of what the planner says that the pool can do

@@ -21,17 +21,18 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.e35_hardware_prediction import workflows
 from experiments.report import commit
-from kairos.capacity.hardware_files import load_catalogue
-from kairos.capacity.hardware_plan import (
+from kairos.capacity import (
+    HardwareOffer,
     HardwareQuestion,
-    call_kinds,
+    InstanceKind,
+    Phases,
+    Terms,
+    load_catalogue,
     plan_hardware,
-    question_calls,
 )
-from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
-from kairos.capacity.ownership import Terms
-from kairos.capacity.pool import InstanceKind
-from kairos.capacity.serving import Phases, use
+from kairos.capacity.hardware_plan import call_kinds, question_calls
+from kairos.capacity.instance_kinds import instance_kinds
+from kairos.capacity.serving import use
 from kairos.cli.hardware.hardware_question import observed
 from kairos.cli.hardware.pool_simulation import SimulatedPool, simulated
 

@@ -33,17 +33,13 @@ from experiments.hindsight_scaling import HindsightScaler
 from experiments.reactive_scaling import InFlightScaler, QueueScaler
 from experiments.report import commit, picture
 from experiments.workload import model
+from kairos.capacity import load_catalogue
 from kairos.capacity.autoscaling import Autoscaler, ScalingRules
 from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import load_catalogue
 from kairos.cli.hardware.pool_simulation import PLACEMENT, POLICY, engine_profile
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import PLACEMENTS, POLICIES, EngineProfile
+from kairos.simulate import Workflow, World, draw_submissions
 from kairos.simulate.workload.application import generate
-from kairos.simulate.workload.submissions import draw_submissions
-from kairos.simulate.workload.workflows import Workflow
-from kairos.simulate.world import World
 
 AIM = 0.85  # of the reactive scaler's instance-hours
 SEEDS = (1, 2, 3, 4, 5)

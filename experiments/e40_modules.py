@@ -22,7 +22,7 @@ from experiments.claim import Study, table
 from experiments.grids import around
 from experiments.report import commit
 from experiments.retrieval_runs import ALL, CHAIN, MODULES, SMALL, SYSTEMS, Outcome, Run, run
-from kairos.core.confidence import Interval
+from kairos.core import Interval
 
 AIMS = {(5, 10): 1.8, (20,): 1.6}  # times, by the tokens of an answer
 MOST_OVER_PATH, MOST_PLANNING = 1.05, 0.03

@@ -33,7 +33,7 @@ from experiments.switching import (
     speedup,
 )
 from experiments.switching_bounds import best_placement_s, loads_alone_s
-from kairos.core.confidence import Interval
+from kairos.core import Interval
 
 AIM, NEVER_BELOW = 1.5, 1.0
 ROWS, QUICK_ROWS, SEEDS, QUICK_SEEDS = 200, 60, 5, 2

@@ -23,7 +23,7 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.grids import around
 from experiments.switching import KAIROS, SwitchingRow, SwitchingRun, measured
-from kairos.core.confidence import Interval
+from kairos.core import Interval
 
 AIM = 4.0
 RATES = (0.1, 0.4, 1.6, 6.4, 25.6)

@@ -26,7 +26,7 @@ from experiments.claim import Study, table
 from experiments.flow_systems import KAIROS, LANGGRAPH, OTHERS, PARTS, UNDECLARED, Results, run
 from experiments.flow_workloads import PRIMITIVES, FlowWorkload, trading, trading_on_reports
 from experiments.report import commit
-from kairos.core.confidence import Interval, ratio_interval
+from kairos.core import Interval, ratio_interval
 
 DAYS = (trading, trading_on_reports)  # workflows of two days
 ROWS, DAY_ROWS, SEEDS = 30, 16, 5

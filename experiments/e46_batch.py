@@ -24,13 +24,11 @@ from experiments.batch_client import BatchBesideUsers, BatchDocument
 from experiments.claim import Study, table
 from experiments.grids import around
 from experiments.workloads import WORKLOADS
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import PLACEMENTS, POLICIES, SECOND
+from kairos.simulate import World
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.users import Feed
 from kairos.simulate.workload.workflows import Submission
-from kairos.simulate.world import World
 
 P99_AIM, USED_AIM = 1.10, 0.85
 WORKLOAD = WORKLOADS["colocated-13b"]

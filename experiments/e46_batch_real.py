@@ -23,7 +23,7 @@ import msgspec
 
 from bench.report import Figure
 from experiments.claim import Study, table
-from kairos.core.confidence import mean_interval
+from kairos.core import mean_interval
 
 REPETITIONS, AIM = 4, 0.75
 Beside = Literal["nothing", "batch", "standard"]

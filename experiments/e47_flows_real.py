@@ -41,7 +41,7 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.flow_systems import KAIROS, LANGGRAPH, OPWISE, PARROT, UNDECLARED
-from kairos.core.confidence import Interval, ratio_interval
+from kairos.core import Interval, ratio_interval
 
 ONE, TOPOLOGICAL = "one at a time", "topological"
 IN_ONE_PROCESS = "kairos in one process"

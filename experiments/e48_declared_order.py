@@ -31,7 +31,7 @@ from experiments.playing import Played
 from experiments.references import see
 from experiments.report import commit
 from experiments.trial import judge, policy_orders
-from kairos.core.events import PlanDeclared
+from kairos.core import PlanDeclared
 from kairos.simulate.flow_client import FlowClient
 
 AIM, SLOWER = 0.03, 1.01

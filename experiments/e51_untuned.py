@@ -32,7 +32,7 @@ from experiments.baselines import DEFAULT
 from experiments.claim import Study, change, table
 from experiments.report import RESULTS
 from experiments.untuned import FORMER, GUARDS, SETTINGS, TODAY, Row, Run, kept_rows, measured
-from kairos.core.confidence import Interval, ratio_interval
+from kairos.core import Interval, ratio_interval
 
 SEEDS, CHOSEN_ON = (1, 2, 3, 4, 5), (1, 2)
 REPORTED = tuple(seed for seed in SEEDS if seed not in CHOSEN_ON)

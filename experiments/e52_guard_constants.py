@@ -20,8 +20,7 @@ from experiments.claim import Study, change, table
 from experiments.e51_untuned import CHOSEN_ON, QUICK_PART
 from experiments.report import RESULTS
 from experiments.untuned import TODAY, Row, Run, kept_rows, measured
-from kairos.core.confidence import Interval, mean_interval
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Interval, mean_interval
 from kairos.core.scheduler.guard import GRACE_US, PATIENCE, SHARE
 
 WHERE = ("heavy", "code", "unequal", "dom-long")

@@ -22,19 +22,16 @@ from experiments.claim import Study, gap_figures, table
 from experiments.flow_workloads import words
 from experiments.report import commit
 from kairos import flow
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import PLACEMENTS, POLICIES
+from kairos.simulate import PoolOptions, load_profile
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
+from kairos.simulate.flow_simulation import SimulatedFlow, simulate_flow
+from kairos.workflows import Functions, Operand, Plan
 from kairos.workflows.compile.call_shapes import call_shapes
 from kairos.workflows.compile.nesting import nestings
 from kairos.workflows.compile.operators import Role
 from kairos.workflows.compile.order import cache_aware_order
 from kairos.workflows.compile.passes.order import CallOrder, of_sequences
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.declare.operand import Operand
 
 BLOCK = 16
 ROWS, FLOWS, FEW = 48, 50, 3

@@ -22,21 +22,15 @@ from experiments.claim import Study, table
 from experiments.flow_workloads import words
 from experiments.report import commit
 from kairos import flow
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import Finished, Record
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import PLACEMENTS, POLICIES, SECOND, Finished, Record
+from kairos.simulate import World, load_profile
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.processors import Surroundings
 from kairos.simulate.users import Feed
-from kairos.simulate.world import World
+from kairos.workflows import FlowLimits, Functions, TouchPrefix
 from kairos.workflows.compile.prompts import beginning
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.execute.commands import TouchPrefix
-from kairos.workflows.execute.limits import FlowLimits
 
 KINDS = ("rows that come late", "rows at hand, a slow function")
 ENGINE = replace(load_profile("h200-llama3-8b"), kv_tokens=50_000)

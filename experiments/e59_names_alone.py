@@ -27,10 +27,8 @@ from experiments.drawn_programs import (
     truly_remaining,
 )
 from experiments.report import commit
-from kairos.core.orchestrator.graph import CallGraph
-from kairos.core.orchestrator.joins import KnownJoins
-from kairos.core.orchestrator.learnt_joins import LearntJoins, SeenJoin, Verdict
-from kairos.core.orchestrator.remaining import remaining_work
+from kairos.core import CallGraph, KnownJoins, LearntJoins, SeenJoin, remaining_work
+from kairos.core.orchestrator.learnt_joins import Verdict
 
 LEARNT_FROM, LOOKED_AT = 50, 10
 TOO_LARGE, TOO_SMALL = 1.05, 0.95

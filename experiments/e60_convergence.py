@@ -26,10 +26,15 @@ from experiments.claim import Study, table
 from experiments.rates import rates
 from experiments.report import commit
 from experiments.runs import Cell, run
-from kairos.core.agent_key import agent_key_of
-from kairos.core.learnt import POOLED_AGENT, AgentProfile, Distribution, distribution
-from kairos.core.model import Request
-from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core import (
+    POOLED_AGENT,
+    AgentProfile,
+    Distribution,
+    Request,
+    WorkEstimates,
+    agent_key_of,
+)
+from kairos.core.learnt import distribution
 
 TODAY, GATED, SHRUNK = "today", "gated", "shrunk"
 SYSTEMS = {"default": ("kairos", "kairos"), "the paper's": ("wasserstein-mds", "time-slot")}

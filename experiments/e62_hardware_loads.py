@@ -15,7 +15,7 @@ from experiments.claim import Study, table
 from experiments.e35_hardware_prediction import PAIRS, POOLS, SEED, Had, _Planned
 from experiments.report import commit
 from kairos.cli.hardware.pool_simulation import POLICY
-from kairos.simulate.workload import draw_arrivals
+from kairos.simulate import draw_arrivals
 
 AIM_P95, AIM_THROUGHPUT = 0.20, 0.15
 LOADS = (0.05, 0.5, 0.9)

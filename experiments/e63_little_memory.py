@@ -20,7 +20,7 @@ from experiments.baselines import made
 from experiments.claim import Study, table
 from experiments.report import commit
 from experiments.workloads import WORKLOADS
-from kairos.simulate.world import World
+from kairos.simulate import World
 
 PLACEMENTS = ("round-robin", "time-slot", "least-kv", "kairos")
 RATES = (1.8, 2.7)  # workflows per second, where the memory is whole

@@ -17,7 +17,7 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.workflows.execute.batching import BatchQueue
+from kairos.workflows import BatchQueue
 
 BATCH = 16
 FIXED_US = 10_000

@@ -30,15 +30,12 @@ from experiments.e56_kept_order import (
 from experiments.report import commit
 from kairos import flow
 from kairos.cli.flows.flow_profiled import simulated_profile
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
-from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
-from kairos.workflows.compile.flow_profile import FlowProfile
-from kairos.workflows.compile.forecast import forecast_flow, order_of
+from kairos.core import PLACEMENTS, POLICIES, EngineProfile
+from kairos.simulate import PoolOptions, load_profile
+from kairos.simulate.flow_simulation import simulate_flow
+from kairos.workflows import FlowProfile, LoadedFlow, forecast_flow
+from kairos.workflows.compile.forecast import order_of
 from kairos.workflows.compile.passes.order import AS_DECLARED
-from kairos.workflows.run.flow_file import LoadedFlow
 
 WITH, WITHOUT = WAYS = "with its order", "as calls become ready"
 _SAMPLE = 20  # rows that the flow is learnt from

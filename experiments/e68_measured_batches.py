@@ -17,8 +17,8 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
 from kairos.cli.flows.flow_batches import MOST_ITEMS, curve
-from kairos.core.errors import InvalidRequest
-from kairos.workflows.compile.batches import efficient_size
+from kairos.core import InvalidRequest
+from kairos.workflows import efficient_size
 
 USUAL = 16
 ENGINES = (1_000, 100)

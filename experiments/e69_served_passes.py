@@ -18,7 +18,7 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
 from experiments.retrieval_runs import ALL, MODULES, Run, run
-from kairos.workflows.compile.pipeline import Passes
+from kairos.workflows import Passes
 
 SERVED = Passes(touch=False, order=False)
 LEFT_OUT = ("identities", "prune", "dependencies", "cse", "stages", "prefill", "cached", "decoding")

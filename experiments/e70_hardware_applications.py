@@ -16,15 +16,20 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.capacity.hardware_files import load_catalogue
-from kairos.capacity.hardware_plan import HardwareQuestion, plan_hardware, question_problem
-from kairos.capacity.instance_kinds import HardwareOffer
-from kairos.capacity.migration import plan_migration
-from kairos.capacity.serving import Phases, use
+from kairos.capacity import (
+    HardwareOffer,
+    HardwareQuestion,
+    Phases,
+    load_catalogue,
+    plan_hardware,
+    plan_migration,
+)
+from kairos.capacity.hardware_plan import question_problem
+from kairos.capacity.serving import use
 from kairos.cli.hardware.hardware_question import agent_names, observed
 from kairos.cli.hardware.pool_simulation import SimulatedPool, simulated
-from kairos.simulate.workload.workflow_file import FileCall
-from kairos.simulate.workload.workflows import Workflow, workflow
+from kairos.simulate import FileCall, Workflow
+from kairos.simulate.workload.workflows import workflow
 
 AIM = 0.20
 CASES, QUICK = 12, 1

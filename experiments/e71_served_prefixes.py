@@ -22,17 +22,12 @@ from bench.report import Figure
 from experiments.claim import Study, gap_figures, table
 from experiments.e58_kept_prefixes import ROLES, BesideOthers, review
 from experiments.report import commit
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import PLACEMENTS, POLICIES, SECOND
+from kairos.simulate import World, load_profile
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.users import Feed
-from kairos.simulate.world import World
-from kairos.workflows.compile.pipeline import Passes
-from kairos.workflows.execute.commands import IssueCall, TouchPrefix
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows import FlowLimits, IssueCall, Passes, TouchPrefix
 from kairos.workflows.execute.prefix_touches import touch_price
 from kairos.workflows.execute.served_prefixes import ServedPrefix
 

@@ -6,7 +6,7 @@ from experiments.fidelity_cpu import Cores
 from experiments.fidelity_engines import ROOMY, SMALL, Limits
 from experiments.fidelity_errors import MEAN_E2E, Sides, error_percent
 from experiments.fidelity_workloads import LONG, PLAIN, SHARED, SHORT, Workload
-from kairos.core.engine_profile import EngineProfile
+from kairos.core import EngineProfile
 from kairos.simulate.workload.workflows import Submission
 
 

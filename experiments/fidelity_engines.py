@@ -13,11 +13,10 @@ import aiohttp
 import msgspec
 
 from kairos.cli.demos.engines import start_engines
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.errors import SetupError
+from kairos.core import EngineProfile, SetupError
 from kairos.engines.vllm import has_avx512
-from kairos.host.child_process import start_child
-from kairos.simulate.engine.profiles import load_profile
+from kairos.host import start_child
+from kairos.simulate import load_profile
 
 ENGINES = 2
 MODEL = "large"

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from kairos.core.call_row import CallRow
+from kairos.core import SECOND, CallRow
 from kairos.core.metrics import spread
-from kairos.core.model import SECOND
 
 MEAN_E2E = "workflow, mean s"
 PREEMPTIONS, CACHED = "preemptions", "cached tokens"

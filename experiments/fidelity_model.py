@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from experiments.baseline_placements import PLACEMENTS
 from experiments.baseline_policies import POLICIES
-from kairos.core.call_row import CallRow
-from kairos.core.engine_profile import EngineProfile
+from kairos.core import CallRow, EngineProfile
+from kairos.simulate import World
 from kairos.simulate.workload.workflows import Submission
-from kairos.simulate.world import World
 
 
 def simulate(

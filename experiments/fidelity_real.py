@@ -13,12 +13,10 @@ import aiohttp
 import msgspec
 
 from experiments.fidelity_cpu import Cores, Meter, cores
-from kairos.core.call_row import CallRow
+from kairos.core import CallRow, SetupError
 from kairos.core.core_names import MOVED
-from kairos.core.errors import SetupError
-from kairos.host.child_process import start_child
-from kairos.simulate.replay import Replay
-from kairos.simulate.replayed import Replayed
+from kairos.host import start_child
+from kairos.simulate import Replay, Replayed
 from kairos.simulate.workload.workflows import Submission
 
 READY_S = 30.0

@@ -11,8 +11,8 @@ from random import Random
 
 import msgspec
 
-from kairos.simulate.workload import FileCall, draw_arrivals
-from kairos.simulate.workload.workflows import Submission, Workflow, load_workflows, workflow
+from kairos.simulate import FileCall, Workflow, draw_arrivals, load_workflows
+from kairos.simulate.workload.workflows import Submission, workflow
 
 RECORDED = Path(__file__).parents[1] / "traces" / "demo-smollm2.jsonl.gz"
 SYSTEM_TOKENS = 224  # seven blocks of 32

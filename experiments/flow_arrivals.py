@@ -9,16 +9,13 @@ from msgspec.structs import replace
 
 from experiments.flow_systems import engines
 from experiments.flow_workloads import FlowWorkload
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import PLACEMENTS, POLICIES, SECOND
+from kairos.simulate import World
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.users import Feed
-from kairos.simulate.world import World
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows import FlowLimits, Functions
 
 SEQS = 8
 _POOL = engines(POLICIES["kairos"], PLACEMENTS["kairos"])

@@ -9,13 +9,9 @@ from experiments.flow_systems import engines
 from experiments.flow_workloads import FlowWorkload
 from experiments.playing import TENANT, Played, service_us
 from experiments.recordings import RecordedCall
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import Arrived, Finished, PlanDeclared, Record
-from kairos.core.model import Request
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import PLACEMENTS, POLICIES, Arrived, Finished, PlanDeclared, Record, Request
 from kairos.simulate.flow_simulation import simulate_flow
-from kairos.workflows.compile.planned_work import plan_work
-from kairos.workflows.declare.functions import Functions
+from kairos.workflows import Functions, plan_work
 
 
 def declared(workload: FlowWorkload) -> PlanDeclared:

@@ -26,22 +26,16 @@ import msgspec
 from experiments.baseline_placements import PLACEMENTS
 from experiments.baseline_policies import POLICIES
 from experiments.flow_workloads import FlowWorkload
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.placement import Placement
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.model import Request
-from kairos.core.scheduler.policies import Key, Policy
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import EngineProfile, Ledger, Placement, Policy, Request, WorkEstimates
+from kairos.core.scheduler.policies import Key
+from kairos.simulate import PoolOptions, load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_prompts import beginning_of
-from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
+from kairos.simulate.flow_simulation import SimulatedFlow, simulate_flow
 from kairos.simulate.workload.prompt import Prompt
-from kairos.workflows.compile.check import every_operator
-from kairos.workflows.compile.operators import Generation, MessageTemplate
-from kairos.workflows.compile.pipeline import Passes, Plan
+from kairos.workflows import Functions, Generation, Passes, Plan, every_operator
+from kairos.workflows.compile.operators import MessageTemplate
 from kairos.workflows.compile.templates import Static, template
-from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.facts import OperatorsOpened
 
 KAIROS, UNDECLARED, LANGGRAPH = "kairos", "undeclared kairos", "langgraph-like"

@@ -12,8 +12,8 @@ from random import Random
 import msgspec
 
 from kairos import flow
+from kairos.workflows import Operand
 from kairos.workflows.compile.operators import Role
-from kairos.workflows.declare.operand import Operand
 
 Row = Mapping[str, object]
 

@@ -24,14 +24,10 @@ from experiments.model_devices import HostOptions, simulate_host
 from experiments.switching import rows as documents
 from experiments.switching import workflow
 from kairos.cli.flows.hosted_pool import device_turns, host_plan
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
-from kairos.workflows.compile.pipeline import Passes, Plan
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.run.host_file import HostedModel, HostFile
-from kairos.workflows.run.tables import open_table
+from kairos.core import PLACEMENTS, POLICIES, EngineProfile
+from kairos.simulate import load_profile
+from kairos.workflows import Functions, HostFile, Passes, Plan, open_table
+from kairos.workflows.run.host_file import HostedModel
 
 # 32,736 tokens each: of `parallel`, whose rows have some 11,000, six fit on both.
 LIMITS = Limits(kv_blocks=1024, max_num_seqs=16, max_num_batched_tokens=2048, max_model_len=4096)

@@ -22,19 +22,23 @@ from experiments.flow_systems import KAIROS, OPWISE, asking_operators, policy_an
 from kairos.cli.flows.call_pool import call_pool, default_model
 from kairos.cli.flows.flow_run import new_record
 from kairos.cli.flows.hosted_pool import hosted_pool
-from kairos.core.declared_plan import PlannedWork
-from kairos.core.errors import SetupError
-from kairos.proxy.llm.http_llm import HttpLLM
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.placement import place_operators
+from kairos.core import PlannedWork, SetupError
+from kairos.proxy import HttpLLM
+from kairos.workflows import (
+    FlowJob,
+    FlowRun,
+    Functions,
+    HostFile,
+    Plan,
+    RunDriver,
+    RunPool,
+    RunRecord,
+    RunStore,
+    open_table,
+    place_operators,
+)
 from kairos.workflows.compile.placement_baselines import data_parallel
-from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.facts import OperatorsOpened
-from kairos.workflows.run.driver import RunDriver
-from kairos.workflows.run.host_file import HostFile
-from kairos.workflows.run.run_store import RunRecord, RunStore
-from kairos.workflows.run.service import FlowJob, FlowRun, RunPool
-from kairos.workflows.run.tables import open_table
 
 RULES = {KAIROS: place_operators, TOPOLOGICAL: data_parallel}
 _ENDED = re.compile(r"^vllm:request_success_total\{[^}]*\} (\S+)$", re.MULTILINE)

@@ -9,12 +9,11 @@ with the one that overtakes it by too much, not before that is sent, so one more
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from kairos.core.model import Request
+from kairos.core import Request, WorkEstimates
 from kairos.core.scheduler.guard import OverdueCalls
 from kairos.core.scheduler.heap import LazyHeap
 from kairos.core.scheduler.queue import MAX_WAIT_US
 from kairos.core.scheduler.waiting import NumberEntry, WaitingRequest
-from kairos.core.scheduler.work_estimates import WorkEstimates
 
 OVERTAKEN = 9
 

@@ -19,8 +19,7 @@ from experiments.fidelity_real import check, preemptions, serving
 from experiments.placements_vllm_run import learnt_of, replay, serve_options
 from experiments.placements_vllm_workload import offered
 from kairos.cli.demos.engines import start_engines
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.model import SECOND
+from kairos.core import SECOND, EngineProfile
 from kairos.simulate.workload.workflows import Submission
 
 ENGINES = 2

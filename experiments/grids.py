@@ -17,7 +17,7 @@ from experiments.combinations import ALL, COMBINATIONS
 from experiments.rates import LOADS, Rates
 from experiments.report import QUICK, RESULTS, commit
 from experiments.runs import Cell, Outcome, Results, Row, code_of, in_parallel
-from kairos.core.confidence import Interval, mean_interval
+from kairos.core import Interval, mean_interval
 
 KEPT = RESULTS / "headlines.jsonl"
 SEEDS, QUICK_SEEDS, QUICK_PART = 10, 2, 6

@@ -18,7 +18,7 @@ from experiments.report import RESULTS
 from experiments.runs import Cell
 from experiments.sections import SECTIONS, read_rows
 from experiments.workloads import WORKLOADS
-from kairos.core.confidence import Interval
+from kairos.core import Interval
 from kairos.simulate.engine import profiles
 
 Cells = tuple[str, str]  # of the mean latency of a workflow, and of seconds per token

@@ -20,10 +20,9 @@ from experiments.baseline_policies import POLICIES
 from experiments.baselines import DEFAULT
 from experiments.rates import rates
 from experiments.workloads import WORKLOADS
-from kairos.core.events import ProfilesLearnt, Record
+from kairos.core import Observer, ProfilesLearnt, Record
 from kairos.core.orchestrator.window import Window
-from kairos.core.runtime import Observer
-from kairos.simulate.world import World
+from kairos.simulate import World
 
 PLACEMENT = "least-kv"  # so that order alone differs
 ORDERLESS = "fcfs"

@@ -25,10 +25,9 @@ from typing import NamedTuple
 from rich.console import Console
 
 from experiments.recordings import Workflow, read_apps, recordings
+from kairos.request import Identity, Inference
 from kairos.request.identity.conversation import prompt_of
 from kairos.request.identity.engine_reply import Reply
-from kairos.request.identity.identity import Identity
-from kairos.request.identity.inference import Inference
 
 AT_ONCE, MOST_CALLS, SEED = 50, 12_000, 1
 SYSTEM_TOKENS = 400

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kairos.capacity.engine_rates import attended_pairs
-from kairos.capacity.kv_transfer import Link, transfer_s
-from kairos.core.engine_profile import EngineProfile
+from kairos.capacity import Link, attended_pairs
+from kairos.capacity.kv_transfer import transfer_s
+from kairos.core import EngineProfile
 
 KvAction = Literal["recompute", "load", "move"]
 _US = 1_000_000

@@ -30,7 +30,7 @@ from experiments.placements_vllm import QUICK, RATE_PER_S, in_turn
 from experiments.placements_vllm_run import replay
 from experiments.placements_vllm_workload import offered
 from experiments.report import add_figures
-from kairos.core.confidence import Interval, mean_interval
+from kairos.core import Interval, mean_interval
 
 SEQS = 4
 LIMITS = Limits(kv_blocks=400, max_num_seqs=SEQS, max_num_batched_tokens=2048, max_model_len=768)

@@ -14,25 +14,25 @@ from functools import partial
 import msgspec
 
 from experiments.kv_tiers import KvTiers, choose
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.placement import Placement
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import Policy
-from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core import SECOND, EngineProfile, Ledger, Placement, Policy, WorkEstimates
+from kairos.simulate import CacheLink, KvLinks, World
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.host_tier import HostTier
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner
-from kairos.simulate.kv_links import CacheLink, KvLinks
 from kairos.simulate.users import Feed
-from kairos.simulate.world import World
-from kairos.workflows.compile.device_work import DeviceState, LoadTime, OperatorWork, load_us
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.declare.functions import Functions
+from kairos.workflows import (
+    DeviceTurn,
+    FlowFigures,
+    FlowLimits,
+    Functions,
+    LoadTime,
+    OperatorWork,
+    Plan,
+)
+from kairos.workflows.compile.device_work import DeviceState, load_us
 from kairos.workflows.execute.facts import OperatorsOpened
-from kairos.workflows.execute.limits import FlowFigures, FlowLimits
-from kairos.workflows.execute.model_turns import DeviceTurn, ModelTurns, SwitchModel
+from kairos.workflows.execute.model_turns import ModelTurns, SwitchModel
 
 _LOOK_US = SECOND // 10
 

@@ -18,16 +18,13 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from experiments.e56_kept_order import BLOCK, Ordered, drawn_flow, longest_call
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
-from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
+from kairos.core import PLACEMENTS, POLICIES, EngineProfile
+from kairos.simulate import PoolOptions, load_profile
+from kairos.simulate.flow_simulation import simulate_flow
+from kairos.workflows import Functions, Plan
 from kairos.workflows.compile import kept_order as orders
 from kairos.workflows.compile.order_trial import tried
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.declare.functions import Functions
 
 ENGINES, MEMORIES, AT_ONCE = 2, (4, 12), (8, 64)
 MEMORY, WORST = 0.75, 1.1

@@ -3,9 +3,8 @@
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 
+from kairos.core import QUANTILES, Distribution, Request
 from kairos.core.dispatcher.demand import Lengths
-from kairos.core.learnt import QUANTILES, Distribution
-from kairos.core.model import Request
 from kairos.core.scheduler.policies import Key
 
 

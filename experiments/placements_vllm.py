@@ -49,7 +49,7 @@ from experiments.placements_vllm_rows import Row, by_placement, preemptions_per_
 from experiments.placements_vllm_run import pool
 from experiments.placements_vllm_workload import offered
 from experiments.report import RESULTS, add_figures, commit, write_rows
-from kairos.settings.config import Settings
+from kairos.settings import Settings
 
 T = TypeVar("T")
 

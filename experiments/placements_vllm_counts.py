@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
 _COMPUTED = 'source="local_compute"'

@@ -7,9 +7,8 @@ import msgspec
 from experiments.fidelity_cpu import Cores
 from experiments.fidelity_engines import Limits
 from experiments.placements_vllm_run import LIMITS, POLICY, Ran
-from kairos.core.confidence import Interval, difference_interval
+from kairos.core import SECOND, Interval, difference_interval
 from kairos.core.metrics import spread
-from kairos.core.model import SECOND
 
 Spread = dict[str, float | None]
 

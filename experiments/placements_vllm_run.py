@@ -16,9 +16,8 @@ from experiments.fidelity_cpu import Cores, Meter, cores
 from experiments.fidelity_engines import Limits, Tell, engines
 from experiments.fidelity_real import check, order_options, serving
 from experiments.placements_vllm_counts import Counts, Sizes, measured_sizes, read_counts
-from kairos.core.errors import SetupError
-from kairos.simulate.replay import Replay
-from kairos.simulate.replayed import Replayed
+from kairos.core import SetupError
+from kairos.simulate import Replay, Replayed
 from kairos.simulate.workload.workflows import Submission
 
 # 1,760 tokens: some twelve calls of the average. Prompts come in one piece.

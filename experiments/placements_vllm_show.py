@@ -16,7 +16,7 @@ from experiments.placements_vllm_rows import (
     times,
 )
 from experiments.report import picture
-from kairos.core.confidence import Interval, mean_interval
+from kairos.core import Interval, mean_interval
 
 MOST_OF_PREEMPTIONS = 0.1  # of those of round-robin
 KEYS = ("mean", "p99")

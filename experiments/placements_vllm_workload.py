@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from kairos.simulate.workload import draw_arrivals
-from kairos.simulate.workload.application import generate, load_application
-from kairos.simulate.workload.submissions import draw_submissions, scaled
-from kairos.simulate.workload.workflows import Submission, Workflow
+from kairos.simulate import Workflow, draw_arrivals, draw_submissions, load_application
+from kairos.simulate.workload.application import generate
+from kairos.simulate.workload.submissions import scaled
+from kairos.simulate.workload.workflows import Submission
 
 MIX = {"qa": 3, "rg": 2, "cg": 1}
 MAX_CONTEXT = 512

@@ -15,9 +15,7 @@ proportions matter for an order, and the same times serve for learning and for t
 import msgspec
 
 from experiments.recordings import RecordedCall, Workflow
-from kairos.core.errors import SetupError
-from kairos.core.events import Arrived, Event, Finished, WorkflowEnded
-from kairos.core.model import Request
+from kairos.core import Arrived, Event, Finished, Request, SetupError, WorkflowEnded
 
 PREFILL_US_PER_TOKEN = 215
 DECODE_US_PER_TOKEN = 36_400

@@ -32,16 +32,22 @@ from experiments.baselines import true_remaining_us
 from experiments.oracle import Srpt
 from experiments.recordings import DEMO, read_apps
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.core.metrics import RunMetrics
-from kairos.core.model import SECOND, Request
-from kairos.core.scheduler.guard import NO_GUARD, MakeGuard, PatienceGuard
-from kairos.core.scheduler.policies import LeastWorkLeft, Policy
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.simulate.workload import FileCall, draw_arrivals
+from kairos.core import (
+    SECOND,
+    EngineProfile,
+    MakeGuard,
+    PatienceGuard,
+    Policy,
+    Request,
+    RunMetrics,
+    StepCost,
+    WorkEstimates,
+)
+from kairos.core.scheduler.guard import NO_GUARD
+from kairos.core.scheduler.policies import LeastWorkLeft
+from kairos.simulate import FileCall, Workflow, World, draw_arrivals
 from kairos.simulate.workload.prompt import PromptPiece
-from kairos.simulate.workload.workflows import Submission, Workflow
-from kairos.simulate.world import World
+from kairos.simulate.workload.workflows import Submission
 
 SEEDS, WORKFLOWS = 20, 120
 MIX = ("qa", "qa", "qa", "rg", "rg", "cg")

@@ -21,14 +21,19 @@ from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
-from kairos.core.digest import text_digest
+from kairos.core import (
+    SECOND,
+    Instance,
+    Ledger,
+    Placement,
+    Request,
+    WorkEstimates,
+    WorkflowKey,
+    text_digest,
+    workflow_key,
+)
 from kairos.core.dispatcher.kv_retention import KvRetention, time_to_live
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.placement import Placement
-from kairos.core.model import SECOND, Instance, Request
 from kairos.core.scheduler.policies import Key
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.core.workflow_tracker import WorkflowKey, workflow_key
 
 BUFFER_TOKENS = 100  # by which an answer is expected to grow: `decode_buffer_tokens`
 HEADROOM = 1.2  # of its context, to move: `cross_rank_headroom_ratio`

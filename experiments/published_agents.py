@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
 
-from kairos.simulate.workload.workflow_file import FileCall
-from kairos.simulate.workload.workflows import Workflow, workflow
+from kairos.simulate import FileCall, Workflow
+from kairos.simulate.workload.workflows import workflow
 
 
 class Say(NamedTuple):

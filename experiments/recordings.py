@@ -7,9 +7,9 @@ from random import Random
 
 import msgspec
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.host.files import read_lines
-from kairos.simulate.workload import FileCall
+from kairos.core import InvalidFile, SetupError
+from kairos.host import read_lines
+from kairos.simulate import FileCall
 
 ROOT = Path(__file__).parents[1]
 # The demo's applications on a real model: `kairos demo --record`.

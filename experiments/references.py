@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from experiments.playing import Played, facts, request_id
 from experiments.recordings import RecordedCall
-from kairos.core.events import Arrived, Finished
+from kairos.core import Arrived, Finished
 from kairos.core.position import Position
 from kairos.core.workflow_tracker import WorkflowTracker
 

@@ -32,31 +32,29 @@ import msgspec
 from msgspec.structs import replace
 
 from experiments.flow_workloads import words
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import PLACEMENTS, POLICIES, SECOND, EngineProfile, StepCost
+from kairos.simulate import World
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.processors import TEOLA, Surroundings
 from kairos.simulate.users import Feed
-from kairos.simulate.world import World
-from kairos.workflows.compile.graph import ancestors
-from kairos.workflows.compile.operators import (
-    Branch,
-    Chunking,
+from kairos.workflows import (
     Declaration,
+    FlowLimits,
     Generation,
-    MapOver,
-    Operator,
+    LoadedFlow,
+    Passes,
+    Plan,
+    compile_plan,
+    load_flow,
+    topology_aware,
 )
-from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
+from kairos.workflows.compile.graph import ancestors
+from kairos.workflows.compile.operators import Branch, Chunking, MapOver, Operator
 from kairos.workflows.compile.references import needs, referred
-from kairos.workflows.execute.batching import blind, topology_aware
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.batching import blind
 from kairos.workflows.execute.timeline import Activity
-from kairos.workflows.run.flow_file import LoadedFlow, load_flow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 INDEX = ("passages", "vectors", "collection")

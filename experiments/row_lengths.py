@@ -15,12 +15,10 @@ from msgspec.structs import replace
 
 from experiments.flow_workloads import words
 from kairos import flow
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
-from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.declare.functions import Functions
+from kairos.core import PLACEMENTS, POLICIES
+from kairos.simulate import PoolOptions, load_profile
+from kairos.simulate.flow_simulation import simulate_flow
+from kairos.workflows import Functions, Plan
 
 Rows = Sequence[Mapping[str, str]]
 WAYS: dict[str, Callable[[Rows], Rows]] = {

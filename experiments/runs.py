@@ -14,9 +14,9 @@ from bench.code import ROOT, digest_of
 from experiments.baselines import made
 from experiments.report import write_rows
 from experiments.workloads import WORKLOADS
-from kairos.core.model import SECOND
+from kairos.core import SECOND
+from kairos.simulate import World
 from kairos.simulate.users import TENANT
-from kairos.simulate.world import World
 
 # What decides what comes of a run. The rest (HTTP, Kafka, demos) may change beneath the rows.
 _MODULES = (

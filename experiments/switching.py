@@ -29,21 +29,22 @@ from experiments.kv_tiers import KvTiers
 from experiments.model_devices import HostedFlow, HostMemory, HostOptions, simulate_host
 from experiments.report import commit
 from kairos import flow
-from kairos.capacity.kv_transfer import Link
-from kairos.core.confidence import Interval
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
-from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
-from kairos.workflows.compile.flow_work import work_of_flow
-from kairos.workflows.compile.pipeline import Passes, Plan
-from kairos.workflows.compile.placement import place_operators
+from kairos.capacity import Link
+from kairos.core import PLACEMENTS, POLICIES, SECOND, EngineProfile, Interval
+from kairos.simulate import load_profile
+from kairos.workflows import (
+    DevicePlan,
+    DeviceTurn,
+    Functions,
+    LoadTime,
+    OperatorWork,
+    Passes,
+    Plan,
+    place_operators,
+    predict_flow,
+    work_of_flow,
+)
 from kairos.workflows.compile.placement_baselines import co_located, data_parallel, round_robin
-from kairos.workflows.compile.prediction import predict_flow
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.execute.model_turns import DeviceTurn
 
 DEVICES = 2
 BASELINES = ("topological", "engine per operator", "round robin", "co-located", "fixed")

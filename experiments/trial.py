@@ -20,20 +20,22 @@ from experiments.pairs import accuracy, places
 from experiments.playing import Played, facts, play, request_id
 from experiments.recordings import Apps, Workflow, halves
 from experiments.references import Seen, all_features, by_agent_and_step, see
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Dispatch,
     Finished,
+    Learner,
+    Orchestrator,
     PlanDeclared,
+    Policy,
     ProfilesLearnt,
     Record,
+    Request,
+    WorkEstimates,
     WorkflowEnded,
 )
-from kairos.core.learner import Learner
-from kairos.core.model import SECOND, Request
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.scheduler.policies import Key, Policy
-from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core.scheduler.policies import Key
 
 CALLS_PER_APP = 1_600
 DEMO_APPS = ("qa", "rg", "cg")

@@ -19,18 +19,14 @@ from experiments.former_guard import FormerGuard
 from experiments.published_agents import workflows
 from experiments.report import commit
 from experiments.workload import lesser
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.events import Dispatch, Record
-from kairos.core.model import SECOND
-from kairos.core.scheduler.guard import NO_GUARD, MakeGuard, PatienceGuard
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import SECOND, Dispatch, EngineProfile, MakeGuard, PatienceGuard, Record
+from kairos.core.scheduler.guard import NO_GUARD
+from kairos.simulate import World, draw_arrivals, load_profile
 from kairos.simulate.isolated import alone_us
 from kairos.simulate.plan import instance_id
 from kairos.simulate.users import TENANT
-from kairos.simulate.workload import draw_arrivals
 from kairos.simulate.workload.submissions import in_order
 from kairos.simulate.workload.workflows import Submission
-from kairos.simulate.world import World
 
 LARGE, SMALL, FAST = "a40-llama2-13b", "a40-llama3-8b", "h200-llama3-8b"
 NONE, FORMER, TODAY = "none", "former", "patience"

@@ -41,7 +41,7 @@ from bench.report import Figure
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
 from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_arrivals
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 
 OURS, THEIRS = "kairos", "fcfs"
 SEEDS = 5

@@ -8,14 +8,20 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from experiments.recordings import data_directory
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import EngineProfile, StepCost
+from kairos.simulate import (
+    Workflow,
+    draw_arrivals,
+    draw_submissions,
+    load_application,
+    load_profile,
+    load_workflows,
+)
 from kairos.simulate.plan import instance_id
-from kairos.simulate.workload import draw_arrivals
-from kairos.simulate.workload.application import GenerativeApplication, generate, load_application
+from kairos.simulate.workload.application import GenerativeApplication, generate
 from kairos.simulate.workload.scenario import mixed
-from kairos.simulate.workload.submissions import draw_submissions, in_order, scaled
-from kairos.simulate.workload.workflows import Submission, Workflow, load_workflows, workflow
+from kairos.simulate.workload.submissions import in_order, scaled
+from kairos.simulate.workload.workflows import Submission, workflow
 
 APPLICATIONS = Path(__file__).with_name("applications")
 MOST_CONTEXT = 200_000  # tokens, of a recorded session

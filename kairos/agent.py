@@ -3,7 +3,7 @@
 Programs import from here; what they import is in `kairos/agents/runtime.py`.
 """
 
-from kairos.agents.runtime import LLM, Application, Result, Task, read_result, run, submit
-from kairos.core.model import USER
+from kairos.agents import LLM, Application, Result, Task, read_result, run, submit
+from kairos.core import USER
 
 __all__ = ["LLM", "USER", "Application", "Result", "Task", "read_result", "run", "submit"]

@@ -11,6 +11,6 @@ Nothing runs until the flow is run, with `kairos run`. Programs import from here
 is in `kairos/workflows/declare/`.
 """
 
-from kairos.workflows.declare import Flow, Functions, Operand, Passes, from_openai_batch
+from kairos.workflows import Flow, Functions, Operand, Passes, from_openai_batch
 
 __all__ = ["Flow", "Functions", "Operand", "Passes", "from_openai_batch"]

@@ -8,60 +8,59 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kairos.batches.figures import batch_figures
-from kairos.batches.service import serving_batches
-from kairos.cluster.kafka.cluster import cluster_of
-from kairos.cluster.local.brain import new_balancer
-from kairos.cluster.local.changes import (
+from kairos.batches import batch_figures, serving_batches
+from kairos.cluster import (
+    LocalControl,
+    Reload,
     balancer_changes,
+    cluster_of,
     entitlement_changes,
     gateway_changes,
+    new_balancer,
     policy_changes,
 )
-from kairos.cluster.local.local_control import LocalControl
-from kairos.cluster.local.reload import Reload
-from kairos.core.balancer import Balancer
-from kairos.core.events import Event
-from kairos.core.learner import Learner
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.runtime import Observer
-from kairos.engines.fleet import Fleet
-from kairos.engines.monitor import Monitor
-from kairos.gateway.api.front import clients_front
-from kairos.gateway.api.gateway import Gateway
-from kairos.gateway.api.health import Probes
-from kairos.gateway.api.models import Models
-from kairos.gateway.auth.access import Access, access_of
-from kairos.gateway.auth.service_class import ServiceClasses
-from kairos.gateway.operators.operators import may_have_page
-from kairos.gateway.operators.operators_front import operators_front
-from kairos.gateway.page.pages import page_of
-from kairos.gateway.server.connection_limits import limits_of
-from kairos.gateway.server.cors import pages_of
-from kairos.gateway.server.http import listening_socket, server_of, serving_ports, url_of
-from kairos.gateway.server.port_tls import ServiceTls
-from kairos.host.clock import WallClock
-from kairos.observe.audit_log import OnError, audit_tasks, count_errors, open_audit_log
-from kairos.observe.fact_log import flush_tasks, note_start, open_log
-from kairos.observe.telemetry import Telemetry
-from kairos.observe.tracing.tracing import Tracing, open_tracing, tracing_observers
-from kairos.proxy.engine import HttpEngine
-from kairos.proxy.engine_client import EngineClient
-from kairos.proxy.engine_tls import EngineContexts
-from kairos.proxy.progress import tell_progress
-from kairos.request.bodies import Bodies
-from kairos.request.identity.aliases import Aliases
-from kairos.request.identity.inference import Inference
-from kairos.request.tokenizer import Tokenizers
-from kairos.request.tokens import PromptTokens
-from kairos.settings.config import Settings
-from kairos.settings.tenants import classes_by_name
-from kairos.workflows.serve.figures import invocation_figures
-from kairos.workflows.serve.service import flows_online, open_flows
+from kairos.core import SECOND, Balancer, Event, Learner, Observer, Orchestrator
+from kairos.engines import Fleet, Monitor
+from kairos.gateway import (
+    Access,
+    Gateway,
+    Models,
+    Probes,
+    ServiceClasses,
+    ServiceTls,
+    access_of,
+    clients_front,
+    limits_of,
+    listening_socket,
+    may_have_page,
+    operators_front,
+    page_of,
+    pages_of,
+    server_of,
+    serving_ports,
+    url_of,
+)
+from kairos.host import WallClock
+from kairos.observe import (
+    OnError,
+    Telemetry,
+    Tracing,
+    audit_tasks,
+    count_errors,
+    flush_tasks,
+    note_start,
+    open_audit_log,
+    open_log,
+    open_tracing,
+    tracing_observers,
+)
+from kairos.proxy import EngineClient, EngineContexts, HttpEngine, tell_progress
+from kairos.request import Aliases, Bodies, Inference, PromptTokens, Tokenizers
+from kairos.settings import Settings, classes_by_name
+from kairos.workflows import flows_online, invocation_figures, open_flows
 
 if TYPE_CHECKING:
-    from kairos.cluster.pool.cluster_control import ClusterControl
+    from kairos.cluster import ClusterControl
 
     Brain = LocalControl | ClusterControl
 
@@ -286,7 +285,7 @@ async def _put_together(
                 background = [*brain.background(), tell_progress(engine.calls, brain.feed), *beside]
                 yield parts(brain=brain, background=background)
             elif cluster is not None:
-                from kairos.cluster.pool.cluster_control import pool_control
+                from kairos.cluster import pool_control
 
                 new = partial(new_balancer, settings)
                 joined = pool_control(

@@ -3,7 +3,8 @@
 Counted against limits: imports that reach past another folder's door, functions above 80 lines,
 modules above 800, file names used more than three times, folders and loose modules at the top, the
 size of ARCHITECTURE.md. A door is the `__init__` of a folder at the package's top: `kairos.core` is
-a door, `kairos.core.scheduler` is behind it. Tests in a folder named after the room
+a door, `kairos.core.scheduler` is behind it, and the door's names are in its stub,
+`kairos/core/__init__.pyi`. Tests in a folder named after the room
 (`tests/unit/core/`) may look inside that room. Printed for information: modules, lines, public
 names, and modules with one importer (exports of their own folder's `__init__` are left out).
 Relative imports count as absolute ones do.
@@ -54,6 +55,17 @@ class House:
                 for each in imported(tree, "tests.x", False)
             )
         return reached
+
+    def door_names(self) -> dict[str, int]:
+        """Count the names that each folder's door exports."""
+        return {
+            stub.parent.name: sum(
+                len(node.names)
+                for node in ast.parse(stub.read_text()).body
+                if isinstance(node, ast.ImportFrom)
+            )
+            for stub in sorted(self.root.glob("*/__init__.pyi"))
+        }
 
     def importers(self) -> dict[str, set[str]]:
         """Return who imports each module."""
@@ -139,8 +151,8 @@ def main(arguments: list[str]) -> None:
         f"for information: modules {len(house.modules)}, lines {lines}, "
         f"median {sizes[len(sizes) // 2]}, public names {house.public_names()}, "
         f"with one importer {one}, of them in its own folder {at_home}\n"
-        "past doors by folder: "
-        + ", ".join(f"{name} {count}" for name, count in past.most_common(12) if count)
+        "names at doors: "
+        + ", ".join(f"{name} {count}" for name, count in house.door_names().items())
     )
 
 

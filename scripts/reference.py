@@ -19,7 +19,8 @@ import typer
 from prometheus_client.core import Metric
 
 import kairos
-from kairos.core.errors import BudgetExceeded, KairosError
+from kairos.core import KairosError
+from kairos.core.errors import BudgetExceeded
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "reference"
@@ -326,10 +327,10 @@ def _error_classes() -> list[type[KairosError]]:
 
 def retries() -> str:
     """How calls are refused, made again and timed out: rules, from what decides them."""
-    from kairos.core.admission import MAX_RETRIES
+    from kairos.core import MAX_RETRIES
     from kairos.proxy.response_forwarder import ABOUT_CALL, STATUS_RULES
+    from kairos.request import ROUTES
     from kairos.request.bodies import LEAST_BYTES_PER_S, SILENCE_S
-    from kairos.request.routes import ROUTES
 
     engines = [
         (", ".join(str(status) for status in rule.statuses), rule.meaning, rule.then)
@@ -449,17 +450,16 @@ def _yes(value: bool) -> str:
 def metrics() -> str:
     """Every series of `/metrics`, from the service that would serve it."""
     from kairos.batches.figures import BatchFigures
-    from kairos.core.balancer import Balancer
-    from kairos.core.dispatcher.placements import PLACEMENTS
-    from kairos.core.orchestrator.orchestrator import Orchestrator
-    from kairos.core.scheduler.policies import POLICIES
+    from kairos.core import PLACEMENTS, POLICIES, Balancer, Orchestrator
     from kairos.observe import telemetry
     from kairos.observe.tracing.otlp_exporter import CountedExporter
-    from kairos.workflows.remote.figures import ProcessorFigures
-    from kairos.workflows.remote.held_store import HeldStore
-    from kairos.workflows.remote.peers import ProcessorPeers
-    from kairos.workflows.remote.performing import ProcessorWork
-    from kairos.workflows.retrieve.service import ProcessorService
+    from kairos.workflows import (
+        HeldStore,
+        ProcessorFigures,
+        ProcessorPeers,
+        ProcessorService,
+        ProcessorWork,
+    )
     from kairos.workflows.retrieve.worked import Worked
     from kairos.workflows.serve.figures import FlowCount, InvocationFigures, ProcessorCount
 

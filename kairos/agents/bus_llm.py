@@ -15,18 +15,19 @@ from typing import Annotated, Any, Self
 
 import msgspec
 
-from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.tail import Tail
-from kairos.cluster.pool.messages import CALL, TOLD, TYPE_HEADER, Told
-from kairos.core.errors import KairosError, Unavailable, UpstreamFailed
-from kairos.core.events import Cancelled
-from kairos.core.header_names import BUS_HEADERS, Header
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
-from kairos.observe.left_out import count_left_out
-from kairos.proxy.llm.http_llm import ANSWER_BYTES, read_answer
-from kairos.proxy.llm.patience import Patience
+from kairos.cluster import CALL, TOLD, TYPE_HEADER, KafkaCluster, Producer, Tail, Told
+from kairos.core import (
+    BUS_HEADERS,
+    Cancelled,
+    Header,
+    KairosError,
+    Message,
+    Topic,
+    Unavailable,
+    UpstreamFailed,
+)
+from kairos.observe import count_left_out
+from kairos.proxy import ANSWER_BYTES, Patience, read_answer
 
 _RESTART_S = 1.0
 _QUIET_S = 30.0  # without any reply from a pool, after which that is logged

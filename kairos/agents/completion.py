@@ -4,8 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from kairos.cluster.bus.envelope import Value
-from kairos.core.errors import UpstreamFailed
+from kairos.cluster import Value
+from kairos.core import UpstreamFailed
 
 
 class _Said(msgspec.Struct):

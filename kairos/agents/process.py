@@ -11,16 +11,9 @@ import msgspec
 from kairos.agents import runtime as agent
 from kairos.agents.bus_llm import BusLLM, reply_topic
 from kairos.agents.runtime import LLM, Application
-from kairos.cluster.bus.envelope import Value
-from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.kafka_bus import KafkaBus
-from kairos.cluster.kafka.tail import Tail
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.core.errors import InvalidRequest, SetupError, Unavailable
-from kairos.core.model import SECOND
-from kairos.core.topics import Topic
-from kairos.proxy.llm.http_llm import HttpLLM
-from kairos.proxy.llm.patience import Patience
+from kairos.cluster import KafkaBus, KafkaCluster, Tail, Value, ensure_topics
+from kairos.core import SECOND, InvalidRequest, SetupError, Topic, Unavailable
+from kairos.proxy import HttpLLM, Patience
 
 PATIENCE_S = 600  # with an LLM server that accepts no calls
 _START_S = 60  # for a gateway that starts at the same time

@@ -29,7 +29,7 @@ from typing import Protocol
 import msgspec
 
 from kairos.agents.completion import reply_text
-from kairos.cluster.bus.envelope import (
+from kairos.cluster import (
     DEAD_REASON,
     DEAD_TOPIC,
     Envelope,
@@ -39,12 +39,19 @@ from kairos.cluster.bus.envelope import (
     read_value,
     write_message,
 )
-from kairos.core.core_names import NAME_PATTERN
-from kairos.core.errors import InvalidRequest, SetupError
-from kairos.core.header_names import Header
-from kairos.core.model import IDENTIFIER_PATTERN, USER
-from kairos.core.ports import Bus, Message, Outgoing
-from kairos.core.topics import Topic, inbox_topic
+from kairos.core import (
+    IDENTIFIER_PATTERN,
+    NAME_PATTERN,
+    USER,
+    Bus,
+    Header,
+    InvalidRequest,
+    Message,
+    Outgoing,
+    SetupError,
+    Topic,
+    inbox_topic,
+)
 
 log = logging.getLogger(__name__)
 

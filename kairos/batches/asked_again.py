@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 from fastapi import Request as HttpRequest
 
-from kairos.core.errors import InvalidRequest, KairosError
+from kairos.core import InvalidRequest, KairosError
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 MOST_CHARACTERS = 255

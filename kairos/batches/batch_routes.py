@@ -23,15 +23,9 @@ from kairos.batches.records import (
 )
 from kairos.batches.uploads import kept_for
 from kairos.batches.views import batch_list, batch_view
-from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.core.model import SECOND
-from kairos.gateway.api.insight import number_of
-from kairos.gateway.auth.access import Access, authorization_of
-from kairos.gateway.auth.service_class import ServiceClasses
-from kairos.gateway.server.small_body import small_body
-from kairos.request.caller import Caller
-from kairos.request.identity.identity import valid_identifier
+from kairos.core import RAW_HEADERS, SECOND, Header, InvalidRequest
+from kairos.gateway import Access, ServiceClasses, authorization_of, number_of, small_body
+from kairos.request import Caller, valid_identifier
 
 BATCH = "batch"  # service class of a batch that names none
 BATCHES, MAX_BATCHES = 20, 100  # in one response

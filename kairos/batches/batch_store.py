@@ -21,7 +21,7 @@ from kairos.batches.records import (
     NotCancellable,
     State,
 )
-from kairos.settings.batches import BatchSettings
+from kairos.settings import BatchSettings
 
 _KEPT_ENDED = 1_000  # ended batches that a tenant keeps
 # Fields that a request sets.

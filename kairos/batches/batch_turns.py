@@ -17,8 +17,7 @@ demoted in turn. Not in the paper. Pure: times are arguments, without I/O.
 
 from collections.abc import Iterable
 
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
-from kairos.core.scheduler.fair_queueing import StartTags
+from kairos.core import EXPECTED_COMPLETION_TOKENS, StartTags
 
 AHEAD = 128  # lines of a tenant that wait in the queue
 AHEAD_OF_ALL = 1_000  # queued lines of all tenants: a tenth of the queue

@@ -16,10 +16,8 @@ from kairos.batches.driver import BatchDriver
 from kairos.batches.file_routes import FileRoutes
 from kairos.batches.kept import KeptBatches
 from kairos.batches.openapi import with_batches
-from kairos.core.model import SECOND
-from kairos.gateway.api.gateway import Gateway
-from kairos.gateway.api.inner_call import InnerGateway
-from kairos.gateway.auth.access import Access
+from kairos.core import SECOND
+from kairos.gateway import Access, Gateway, InnerGateway
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kairos.host.sqlite_file import open_database
+from kairos.host import open_database
 
 _VERSION = 1
 _SCHEMA = """

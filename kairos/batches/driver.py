@@ -18,12 +18,9 @@ from kairos.batches.kept import KeptBatches
 from kairos.batches.outputs import COMPLETED, FAILED, result_of, tokens_of
 from kairos.batches.records import BatchRecord
 from kairos.batches.work import BatchWork, SentLine
-from kairos.core.entitlements import STANDARD_CLASS
-from kairos.core.header_names import Header
-from kairos.core.model import SECOND
-from kairos.gateway.api.inner_call import InnerAnswer, InnerCall, InnerGateway
-from kairos.host.group_commit import GroupCommit
-from kairos.host.sqlite_file import connect_sqlite
+from kairos.core import SECOND, STANDARD_CLASS, Header
+from kairos.gateway import InnerAnswer, InnerCall, InnerGateway
+from kairos.host import GroupCommit, connect_sqlite
 
 logger = logging.getLogger(__name__)
 

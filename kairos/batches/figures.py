@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kairos.batches.records import ENDED, State
-from kairos.settings.batches import BatchSettings
+from kairos.settings import BatchSettings
 
 _OPEN: tuple[State, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 _LINES = "Lines of batches that ended, since their directory was created"
@@ -54,7 +54,7 @@ def batch_figures(
         yield []
         return
     from kairos.batches.kept import KeptBatches
-    from kairos.observe.disk_looks import look_again
+    from kairos.observe import look_again
 
     with contextlib.closing(KeptBatches(settings)) as kept:
         figures = BatchFigures(kept.batches.totals, kept.batches.open_by_state)

@@ -14,10 +14,8 @@ from kairos.batches.kept import KeptBatches
 from kairos.batches.records import FileRecord, NoSuchFile, new_name
 from kairos.batches.uploads import Uploaded, UploadsUnderWay, upload
 from kairos.batches.views import FileDeleted, file_list, file_view
-from kairos.core.errors import InvalidRequest
-from kairos.core.model import SECOND
-from kairos.gateway.api.insight import number_of
-from kairos.gateway.auth.access import Access, authorization_of
+from kairos.core import SECOND, InvalidRequest
+from kairos.gateway import Access, authorization_of, number_of
 
 MAX_FILES = 10_000  # in one response
 _DAY_S = 86_400

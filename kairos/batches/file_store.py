@@ -9,8 +9,8 @@ import msgspec
 from kairos.batches.asked_again import KeyReused, made_before
 from kairos.batches.database import OPEN, BatchDatabase
 from kairos.batches.records import BatchLimit, FileInUse, FileRecord, NoSuchFile
-from kairos.core.errors import Unavailable
-from kairos.settings.batches import BatchSettings
+from kairos.core import Unavailable
+from kairos.settings import BatchSettings
 
 _LEFT_S = 86_400  # age of leftovers of broken uploads that are removed
 

@@ -9,7 +9,7 @@ from kairos.batches.batch_input import LineError, check_input
 from kairos.batches.kept import KeptBatches
 from kairos.batches.outputs import Written, write_outputs
 from kairos.batches.records import BatchRecord, FileRecord, State, new_name
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 
 logger = logging.getLogger(__name__)
 

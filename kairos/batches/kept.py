@@ -10,8 +10,8 @@ from pathlib import Path
 from kairos.batches.batch_store import BatchStore
 from kairos.batches.database import BatchDatabase
 from kairos.batches.file_store import FileStore
-from kairos.core.errors import SetupError
-from kairos.settings.batches import BatchSettings
+from kairos.core import SetupError
+from kairos.settings import BatchSettings
 
 
 class KeptBatches:

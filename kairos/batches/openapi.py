@@ -7,7 +7,7 @@ from kairos.batches.batch_routes import BATCHES, MAX_BATCHES, BatchAsked
 from kairos.batches.file_routes import MAX_FILES
 from kairos.batches.records import ENDPOINTS, MAX_KEPT_S, MAX_METADATA, MIN_KEPT_S
 from kairos.batches.views import BatchList, BatchObject, FileDeleted, FileList, FileObject
-from kairos.gateway.api.openapi import Json, describe_operation, in_path, json_of
+from kairos.gateway import Json, describe_operation, in_path, json_of
 
 _TEXT: Json = {"type": "string"}
 _AFTER: Json = {"name": "after", "in": "query", "schema": _TEXT}

@@ -13,7 +13,7 @@ import msgspec
 
 from kairos.batches.batch_input import placed_lines, read_line
 from kairos.batches.records import BatchUsage
-from kairos.gateway.api.inner_call import InnerAnswer
+from kairos.gateway import InnerAnswer
 
 COMPLETED, FAILED = "completed", "failed"
 _RESULTS = 256  # read at once

@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from kairos.batches.batch_input import LineError
-from kairos.core.errors import InvalidRequest, KairosError
-from kairos.request.caller import Caller
+from kairos.core import InvalidRequest, KairosError
+from kairos.request import Caller
 
 State = Literal[
     "validating",

@@ -4,10 +4,9 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Protocol
 
-from kairos.gateway.api.gateway import Gateway
-from kairos.gateway.auth.access import Access, authorization_of
-from kairos.host.clock import WallClock
-from kairos.settings.batches import BatchSettings
+from kairos.gateway import Access, Gateway, authorization_of
+from kairos.host import WallClock
+from kairos.settings import BatchSettings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -11,15 +11,8 @@ import msgspec
 from starlette.requests import Request
 
 from kairos.batches.records import MAX_KEPT_S, MIN_KEPT_S, BatchLimit, FileTooLarge
-from kairos.core.errors import BodyTooSlow, InvalidRequest, Unavailable
-from kairos.request.multipart import (
-    FormReader,
-    NoForm,
-    PartBegan,
-    PartContent,
-    PartEnded,
-    boundary_of,
-)
+from kairos.core import BodyTooSlow, InvalidRequest, Unavailable
+from kairos.request import FormReader, NoForm, PartBegan, PartContent, PartEnded, boundary_of
 
 PIECE_S = 60.0  # longest silence of an upload
 AT_ONCE = 4  # uploads of a tenant, in a process

@@ -11,7 +11,7 @@ import msgspec
 from kairos.batches.batch_input import PlacedLine, placed_lines
 from kairos.batches.batch_turns import Pace
 from kairos.batches.records import BatchRecord, State
-from kairos.gateway.api.inner_call import InnerCall
+from kairos.gateway import InnerCall
 
 _LOW, _READ_LINES, _READ_BYTES = 32, 128, 8 << 20
 _LONGEST_PAUSE_S = 30.0

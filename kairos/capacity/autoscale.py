@@ -13,9 +13,9 @@ from collections.abc import Callable
 from kairos.capacity.autoscaling import Autoscaler, Decision
 from kairos.capacity.operated_pool import OperatedPool, SeenInstance
 from kairos.capacity.scaling_file import ScaledEngines, ScalingFile
-from kairos.core.errors import SetupError
-from kairos.host import health_probe as health
-from kairos.settings.tls import TlsFiles
+from kairos.core import SetupError
+from kairos.host import check_health
+from kairos.settings import TlsFiles
 
 _PROBE_S = 2.0
 
@@ -176,7 +176,7 @@ def _is_scaled(seen: SeenInstance | None) -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        health.check_health(url, TlsFiles(), _PROBE_S)
+        check_health(url, TlsFiles(), _PROBE_S)
     except SetupError:
         return False
     return True

@@ -20,8 +20,7 @@ from collections import deque
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.core.pool_demand import LEVEL_S, DayShape, Demand, Look
+from kairos.core import LEVEL_S, DayShape, Demand, Look, SetupError
 
 MOST_INSTANCES = 1_000
 LONGEST_S = 86_400.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 _MOST_ARGUMENTS = 1_000
 _STOP_S = 60.0

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kairos.capacity.hardware import GB, GIB, PRECISIONS, Accelerator, ModelShape
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 IMBALANCE = 1.25  # of experts' work, the busiest device over the mean: assumed
 CALL_S = (

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 GB, GBIT = 1e9, 1e9 / 8  # bytes
 GIB = 2**30

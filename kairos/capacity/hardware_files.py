@@ -8,9 +8,8 @@ from pathlib import Path
 
 from kairos.capacity.engine_rates import EngineRates
 from kairos.capacity.hardware import HardwareCatalogue
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.errors import InvalidFile
-from kairos.host.toml_file import read_toml
+from kairos.core import EngineProfile, InvalidFile
+from kairos.host import read_toml
 
 _US = 1e-6
 _OWN = ("accelerators.toml", "models.toml")

@@ -22,7 +22,7 @@ from kairos.capacity.prediction import NEAR, Prediction, Predictor
 from kairos.capacity.queueing import in_system
 from kairos.capacity.resources import Worker, price, total, worker_needs
 from kairos.capacity.serving import NO_TARGETS, CallShape, LatencyTargets
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 # Of the busiest instances. Up to there planner and simulation were compared: experiments/e35.
 CHECKED_UTILISATION = 0.8

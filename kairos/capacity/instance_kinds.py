@@ -11,7 +11,7 @@ from kairos.capacity.ownership import Terms, check_terms, hourly_cost
 from kairos.capacity.pool import CallKind, InstanceKind
 from kairos.capacity.resources import engine_needs, price
 from kairos.capacity.serving import Phases, use
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 LINK = Link()
 

@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 
 from kairos.capacity.autoscaling import MOST_INSTANCES
-from kairos.core.errors import SetupError
-from kairos.host.json_connection import JsonServer, path_segment
-from kairos.host.service_connection import context_of
-from kairos.settings.tls import TlsFiles
+from kairos.core import SetupError
+from kairos.host import JsonServer, context_of, path_segment
+from kairos.settings import TlsFiles
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TOKEN_BYTES = 64 << 10

@@ -19,7 +19,7 @@ from kairos.capacity.pool import InstanceKind
 from kairos.capacity.pool_search import UNBOUNDED, Routes
 from kairos.capacity.prediction import Predictor
 from kairos.capacity.serving import Phases
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 START_S = 120.0  # until an instance that is started serves, as `kairos plan-autoscale` has it
 CLOSE = 1e-6

@@ -4,12 +4,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.core.model import Phase
-from kairos.core.pool_demand import Look
-from kairos.host.json_connection import JsonServer, path_segment
-from kairos.host.service_connection import context_of
-from kairos.settings.tls import TlsFiles
+from kairos.core import Look, Phase, SetupError
+from kairos.host import JsonServer, context_of, path_segment
+from kairos.settings import TlsFiles
 
 Seen = TypeVar("Seen", bound=msgspec.Struct)
 

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from kairos.capacity.hardware import Accelerator
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 HOURS_PER_MONTH = 730.0  # 8760 a year
 

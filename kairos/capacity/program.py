@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 EXACT = 1e-9  # gap between the solution and its bound, relative
 OPTIMAL, LIMIT, INFEASIBLE = 0, 1, 2  # what scipy calls `status`

@@ -18,7 +18,7 @@ from kairos.capacity.hardware_plan import (
     question_problem,
 )
 from kairos.capacity.prediction import Predictor
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 FEW = 3  # cheaper pools that are named
 FAR = 10.0  # times a price: further changes are not named

@@ -9,8 +9,8 @@ import msgspec
 from kairos.capacity.autoscaling import ScalingRules
 from kairos.capacity.command_engines import CommandEngines, EngineCommands
 from kairos.capacity.kubernetes_scale import KubernetesEngines, StatefulSetEngines
-from kairos.core.errors import SetupError
-from kairos.host.toml_file import read_toml
+from kairos.core import SetupError
+from kairos.host import read_toml
 
 
 class ScalingFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,14 +14,14 @@ import msgspec
 import typer
 import uvloop
 
-from kairos.core.errors import KairosError, SetupError
-from kairos.settings import config
+from kairos.core import KairosError, SetupError
+from kairos.settings import Settings, default_api_key, load_settings
 
 if TYPE_CHECKING:
-    from kairos.agents.runtime import Result
-    from kairos.cluster.kafka.cluster import KafkaCluster
+    from kairos.agents import Result
+    from kairos.cluster import KafkaCluster
 
-DEFAULTS = config.Settings()
+DEFAULTS = Settings()
 GATEWAY = f"http://{DEFAULTS.host}:{DEFAULTS.port}"
 INPUT_BYTES = 256 << 20
 T = TypeVar("T")
@@ -97,17 +97,22 @@ def run(
     """
     if llm == "bus" and (url is not None or api_key_env is not None):
         raise SetupError("--llm bus sends LLM calls over Kafka: leave out --url and --api-key-env")
-    api_key = config.default_api_key(api_key_env, os.environ)
-    settings = config.load_settings(config_file, os.environ, {"bus": bus, "pool": pool})
+    api_key = default_api_key(api_key_env, os.environ)
+    settings = load_settings(config_file, os.environ, {"bus": bus, "pool": pool})
     cluster = _cluster(settings)
     _log()
-    from kairos.agents import process
+    from kairos.agents import (
+        SubmissionPlan,
+        choose_inboxes,
+        load_application,
+        run_agents,
+    )
 
     _import_from_here()
-    applications = tuple(process.load_application(module) for module in modules)
-    plan = process.SubmissionPlan(
+    applications = tuple(load_application(module) for module in modules)
+    plan = SubmissionPlan(
         applications=applications,
-        inboxes=process.choose_inboxes(applications, agent or ()),
+        inboxes=choose_inboxes(applications, agent or ()),
         cluster=cluster,
         concurrency=concurrency,
         url=None if llm == "bus" else url or GATEWAY,
@@ -117,7 +122,7 @@ def run(
         replies=replies,
     )
     try:
-        _until_told(process.run_agents(plan, _say))
+        _until_told(run_agents(plan, _say))
     except asyncio.CancelledError:
         _say("stopped; what was not done waits on the bus")
 
@@ -162,13 +167,17 @@ def submit(
     values = _values(task)
     if msg_id is not None and len(values) > 1:
         raise SetupError(f"--msg-id names one workflow, and these are {len(values)} tasks")
-    settings = config.load_settings(config_file, os.environ, {"bus": bus})
+    settings = load_settings(config_file, os.environ, {"bus": bus})
     cluster = _cluster(settings)
-    from kairos.agents import process
+    from kairos.agents import (
+        AgentTask,
+        load_application,
+        submit_tasks,
+    )
 
     _import_from_here()
-    submission = process.AgentTask(
-        application=process.load_application(module),
+    submission = AgentTask(
+        application=load_application(module),
         values=values,
         cluster=cluster,
         msg_id=msg_id,
@@ -183,7 +192,7 @@ def submit(
         typer.echo(msgspec.json.encode(line))
 
     try:
-        missing = _until_told(process.submit_tasks(submission, show))
+        missing = _until_told(submit_tasks(submission, show))
     except asyncio.CancelledError:
         raise typer.Exit(130) from None
     if wait == 0:
@@ -232,8 +241,8 @@ def _object(raw: bytes) -> dict[str, Any]:
     return msgspec.json.decode(raw, type=dict[str, Any])
 
 
-def _cluster(settings: config.Settings) -> "KafkaCluster":
-    from kairos.cluster.kafka.cluster import cluster_of
+def _cluster(settings: Settings) -> "KafkaCluster":
+    from kairos.cluster import cluster_of
 
     found = cluster_of(settings, os.environ)
     if found is None:

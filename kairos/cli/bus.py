@@ -8,11 +8,11 @@ import typer
 
 from kairos.cli.options import BUS_HELP
 from kairos.cli.running import run
-from kairos.core.errors import SetupError
-from kairos.settings import config
+from kairos.core import SetupError
+from kairos.settings import load_settings
 
 if TYPE_CHECKING:
-    from kairos.cluster.kafka.cluster import KafkaCluster
+    from kairos.cluster import KafkaCluster
 
 app = typer.Typer(help="Topics of Kafka: find records that make no sense, and pass over one.")
 
@@ -72,9 +72,9 @@ def bus_skip(
 
 
 def _cluster(bus: str | None, config_file: Path | None) -> "KafkaCluster":
-    from kairos.cluster.kafka.cluster import cluster_of
+    from kairos.cluster import cluster_of
 
-    settings = config.load_settings(config_file, os.environ, {"bus": bus})
+    settings = load_settings(config_file, os.environ, {"bus": bus})
     found = cluster_of(settings, os.environ)
     if found is None:
         raise SetupError("name the bus: --bus kafka://HOST:PORT, or KAIROS_BUS")

@@ -9,13 +9,7 @@ import confluent_kafka as kafka
 import msgspec
 from confluent_kafka.admin import AdminClient
 
-from kairos.cluster.bus.envelope import read_envelope
-from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.items import ReceivedMessage, convert_message
-from kairos.cluster.kafka.profiles_topic import read_part
-from kairos.cluster.kafka.tail import PlaceReader, place_reader
-from kairos.cluster.pool.bus_call import read_call
-from kairos.cluster.pool.messages import (
+from kairos.cluster import (
     ALIVE,
     CALL,
     POOL_HEADER,
@@ -24,17 +18,22 @@ from kairos.cluster.pool.messages import (
     TYPE_HEADER,
     Alive,
     Epochs,
+    KafkaCluster,
+    PlaceReader,
+    ReceivedMessage,
     check_event,
+    convert_message,
+    place_reader,
+    read_call,
+    read_envelope,
     read_orders,
+    read_part,
     read_record,
     read_told,
 )
-from kairos.core.errors import InvalidRequest, SetupError, Unavailable
-from kairos.core.events import Arrived
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
-from kairos.host.clock import WallClock
-from kairos.observe.left_out import UNREADABLE
+from kairos.core import Arrived, InvalidRequest, Message, SetupError, Topic, Unavailable
+from kairos.host import WallClock
+from kairos.observe import UNREADABLE
 
 CHECKED = (
     Topic.REQUESTS,

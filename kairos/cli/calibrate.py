@@ -13,13 +13,12 @@ import msgspec
 import typer
 import uvloop
 
-from kairos.core.errors import SetupError
-from kairos.settings import config
+from kairos.core import SetupError
+from kairos.settings import default_api_key
 
 if TYPE_CHECKING:
-    from kairos.core.engine_profile import EngineProfile
-    from kairos.simulate.calibrate import Measured
-    from kairos.simulate.engine.fitting import Fit
+    from kairos.core import EngineProfile
+    from kairos.simulate import Fit, Measured
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 URL = re.compile(r"https?://[^\s/@,]+")
@@ -77,18 +76,18 @@ def calibrate(
 
     Example: kairos calibrate --engine http://gpu1:8000 --name my-gpu --quick
     """
-    from kairos.host.files import atomic_write
-    from kairos.proxy.engine_client import Upstream
-    from kairos.simulate.calibrate import (
+    from kairos.host import atomic_write
+    from kairos.proxy import Upstream
+    from kairos.simulate import (
         FULL_CALIBRATION,
         QUICK_CALIBRATION,
         MeasuredLimits,
+        fit_step_cost,
         measure_engines,
+        profile_to_toml,
     )
-    from kairos.simulate.engine.fitting import fit_step_cost
-    from kairos.simulate.engine.profiles import profile_to_toml
 
-    key = config.default_api_key(api_key_env, os.environ)
+    key = default_api_key(api_key_env, os.environ)
     _check(engine, name)
     _check_writable(output)
     limits = MeasuredLimits(
@@ -146,7 +145,7 @@ def _check_writable(output: Path | None) -> None:
 def _profile(
     name: str, scheduling: Literal["fcfs", "priority"], measured: "Measured", found: "Fit"
 ) -> "EngineProfile":
-    from kairos.core.engine_profile import EngineProfile
+    from kairos.core import EngineProfile
 
     room, facts = measured.room, measured.facts
     return EngineProfile(

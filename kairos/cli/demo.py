@@ -8,9 +8,8 @@ import typer
 from kairos.cli.demos.options import Options
 from kairos.cli.options import PLACEMENT_HELP, POLICY_HELP, SERVE
 from kairos.cli.running import run
-from kairos.core.errors import SetupError
-from kairos.settings import config
-from kairos.settings.engines import EngineSettings, parse_engine
+from kairos.core import SetupError
+from kairos.settings import EngineSettings, Settings, load_settings, parse_engine
 
 if TYPE_CHECKING:
     from kairos.cli.demos.engines import Kind
@@ -90,7 +89,7 @@ def demo(
     kind, given = _engines(engine or ["llama"])
     arguments = {"port": 0, "admin_port": 0, "placement": placement, "engine": given, "bus": bus}
     policies = [policy] if versus is None else [policy, versus]
-    settings = [config.load_settings(None, {}, {**arguments, "policy": name}) for name in policies]
+    settings = [load_settings(None, {}, {**arguments, "policy": name}) for name in policies]
     run(_demo(settings, kind, options, as_json=as_json))
 
 
@@ -102,7 +101,7 @@ def _engines(named: list[str]) -> "tuple[Kind | None, list[EngineSettings]]":
 
 
 async def _demo(
-    settings: list[config.Settings], kind: "Kind | None", options: Options, *, as_json: bool
+    settings: list[Settings], kind: "Kind | None", options: Options, *, as_json: bool
 ) -> None:
     from kairos.cli.demos import command
 

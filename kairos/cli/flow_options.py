@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos.core.errors import SetupError
-from kairos.settings.flows import PASS_NAMES
+from kairos.core import SetupError
+from kairos.settings import PASS_NAMES
 
 if TYPE_CHECKING:
-    from kairos.settings.retrieval import RetrievalSettings
+    from kairos.settings import RetrievalSettings
 
 
 FlowFile = Annotated[
@@ -118,7 +118,7 @@ def retrieval(
     Raises:
         SetupError: An option is invalid.
     """
-    from kairos.settings.retrieval import RetrievalSettings, is_postgres
+    from kairos.settings import RetrievalSettings, is_postgres
 
     if not embedder and not reranker and collections is None and not processor:
         return None

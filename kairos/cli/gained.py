@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos.cli.options import PLACEMENT_HELP, POLICY_HELP, SERVE
-from kairos.core.core_names import PLACEMENT_NAMES, POLICY_NAMES, check_name
+from kairos.core import PLACEMENT_NAMES, POLICY_NAMES, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kairos.gateway.page.gained import Gained
+    from kairos.gateway import Gained
 
 _EVERY_S = 0.5  # between two words on how far it is
 
@@ -44,10 +44,8 @@ def gained(
     """
     import msgspec
 
-    from kairos.host.clock import WallClock
-    from kairos.simulate.counterfactual import Decided
-    from kairos.simulate.export import parse_since
-    from kairos.simulate.gained import measure_gain, others_of
+    from kairos.host import WallClock
+    from kairos.simulate import Decided, measure_gain, others_of, parse_since
 
     check_name("policy", policy, POLICY_NAMES)
     check_name("placement", placement, PLACEMENT_NAMES)

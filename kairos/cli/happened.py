@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos.core.errors import SetupError
-from kairos.core.model import SECOND
+from kairos.core import SECOND, SetupError
 
 if TYPE_CHECKING:
-    from kairos.gateway.page.past import Happened
+    from kairos.gateway import Happened
 
 _MOST_S = 24 * 3600
 
@@ -40,8 +39,8 @@ def happened(
     import msgspec
 
     from kairos.cli.past import happened
-    from kairos.host.clock import WallClock
-    from kairos.simulate.export import parse_since
+    from kairos.host import WallClock
+    from kairos.simulate import parse_since
 
     now = WallClock().now()
     begins_at = _last(at, now) or parse_since(at, now, "look")

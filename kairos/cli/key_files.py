@@ -20,11 +20,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.core.model import SECOND
-from kairos.host.files import atomic_write
-from kairos.settings.key_file import format_instant, key_to_toml, read_keys
-from kairos.settings.tenants import KeySettings, Role, check_keys, with_zone
+from kairos.core import SECOND, SetupError
+from kairos.host import atomic_write
+from kairos.settings import (
+    KeySettings,
+    Role,
+    check_keys,
+    format_instant,
+    key_to_toml,
+    read_keys,
+    with_zone,
+)
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RANDOM_BYTES = 32

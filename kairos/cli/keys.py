@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from kairos.core.errors import SetupError
-from kairos.settings.tenants import Role
+from kairos.core import SetupError
+from kairos.settings import Role
 
 app = typer.Typer(help="API keys in a file of their own, which the setting keys_path names.")
 
@@ -46,8 +46,8 @@ def keys_create(
     Example: kairos keys create --tenant team-a --name ci --expires 90d keys.toml
     """
     from kairos.cli import key_files as keys
-    from kairos.host.clock import WallClock
-    from kairos.settings.key_file import format_instant
+    from kairos.host import WallClock
+    from kairos.settings import format_instant
 
     now_us = WallClock().now()
     made = keys.create(
@@ -70,8 +70,8 @@ def keys_create(
 def keys_list(file: _File) -> None:
     """List keys: what they are called and stand for, and when they expire. Times are in UTC."""
     from kairos.cli import key_files as keys
-    from kairos.host.clock import WallClock
-    from kairos.settings.key_file import read_keys
+    from kairos.host import WallClock
+    from kairos.settings import read_keys
 
     typer.echo(keys.table(read_keys(file), WallClock().now()))
 
@@ -107,8 +107,8 @@ def keys_rotate(
     The new key has the old one's name. The old one is called by its digest, and expires.
     """
     from kairos.cli import key_files as keys
-    from kairos.host.clock import WallClock
-    from kairos.settings.key_file import format_instant
+    from kairos.host import WallClock
+    from kairos.settings import format_instant
 
     now_us = WallClock().now()
     new, old = keys.rotate(file, name, _print_key, now_us=now_us, grace=grace, expires=expires)

@@ -10,7 +10,7 @@ import typer
 
 from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
 from kairos.cli.outline import outline
-from kairos.settings import config
+from kairos.settings import default_api_key
 
 
 def explain(
@@ -50,29 +50,29 @@ def explain(
     """
     import msgspec
 
-    from kairos.core.errors import SetupError
-    from kairos.host.clock import WallClock
-    from kairos.observe import explain, explained
-    from kairos.simulate.perfetto import write_trace
+    from kairos.core import SetupError
+    from kairos.host import WallClock
+    from kairos.observe import explain_from_log, explain_from_service, read_costs, show_explanation
+    from kairos.simulate import write_trace
 
     if costs and log is None:
         raise SetupError("--costs needs the log: name its directory with --log")
     if log is not None:
-        view = explain.explain_from_log(log, tenant, workflow_id)
+        view = explain_from_log(log, tenant, workflow_id)
     else:
-        key = config.default_api_key(api_key_env, os.environ)
+        key = default_api_key(api_key_env, os.environ)
         files = own_files(tls_ca, tls_certificate, tls_key)
-        view = asyncio.run(explain.explain_from_service(url, key, workflow_id, files))
+        view = asyncio.run(explain_from_service(url, key, workflow_id, files))
     if perfetto is not None:
         calls = write_trace(perfetto, [view], WallClock().now() if log is None else None)
         typer.echo(f"{perfetto}: {calls} calls")
         return
-    weighed = explain.read_costs(log, view) if log is not None and costs else None
+    weighed = read_costs(log, view) if log is not None and costs else None
     if as_json:
         said = view if weighed is None else {**msgspec.structs.asdict(view), "costs": weighed}
         typer.echo(msgspec.json.encode(said).decode())
     else:
-        explained.show_explanation(view, weighed or {})
+        show_explanation(view, weighed or {})
 
 
 def export(
@@ -102,16 +102,15 @@ def export(
 
     Example: kairos export --since 24h --log DIR --output day.jsonl
     """
-    from kairos.host.clock import WallClock
-    from kairos.simulate import export
-    from kairos.simulate.perfetto import write_trace_of_log
+    from kairos.host import WallClock
+    from kairos.simulate import export_workflows, parse_since, write_trace_of_log
 
-    since_at = export.parse_since(since, WallClock().now())
+    since_at = parse_since(since, WallClock().now())
     if perfetto is not None:
         calls = write_trace_of_log(perfetto, log, since_at)
         typer.echo(json.dumps({"calls": calls}) if as_json else f"{perfetto}: {calls} calls")
         return
-    exported = export.export_workflows(log, since_at, output)
+    exported = export_workflows(log, since_at, output)
     figures = {"calls": exported.calls, "workflows": exported.workflows}
     typer.echo(json.dumps(figures) if as_json else f"{output}:{outline(figures, '  ')}")
 
@@ -148,19 +147,18 @@ def usage(
     Example: kairos usage DIR --since 7d --by tenant --prices prices.toml --csv week.csv
     """
     from kairos.cli import usage_parquet
-    from kairos.host.clock import WallClock
-    from kairos.observe import usage, usage_shown
-    from kairos.observe.prices import read_prices
-    from kairos.simulate.export import parse_since
+    from kairos.host import WallClock
+    from kairos.observe import parse_grouping, read_prices, report_usage, show_usage, write_csv
+    from kairos.simulate import parse_since
 
     now = WallClock().now()
-    names = usage.parse_grouping(by or ["tenant,app"])
+    names = parse_grouping(by or ["tenant,app"])
     since_at, until_at = parse_since(since, now), parse_since(until, now, "end")
     priced = read_prices(prices) if prices is not None else None
-    report = usage.report_usage(log_dir, names, since_at, until_at, priced)
+    report = report_usage(log_dir, names, since_at, until_at, priced)
     if csv is not None:
-        usage_shown.write_csv(csv, report, has_cost=priced is not None)
+        write_csv(csv, report, has_cost=priced is not None)
     currency = priced.currency if priced is not None else None
     if parquet is not None:
         usage_parquet.write_parquet(parquet, report, currency)
-    usage_shown.show_usage(report, currency)
+    show_usage(report, currency)

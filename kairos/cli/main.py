@@ -8,7 +8,7 @@ import typer
 
 from kairos import __version__, is_compiled
 from kairos.cli.commands import Commands
-from kairos.core.errors import KairosError, SetupError
+from kairos.core import KairosError, SetupError
 
 # Options that there were, by command and name, and what to use instead.
 _RESULTS = (
@@ -46,7 +46,7 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
 ) -> None:
     if version:
-        from kairos.host.interpreter import describe_interpreter
+        from kairos.host import describe_interpreter
 
         brain = "compiled" if is_compiled else "interpreted"
         typer.echo(f"kairos {__version__}, brain {brain}, {describe_interpreter()}")

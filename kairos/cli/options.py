@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
-from kairos.core.core_names import PLACEMENT_NAMES, POLICY_NAMES
-from kairos.settings import config
-from kairos.settings.tls import TlsFiles
+from kairos.core import PLACEMENT_NAMES, POLICY_NAMES
+from kairos.settings import Settings, TlsFiles
 
-SERVE = config.Settings()  # the defaults
+SERVE = Settings()  # the defaults
 _POLICIES = ", ".join(sorted(POLICY_NAMES))
 POLICY_HELP = rf"Order of the queue \[{SERVE.policy}: least work left first]: {_POLICIES}."
 BUS_HELP = (

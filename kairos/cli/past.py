@@ -4,12 +4,12 @@ import heapq
 from collections import Counter
 from pathlib import Path
 
-from kairos.core.call_row import CallRow
-from kairos.core.call_tracker import CallTracker
-from kairos.core.errors import SetupError
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Bounced,
+    CallRow,
+    CallTracker,
     Dispatch,
     EntitlementsChanged,
     Event,
@@ -17,11 +17,11 @@ from kairos.core.events import (
     InstanceLeft,
     PolicyChosen,
     Record,
+    SetupError,
     Started,
 )
-from kairos.core.model import SECOND
-from kairos.gateway.page.past import Happened, Moment, PastCall, PastChange
-from kairos.observe.fact_log import read_recent
+from kairos.gateway import Happened, Moment, PastCall, PastChange
+from kairos.observe import read_recent
 
 _BEFORE_US = 900 * SECOND  # from when on calls are followed: longer than any waits by default
 _MOMENTS = 60  # at most

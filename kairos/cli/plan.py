@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kairos.cli.flow_options import FlowFile, FunctionsFile, Without, switched_off
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 
 def plan(
@@ -64,15 +64,21 @@ def plan(
         profile_path,
         read_profile,
     )
-    from kairos.simulate.engine.profiles import load_profile as engine
-    from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, measured_latencies
-    from kairos.workflows.compile.explain import explain_plan, plan_lines
-    from kairos.workflows.compile.forecast import forecast_flow
-    from kairos.workflows.compile.pipeline import Passes, compile_plan
-    from kairos.workflows.compile.prediction import predict_flow
-    from kairos.workflows.compile.primitive_graph import primitive_lines
-    from kairos.workflows.run.flow_file import check_columns, load_flow
-    from kairos.workflows.run.tables import open_table
+    from kairos.simulate import load_profile as engine
+    from kairos.workflows import (
+        TYPICAL_LATENCIES,
+        Passes,
+        check_columns,
+        compile_plan,
+        explain_plan,
+        forecast_flow,
+        load_flow,
+        measured_latencies,
+        open_table,
+        plan_lines,
+        predict_flow,
+        primitive_lines,
+    )
 
     loaded = load_flow(flow, functions)
     costs, known = TYPICAL_LATENCIES, None

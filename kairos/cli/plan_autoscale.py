@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
-from kairos.settings import config
+from kairos.settings import default_api_key
 
 
 def plan_autoscale(
@@ -52,16 +52,14 @@ def plan_autoscale(
 
     kairos plan-autoscale --file scaling.toml --drive
     """
-    from kairos.capacity.autoscale import PoolScaler
-    from kairos.capacity.operated_pool import OperatedPool
-    from kairos.capacity.scaling_file import ScalingFile, engines_of, read_scaling_file
-    from kairos.core.errors import SetupError
+    from kairos.capacity import OperatedPool, PoolScaler, ScalingFile, engines_of, read_scaling_file
+    from kairos.core import SetupError
 
     found = ScalingFile() if file is None else read_scaling_file(file)
     engines = engines_of(found) if drive else None
     if drive and engines is None:
         raise SetupError("--drive: the file must say how engines start: [commands] or [kubernetes]")
-    key = config.default_api_key(api_key_env, os.environ)
+    key = default_api_key(api_key_env, os.environ)
     pool = OperatedPool(url, key, own_files(tls_ca, tls_certificate, tls_key))
     if once:
         pool.work()  # which raises what `step` would only say

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kairos.capacity.ownership import Terms
+from kairos.capacity import Terms
 from kairos.cli.flow_options import FunctionsFile
 
 if TYPE_CHECKING:
@@ -219,9 +219,7 @@ def _answer(
 ) -> None:
     from msgspec.structs import replace
 
-    from kairos.capacity.hardware_plan import plan_hardware
-    from kairos.capacity.migration import plan_migration
-    from kairos.capacity.reasons import give_reasons
+    from kairos.capacity import give_reasons, plan_hardware, plan_migration
     from kairos.cli.hardware import hardware_question, hardware_shown, pool_simulation
     from kairos.cli.hardware.hardware_deploy import deployment
 

@@ -12,10 +12,9 @@ import typer
 from kairos.cli.flow_options import CollectionsPlace, Embedders, Rerankers, retrieval
 from kairos.cli.options import SERVE, TlsCertificate, TlsClientCa, TlsKey
 from kairos.cli.running import has_files, ignore_hangups, on_hangup, run, stop_signal
-from kairos.core.errors import SetupError
-from kairos.host import tuning
-from kairos.settings import config
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.core import SetupError
+from kairos.host import allow_many_connections, collect_less_often
+from kairos.settings import RetrievalSettings, Settings, load_settings
 
 _PORT = 8004
 
@@ -65,10 +64,10 @@ def process(
     }
     told = retrieval(embedder, reranker, collections, peer)
 
-    def load() -> config.Settings:
-        from kairos.cluster.processor_service import check_guarded
+    def load() -> Settings:
+        from kairos.cluster import check_guarded
 
-        settings = config.load_settings(config_file, os.environ, arguments, {"port": _PORT})
+        settings = load_settings(config_file, os.environ, arguments, {"port": _PORT})
         check_guarded(settings)
         changed = _with(settings.retrieval, told, hold_mb)
         return msgspec.structs.replace(settings, retrieval=changed)
@@ -78,14 +77,14 @@ def process(
     run(_process(settings, load if has_files(config_file, settings) else None))
 
 
-async def _process(settings: config.Settings, load: Callable[[], config.Settings] | None) -> None:
-    from kairos.cluster.processor_service import processing_host
+async def _process(settings: Settings, load: Callable[[], Settings] | None) -> None:
+    from kairos.cluster import processing_host
 
     stop = stop_signal()
     ignore_hangups()
     async with processing_host(settings) as host:
-        tuning.collect_less_often()
-        tuning.allow_many_connections()
+        collect_less_often()
+        allow_many_connections()
         typer.echo(f"kairos: processing on {host.url}")
         host.reload.load = load
         on_hangup(host.reload.on_hangup)

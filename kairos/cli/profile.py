@@ -19,7 +19,7 @@ from kairos.cli.flow_options import (
     retrieval,
 )
 from kairos.cli.running import run as run_loop
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 
 def profile(
@@ -76,10 +76,9 @@ def profile(
         simulated_profile,
         write_profile,
     )
-    from kairos.settings.config import Settings
-    from kairos.simulate.flow_simulated import pool_options
-    from kairos.workflows.run.flow_file import load_flow, table_path
-    from kairos.workflows.run.tables import open_table
+    from kairos.settings import Settings
+    from kairos.simulate import pool_options
+    from kairos.workflows import load_flow, open_table, table_path
 
     loaded = load_flow(flow, functions)
     table = open_table(table_path(flow, inputs))

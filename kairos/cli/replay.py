@@ -11,13 +11,12 @@ import typer
 import uvloop
 
 from kairos.cli import load_options
-from kairos.settings import config
+from kairos.settings import Settings, default_api_key
 
 if TYPE_CHECKING:
-    from kairos.simulate.replay import Replay
-    from kairos.simulate.replayed import Replayed
+    from kairos.simulate import Replay, Replayed
 
-DEFAULTS = config.Settings()
+DEFAULTS = Settings()
 GATEWAY = f"http://{DEFAULTS.host}:{DEFAULTS.port}"
 
 
@@ -65,10 +64,9 @@ def replay(
 
     kairos replay --workflows run.jsonl --url http://gpu1:8000 --rate 5 --arrivals poisson --json
     """
-    api_key = config.default_api_key(api_key_env, os.environ)
-    from kairos.host import tuning
-    from kairos.simulate.replay import Replay
-    from kairos.simulate.workload.load import Load, offered_workload
+    api_key = default_api_key(api_key_env, os.environ)
+    from kairos.host import allow_many_connections, collect_less_often
+    from kairos.simulate import Load, Replay, offered_workload
 
     asked = Load(
         workflows=workflows,
@@ -86,8 +84,8 @@ def replay(
         stream=stream,
         time_limit_s=time_limit,
     )
-    tuning.allow_many_connections()
-    tuning.collect_less_often()
+    allow_many_connections()
+    collect_less_often()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         well = runner.run(_replay(run, as_json=as_json))
     if not well:

@@ -28,7 +28,7 @@ from kairos.cli.flow_options import (
 )
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 
 def run(
@@ -139,8 +139,7 @@ def run(
     """
     from kairos.cli.flows.flow_profiled import expecting, known_batches, known_profile
     from kairos.cli.flows.flow_run import PERFORMERS, check_task, new_record, runs_root
-    from kairos.workflows.run.flow_file import load_flow, table_path
-    from kairos.workflows.run.run_store import RunStore
+    from kairos.workflows import RunStore, load_flow, table_path
 
     if bool(engine) + (url is not None) + (host is not None) > 1:
         raise SetupError(PERFORMERS)

@@ -11,8 +11,7 @@ import typer
 if TYPE_CHECKING:
     from kairos.cli.flows.flow_run import FlowTask
     from kairos.cli.flows.spread.run import RayRun
-    from kairos.workflows.run.run_store import RunDirectory, RunStore
-    from kairos.workflows.run.service import FlowRun
+    from kairos.workflows import FlowRun, RunDirectory, RunStore
 
 FAILED_ROWS = 3  # the exit status
 STOPPED = 130
@@ -34,8 +33,8 @@ async def follow(
 
     from kairos.cli.demos.progress import show_progress
     from kairos.cli.flows.flow_run import run_task
-    from kairos.host import tuning
-    from kairos.workflows.run.run_shown import progress_line, show_end
+    from kairos.host import collect_less_often, switch_threads_often
+    from kairos.workflows import progress_line, show_end
 
     console = Console(stderr=True)
     shown: list[asyncio.Task[None]] = []
@@ -48,8 +47,8 @@ async def follow(
     def note(line: str) -> None:
         console.print(f"kairos: {line}", soft_wrap=True, markup=False, highlight=False)
 
-    tuning.collect_less_often()
-    tuning.switch_threads_often()
+    collect_less_often()
+    switch_threads_often()
     try:
         record = await run_task(task, store, note, watch, directory=directory, log_dir=log_dir)
     except asyncio.CancelledError:

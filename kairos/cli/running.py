@@ -9,7 +9,7 @@ from typing import TypeVar
 import uvloop
 
 from kairos.cli import agents
-from kairos.settings.config import Settings
+from kairos.settings import Settings
 
 _T = TypeVar("_T")
 

@@ -20,7 +20,7 @@ from kairos.cli.flow_options import (
 )
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 _STOP_S = 600.0  # for calls in flight
 
@@ -42,8 +42,7 @@ def runs_list(
     from rich.console import Console
 
     from kairos.cli.flows.flow_run import runs_root
-    from kairos.workflows.run.run_shown import show_runs, state_of
-    from kairos.workflows.run.run_store import RunStore
+    from kairos.workflows import RunStore, show_runs, state_of
 
     found = RunStore(directory or runs_root(os.environ)).all()
     if as_json:
@@ -64,8 +63,7 @@ def runs_show(
     from rich.console import Console
 
     from kairos.cli.flows.flow_run import runs_root
-    from kairos.workflows.run.run_shown import show_run, state_of
-    from kairos.workflows.run.run_store import RunStore
+    from kairos.workflows import RunStore, show_run, state_of
 
     found = RunStore(directory or runs_root(os.environ)).find(run)
     record = found.read()
@@ -124,9 +122,7 @@ def runs_resume(
     """
     from kairos.cli.flows.flow_run import PERFORMERS, check_task, runs_root
     from kairos.cli.flows.run_found import find_run
-    from kairos.workflows.run.flow_file import load_flow
-    from kairos.workflows.run.run_places import RunPlaces
-    from kairos.workflows.run.run_store import RunStore
+    from kairos.workflows import RunPlaces, RunStore, load_flow
 
     if bool(engine) + (url is not None) + (host is not None) > 1:
         raise SetupError(PERFORMERS)
@@ -163,7 +159,7 @@ def runs_cancel(run: Run, directory: Directory = None) -> None:
 
     from kairos.cli.flows.flow_run import runs_root
     from kairos.cli.flows.spread.run import forget_results
-    from kairos.workflows.run.run_store import RunStore
+    from kairos.workflows import RunStore
 
     found = RunStore(directory or runs_root(os.environ)).find(run)
     found.stop_holder(_STOP_S)

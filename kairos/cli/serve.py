@@ -21,19 +21,17 @@ from kairos.cli.options import (
     TlsKey,
 )
 from kairos.cli.running import has_files, ignore_hangups, on_hangup, run, stop_signal
-from kairos.core.errors import SetupError
-from kairos.host import tuning
-from kairos.settings import config
-from kairos.settings.addresses import is_loopback
-from kairos.settings.engines import parse_engine
+from kairos.core import SetupError
+from kairos.host import allow_many_connections, collect_less_often, switch_threads_often
+from kairos.settings import Settings, is_loopback, load_settings, parse_engine, split_list
 
 if TYPE_CHECKING:
-    from kairos.cluster.workers.supervisor import Supervisor
+    from kairos.cluster import Supervisor
     from kairos.service import Service
 
 # No thread may run in a process that is forked; numpy's library starts one for each core.
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-Load = Callable[[], config.Settings]
+Load = Callable[[], Settings]
 
 
 def serve(
@@ -117,8 +115,8 @@ def serve(
         "host": host,
         "port": port,
         "admin_port": admin_port,
-        "admin_hosts": config.split_list(admin_hosts) if admin_hosts else None,
-        "allowed_hosts": config.split_list(allowed_hosts) if allowed_hosts else None,
+        "admin_hosts": split_list(admin_hosts) if admin_hosts else None,
+        "allowed_hosts": split_list(allowed_hosts) if allowed_hosts else None,
         "tls_certificate": _path(tls_certificate),
         "tls_key": _path(tls_key),
         "tls_client_ca": _path(tls_client_ca),
@@ -139,20 +137,20 @@ def serve(
         run(_serve(settings, again))
 
 
-async def _serve(settings: config.Settings, load: Load | None) -> None:
+async def _serve(settings: Settings, load: Load | None) -> None:
     from kairos.service import running
 
     stop = stop_signal()
     ignore_hangups()
     async with running(settings) as service:
-        tuning.collect_less_often()
-        tuning.switch_threads_often()
-        tuning.allow_many_connections()
+        collect_less_often()
+        switch_threads_often()
+        allow_many_connections()
         await _until_stopped(service, settings, load, stop)
 
 
-async def _supervise(settings: config.Settings, load: Load | None) -> None:
-    from kairos.cluster.workers.supervisor import supervised_workers
+async def _supervise(settings: Settings, load: Load | None) -> None:
+    from kairos.cluster import supervised_workers
 
     stop = stop_signal()
     ignore_hangups()
@@ -162,7 +160,7 @@ async def _supervise(settings: config.Settings, load: Load | None) -> None:
 
 async def _until_stopped(
     service: "Service | Supervisor",
-    settings: config.Settings,
+    settings: Settings,
     load: Load | None,
     stop: asyncio.Event,
 ) -> None:
@@ -177,8 +175,8 @@ async def _until_stopped(
 
 def _engine_settings(
     command: str, config_file: Path | None, arguments: Mapping[str, object]
-) -> config.Settings:
-    settings = config.load_settings(config_file, os.environ, arguments)
+) -> Settings:
+    settings = load_settings(config_file, os.environ, arguments)
     if not settings.engine:
         raise SetupError(f"name at least one engine: kairos {command} --engine http://HOST:PORT")
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
@@ -234,15 +232,15 @@ def balance(
     run(_balance(settings, load if has_files(config_file, settings) else None))
 
 
-async def _balance(settings: config.Settings, load: Load | None) -> None:
+async def _balance(settings: Settings, load: Load | None) -> None:
     from kairos.service import balancing
 
     stop = stop_signal()
     ignore_hangups()
     async with balancing(settings) as service:
-        tuning.collect_less_often()
-        tuning.switch_threads_often()
-        tuning.allow_many_connections()
+        collect_less_often()
+        switch_threads_often()
+        allow_many_connections()
         typer.echo(f"kairos: pool {settings.pool} on {settings.bus}; figures on {service.url}")
         service.reload.load = load
         on_hangup(service.reload.on_hangup)
@@ -269,19 +267,19 @@ def orchestrate(
     Example: kairos orchestrate --bus kafka://broker:9092
     """
     arguments = {"bus": bus, "pool": pool, "host": host, "port": port}
-    load = partial(config.load_settings, config_file, os.environ, arguments)
+    load = partial(load_settings, config_file, os.environ, arguments)
     settings = load()
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
     run(_orchestrate(settings, load if has_files(config_file, settings) else None))
 
 
-async def _orchestrate(settings: config.Settings, load: Load | None) -> None:
-    from kairos.cluster.orchestrate.service import following_workflows
+async def _orchestrate(settings: Settings, load: Load | None) -> None:
+    from kairos.cluster import following_workflows
 
     stop = stop_signal()
     ignore_hangups()
     async with following_workflows(settings) as service:
-        tuning.collect_less_often()
+        collect_less_often()
         typer.echo(f"kairos: workflows and agents of {settings.bus} on {service.url}/v1")
         service.reload.load = load
         on_hangup(service.reload.on_hangup)

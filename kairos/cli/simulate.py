@@ -12,17 +12,14 @@ import typer
 
 from kairos.cli import load_options
 from kairos.cli.flow_options import FunctionsFile, Without, switched_off
-from kairos.core.core_names import PLACEMENT_NAMES, POLICY_NAMES
-from kairos.core.errors import SetupError
-from kairos.core.model import SECOND
-from kairos.settings import config
+from kairos.core import PLACEMENT_NAMES, POLICY_NAMES, SECOND, SetupError
+from kairos.settings import Settings
 
 if TYPE_CHECKING:
-    from kairos.observe.fact_log import FactLog
-    from kairos.simulate.options import SimulationOptions
-    from kairos.simulate.simulation import Simulation
+    from kairos.observe import FactLog
+    from kairos.simulate import Simulation, SimulationOptions
 
-DEFAULTS = config.Settings()
+DEFAULTS = Settings()
 POLICIES, PLACEMENTS = ", ".join(sorted(POLICY_NAMES)), ", ".join(sorted(PLACEMENT_NAMES))
 LOG_FILES = 1_000_000  # a simulation's log is whole
 
@@ -112,7 +109,7 @@ def simulate(
         chosen = (instances, profile, policy, placement)
         _simulate_flow((flow, inputs, functions), without or [], chosen, as_json=as_json)
         return
-    from kairos.simulate.options import SimulationOptions
+    from kairos.simulate import SimulationOptions
 
     asked = SimulationOptions(
         workflows=workflows,
@@ -133,8 +130,7 @@ def simulate(
 
 
 def _simulate(asked: "SimulationOptions", log: Path | None, *, as_json: bool) -> None:
-    from kairos.simulate.options import runs_of
-    from kairos.simulate.simulation import Simulation
+    from kairos.simulate import Simulation, runs_of
 
     to_run = runs_of(asked)
     with _log(log) as facts, _progress() as on_second:
@@ -171,9 +167,14 @@ def _simulate_flow(
     """
     import msgspec
 
-    from kairos.simulate.flow_simulated import pool_options, show_simulated_flow, simulate_flow_file
-    from kairos.simulate.plan import INSTANCES, PROFILE
-    from kairos.workflows.compile.pipeline import Passes
+    from kairos.simulate import (
+        INSTANCES,
+        PROFILE,
+        pool_options,
+        show_simulated_flow,
+        simulate_flow_file,
+    )
+    from kairos.workflows import Passes
 
     instances, profile, policy, placement = chosen
     pool = pool_options(
@@ -198,7 +199,7 @@ def _log(directory: Path | None) -> "Iterator[FactLog | None]":
     if directory is None:
         yield None
         return
-    from kairos.observe.fact_log import FactLog
+    from kairos.observe import FactLog
 
     if any(file.stat().st_size for file in directory.glob("facts-*.jsonl")):
         raise SetupError(f"there is a log in {directory} already: name another directory")
@@ -271,7 +272,7 @@ def _interrupted_by_ctrl_c(simulation: "Simulation") -> Iterator[None]:
 
 
 def _show(simulation: "Simulation", *, as_json: bool) -> None:
-    from kairos.simulate.simulation import summarise
+    from kairos.simulate import summarise
 
     record = summarise(simulation)
     if as_json:

@@ -41,7 +41,7 @@ def standin(
 
     Example: kairos standin --port 8100 --instant
     """
-    from kairos.simulate.standin.server import until_killed
+    from kairos.simulate import until_killed
 
     run(
         until_killed(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
-from kairos.settings import config
+from kairos.settings import default_api_key
 
 
 def top(
@@ -33,5 +33,5 @@ def top(
     """
     from kairos.cli.top_asked import watch
 
-    key = config.default_api_key(api_key_env, os.environ)
+    key = default_api_key(api_key_env, os.environ)
     watch(url, key, own_files(tls_ca, tls_certificate, tls_key), interval, once=once)

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.live import Live
 
 from kairos.cli.top_shown import shown
-from kairos.core.errors import SetupError
-from kairos.gateway.page.now import NowView
-from kairos.host.service_connection import check_url, connection_to, context_of, troubles_told
-from kairos.settings.tls import TlsFiles
+from kairos.core import SetupError
+from kairos.gateway import NowView
+from kairos.host import check_url, connection_to, context_of, troubles_told
+from kairos.settings import TlsFiles
 
 _TIMEOUT_S = 5.0
 _SAID = 300  # characters of an answer that are shown

@@ -4,8 +4,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kairos.core.model import SECOND
-from kairos.gateway.page.now import InstanceNow, NowView, QueuedView
+from kairos.core import SECOND
+from kairos.gateway import InstanceNow, NowView, QueuedView
 
 _BAR = 24  # characters
 _STATES = {"in_use": "in use", "not_in_use": "not in use", "draining": "draining"}

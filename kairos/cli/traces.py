@@ -14,9 +14,9 @@ app = typer.Typer(help="Real arrivals and inputs: what there is, and fetching it
 @app.command("list")
 def traces_list() -> None:
     """List the data sets that can be fetched."""
-    from kairos.simulate.workload import traces
+    from kairos.simulate import data_sets
 
-    for name, data_set in traces.data_sets().items():
+    for name, data_set in data_sets().items():
         typer.echo(f"{name:24} {data_set.rows:7,} rows  {data_set.licence}")
 
 
@@ -29,9 +29,9 @@ def traces_fetch(
     ] = None,
 ) -> None:
     """Fetch a data set from its pinned URL, and check its size and SHA-256."""
-    from kairos.simulate.workload import traces
+    from kairos.simulate import fetch_data_set
 
-    typer.echo(traces.fetch_data_set(name, source))
+    typer.echo(fetch_data_set(name, source))
 
 
 @app.command("describe")
@@ -42,9 +42,9 @@ def traces_describe(
     """Describe a workflow file (calls and tokens per app) or an Azure trace (arrivals)."""
     import msgspec
 
-    from kairos.simulate.workload import traces
+    from kairos.simulate import describe_file
 
-    figures = msgspec.to_builtins(traces.describe_file(path))
+    figures = msgspec.to_builtins(describe_file(path))
     typer.echo(json.dumps(figures) if as_json else outline(figures))
 
 
@@ -63,7 +63,6 @@ def traces_generate(
     """
     from itertools import chain
 
-    from kairos.simulate.workload import write_workflows
-    from kairos.simulate.workload.application import generated_calls, load_application
+    from kairos.simulate import generated_calls, load_application, write_workflows
 
     write_workflows(path, chain.from_iterable(generated_calls(load_application(app), count, seed)))

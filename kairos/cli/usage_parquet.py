@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from kairos.host.files import atomic_write
-from kairos.observe.usage import Group, UsageFigures, UsageReport
-from kairos.workflows.run.arrow import import_arrow
+from kairos.host import atomic_write
+from kairos.observe import Group, UsageFigures, UsageReport
+from kairos.workflows import import_arrow
 
 _AT_ONCE = 8_192  # groups
 _FIGURES: Mapping[str, type] = MappingProxyType(

@@ -24,31 +24,37 @@ from fastapi.responses import Response
 from kairos import __version__
 from kairos.cluster.local.changes import of_keys
 from kairos.cluster.local.reload import Reload
-from kairos.core.errors import BodyTooLarge, InvalidRequest, SetupError, TooMuchHeld, Unavailable
-from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
-from kairos.gateway.api.health import Probes
-from kairos.gateway.auth.access import Access, access_of, authorization_of
-from kairos.gateway.server.cors import pages_of
-from kairos.gateway.server.http import listening_socket, server_of, serving_ports, url_of
-from kairos.gateway.server.port_tls import ServiceTls
-from kairos.request.caller import Caller
-from kairos.settings.addresses import is_loopback
-from kairos.settings.config import Settings
-from kairos.settings.retrieval import RetrievalSettings, is_postgres
-from kairos.workflows.remote.figures import ProcessorFigures
-from kairos.workflows.remote.held_store import HeldStore
-from kairos.workflows.remote.peers import ProcessorPeers
-from kairos.workflows.remote.performing import ProcessorWork
-from kairos.workflows.remote.wire import (
+from kairos.core import BodyTooLarge, InvalidRequest, SetupError, TooMuchHeld, Unavailable
+from kairos.gateway import (
+    Access,
+    Probes,
+    ServiceTls,
+    access_of,
+    answer_errors_as_openai_does,
+    authorization_of,
+    listening_socket,
+    pages_of,
+    server_of,
+    serving_ports,
+    url_of,
+)
+from kairos.request import Caller
+from kairos.settings import RetrievalSettings, Settings, is_loopback, is_postgres
+from kairos.workflows import (
     ABOUT,
     HELD,
     MOST_BYTES,
     TASKS,
     AboutProcessor,
+    HeldStore,
+    ProcessorFigures,
+    ProcessorPeers,
+    ProcessorService,
     ProcessorTask,
+    ProcessorWork,
+    ValuesLost,
+    processor_service,
 )
-from kairos.workflows.retrieve.lost import ValuesLost
-from kairos.workflows.retrieve.service import ProcessorService, processor_service
 
 _MOST_TASKS = 1_024  # concurrent ones; clients retry beyond that
 _MOST_BODIES = 512 << 20  # bytes of all bodies being read

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kairos.core.admission import GIVES_UP, Admission
+from kairos.core.core_names import MAX_WAITING
 from kairos.core.dispatcher.available import within_memory
 from kairos.core.dispatcher.ledger import Ledger
 from kairos.core.dispatcher.placement import Placement
@@ -54,7 +55,6 @@ from kairos.core.scheduler.service_order import QueuedCall, service_order
 from kairos.core.scheduler.work_estimates import WorkEstimates
 from kairos.core.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
 
-MAX_WAITING = 10_000
 _FREES_NO_ROOM = frozenset({WorkflowEnded, ProfilesLearnt, PlanDeclared})
 
 

@@ -9,13 +9,11 @@ import asyncio
 
 import msgspec
 
-from kairos.core.events import InstanceStatus
-from kairos.core.model import Instance, Phase
+from kairos.core import Instance, InstanceStatus, Phase
 from kairos.engines.engine_limits import EngineLimits, ModelCard, model_cards
 from kairos.engines.engine_status import KvCache, Metrics, read_metrics
 from kairos.engines.kinds import LLAMA, SGLANG, EngineKind
-from kairos.proxy.engine_client import Upstream
-from kairos.proxy.fetching import MAX_FETCHED_BYTES, Fetcher
+from kairos.proxy import MAX_FETCHED_BYTES, Fetcher, Upstream
 
 SCRAPE_S = 2.0  # timeout of /metrics, so that they are still current
 LOOKS_BETWEEN = 10

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from kairos.core.errors import SetupError
-from kairos.host import child_process
+from kairos.core import SetupError
+from kairos.host import PIPE, STDOUT, start_child
 
 GRACE_S = 5.0  # vLLM takes two to leave in order
 LAST_LINES = 20
@@ -112,11 +112,11 @@ async def start_process(
 
     `on_failure` receives a message if it ends after that without being asked to.
     """
-    process = await child_process.start_child(
+    process = await start_child(
         *(sys.executable, "-m", "kairos.engines.child", module, *arguments),
-        stdin=child_process.PIPE,
-        stdout=child_process.PIPE,
-        stderr=child_process.STDOUT,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=STDOUT,
         start_new_session=True,
     )
     return EngineProcess(name, process, on_failure)

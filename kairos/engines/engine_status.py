@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from kairos.core.events import InstanceStatus
+from kairos.core import InstanceStatus
 from kairos.engines.kinds import KINDS, VLLM, EngineKind, Series
 from kairos.engines.metrics_text import MetricSample, Names
 

@@ -14,16 +14,12 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.balancer import Balancer
-from kairos.core.errors import InvalidRequest
-from kairos.core.model import Phase
+from kairos.core import Balancer, InvalidRequest, Phase
 from kairos.engines.engine_probe import Target
 from kairos.engines.kinds import VLLM
 from kairos.engines.monitor import Monitor
-from kairos.proxy.engine_client import Upstream
-from kairos.settings.config import MAX_NUM_SEQS
-from kairos.settings.engines import MAX_ENGINES, EngineSettings
-from kairos.settings.tls import TlsFiles
+from kairos.proxy import Upstream
+from kairos.settings import MAX_ENGINES, MAX_NUM_SEQS, EngineSettings, TlsFiles
 
 logger = logging.getLogger(__name__)
 

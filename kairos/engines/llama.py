@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 HOST = "127.0.0.1"
 ALIAS = "smollm2-135m"

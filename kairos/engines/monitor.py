@@ -14,14 +14,17 @@ import os
 import ssl
 from collections.abc import Callable, Iterable
 
-from kairos.core.errors import UpstreamUnreachable
-from kairos.core.events import InstanceJoined, InstanceLeft, InstanceStatus
-from kairos.core.model import Instance
+from kairos.core import Instance, InstanceJoined, InstanceLeft, InstanceStatus, UpstreamUnreachable
 from kairos.engines.engine_limits import ModelCard, merged
 from kairos.engines.engine_probe import EngineProbe, NotReady, Target
-from kairos.proxy.engine_answer import ConnectionBroke, EngineRefused
-from kairos.proxy.engine_tls import EngineContexts, TlsFilesOfNoUse, why_not
-from kairos.proxy.fetching import Fetcher
+from kairos.proxy import (
+    ConnectionBroke,
+    EngineContexts,
+    EngineRefused,
+    Fetcher,
+    TlsFilesOfNoUse,
+    why_not,
+)
 
 logger = logging.getLogger(__name__)
 

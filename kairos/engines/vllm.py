@@ -27,7 +27,7 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 from typing import IO, Any, NoReturn
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 HOST = "127.0.0.1"
 VARIABLE = "KAIROS_VLLM"

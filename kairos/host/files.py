@@ -10,7 +10,7 @@ from io import BufferedIOBase, BufferedWriter
 from pathlib import Path
 from uuid import uuid4
 
-from kairos.core.errors import InvalidFile, SetupError
+from kairos.core import InvalidFile, SetupError
 
 MAX_LINE_BYTES = 1 << 20
 MAX_LINES = 10_000_000  # blank ones too, of which a little gzip holds a lot

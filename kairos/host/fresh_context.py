@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kairos.core.errors import SetupError
-from kairos.settings.tls import TlsFiles, certificate_concern
+from kairos.core import SetupError
+from kairos.settings import TlsFiles, certificate_concern
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.host.service_connection import check_url, connection_to, troubles_told
 
 _TIMEOUT_S = 5.0

@@ -6,9 +6,8 @@ import ssl
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from kairos.core.errors import SetupError
-from kairos.settings.engines import is_http_url
-from kairos.settings.tls import TlsFiles, check_pair, client_context
+from kairos.core import SetupError
+from kairos.settings import TlsFiles, check_pair, client_context, is_http_url
 
 _NAMES = {"certificate": "--tls-certificate", "key": "--tls-key"}
 

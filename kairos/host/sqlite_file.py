@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 _BUSY_S = 10.0
 _AGAIN_S = 0.005

@@ -16,11 +16,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kairos.core.errors import KairosError, SetupError
-from kairos.core.model import SECOND
-from kairos.host.clock import WallClock
+from kairos.core import SECOND, KairosError, SetupError
+from kairos.host import WallClock
 from kairos.observe.rotated_file import RotatedFile
-from kairos.request.caller import Caller, NotAllowed
+from kairos.request import Caller, NotAllowed
 
 logger = logging.getLogger(__name__)
 

@@ -8,13 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.demand import can_hold
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.dispatcher.weighing import Weighed, Weighing
-from kairos.core.events import Arrived, Dispatch, Record, Tick
-from kairos.core.model import SECOND, Request
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    SECOND,
+    Arrived,
+    Balancer,
+    Dispatch,
+    Record,
+    Request,
+    Tick,
+    Weighed,
+    Weighing,
+    can_hold,
+)
 
 
 class InstanceCost(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,15 +6,12 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.core.events import Arrived, Record, Tick
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.orchestrator.workflow import MAX_CALLS
-from kairos.host.service_connection import context_of
+from kairos.core import MAX_CALLS, Arrived, Orchestrator, Record, SetupError, Tick
+from kairos.host import context_of
 from kairos.observe.costs import Costs, costs_of
 from kairos.observe.fact_log import read_facts
 from kairos.observe.views import WorkflowView, workflow_snapshot, workflow_view
-from kairos.settings.tls import TlsFiles
+from kairos.settings import TlsFiles
 
 _TIMEOUT_S = 30
 

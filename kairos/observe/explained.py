@@ -4,7 +4,7 @@ from rich.console import Console, Group
 from rich.text import Text
 from rich.tree import Tree
 
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 from kairos.observe.costs import Costs, InstanceCost
 from kairos.observe.explanation import explain_call, explain_origin
 from kairos.observe.views import CallView, WorkflowView

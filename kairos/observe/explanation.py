@@ -1,6 +1,6 @@
 """Explanation of a call's time and place of dispatch, in sentences for terminal and browser."""
 
-from kairos.core.refusals import REFUSALS
+from kairos.core import REFUSALS
 from kairos.observe.views import CallView, DispatchView
 
 _REASONS = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from kairos.core.events import (
+from kairos.core import (
     Arrived,
     Cancelled,
     Failed,

@@ -10,8 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.core.events import InstanceJoined, Record, Started
+from kairos.core import InstanceJoined, InvalidFile, Record, SetupError, Started
 from kairos.observe.fact_closing import closed
 from kairos.observe.instance_limits import InstanceLimits
 

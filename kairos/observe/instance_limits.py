@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.core.model import Instance
-from kairos.host.files import atomic_write
+from kairos.core import Instance, SetupError
+from kairos.host import atomic_write
 
 logger = logging.getLogger(__name__)
 

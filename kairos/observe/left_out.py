@@ -12,8 +12,7 @@ from typing import Protocol
 import msgspec
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from kairos.core.errors import InvalidRequest
-from kairos.core.topics import Topic
+from kairos.core import InvalidRequest, Topic
 
 logger = logging.getLogger(__name__)
 

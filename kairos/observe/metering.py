@@ -9,29 +9,32 @@ from collections.abc import Hashable
 
 import msgspec
 
-from kairos.core.call_row import CallRow
-from kairos.core.call_tracker import CallTracker
-from kairos.core.dispatcher.booking import Booking
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.service_cost import service_us
-from kairos.core.events import (
+from kairos.core import (
+    EXPECTED_COMPLETION_TOKENS,
     Arrived,
+    Booking,
     Bounced,
+    CallRow,
+    CallTracker,
     Cancelled,
     Dispatch,
+    Distribution,
     Event,
     Failed,
     Finished,
     FirstToken,
+    Instance,
     InstanceJoined,
     InstanceLeft,
+    Ledger,
+    Outcome,
     Progressed,
     Record,
     Refuse,
+    Request,
+    exponential_distribution,
+    service_us,
 )
-from kairos.core.learnt import Distribution, exponential_distribution
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
-from kairos.core.refusals import Outcome
 
 _ANY = exponential_distribution(EXPECTED_COMPLETION_TOKENS)
 

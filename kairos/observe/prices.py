@@ -6,9 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.core.model import SECOND
-from kairos.host.toml_file import read_toml
+from kairos.core import SECOND, InvalidFile, SetupError
+from kairos.host import read_toml
 from kairos.observe.metering import CallUse
 
 _HOUR_US = 3600 * SECOND

@@ -13,21 +13,25 @@ from typing import Annotated
 
 import msgspec
 
-from kairos.core.agent_key import AgentKey
-from kairos.core.errors import InvalidFile, InvalidRequest, SetupError
-from kairos.core.events import ProfilesLearnt, Record
-from kairos.core.learnt import (
+from kairos.core import (
+    FEATURES,
+    MAX_SIGHTINGS,
     POOLED_AGENT,
     QUANTILES,
+    STEPS,
+    AgentKey,
     AgentProfile,
     AgentRank,
     Distribution,
+    InvalidFile,
+    InvalidRequest,
     JoinPlace,
+    ProfilesLearnt,
+    Record,
     RemainingModel,
+    SetupError,
 )
-from kairos.core.orchestrator.learnt_joins import MAX_SIGHTINGS
-from kairos.core.position import FEATURES, STEPS
-from kairos.host.files import atomic_write
+from kairos.host import atomic_write
 
 logger = logging.getLogger(__name__)
 

@@ -12,14 +12,21 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kairos.core.balancer import Balancer
-from kairos.core.call_row import CallRow
-from kairos.core.call_tracker import CallTracker
-from kairos.core.errors import KairosError
-from kairos.core.events import Bounced, InstanceLeft, InstanceStatus, Record
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.pool_load import highest_utilisation, load_of_pool, most_waiting_s
+from kairos.core import (
+    SECOND,
+    Balancer,
+    Bounced,
+    CallRow,
+    CallTracker,
+    InstanceLeft,
+    InstanceStatus,
+    KairosError,
+    Orchestrator,
+    Record,
+    highest_utilisation,
+    load_of_pool,
+    most_waiting_s,
+)
 from kairos.observe.figures import Count, Times
 from kairos.observe.left_out import bus_figures
 from kairos.observe.tenant_figures import TenantFigures

@@ -10,9 +10,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kairos.core.call_row import CallRow
-from kairos.core.model import SECOND
-from kairos.core.refusals import Outcome
+from kairos.core import SECOND, CallRow, Outcome
 
 MAX_TENANTS, MAX_APPS = 200, 16  # tenants, and apps per tenant, with their own series
 OTHER = "other"

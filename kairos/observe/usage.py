@@ -9,9 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.core.events import InstanceJoined, Record
-from kairos.core.model import SECOND, Request
+from kairos.core import SECOND, InstanceJoined, Record, Request, SetupError
 from kairos.observe.fact_log import read_facts
 from kairos.observe.instance_limits import read_limits
 from kairos.observe.metering import CallUse, UsageMeter

@@ -9,8 +9,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from kairos.core.model import SECOND
-from kairos.host.files import atomic_write
+from kairos.core import SECOND
+from kairos.host import atomic_write
 from kairos.observe.usage import UsageFigures, UsageReport
 
 MAX_ROWS = 1_000  # rows of a table; a file has all

@@ -8,17 +8,23 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kairos.core.call_row import CallRow
-from kairos.core.events import Dispatch
-from kairos.core.learnt import AgentProfile, Distribution
-from kairos.core.metrics import percentile
-from kairos.core.model import SECOND, Source
-from kairos.core.orchestrator.agent_status import AgentStatus
-from kairos.core.orchestrator.graph import CallGraph
-from kairos.core.orchestrator.joins import KnownJoins
-from kairos.core.orchestrator.learnt_joins import LearntJoins
-from kairos.core.orchestrator.remaining import Remaining, remaining_work
-from kairos.core.orchestrator.workflow import OpenedWorkflow, span_of
+from kairos.core import (
+    SECOND,
+    AgentProfile,
+    AgentStatus,
+    CallGraph,
+    CallRow,
+    Dispatch,
+    Distribution,
+    KnownJoins,
+    LearntJoins,
+    OpenedWorkflow,
+    Remaining,
+    Source,
+    percentile,
+    remaining_work,
+    span_of,
+)
 
 MAX_PARENTS = 100  # parents listed for a call: a guessed join may have thousands
 _PERCENTS = (5, 10, 25, 50, 75, 90, 95, 99)

@@ -5,11 +5,10 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from kairos.core.events import Dispatch
-from kairos.core.header_names import Header
-from kairos.observe.tracing.call_trace import CallTrace
+from kairos.core import Dispatch, Header
+from kairos.observe import CallTrace
 from kairos.proxy.passed_headers import PassedHeaders
-from kairos.request.routes import RouteRules, rules_of
+from kairos.request import RouteRules, rules_of
 
 _REQUEST_ID = Header.REQUEST_ID.encode() + b": "
 # Some clients show their key in the URL, too (Google's). It is Kairos's, and engines log URLs.

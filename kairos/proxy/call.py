@@ -2,20 +2,23 @@
 
 import asyncio
 
-from kairos.core.errors import DeadlinePassed, KairosError, NoInstance
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Bounced,
     Cancelled,
+    DeadlinePassed,
     Dispatch,
     Event,
+    FactSink,
     Failed,
     Finished,
+    KairosError,
+    NoInstance,
     Progressed,
+    Request,
     WorkflowEnded,
 )
-from kairos.core.model import SECOND, Request
-from kairos.core.ports import FactSink
 from kairos.proxy import wait_comments
 from kairos.proxy.asked import Asked
 from kairos.proxy.engine import HttpEngine
@@ -31,9 +34,7 @@ from kairos.proxy.response_forwarder import (
 from kairos.proxy.sending import send
 from kairos.proxy.told import InstanceError, OnTrouble, Owner, trouble
 from kairos.proxy.wait_comments import WaitComments
-from kairos.request.body import Body
-from kairos.request.client_response import ClientResponse
-from kairos.request.routes import ROUTES
+from kairos.request import ROUTES, Body, ClientResponse
 
 
 class Call:

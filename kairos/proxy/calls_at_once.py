@@ -5,23 +5,25 @@ no step of the model, so such calls neither wait in a queue nor are packed. They
 either: quotas and budgets cover calls that engines compute.
 """
 
-from kairos.core.admission import MAX_RETRIES
-from kairos.core.errors import ModelNotFound, NoInstance
-from kairos.core.events import (
+from kairos.core import (
+    MAX_RETRIES,
     Arrived,
     Bounced,
     Cancelled,
     Dispatch,
     Event,
+    FactSink,
     Failed,
     Finished,
+    Instance,
     InstanceJoined,
     InstanceLeft,
+    ModelNotFound,
+    NoInstance,
     Refuse,
+    Request,
     WorkflowEnded,
 )
-from kairos.core.model import Instance, Request
-from kairos.core.ports import FactSink
 from kairos.proxy.calls_in_flight import CallsInFlight
 
 

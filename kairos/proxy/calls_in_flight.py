@@ -3,9 +3,7 @@
 from itertools import count
 from typing import TYPE_CHECKING
 
-from kairos.core.errors import KairosError
-from kairos.core.events import Dispatch, Refuse
-from kairos.core.refusals import REFUSALS
+from kairos.core import REFUSALS, Dispatch, KairosError, Refuse
 from kairos.proxy.sse import SseReader
 
 if TYPE_CHECKING:

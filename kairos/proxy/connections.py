@@ -10,7 +10,7 @@ and so is the buffered part of a body.
 import asyncio
 import socket
 
-from kairos.host.pace import LoopPace
+from kairos.host import LoopPace
 from kairos.proxy.engine_answer import EngineAnswer, EngineRefused
 from kairos.proxy.engine_link import EngineLink, Origin
 from kairos.proxy.engine_tls import EngineContexts

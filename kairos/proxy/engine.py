@@ -1,11 +1,11 @@
 """The engine adapter, which carries the calls of one process to engines."""
 
-from kairos.core.events import Event
+from kairos.core import Event
 from kairos.proxy.calls_at_once import CallsAtOnce
 from kairos.proxy.calls_in_flight import CallsInFlight
 from kairos.proxy.engine_client import EngineClient
 from kairos.proxy.stall_watch import StallWatch
-from kairos.request.failed_bodies import FailedBodies
+from kairos.request import FailedBodies
 
 
 class HttpEngine:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from kairos.core.errors import AnswerTimeout, KairosError, UpstreamFailed, UpstreamUnreachable
+from kairos.core import AnswerTimeout, KairosError, UpstreamFailed, UpstreamUnreachable
 
 if TYPE_CHECKING:
     from kairos.proxy.engine_link import EngineLink

@@ -6,16 +6,15 @@ from typing import Self
 
 from yarl import URL
 
-from kairos.core.errors import UpstreamFailed
-from kairos.host.pace import LoopPace
+from kairos.core import UpstreamFailed
+from kairos.host import LoopPace
 from kairos.proxy.asked import header_lines
 from kairos.proxy.connections import Connections
 from kairos.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
 from kairos.proxy.engine_link import Origin
 from kairos.proxy.engine_tls import EngineContexts, TlsFilesOfNoUse
 from kairos.proxy.passed_headers import PassedHeaders
-from kairos.settings.config import ANSWER_S, LONGEST_ANSWER_S, STALL_S
-from kairos.settings.tls import TlsFiles
+from kairos.settings import ANSWER_S, LONGEST_ANSWER_S, STALL_S, TlsFiles
 
 _HEADS = 64  # kept of an instance
 

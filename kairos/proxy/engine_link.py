@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from kairos.core.header_names import RAW_HEADERS, Header
+from kairos.core import RAW_HEADERS, Header
 from kairos.proxy.engine_answer import (
     MAX_HEADER_BYTES,
     ConnectionBroke,
@@ -15,7 +15,7 @@ from kairos.proxy.engine_answer import (
     EngineAnswer,
     NothingCame,
 )
-from kairos.settings.tls import TlsFiles
+from kairos.settings import TlsFiles
 
 if TYPE_CHECKING:
     from kairos.proxy.connections import Connections

@@ -2,10 +2,9 @@
 
 import ssl
 
-from kairos.core.errors import SetupError
-from kairos.host.fresh_context import FreshContext
-from kairos.settings.engines import MAX_ENGINES
-from kairos.settings.tls import TlsFiles, client_context
+from kairos.core import SetupError
+from kairos.host import FreshContext
+from kairos.settings import MAX_ENGINES, TlsFiles, client_context
 
 
 class TlsFilesOfNoUse(OSError):

@@ -14,7 +14,7 @@ from kairos.proxy.engine_answer import EngineAnswer, Limit
 from kairos.proxy.engine_client import Upstream
 from kairos.proxy.engine_link import Origin
 from kairos.proxy.engine_tls import EngineContexts
-from kairos.settings.engines import MAX_ENGINES
+from kairos.settings import MAX_ENGINES
 
 MAX_FETCHED_BYTES = 4 << 20  # of an answer; the rest is left out
 # Compressing 51 KB takes longer than sending them.

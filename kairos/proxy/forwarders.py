@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from kairos.core.errors import UpstreamFailed
-from kairos.core.events import Event
+from kairos.core import Event, UpstreamFailed
 from kairos.proxy.engine_answer import EngineAnswer
 from kairos.proxy.passed_headers import PassedHeaders
 from kairos.proxy.response_forwarder import (
@@ -16,9 +15,7 @@ from kairos.proxy.response_forwarder import (
 from kairos.proxy.sse import SseReader
 from kairos.proxy.stream_forwarder import StreamAnswer, UnreadStreamAnswer
 from kairos.proxy.told import Owner
-from kairos.request.body import Body
-from kairos.request.client_response import ClientResponse
-from kairos.request.identity.engine_reply import MAX_ANSWER_BYTES
+from kairos.request import MAX_ANSWER_BYTES, Body, ClientResponse
 
 
 def forwarder(

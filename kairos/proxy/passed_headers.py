@@ -8,8 +8,7 @@ These never pass, in either direction, with any settings.
 import re
 from collections.abc import Sequence
 
-from kairos.core.errors import SetupError
-from kairos.core.header_names import RAW_HEADERS, Header
+from kairos.core import RAW_HEADERS, Header, SetupError
 
 Headers = list[tuple[bytes, bytes]]  # names in lower case
 

@@ -13,8 +13,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from kairos.core.errors import UpstreamUnreachable
-from kairos.core.events import Dispatch, PrefillFailed
+from kairos.core import Dispatch, PrefillFailed, UpstreamUnreachable
 from kairos.proxy.asked import Asked
 from kairos.proxy.engine_answer import EngineAnswer, EngineRefused, NothingCame
 from kairos.proxy.engine_client import EngineClient

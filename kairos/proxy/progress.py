@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import islice
 
-from kairos.core.events import Event, Progressed
+from kairos.core import Event, Progressed
 from kairos.proxy.calls_in_flight import CallsInFlight
 
 INTERVAL_S = 1.0

@@ -4,14 +4,12 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kairos.core.errors import KairosError, UpstreamFailed
-from kairos.core.events import Event, Failed, Finished
+from kairos.core import Event, Failed, Finished, KairosError, UpstreamFailed
 from kairos.proxy.engine_answer import EngineAnswer
 from kairos.proxy.passed_headers import PassedHeaders
 from kairos.proxy.sse import Usage, usage_of
 from kairos.proxy.told import Owner
-from kairos.request.body import Body
-from kairos.request.client_response import ClientResponse
+from kairos.request import Body, ClientResponse
 
 ERROR_IN_STREAM = "engine reported an error in its stream"
 _USAGE_LIMIT_BYTES = 8 << 20  # answers larger than this are forwarded without looking for usage

@@ -1,6 +1,6 @@
 """Sending of a call's request to an engine."""
 
-from kairos.core.events import Dispatch
+from kairos.core import Dispatch
 from kairos.proxy.asked import Asked, request_head
 from kairos.proxy.engine_answer import AnswerTaker, EngineAnswer
 from kairos.proxy.engine_client import EngineClient, InstanceNotKnown

@@ -7,9 +7,16 @@ streams get keep-alive comments. A call that begins and ends between two checks 
 import asyncio
 from typing import TYPE_CHECKING
 
-from kairos.core.events import Event, InstanceJoined, InstanceLeft, InstanceStatus
-from kairos.core.faults.stalls import SEEN_US, SeenCall, Stalls
-from kairos.core.model import SECOND
+from kairos.core import (
+    SECOND,
+    SEEN_US,
+    Event,
+    InstanceJoined,
+    InstanceLeft,
+    InstanceStatus,
+    SeenCall,
+    Stalls,
+)
 from kairos.proxy.calls_in_flight import CallsInFlight
 from kairos.proxy.engine_answer import EngineAnswer
 

@@ -1,7 +1,6 @@
 """Forwarding of an engine's event stream to the client."""
 
-from kairos.core.errors import UpstreamFailed
-from kairos.core.events import Event, Failed, FirstToken
+from kairos.core import Event, Failed, FirstToken, UpstreamFailed
 from kairos.proxy.response_forwarder import (
     ERROR_BYTES,
     ERROR_IN_STREAM,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from kairos.core.errors import UpstreamFailed, UpstreamUnreachable
+from kairos.core import UpstreamFailed, UpstreamUnreachable
 
 InstanceError = UpstreamFailed | UpstreamUnreachable  # it is the instance's fault
 OnTrouble = Callable[[UpstreamUnreachable], None]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from kairos.request.client_response import ClientResponse
+from kairos.request import ClientResponse
 
 KEEP_ALIVE_S = 5.0  # between comments in a stream that waits for its turn
 

@@ -5,8 +5,16 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol
 
-from kairos.core.errors import BodyTooLarge, BodyTooSlow, InvalidRequest, KairosError, TooMuchHeld
-from kairos.core.fair_share import LONE_TENANT_SHARE, ShareUsed, is_within_share
+from kairos.core import (
+    LONE_TENANT_SHARE,
+    BodyTooLarge,
+    BodyTooSlow,
+    InvalidRequest,
+    KairosError,
+    ShareUsed,
+    TooMuchHeld,
+    is_within_share,
+)
 from kairos.request.client_response import ClientResponse
 from kairos.request.identity.identity import Headers
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest, ModelNotFound
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.core import EXPECTED_COMPLETION_TOKENS, InvalidRequest, ModelNotFound
 from kairos.request.identity.aliases import BODY_FIELDS
 from kairos.request.identity.conversation import Prompt, without_marks
 from kairos.request.kept_responses import check_response_id, new_response_id

@@ -1,8 +1,6 @@
 """Budget headers: the maximum that the call's workflow may use."""
 
-from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.core.model import Budget
+from kairos.core import RAW_HEADERS, Budget, Header, InvalidRequest
 from kairos.request.identity.identity import Headers
 
 CALLS, TOKENS, MS = (

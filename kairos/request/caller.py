@@ -5,9 +5,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.core.entitlements import STANDARD_CLASS
-from kairos.core.errors import KairosError
-from kairos.settings.tenants import Role
+from kairos.core import STANDARD_CLASS, KairosError
+from kairos.settings import Role
 
 # The roles that each role includes.
 ROLE_RIGHTS: Mapping[Role, tuple[Role, ...]] = {

@@ -4,9 +4,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
-from kairos.core.errors import KairosError
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.core.rate_limits import RateLimits
+from kairos.core import RAW_HEADERS, Header, KairosError, RateLimits
 from kairos.request.rate_limit_headers import with_limits
 from kairos.request.routes import Dialect
 

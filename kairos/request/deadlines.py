@@ -2,9 +2,7 @@
 
 import re
 
-from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.core.model import SECOND
+from kairos.core import RAW_HEADERS, SECOND, Header, InvalidRequest
 from kairos.request.identity.declared import instant
 from kairos.request.identity.identity import Headers
 

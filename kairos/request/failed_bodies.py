@@ -11,9 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from kairos.core.events import Arrived, Bounced, Event, Failed, PrefillFailed
-from kairos.core.faults.attribution import REMEMBERED_US
-from kairos.core.shared_lru import SharedLru
+from kairos.core import REMEMBERED_US, Arrived, Bounced, Event, Failed, PrefillFailed, SharedLru
 
 _KEY_BYTES = 16
 _HASH_BYTES = 7  # as a number it fits what JSON readers can tell apart

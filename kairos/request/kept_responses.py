@@ -11,7 +11,7 @@ import os
 import re
 from hashlib import blake2b
 
-from kairos.core.errors import KairosError
+from kairos.core import KairosError
 
 _MARKED = re.compile(r"resp_k[0-9a-f]{32}_(?P<mark>[0-9a-f]{16})")
 _IN_PATH = re.compile(r"/v1/responses/(?P<id>[^/]+)(?:/.*)?")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.request.native import BESIDE, READING, Member, Reading
 from kairos.request.parameters import MOST_ITEMS, TOO_LONG, beginning, wrong
 from kairos.request.shape import not_utf8, too_deep

@@ -9,7 +9,7 @@ import msgspec
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 _HEAD_BYTES = 4 << 10  # of a line of a part's head
 _HEAD_LINES = 8

@@ -9,8 +9,8 @@ texts in threads, releases it. Not in the paper.
 import ctypes
 from functools import partial
 
-from kairos.core.native_library import declare_function as function_of
-from kairos.core.native_library import load_library
+from kairos.core import declare_function as function_of
+from kairos.core import load_library
 
 _INT, _BYTES, _ADDRESS = ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
 

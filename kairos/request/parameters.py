@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 # Of an answer. No context is near it; with it, clients whose integers have 32 bits set no limit.
 MAX_TOKENS = 2**31 - 1

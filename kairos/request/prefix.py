@@ -11,7 +11,7 @@ hashes, so they have no key; SHA-256 is accelerated by processors. Not in the pa
 from bisect import bisect_right
 from hashlib import sha256
 
-from kairos.core.model import PREFIX_MARKS
+from kairos.core import PREFIX_MARKS
 
 UNIT_BYTES = 4
 _ENDS = tuple(mark * UNIT_BYTES for mark in PREFIX_MARKS)

@@ -3,7 +3,7 @@
 `x-ratelimit-limit-requests`, `-remaining-requests`, `-reset-requests`, and the same for tokens.
 """
 
-from kairos.core.rate_limits import RateLimit, RateLimits
+from kairos.core import RateLimit, RateLimits
 
 PREFIX = b"x-ratelimit-"
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 Dialect = Literal["openai", "anthropic"]
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.request import parameters
 from kairos.request.native import READING, Judged, Reading
 from kairos.request.parameters import (

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 WAIT_S = 0.05
 BODY_LIMIT_BYTES = 1 << 20  # a larger one is not counted

@@ -14,7 +14,7 @@ of long prompts. A call weighs less and less the more calls there were since. No
 
 import msgspec
 
-from kairos.core.shared_lru import SharedLru
+from kairos.core import SharedLru
 from kairos.request.body import Body
 from kairos.request.tokenizer import PromptCount, Tokenizers
 

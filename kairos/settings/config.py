@@ -8,19 +8,20 @@ from typing import Any, Literal
 
 import msgspec
 
-from kairos.core.core_names import (
+from kairos.core import (
     IDLE_S,
+    LONE_TENANT_SHARE,
     MAX_WAIT_S,
     MAX_WAITING,
     NAME_PATTERN,
     PLACEMENT_NAMES,
     POLICY_NAMES,
+    SECOND,
     SUSPICION_S,
+    Budget,
+    SetupError,
     check_name,
 )
-from kairos.core.errors import SetupError
-from kairos.core.fair_share import LONE_TENANT_SHARE
-from kairos.core.model import SECOND, Budget
 from kairos.settings.addresses import is_loopback
 from kairos.settings.batches import BatchSettings
 from kairos.settings.engines import EngineSettings, check_engines

@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.core.model import SECOND, Phase
+from kairos.core import SECOND, Phase, SetupError
 from kairos.settings.tls import TlsFiles, check_pair, client_context
 
 MAX_ENGINES = 1_000  # each is asked once a second how it is

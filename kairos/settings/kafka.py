@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 

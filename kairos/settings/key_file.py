@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import InvalidFile
+from kairos.core import InvalidFile
 from kairos.settings.tenants import KeySettings, check_keys, with_zone
 
 _HEAD = "# `kairos keys` writes this file again with each change: comments in it are lost.\n"

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.settings.addresses import problem_of
 from kairos.settings.tenants import Role
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.settings.engines import is_http_url
 
 _MOST_ENGINES = 64  # of a sort

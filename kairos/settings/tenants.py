@@ -7,17 +7,19 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.core_names import NAME_PATTERN
-from kairos.core.entitlements import (
+from kairos.core import (
+    IDENTIFIER_PATTERN,
+    NAME_PATTERN,
+    SECOND,
     SERVICE_CLASSES,
     Entitlements,
     Goes,
+    InvalidRequest,
     Quota,
     ServiceClass,
+    SetupError,
     TenantWeight,
 )
-from kairos.core.errors import InvalidRequest, SetupError
-from kairos.core.model import IDENTIFIER_PATTERN, SECOND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.core.errors import InvalidFile, SetupError
+from kairos.core import InvalidFile, SetupError
 
 MAX_FILE_BYTES = 4 << 20  # a bundle of all public authorities has 0.2 MiB
 # What each file is called in messages, by the field of `TlsFiles`.

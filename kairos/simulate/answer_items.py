@@ -12,8 +12,7 @@ import msgspec
 
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_answers import BYTES_PER_TOKEN
-from kairos.workflows.compile.operators import Path
-from kairos.workflows.execute.facts import ItemsFinished
+from kairos.workflows import ItemsFinished, Path
 
 LOOK_US = 10_000  # so long after it was generated an item is told, at most
 

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.proxy.engine_client import Upstream
+from kairos.core import SetupError
+from kairos.proxy import Upstream
 from kairos.simulate import observe
 from kairos.simulate.measured_engine import Facts, Generated, MeasuredEngine, session
 from kairos.simulate.workload.steps import Steps

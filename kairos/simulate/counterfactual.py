@@ -6,12 +6,15 @@ from math import nan
 
 import msgspec
 
-from kairos.core.call_row import CallRow
-from kairos.core.dispatcher.placements import placement_named
-from kairos.core.errors import SetupError
-from kairos.core.model import SECOND, Instance
-from kairos.core.scheduler.policies import policy_named
-from kairos.core.workflow_tracker import WorkflowKey
+from kairos.core import (
+    SECOND,
+    CallRow,
+    Instance,
+    SetupError,
+    WorkflowKey,
+    placement_named,
+    policy_named,
+)
 from kairos.simulate.logged_engines import LoggedEngines
 from kairos.simulate.recent_log import RecentLog
 from kairos.simulate.recording import workflow_calls

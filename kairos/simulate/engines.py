@@ -10,8 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.events import InstanceStatus
+from kairos.core import EngineProfile, InstanceStatus
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import CallProgress, EngineCall

@@ -8,13 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.call_row import CallRow
-from kairos.core.call_tracker import CallTracker
-from kairos.core.errors import SetupError
-from kairos.core.events import Arrived
-from kairos.core.model import SECOND
-from kairos.core.workflow_tracker import WorkflowKey, workflow_key
-from kairos.observe.fact_log import read_facts
+from kairos.core import SECOND, Arrived, CallRow, CallTracker, SetupError, WorkflowKey, workflow_key
+from kairos.observe import read_facts
 from kairos.simulate.recording import has_length, workflow_calls
 from kairos.simulate.workload import write_workflows
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.core.digest import text_digest
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
-from kairos.workflows.compile.operators import Generation
+from kairos.core import EXPECTED_COMPLETION_TOKENS, text_digest
+from kairos.workflows import Generation
 
 BYTES_PER_TOKEN = 4
 SHORTEST = 0.25  # of the tokens that an answer may have

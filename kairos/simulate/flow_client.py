@@ -10,9 +10,7 @@ from functools import partial
 
 import msgspec
 
-from kairos.core.errors import KairosError
-from kairos.core.events import Arrived, PlanDeclared, Record, WorkflowEnded
-from kairos.core.model import SECOND, Request
+from kairos.core import SECOND, Arrived, KairosError, PlanDeclared, Record, Request, WorkflowEnded
 from kairos.simulate.answer_items import AnswerItems, Generated, finished_items, parsed_items
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine_calls import EngineCall
@@ -23,40 +21,39 @@ from kairos.simulate.processors import NOTHING_AROUND, SimulatedProcessors, Surr
 from kairos.simulate.users import MODEL, TENANT
 from kairos.simulate.workload.prompt import Prompt, length, prefix_hashes
 from kairos.simulate.workload.retries import is_tried_again
-from kairos.workflows.compile.check import every_operator
-from kairos.workflows.compile.operators import Generation
-from kairos.workflows.compile.passes.decoding import PartialDecode
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.planned_work import plan_work
-from kairos.workflows.execute.commands import (
+from kairos.workflows import (
     TOUCH_AGENT,
+    CacheAnswered,
+    CallAnswered,
+    CallBroke,
+    Calling,
     DropRow,
     EndRun,
+    EnginesIdle,
+    Executor,
     FailRow,
     FetchCached,
     FlowCommand,
+    FlowFact,
+    FlowLimits,
     GatherRow,
+    Generation,
     IssueCall,
     KeepAnswer,
     KeepResult,
+    PartialDecode,
+    Plan,
+    PrefixTouched,
     ReadGroups,
     ReadRows,
     RunFunction,
     RunProcessor,
+    Timeline,
     TouchPrefix,
     WriteRow,
+    every_operator,
+    plan_work,
 )
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import (
-    CacheAnswered,
-    CallAnswered,
-    CallBroke,
-    EnginesIdle,
-    FlowFact,
-    PrefixTouched,
-)
-from kairos.workflows.execute.limits import FlowLimits
-from kairos.workflows.execute.timeline import Calling, Timeline
 
 Run = Callable[[RunFunction], object]
 LOOK_US = SECOND  # from one look at whether engines idle to the next

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from kairos.simulate.clock import VirtualClock
-from kairos.workflows.execute.commands import GatherRow
-from kairos.workflows.execute.facts import (
+from kairos.workflows import (
     FlowFact,
+    GatherRow,
     GroupRead,
     GroupsEnded,
     InputEnded,

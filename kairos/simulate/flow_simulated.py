@@ -3,15 +3,10 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kairos.core.dispatcher.placements import placement_named
-from kairos.core.errors import SetupError
-from kairos.core.runtime import Observer
-from kairos.core.scheduler.policies import policy_named
+from kairos.core import Observer, SetupError, placement_named, policy_named
 from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
-from kairos.workflows.compile.pipeline import Passes, compile_plan
-from kairos.workflows.run.flow_file import check_columns, load_flow
-from kairos.workflows.run.tables import open_table
+from kairos.workflows import Passes, check_columns, compile_plan, load_flow, open_table
 
 
 def simulate_flow_file(

@@ -5,24 +5,30 @@ from inspect import isawaitable
 
 import msgspec
 
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.placement import Placement
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.errors import InvalidRequest
-from kairos.core.model import SECOND
-from kairos.core.runtime import Observer
-from kairos.core.scheduler.policies import Policy
-from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core import (
+    SECOND,
+    EngineProfile,
+    InvalidRequest,
+    Ledger,
+    Observer,
+    Placement,
+    Policy,
+    WorkEstimates,
+)
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.users import Feed
 from kairos.simulate.workload.prompt import Prompt
 from kairos.simulate.world import World
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.declare.functions import FunctionFailed, Functions
-from kairos.workflows.execute.commands import RunFunction
-from kairos.workflows.execute.limits import FlowFigures, FlowLimits
-from kairos.workflows.execute.observation import FlowObservation
+from kairos.workflows import (
+    FlowFigures,
+    FlowLimits,
+    FlowObservation,
+    FunctionFailed,
+    Functions,
+    Plan,
+    RunFunction,
+)
 
 
 class SimulatedFlow(msgspec.Struct, frozen=True):

@@ -7,12 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kairos.core.call_row import CallRow
-from kairos.core.call_tracker import CallTracker
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.errors import SetupError
-from kairos.core.events import Record
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import PLACEMENTS, POLICIES, CallRow, CallTracker, Record, SetupError
 from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_answers import tokens_of
 from kairos.simulate.flow_client import FlowClient
@@ -22,8 +17,7 @@ from kairos.simulate.plan import PROFILE
 from kairos.simulate.recording import workflow_calls
 from kairos.simulate.workload.workflow_file import FileCall
 from kairos.simulate.workload.workflows import Workflow, workflow
-from kairos.workflows.compile.pipeline import Passes, Plan
-from kairos.workflows.execute.commands import IssueCall, RunFunction, RunProcessor
+from kairos.workflows import IssueCall, Passes, Plan, RunFunction, RunProcessor
 
 ENGINES = 4  # on which the flow is run, to see its calls
 

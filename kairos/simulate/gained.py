@@ -19,12 +19,8 @@ from math import isnan
 from pathlib import Path
 from statistics import fmean
 
-from kairos.core.call_row import CallRow
-from kairos.core.confidence import Interval, ratio_interval
-from kairos.core.errors import SetupError
-from kairos.core.metrics import percentile
-from kairos.core.model import SECOND
-from kairos.gateway.page.gained import Gained, Predicted, Trust, Verdict, WorkflowTimes
+from kairos.core import SECOND, CallRow, Interval, SetupError, percentile, ratio_interval
+from kairos.gateway import Gained, Predicted, Trust, Verdict, WorkflowTimes
 from kairos.simulate.counterfactual import Counterfactual, Decided, of_one_model
 from kairos.simulate.logged_engines import LoggedEngines, logged_engines
 from kairos.simulate.recent_log import RecentLog

@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from kairos.core.engine_profile import EngineProfile
+from kairos.core import EngineProfile
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.users import engine_call
 from kairos.simulate.workload.course import Course

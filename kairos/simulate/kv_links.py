@@ -5,7 +5,7 @@ from math import ceil
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 _GBIT = 1e9 / 8  # bytes
 

@@ -18,10 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kairos.core.call_row import CallRow
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.core.errors import SetupError
-from kairos.core.model import Instance
+from kairos.core import CallRow, EngineProfile, Instance, SetupError, StepCost
 from kairos.simulate.engine.fitting import fit_step_cost, predicted_us
 from kairos.simulate.workload.steps import Steps
 

@@ -10,13 +10,9 @@ from contextlib import suppress
 import aiohttp
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.engines.engine_limits import model_cards
-from kairos.engines.engine_status import read_metrics
-from kairos.proxy.connections import CONNECT_S, KEEPALIVE_S
-from kairos.proxy.engine_client import Upstream
-from kairos.proxy.fetching import MAX_FETCHED_BYTES
-from kairos.proxy.sse import SseReader
+from kairos.core import SetupError
+from kairos.engines import model_cards, read_metrics
+from kairos.proxy import CONNECT_S, KEEPALIVE_S, MAX_FETCHED_BYTES, SseReader, Upstream
 
 ALONE = "calibrate an engine that nobody else uses meanwhile"
 IDLE_PROBES, IDLE_PROBE_S = 400, 0.05

@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from kairos.core.errors import SetupError
-from kairos.settings import config
+from kairos.core import SetupError
+from kairos.settings import Settings, load_settings
 from kairos.simulate.plan import INSTANCES, PROFILE, Planner, planner, scenario_planner
 from kairos.simulate.workload.load import Load, offered_workload
 from kairos.simulate.workload.scenario import Scenario, read
 
-DEFAULTS = config.Settings()
+DEFAULTS = Settings()
 
 
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,5 +105,5 @@ def _decided(asked: SimulationOptions, policy: str, placement: str | None) -> tu
     policies = [first, *([asked.versus] if asked.versus is not None else [])]
     chosen = asked.placement or placement or DEFAULTS.placement
     for name in policies:
-        config.load_settings(None, {}, {"policy": name, "placement": chosen})
+        load_settings(None, {}, {"policy": name, "placement": chosen})
     return policies, chosen

@@ -16,10 +16,9 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.host.files import atomic_write
-from kairos.observe.explanation import explain_call
-from kairos.observe.views import CallView, Snapshot, WorkflowView, workflow_view
+from kairos.core import SetupError
+from kairos.host import atomic_write
+from kairos.observe import CallView, Snapshot, WorkflowView, explain_call, workflow_view
 from kairos.simulate.export import LoggedWorkflows
 
 _QUEUE, _WORKFLOWS, _FIRST_INSTANCE = 1, 2, 10  # processes of the trace

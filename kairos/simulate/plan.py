@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.errors import SetupError
-from kairos.core.model import SECOND
+from kairos.core import SECOND, EngineProfile, SetupError
 from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.workload import time_scale
 from kairos.simulate.workload.load import Offered

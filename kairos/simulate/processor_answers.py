@@ -9,7 +9,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from kairos.core.digest import text_digest
+from kairos.core import text_digest
 
 DIMENSIONS = 8
 

@@ -14,16 +14,16 @@ import msgspec
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_answers import SHORTEST
 from kairos.simulate.processor_answers import processed
-from kairos.workflows.execute.batching import (
+from kairos.workflows import (
     BatchOrder,
     BatchQueue,
     BatchShare,
+    CallAnswered,
     Query,
+    RunProcessor,
+    TimeShares,
     topology_aware,
 )
-from kairos.workflows.execute.commands import RunProcessor
-from kairos.workflows.execute.facts import CallAnswered
-from kairos.workflows.execute.observation import TimeShares
 
 
 class ProcessorTimes(msgspec.Struct, frozen=True, kw_only=True):

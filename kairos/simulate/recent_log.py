@@ -6,14 +6,20 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.call_row import CallRow
-from kairos.core.call_tracker import CallTracker
-from kairos.core.errors import SetupError
-from kairos.core.events import Arrived, InstanceJoined, InstanceLeft, PolicyChosen, Record
-from kairos.core.model import Instance
-from kairos.core.workflow_tracker import WorkflowKey, workflow_key
-from kairos.observe.fact_log import read_recent
-from kairos.observe.instance_limits import read_limits
+from kairos.core import (
+    Arrived,
+    CallRow,
+    CallTracker,
+    Instance,
+    InstanceJoined,
+    InstanceLeft,
+    PolicyChosen,
+    Record,
+    SetupError,
+    WorkflowKey,
+    workflow_key,
+)
+from kairos.observe import read_limits, read_recent
 from kairos.simulate.recording import has_length
 
 MOST_CALLS = 20_000

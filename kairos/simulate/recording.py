@@ -6,13 +6,17 @@ from collections.abc import Generator, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from kairos.core.agent_key import agent_key_of
-from kairos.core.call_row import CallRow
-from kairos.core.orchestrator.graph import CallGraph
-from kairos.core.orchestrator.learning_data import AppKey
-from kairos.core.orchestrator.learnt_joins import LearntJoins, SeenJoin
-from kairos.core.orchestrator.workflow import span_of
-from kairos.core.workflow_tracker import WorkflowKey, workflow_key
+from kairos.core import (
+    AppKey,
+    CallGraph,
+    CallRow,
+    LearntJoins,
+    SeenJoin,
+    WorkflowKey,
+    agent_key_of,
+    span_of,
+    workflow_key,
+)
 from kairos.simulate.workload import FileCall
 from kairos.simulate.workload.workflows import OUTSIDE
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.core.model import PARENTS_LIMIT, SECOND, Request
-from kairos.host.clock import WallClock
-from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.core import PARENTS_LIMIT, SECOND, Request, SetupError
+from kairos.host import WallClock
+from kairos.proxy import HttpLLM
 from kairos.simulate.replay_client import CallFailed, ReplayClient, headers_of, server_url
 from kairos.simulate.replay_text import Wording, measured
 from kairos.simulate.replayed import Replayed, ReplayProgress, Tally

@@ -14,12 +14,17 @@ from zlib import crc32
 import aiohttp
 import msgspec
 
-from kairos.core.errors import KairosError, SetupError
-from kairos.core.header_names import Header
-from kairos.core.model import Request
-from kairos.proxy.connections import KEEPALIVE_S
-from kairos.proxy.llm.http_llm import ANSWER_BYTES, describe_cause, headers_with, read_answer
-from kairos.proxy.sse import SseReader, Usage, usage_of
+from kairos.core import Header, KairosError, Request, SetupError
+from kairos.proxy import (
+    ANSWER_BYTES,
+    KEEPALIVE_S,
+    SseReader,
+    Usage,
+    describe_cause,
+    headers_with,
+    read_answer,
+    usage_of,
+)
 from kairos.simulate.workload.retries import RETRIES, is_tried_again
 
 _CONNECT_S = 10

@@ -8,10 +8,19 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.call_row import CallRow
-from kairos.core.events import Arrived, Event, Failed, Finished, FirstToken, Record, WorkflowEnded
-from kairos.core.metrics import RunMetrics
-from kairos.core.model import SECOND, Request
+from kairos.core import (
+    SECOND,
+    Arrived,
+    CallRow,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    Record,
+    Request,
+    RunMetrics,
+    WorkflowEnded,
+)
 from kairos.simulate.replay_client import NOT_SENT, CallFailed, ReplayedCall
 
 LATE_US = 10_000

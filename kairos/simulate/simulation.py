@@ -6,13 +6,16 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.confidence import difference_interval, mean_interval
-from kairos.core.dispatcher.placements import placement_named
-from kairos.core.metrics import compare_metrics
-from kairos.core.model import SECOND
-from kairos.core.runtime import Observer
-from kairos.core.scheduler.policies import policy_named
-from kairos.core.workflow_tracker import WorkflowKey
+from kairos.core import (
+    SECOND,
+    Observer,
+    WorkflowKey,
+    compare_metrics,
+    difference_interval,
+    mean_interval,
+    placement_named,
+    policy_named,
+)
 from kairos.simulate.isolated import alone_us
 from kairos.simulate.plan import SimulationPlan, holds
 from kairos.simulate.users import TENANT

@@ -19,10 +19,18 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from kairos.core.digest import text_digest
-from kairos.core.errors import KairosError
-from kairos.core.events import Arrived, PlanDeclared, Record, WorkflowEnded
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS, PARENTS_LIMIT, SECOND, Request
+from kairos.core import (
+    EXPECTED_COMPLETION_TOKENS,
+    PARENTS_LIMIT,
+    SECOND,
+    Arrived,
+    KairosError,
+    PlanDeclared,
+    Record,
+    Request,
+    WorkflowEnded,
+    text_digest,
+)
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine_calls import EngineCall
 from kairos.simulate.workload import FileCall

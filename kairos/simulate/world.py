@@ -20,32 +20,39 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.balancer import MAX_WAITING, Balancer
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.placement import Placement
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.errors import InvalidRequest, KairosError, UpstreamUnreachable
-from kairos.core.events import (
+from kairos.core import (
+    MAX_WAITING,
+    REFUSALS,
+    SECOND,
+    Balancer,
     Dispatch,
+    EngineProfile,
     Failed,
     Finished,
     FirstToken,
+    Instance,
     InstanceJoined,
     InstanceLeft,
+    InvalidRequest,
+    KairosError,
+    Learner,
+    Ledger,
+    MakeGuard,
+    Observer,
+    Orchestrator,
+    PatienceGuard,
+    Phase,
+    Placement,
+    Policy,
     Progressed,
     Record,
     Refuse,
+    RunMetrics,
+    Runtime,
     Tick,
+    UpstreamUnreachable,
+    WorkEstimates,
 )
-from kairos.core.learner import Learner
-from kairos.core.metrics import RunMetrics
-from kairos.core.model import SECOND, Instance, Phase
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.refusals import REFUSALS
-from kairos.core.runtime import Observer, Runtime
-from kairos.core.scheduler.guard import MakeGuard, PatienceGuard
-from kairos.core.scheduler.policies import Policy
-from kairos.core.scheduler.work_estimates import WorkEstimates
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine_calls import CallProgress
 from kairos.simulate.engine.host_tier import HostTier

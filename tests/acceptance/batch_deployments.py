@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import aiohttp
 
-from kairos.core.events import Record
-from kairos.observe.fact_log import read_facts
+from kairos.core import Record
+from kairos.observe import read_facts
 from tests.support.forked import children
 from tests.support.kafka import Broker
 from tests.support.ports import free_ports

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.events import Finished, Record
+from kairos.core import Finished, Record
 from kairos.simulate.standin.bodies import StandInBody, chat_prompt
 from kairos.simulate.standin.script import Script, ScriptLimits
 

@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kairos.observe.fact_log import read_facts
+from kairos.observe import read_facts
 from tests.acceptance import overload_verdict
 from tests.acceptance.chats import Chats
 from tests.acceptance.overload_verdict import (

@@ -6,8 +6,7 @@ from statistics import median
 
 import msgspec
 
-from kairos.core.events import Arrived, Dispatch, Record
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, Dispatch, Record
 from tests.acceptance.restarts_verdict import ends
 from tests.soak import verdict
 from tests.soak.client import Outcome

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import aiohttp
 
-from kairos.core.events import Bounced, Record
-from kairos.observe.fact_log import read_facts
+from kairos.core import Bounced, Record
+from kairos.observe import read_facts
 from tests.acceptance import restarts_verdict
 from tests.acceptance.chats import Chats, Goodput
 from tests.acceptance.instance import How, Instance

@@ -6,8 +6,7 @@ from statistics import median
 
 import msgspec
 
-from kairos.core.events import Bounced, Cancelled, Dispatch, Failed, Finished, Record
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Bounced, Cancelled, Dispatch, Failed, Finished, Record
 from tests.acceptance.chats import Goodput
 from tests.acceptance.instance import How
 from tests.soak.client import Outcome

@@ -15,7 +15,7 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from kairos.settings.tenants import KeySettings
+from kairos.settings import KeySettings
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.batch import Timing
 from tests.acceptance.instance import Instance

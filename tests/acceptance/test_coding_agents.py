@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI
 
-from kairos.core.events import Arrived, Cancelled, Failed, Finished
-from kairos.host.child_process import start_child
+from kairos.core import Arrived, Cancelled, Failed, Finished
+from kairos.host import start_child
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.script import Rule, Script, ToolUse
 from tests.e2e.batch_files import key

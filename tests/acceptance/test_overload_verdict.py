@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 from tests.acceptance import overload_verdict
 from tests.acceptance.overload_verdict import FULL, Seen
 from tests.soak.asks import Ask

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 from tests.acceptance import restarts_verdict
 from tests.acceptance.restarts_verdict import Figures
 from tests.soak.asks import Ask

@@ -9,7 +9,7 @@ import shutil
 import httptools
 import pytest
 
-from kairos.host.child_process import start_child
+from kairos.host import start_child
 from tests.conformance.readers import REFUSED, Response, reading
 from tests.support.ports import free_ports
 

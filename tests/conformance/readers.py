@@ -9,7 +9,7 @@ import httptools
 
 from kairos.gateway.server.connection import Connection, ServerState
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.host.pace import LoopPace
+from kairos.host import LoopPace
 from kairos.proxy.connections import Connections
 from kairos.proxy.engine_answer import EngineAnswer, Limit
 from kairos.proxy.engine_link import EngineLink

@@ -8,13 +8,9 @@ import sys
 
 import pytest
 
-from kairos.cluster.bus.memory_bus import MemoryBus
-from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
-from kairos.cluster.kafka.kafka_bus import KafkaBus
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.core.errors import MessageTooLarge
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
+from kairos.cluster import KafkaBus, KafkaCluster, MemoryBus, ensure_topics
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.core import Message, MessageTooLarge, Topic
 from tests.support.buses import TIMEOUT_S, Apart, Seen, consuming, fail, publish, text
 
 TOPICS = ("t", "out", "other")

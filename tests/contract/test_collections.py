@@ -6,7 +6,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from kairos.core.errors import InvalidRequest, SetupError, Unavailable
+from kairos.core import InvalidRequest, SetupError, Unavailable
 from kairos.workflows.retrieve import bounded_collections, lance_collections
 from kairos.workflows.retrieve.bounded_collections import BoundedCollections
 from kairos.workflows.retrieve.collections import collection_key, passage_id

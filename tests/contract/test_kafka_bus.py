@@ -13,14 +13,12 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from kairos.cluster import KafkaBus
 from kairos.cluster.kafka import kafka_bus, producer, transactions
 from kairos.cluster.kafka.items import Assigned
-from kairos.cluster.kafka.kafka_bus import KafkaBus
 from kairos.cluster.kafka.subscription import Revoked, Subscription
 from kairos.cluster.kafka.transactions import NotSent, Transactions
-from kairos.core.errors import TopicMissing
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
+from kairos.core import Message, Topic, TopicMissing
 from tests.support.buses import TIMEOUT_S, Seen, consuming, text
 from tests.support.kafka_cluster import Cluster, publish, values_of
 from tests.support.kafka_worker import SESSION_S

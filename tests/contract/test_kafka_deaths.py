@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kairos.cluster.kafka.kafka_bus import KafkaBus
-from kairos.cluster.kafka.subscription import Assigned, CaughtUp, ReceivedMessage, Subscription
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
+from kairos.cluster import KafkaBus, ReceivedMessage
+from kairos.cluster.kafka.subscription import Assigned, CaughtUp, Subscription
+from kairos.core import Message, Topic
 from tests.support.buses import TIMEOUT_S
 from tests.support.kafka_cluster import Cluster
 

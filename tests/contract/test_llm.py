@@ -13,17 +13,18 @@ from aiohttp import web
 from kairos.agent import Application, Task, read_result, run, submit
 from kairos.agents import bus_llm
 from kairos.agents.bus_llm import BusLLM
-from kairos.cluster.bus.memory_bus import MemoryBus
-from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
-from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.tail import Tail
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.cluster.pool.messages import Told, read_call_headers
-from kairos.core.errors import InvalidRequest, MessageTooLarge, Unavailable, UpstreamFailed
-from kairos.core.events import Cancelled
-from kairos.core.topics import Topic
-from kairos.proxy.llm.http_llm import HttpLLM
-from kairos.proxy.llm.patience import Patience
+from kairos.cluster import KafkaCluster, MemoryBus, Producer, Tail, Told, ensure_topics
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster.pool.messages import read_call_headers
+from kairos.core import (
+    Cancelled,
+    InvalidRequest,
+    MessageTooLarge,
+    Topic,
+    Unavailable,
+    UpstreamFailed,
+)
+from kairos.proxy import HttpLLM, Patience
 
 LIMIT_S = 60
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from kairos.agents.bus_llm import BusLLM
+from kairos.cluster import Producer, ReceivedMessage
 from kairos.cluster.kafka import topic_setup
 from kairos.cluster.kafka.cluster import parse_bus
-from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
+from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.pool.bus_answer import BusAnswer
-from kairos.core.topics import Topic
+from kairos.core import Topic
 from tests.support.schema import as_object, problems
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}

@@ -5,11 +5,10 @@ import secrets
 
 import pytest
 
+from kairos.cluster import KafkaCluster, Producer, ReceivedMessage
 from kairos.cluster.kafka import producer as module
-from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
-from kairos.core.errors import MessageTooLarge, Unavailable
+from kairos.cluster.kafka.subscription import Subscription
+from kairos.core import MessageTooLarge, Unavailable
 from tests.support.buses import TIMEOUT_S, until_logged
 from tests.support.kafka_mock import MockCluster
 

@@ -6,14 +6,10 @@ from contextlib import AsyncExitStack, aclosing
 import msgspec
 import pytest
 
+from kairos.cluster import Producer, ensure_topics
 from kairos.cluster.kafka.cluster import parse_bus
-from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.profiles_topic import follow, publish
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.core.events import ProfilesLearnt
-from kairos.core.learnt import POOLED_AGENT, AgentRank
-from kairos.core.model import SECOND
-from kairos.core.topics import Topic
+from kairos.core import POOLED_AGENT, SECOND, AgentRank, ProfilesLearnt, Topic
 from tests.property.test_balancer_machine import remaining_model
 from tests.support import learnt
 

@@ -11,21 +11,13 @@ import time
 import confluent_kafka
 import pytest
 
+from kairos.cluster import KafkaCluster, Producer, ReceivedMessage
 from kairos.cluster.kafka import poll
 from kairos.cluster.kafka import subscription as subscription_module
-from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.connectivity import Connectivity
 from kairos.cluster.kafka.poll import PollThread
-from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.subscription import (
-    Assigned,
-    CaughtUp,
-    Passed,
-    ReceivedMessage,
-    Revoked,
-    Subscription,
-)
-from kairos.core.errors import TopicMissing, Unavailable
+from kairos.cluster.kafka.subscription import Assigned, CaughtUp, Passed, Revoked, Subscription
+from kairos.core import TopicMissing, Unavailable
 from tests.support.buses import TIMEOUT_S, until_logged
 from tests.support.kafka_mock import MockCluster
 

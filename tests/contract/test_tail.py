@@ -6,9 +6,8 @@ import secrets
 import pytest
 from confluent_kafka import admin
 
-from kairos.cluster.kafka.cluster import KafkaCluster, parse_bus
-from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.tail import Tail
+from kairos.cluster import KafkaCluster, Producer, Tail
+from kairos.cluster.kafka.cluster import parse_bus
 
 LIMIT_S = 60
 

@@ -17,11 +17,10 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from kairos.cluster import KafkaCluster
 from kairos.cluster.kafka import topic_setup
-from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.topic_settings import describe
-from kairos.core.errors import SetupError
-from kairos.core.topics import Topic, inbox_topic
+from kairos.core import SetupError, Topic, inbox_topic
 from tests.support.ports import free_ports
 
 

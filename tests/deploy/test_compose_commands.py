@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from kairos.host.child_process import start_child
+from kairos.host import start_child
 from tests.deploy.files import DEPLOY, OURS, ROOT, compose, env_file, in_profile
 from tests.deploy.test_monitoring import asked_for, exported
 from tests.support.kafka import Broker

@@ -12,9 +12,9 @@ import yaml
 from fastapi import FastAPI
 
 from agents import cg, qa, rg
-from kairos.cluster.kafka.cluster import cluster_of
+from kairos.cluster import cluster_of
 from kairos.cluster.kafka.topic_settings import describe
-from kairos.core.topics import inbox_topic
+from kairos.core import inbox_topic
 from kairos.gateway.operators.scaling import add_scaling
 from kairos.settings import config
 from tests.deploy.files import (

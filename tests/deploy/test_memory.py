@@ -10,7 +10,7 @@ from kairos.core.orchestrator.orchestrator import (
     MAX_TO_LEARN_BYTES,
 )
 from kairos.gateway.api.gateway import READERS
-from kairos.settings.config import Settings
+from kairos.settings import Settings
 from tests.deploy.files import compose, containers, of_kind
 
 MIB = 1 << 20

@@ -12,10 +12,8 @@ import pytest
 import yaml
 
 from kairos.cluster.orchestrate.metrics import OrchestratorMetrics
-from kairos.core.errors import KairosError
-from kairos.core.events import ProfilesLearnt
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.observe.telemetry import Telemetry
+from kairos.core import KairosError, Orchestrator, ProfilesLearnt
+from kairos.observe import Telemetry
 from tests.deploy.files import DEPLOY, compose
 from tests.support import build
 from tests.support.exposed import exposed

@@ -12,10 +12,9 @@ import yaml
 from typer.testing import CliRunner
 
 from kairos.cli.main import app
-from kairos.core.errors import SetupError
-from kairos.settings import config
-from kairos.settings.engines import parse_engine
-from kairos.simulate.workload.workflow_file import FileCall, write_workflows
+from kairos.core import SetupError
+from kairos.settings import config, parse_engine
+from kairos.simulate import FileCall, write_workflows
 from tests.deploy.test_manifests import KUBERNETES
 
 

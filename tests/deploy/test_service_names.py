@@ -4,7 +4,7 @@ import aiohttp
 import pytest
 
 from kairos import service
-from kairos.settings.config import Settings, load_settings
+from kairos.settings import Settings, load_settings
 from tests.deploy.files import OURS, compose, of_kind
 
 _COMMANDS = "serve", "balance", "orchestrate"

@@ -12,13 +12,12 @@ import pytest
 import typer.main
 
 from kairos.batches.openapi import with_batches
-from kairos.capacity.scaling_file import read_scaling_file
+from kairos.capacity import read_scaling_file
 from kairos.cli.main import app
 from kairos.gateway.api.openapi import description
 from kairos.settings import config
-from kairos.workflows.compile.pipeline import compile_plan
+from kairos.workflows import compile_plan, read_host
 from kairos.workflows.declare.yaml_file import read_yaml
-from kairos.workflows.run.host_file import read_host
 from kairos.workflows.serve.openapi import with_flows
 
 ROOT = Path(__file__).parents[2]

@@ -1,10 +1,14 @@
 """Rules of the house that a reader relies on: CONTRIBUTING.md, "How code looks here"."""
 
 import ast
+import importlib
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from scripts.house import House, imported
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "kairos").rglob("*.py"))
@@ -41,3 +45,25 @@ def test_tests_lie_where_their_modules_do():
     others = {"agents", "bench", "experiments", "quality", "scripts", "support"}
     folders = {path.name for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} <= of_kairos | others
+
+
+HOUSE = House(ROOT / "kairos")
+DOORS = HOUSE.door_names()
+
+
+def test_no_import_reaches_past_another_folders_door():
+    assert +HOUSE.past_doors() == Counter()
+
+
+@pytest.mark.parametrize("room", DOORS)
+def test_a_door_exports_what_another_folder_uses_and_nothing_else(room):
+    door = importlib.import_module(f"kairos.{room}")
+    used = {
+        name
+        for module, tree in HOUSE.trees.items()
+        if module.split(".")[1:2] != [room]
+        for base, name in imported(tree, module, HOUSE.paths[module].name == "__init__.py")
+        if base == f"kairos.{room}"
+    }
+    assert set(door.__all__) == used
+    assert [each for each in door.__all__ if isinstance(getattr(door, each), ModuleType)] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kairos.settings.tls import TlsFiles, client_context, server_context
+from kairos.settings import TlsFiles, client_context, server_context
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "tls.md"
 

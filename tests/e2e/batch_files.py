@@ -6,8 +6,7 @@ from hashlib import sha256
 
 import openai
 
-from kairos.settings.batches import BatchSettings
-from kairos.settings.config import KeySettings
+from kairos.settings import BatchSettings, KeySettings
 
 CHAT = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")

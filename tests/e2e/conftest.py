@@ -12,7 +12,7 @@ from aiohttp import web
 from kairos.gateway.server import http
 from kairos.host import child_process
 from kairos.simulate.standin import server as standins
-from kairos.workflows.execute.executor import Executor
+from kairos.workflows import Executor
 from tests.e2e.client import LIMIT_S
 from tests.e2e.engine import Engine
 from tests.e2e.served import serving

@@ -13,10 +13,8 @@ import msgspec
 from aiohttp import web
 
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.workflows.declare.functions import Functions
+from kairos.workflows import Functions, RunStore, open_table
 from kairos.workflows.declare.yaml_file import read_yaml
-from kairos.workflows.run.run_store import RunStore
-from kairos.workflows.run.tables import open_table
 from tests.e2e.client import LIMIT_S
 from tests.support import forked
 

@@ -4,7 +4,7 @@ import json
 
 from aiohttp import web
 
-from kairos.settings.flows import FlowSettings
+from kairos.settings import FlowSettings
 
 REPORTS = """
 flow: reports

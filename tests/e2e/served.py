@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from kairos import service
-from kairos.core.events import Arrived, Cancelled, Failed, Finished, InstanceJoined
-from kairos.settings.config import Settings
-from kairos.settings.engines import EngineSettings
+from kairos.core import Arrived, Cancelled, Failed, Finished, InstanceJoined
+from kairos.settings import EngineSettings, Settings
 from tests.e2e.client import LIMIT_S, Answer, Wire
 
 # Names that raw requests of tests give in their header Host.

@@ -17,12 +17,10 @@ from kairos.agents import runtime as agent
 from kairos.cli.demos.engines import LENGTHS, SCRIPT
 from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_arrivals, plan_submissions
-from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.cluster import MemoryBus, Tail, ensure_topics
 from kairos.cluster.kafka.cluster import parse_bus
-from kairos.cluster.kafka.tail import Tail
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.core.topics import Topic
-from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.core import Topic
+from kairos.proxy import HttpLLM
 from kairos.simulate.standin.batch import INSTANT
 from kairos.simulate.standin.script import Script, load, load_lengths
 from kairos.simulate.standin.server import StandInSettings, serve

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kairos.settings.tenants import KeySettings
+from kairos.settings import KeySettings
 from tests.e2e.client import LIMIT_S
 
 OWN = socket.gethostname()

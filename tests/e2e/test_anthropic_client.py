@@ -6,7 +6,7 @@ import json
 import anthropic
 import pytest
 
-from kairos.core.events import Arrived, Failed, Finished, FirstToken
+from kairos.core import Arrived, Failed, Finished, FirstToken
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.script import Rule, Script, ToolUse
 from tests.e2e.batch_files import key

@@ -5,9 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from kairos.settings.config import KeySettings, Settings
-from kairos.settings.engines import EngineSettings
-from kairos.settings.oidc import OidcSettings
+from kairos.settings import EngineSettings, KeySettings, OidcSettings, Settings
 from tests.e2e.test_roles import ROLES, bearer, keys
 
 

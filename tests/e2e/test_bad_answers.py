@@ -7,7 +7,7 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Cancelled, Failed, Finished, InstanceLeft
+from kairos.core import Cancelled, Failed, Finished, InstanceLeft
 
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n'

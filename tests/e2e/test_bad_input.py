@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kairos.core.events import Arrived
+from kairos.core import Arrived
 
 CHAT = "/v1/chat/completions"
 GOOD = b'{"model":"tiny","messages":[]}'

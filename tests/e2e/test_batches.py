@@ -9,9 +9,8 @@ import pytest
 from aiohttp import web
 
 from kairos.batches import service as batches_service
-from kairos.core.events import Arrived, Cancelled
-from kairos.core.model import SECOND
-from kairos.host.clock import WallClock
+from kairos.core import SECOND, Arrived, Cancelled
+from kairos.host import WallClock
 from kairos.observe import disk_looks
 from tests.e2e.batch_files import (
     CHAT,

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from kairos.cluster.local import local_control
-from kairos.core.events import Arrived, Finished, FirstToken, Refuse
+from kairos.core import Arrived, Finished, FirstToken, Refuse
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
 
 OF = {"x-kairos-workflow-id": "w"}

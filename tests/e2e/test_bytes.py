@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Finished
+from kairos.core import Finished
 
 CHAT = "/v1/chat/completions"
 ODD = (

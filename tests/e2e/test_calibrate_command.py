@@ -10,10 +10,9 @@ from aiohttp import web
 from typer.testing import CliRunner
 
 from kairos.cli.main import app
-from kairos.core.errors import SetupError
-from kairos.proxy.engine_client import Upstream
-from kairos.simulate import calibrate, measured_engine
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import SetupError
+from kairos.proxy import Upstream
+from kairos.simulate import calibrate, load_profile, measured_engine
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.batch import INSTANT, Timing
 from tests.e2e.client import LIMIT_S

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from kairos.core.events import Arrived, Cancelled, Failed, Finished, FirstToken, WorkflowEnded
+from kairos.core import Arrived, Cancelled, Failed, Finished, FirstToken, WorkflowEnded
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
 
 OF = {"x-kairos-workflow-id": "w"}

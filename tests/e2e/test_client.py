@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Arrived, WorkflowEnded
-from kairos.host.child_process import start_child
+from kairos.core import Arrived, WorkflowEnded
+from kairos.host import start_child
 from tests.e2e.batch_files import key
 
 CLIENT = Path(__file__).parents[2] / "client"

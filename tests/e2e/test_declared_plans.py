@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from kairos.core.events import Arrived, Dispatch, PlanDeclared
+from kairos.core import Arrived, Dispatch, PlanDeclared
 from kairos.gateway.api.declared_plans import MOST_BYTES
 from kairos.workflows.run import declaring
 from tests.e2e.batch_files import key

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from kairos.core.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
-from kairos.proxy.calls_in_flight import CallsInFlight
+from kairos.core import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
+from kairos.proxy import CallsInFlight
 from kairos.request import bodies
 from tests.support.waiting import Told
 

@@ -14,11 +14,9 @@ from kairos.cli.flows.flow_profiled import read_profile
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
 from kairos.cli.flows.hosted_pool import hosted_pool
 from kairos.cli.main import app
-from kairos.core.errors import SetupError
-from kairos.workflows.declare.functions import Functions
+from kairos.core import SetupError
+from kairos.workflows import Functions, HostedEngine, RunStore
 from kairos.workflows.declare.yaml_file import read_yaml
-from kairos.workflows.run.engine_host import HostedEngine
-from kairos.workflows.run.run_store import RunStore
 from tests.e2e.flow_runs import read_rows, write_rows
 from tests.support.vllm import needs_vllm
 

@@ -17,9 +17,9 @@ from openai import AsyncOpenAI
 from examples.minilm import write_minilm
 from kairos.cli.demos import engines
 from kairos.cli.demos.engines import start_engines
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.engines import engine_process
-from kairos.host.child_process import start_child
+from kairos.host import start_child
 
 LIMIT_S = 60
 PARENT = """

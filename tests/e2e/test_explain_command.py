@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from kairos.core.events import Finished
-from kairos.observe import fact_log
-from kairos.observe.fact_log import read_facts
+from kairos.core import Finished
+from kairos.observe import fact_log, read_facts
 from kairos.simulate.workload import read_workflows
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_identity import KEYS

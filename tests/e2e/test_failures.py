@@ -6,8 +6,7 @@ import pytest
 from aiohttp import web
 
 from kairos.cluster.local import local_control
-from kairos.core.events import Arrived, Bounced, Failed, InstanceJoined, InstanceLeft, Tick
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, Bounced, Failed, InstanceJoined, InstanceLeft, Tick
 from kairos.engines import monitor
 from kairos.observe import telemetry
 from kairos.request import body

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kairos.host.child_process import start_child
+from kairos.host import start_child
 from tests.support.vllm import descendants, needs_vllm, until_gone
 
 COMMAND = (sys.executable, "-m", "experiments.e00_fidelity", "--quick", "--json")

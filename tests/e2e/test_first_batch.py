@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kairos.host.child_process import start_child
+from kairos.host import start_child
 from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]

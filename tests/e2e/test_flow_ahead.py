@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kairos.core.events import Arrived
+from kairos.core import Arrived
 from kairos.simulate.standin import server as standins
 from tests.e2e.batch_files import key
 from tests.e2e.flows import answers, invoke, kept_in, put

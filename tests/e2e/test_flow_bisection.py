@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.settings import RetrievalSettings
 from kairos.simulate.processor_answers import vector
 from tests.e2e.flow_runs import Runs, answering
 

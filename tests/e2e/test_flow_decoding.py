@@ -8,11 +8,10 @@ from aiohttp import web
 
 from examples.demo import LLAMA
 from kairos.cli.demos.engines import start_engines
-from kairos.core.errors import SetupError
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.core import SetupError
+from kairos.settings import RetrievalSettings
 from kairos.simulate.standin.server import StandInSettings, serve
-from kairos.workflows.execute.commands import IssueCall
-from kairos.workflows.execute.facts import CallAnswered
+from kairos.workflows import CallAnswered, IssueCall
 from tests.e2e.flow_runs import Runs, completion, read_rows
 from tests.e2e.flows import invoke, kept_in, put
 

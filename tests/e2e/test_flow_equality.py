@@ -10,9 +10,8 @@ import pytest
 from aiohttp import web
 
 from examples.demo import HERE
-from kairos.settings.retrieval import RetrievalSettings
-from kairos.workflows.compile.pipeline import Passes
-from kairos.workflows.run.flow_file import load_flow
+from kairos.settings import RetrievalSettings
+from kairos.workflows import Passes, load_flow
 from tests.e2e.embedder import Embedder
 from tests.e2e.flow_runs import Runs, completion
 from tests.e2e.test_flow_decoding import END, chunk

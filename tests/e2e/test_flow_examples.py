@@ -9,8 +9,7 @@ import pytest
 from examples import demo
 from kairos.cli.demos.engines import start_engines
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.workflows.run.flow_file import load_flow
-from kairos.workflows.run.run_store import RunStore
+from kairos.workflows import RunStore, load_flow
 from tests.e2e.flow_runs import answer_to, answering, read_rows, write_rows
 from tests.support.naive import Naive
 

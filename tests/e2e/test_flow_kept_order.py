@@ -10,7 +10,7 @@ from kairos import flow
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
 from kairos.simulate.standin.batch import INSTANT
 from kairos.simulate.standin.server import StandInSettings, serve
-from kairos.workflows.run.run_store import RunStore
+from kairos.workflows import RunStore
 
 pytestmark = pytest.mark.long
 

@@ -5,7 +5,7 @@ import json
 import openai
 import pytest
 
-from kairos.core.events import Arrived, Cancelled, WorkflowEnded
+from kairos.core import Arrived, Cancelled, WorkflowEnded
 from tests.e2e.batch_files import client_of, key
 from tests.e2e.flows import REPORTS, answers, invoke, kept_in, prompts, put
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.settings import RetrievalSettings
 from kairos.simulate.processor_answers import vector
 from tests.e2e.embedder import done_by
 from tests.e2e.flow_runs import Runs, answering

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from examples.minilm import ALIAS, FOR_VLLM, unpack_minilm, write_minilm
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.settings import RetrievalSettings
 from tests.e2e.embedder import done_by
 from tests.e2e.flow_runs import (
     ROOT,

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from kairos.settings.retrieval import RetrievalSettings
-from kairos.workflows.run.run_shown import progress_line, show_end, show_run
+from kairos.settings import RetrievalSettings
+from kairos.workflows import progress_line, show_end, show_run
 from tests.e2e.flow_runs import Runs, answering
 
 ROWS = [{"text": f"t{n}", "texts": ["x", "y"], "n": n} for n in range(4)]

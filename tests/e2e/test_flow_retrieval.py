@@ -4,10 +4,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kairos.core.errors import SetupError
-from kairos.core.events import Arrived
+from kairos.core import Arrived, SetupError
 from kairos.observe import disk_looks
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.settings import RetrievalSettings
 from tests.e2e.batch_files import client_of, key
 from tests.e2e.flows import answers, events, invoke, kept_in, prompts, put
 from tests.e2e.test_flow_figures import counted, shown

@@ -10,12 +10,11 @@ import pytest
 from aiohttp import web
 
 from kairos.cli.flows.flow_run import run_flow
-from kairos.core.errors import SetupError
-from kairos.core.events import Arrived
+from kairos.core import Arrived, SetupError
 from kairos.flow import Flow
+from kairos.workflows import RunJournal
 from kairos.workflows.declare.yaml_file import read_yaml
 from kairos.workflows.run import driver
-from kairos.workflows.run.journal import RunJournal
 from kairos.workflows.run.rows import ROW_BYTES
 from tests.e2e.flow_runs import Runs, answer_to, answering, completion, read_rows
 from tests.support.naive import Naive

@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Arrived
+from kairos.core import Arrived
 from tests.e2e.batch_files import key
 from tests.e2e.flows import answers, invoke, kept_in, prompts, put
 

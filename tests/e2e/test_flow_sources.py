@@ -6,8 +6,8 @@ import threading
 import pytest
 from aiohttp import web
 
-from kairos.settings.retrieval import RetrievalSettings
-from kairos.workflows.declare.functions import Functions
+from kairos.settings import RetrievalSettings
+from kairos.workflows import Functions
 from tests.e2e.flow_runs import Runs, answering, completion
 
 FLOW = """

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kairos.core.events import Cancelled
+from kairos.core import Cancelled
 from kairos.workflows.serve import invoke_response
 from tests.e2e.client import LIMIT_S
 from tests.e2e.flows import MANY, answers, events, invoke, kept_in, put

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kairos.core.events import Arrived, Cancelled, Finished, WorkflowEnded
+from kairos.core import Arrived, Cancelled, Finished, WorkflowEnded
 from tests.e2e.batch_files import key
 from tests.e2e.flows import MANY, REPORTS, answers, invoke, kept_in, prompts, put
 from tests.support.flow_tables import WIDE

@@ -23,12 +23,11 @@ from experiments.flows_vllm_run import on_devices, on_engines
 from experiments.switching import rows as documents
 from experiments.switching import workflow
 from kairos.cli.flows.hosted_pool import hosted_pool
-from kairos.core.errors import SetupError
-from kairos.proxy.llm.http_llm import HttpLLM
-from kairos.workflows.compile.pipeline import Passes
+from kairos.core import SetupError
+from kairos.proxy import HttpLLM
+from kairos.workflows import HostedEngine, HostFile, Passes
 from kairos.workflows.run import service
-from kairos.workflows.run.engine_host import HostedEngine
-from kairos.workflows.run.host_file import HostedModel, HostFile
+from kairos.workflows.run.host_file import HostedModel
 from tests.e2e.flow_runs import answering
 from tests.support.vllm import needs_vllm
 

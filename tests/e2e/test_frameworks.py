@@ -6,8 +6,8 @@ from pathlib import Path
 import opentelemetry.sdk.trace
 import pytest
 
-from kairos.core.events import WorkflowEnded
-from kairos.settings.telemetry import TelemetrySettings
+from kairos.core import WorkflowEnded
+from kairos.settings import TelemetrySettings
 from kairos.simulate.standin.script import Rule
 from tests.frameworks import engine, flows
 from tests.support.otlp import collecting

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Arrived
+from kairos.core import Arrived
 from tests.e2e.batch_files import key
 
 CHAT = "/v1/chat/completions"

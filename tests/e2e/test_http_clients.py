@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from kairos.host.child_process import start_child
-from kairos.settings.tenants import KeySettings
+from kairos.host import start_child
+from kairos.settings import KeySettings
 from tests.e2e.client import LIMIT_S
 
 CHAT, TOKENIZE = "/v1/chat/completions", "/tokenize"

@@ -9,7 +9,7 @@ import shutil
 import aiohttp
 import pytest
 
-from kairos.host.child_process import start_child
+from kairos.host import start_child
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_http_clients import ASKED, CALLS, CHAT, JSON, echo, output_of, read, right
 from tests.support.ports import free_ports

@@ -5,9 +5,9 @@ from hashlib import sha256
 import pytest
 from msgspec.structs import replace
 
-from kairos.core.events import Arrived, WorkflowEnded
-from kairos.gateway.api.gateway import Gateway
-from kairos.settings.config import KeySettings
+from kairos.core import Arrived, WorkflowEnded
+from kairos.gateway import Gateway
+from kairos.settings import KeySettings
 from kairos.settings.tenants import QuotaSettings
 
 CHAT = "/v1/chat/completions"

@@ -6,8 +6,7 @@ from itertools import count
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Arrived, WorkflowEnded
-from kairos.core.model import Sources
+from kairos.core import Arrived, Sources, WorkflowEnded
 
 PLAN = "First measure the height of the tower, then drop a stone from its top and count."
 

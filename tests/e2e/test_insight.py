@@ -5,8 +5,16 @@ from urllib.parse import quote
 
 import pytest
 
-from kairos.core.events import Arrived, Finished, FirstToken, ProfilesLearnt, WorkflowEnded
-from kairos.core.learnt import AgentProfile, AgentRank, Distribution
+from kairos.core import (
+    AgentProfile,
+    AgentRank,
+    Arrived,
+    Distribution,
+    Finished,
+    FirstToken,
+    ProfilesLearnt,
+    WorkflowEnded,
+)
 from kairos.observe import views
 from tests.e2e.test_identity import KEYS
 

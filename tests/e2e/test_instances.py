@@ -6,13 +6,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import Arrived, Dispatch, InstanceJoined, InstanceLeft
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    Arrived,
+    Balancer,
+    Dispatch,
+    InstanceJoined,
+    InstanceLeft,
+)
 from kairos.engines import fleet, monitor
-from kairos.settings.config import Settings
-from kairos.settings.engines import EngineSettings
+from kairos.settings import EngineSettings, Settings
 from tests.e2e.client import LIMIT_S
 
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'

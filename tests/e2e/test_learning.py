@@ -8,13 +8,11 @@ import pytest
 from agents import cg, qa, rg
 from kairos import service
 from kairos.agents import runtime as agent
-from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.cluster import MemoryBus
 from kairos.cluster.local import learning
-from kairos.core.events import Arrived, ProfilesLearnt, WorkflowEnded
-from kairos.core.topics import Topic
-from kairos.proxy.llm.http_llm import HttpLLM
-from kairos.settings.config import Settings
-from kairos.settings.engines import EngineSettings
+from kairos.core import Arrived, ProfilesLearnt, Topic, WorkflowEnded
+from kairos.proxy import HttpLLM
+from kairos.settings import EngineSettings, Settings
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.batch import Timing
 from kairos.simulate.standin.script import Rule, Script

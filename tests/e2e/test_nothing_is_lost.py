@@ -15,18 +15,22 @@ from kairos.agents import runtime as agent
 from kairos.cli.demos.engines import SCRIPT
 from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_submissions
-from kairos.cluster.bus.envelope import read_envelope
-from kairos.cluster.bus.memory_bus import MemoryBus
+from kairos.cluster import (
+    CALL,
+    TAKEOVER_HEADER,
+    TOLD,
+    TYPE_HEADER,
+    KafkaBus,
+    MemoryBus,
+    ReceivedMessage,
+    Told,
+    read_envelope,
+)
 from kairos.cluster.kafka.cluster import parse_bus
-from kairos.cluster.kafka.kafka_bus import KafkaBus
-from kairos.cluster.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
-from kairos.cluster.pool.messages import CALL, EPOCH, TAKEOVER_HEADER, TOLD, TYPE_HEADER, Told
-from kairos.core.events import Arrived, Record
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
-from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.cluster.kafka.subscription import CaughtUp, Subscription
+from kairos.cluster.pool.messages import EPOCH
+from kairos.core import SECOND, Arrived, Message, Orchestrator, Record, Topic
+from kairos.proxy import HttpLLM
 from tests.support.kafka import Broker
 from tests.support.ports import free_ports
 from tests.support.processes import Process

@@ -6,8 +6,8 @@ from hashlib import sha256
 import openai
 import pytest
 
-from kairos.core.events import Arrived, Failed, Finished, FirstToken
-from kairos.settings.config import KeySettings
+from kairos.core import Arrived, Failed, Finished, FirstToken
+from kairos.settings import KeySettings
 
 MESSAGES = [{"role": "user", "content": "Hello there"}]
 

@@ -15,28 +15,34 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from kairos.agent import USER
-from kairos.cluster.bus.envelope import Envelope, write_message
-from kairos.cluster.kafka.cluster import parse_bus
-from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.profiles_topic import follow
-from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.cluster.orchestrate.service import TOPICS
-from kairos.cluster.pool.messages import (
-    EPOCH,
+from kairos.cluster import (
     POOL_HEADER,
     TAKEOVER_HEADER,
     TOLD,
     TYPE_HEADER,
+    Envelope,
+    Producer,
+    ReceivedMessage,
     Told,
+    ensure_topics,
+    write_message,
 )
-from kairos.core.errors import KairosError
-from kairos.core.events import Arrived, ProfilesLearnt, Record, WorkflowEnded
-from kairos.core.learner import Learner
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.topics import Topic
-from kairos.observe import explain
-from kairos.observe.views import workflow_snapshot, workflow_view
+from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster.kafka.profiles_topic import follow
+from kairos.cluster.kafka.subscription import Subscription
+from kairos.cluster.orchestrate.service import TOPICS
+from kairos.cluster.pool.messages import EPOCH
+from kairos.core import (
+    Arrived,
+    KairosError,
+    Learner,
+    Orchestrator,
+    ProfilesLearnt,
+    Record,
+    Topic,
+    WorkflowEnded,
+)
+from kairos.observe import explain, workflow_snapshot, workflow_view
 from tests.support import build
 from tests.support.impatient import SAVE_S
 from tests.support.ports import free_ports

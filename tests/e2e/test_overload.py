@@ -2,8 +2,7 @@
 
 import asyncio
 
-from kairos.core.events import Arrived, ProfilesLearnt, Refuse
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, ProfilesLearnt, Refuse
 from tests.support import learnt
 
 

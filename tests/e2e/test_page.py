@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kairos.core.events import Arrived, Finished
+from kairos.core import Arrived, Finished
 from kairos.gateway.page import agent_history
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.batch import Timing

@@ -7,12 +7,11 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from kairos.core.events import Arrived, PolicyChosen
+from kairos.core import Arrived, PolicyChosen
 from kairos.gateway.page.acts import Acts, CannotAct
 from kairos.gateway.page.gains import GainsView
-from kairos.request.caller import ROLE_RIGHTS, Caller
-from kairos.settings.config import Settings
-from kairos.settings.engines import EngineSettings
+from kairos.request import ROLE_RIGHTS, Caller
+from kairos.settings import EngineSettings, Settings
 from tests.e2e.served import NAMES
 from tests.e2e.test_roles import basic, bearer, keys
 

@@ -7,17 +7,27 @@ import aiohttp
 import pytest
 from fastapi import FastAPI
 
-from kairos.core.errors import Unavailable
-from kairos.core.events import Arrived, Finished, Record, WorkflowEnded
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
-from kairos.gateway.auth.access import access_of
-from kairos.gateway.operators.operators import may_have_page
-from kairos.gateway.page.follower_pages import add_follower_pages
-from kairos.gateway.server.http import listening_socket, server_of, serving_ports, url_of
-from kairos.settings.config import Settings
+from kairos.core import (
+    SECOND,
+    Arrived,
+    Finished,
+    Orchestrator,
+    Record,
+    Unavailable,
+    WorkEstimates,
+    WorkflowEnded,
+)
+from kairos.gateway import (
+    access_of,
+    add_follower_pages,
+    answer_errors_as_openai_does,
+    listening_socket,
+    may_have_page,
+    server_of,
+    serving_ports,
+    url_of,
+)
+from kairos.settings import Settings
 from tests.e2e.test_roles import basic, keys
 from tests.support import build
 

@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from kairos.gateway.page.now import NowView
+from kairos.gateway import NowView
 from kairos.gateway.server import http
 from tests.e2e.client import LIMIT_S
 from tests.e2e.served import serving

@@ -9,9 +9,9 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Bounced, Cancelled, Failed, Finished, InstanceLeft, PrefillFailed
+from kairos.core import Bounced, Cancelled, Failed, Finished, InstanceLeft, PrefillFailed
 from kairos.engines import monitor
-from kairos.settings.engines import EngineSettings
+from kairos.settings import EngineSettings
 from kairos.simulate.standin import server as standins
 
 MESSAGES = [{"role": "user", "content": "What would it cost to compute this prompt twice?"}]

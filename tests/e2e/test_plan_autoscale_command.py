@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from kairos.core.events import Arrived, InstanceJoined
+from kairos.core import Arrived, InstanceJoined
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_health_command import run
 from tests.e2e.test_instances import instances

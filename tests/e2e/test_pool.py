@@ -12,18 +12,15 @@ import msgspec
 import pytest
 
 from kairos.cli.bus_check import CHECKED, check_bus, skip_record
+from kairos.cluster import CALL, TYPE_HEADER, Producer, ReceivedMessage, ensure_topics
+from kairos.cluster import POOL_HEADER as IN_POOL
 from kairos.cluster.kafka.cluster import parse_bus
-from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.cluster.pool.messages import CALL, EPOCH, PERFORMER, TURN, TYPE_HEADER
-from kairos.cluster.pool.messages import POOL_HEADER as IN_POOL
-from kairos.core.errors import SetupError
-from kairos.core.topics import Topic
+from kairos.cluster.kafka.subscription import Subscription
+from kairos.cluster.pool.messages import EPOCH, PERFORMER, TURN
+from kairos.core import SetupError, Topic
 from kairos.observe.left_out import left_out
 from kairos.service import running
-from kairos.settings.config import Settings
-from kairos.settings.engines import EngineSettings
+from kairos.settings import EngineSettings, Settings
 from tests.e2e.client import LIMIT_S
 from tests.support.buses import until_logged
 from tests.support.impatient import SESSION_S

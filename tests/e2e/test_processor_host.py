@@ -11,17 +11,14 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from kairos.cluster import processing_host
 from kairos.cluster import processor_service as service
-from kairos.cluster.processor_service import processing_host
-from kairos.core.errors import SetupError
-from kairos.settings.config import Settings
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.core import SetupError
+from kairos.settings import RetrievalSettings, Settings
 from kairos.simulate.processor_answers import vector
+from kairos.workflows import ProcessorTask, RunProcessor, ValuesLost
 from kairos.workflows.compile.held import held_text
-from kairos.workflows.execute.commands import RunProcessor
 from kairos.workflows.remote.remote import remote_processors
-from kairos.workflows.remote.wire import ProcessorTask
-from kairos.workflows.retrieve.lost import ValuesLost
 from tests.e2e.batch_files import key
 from tests.e2e.client import LIMIT_S
 from tests.e2e.embedder import Embedder

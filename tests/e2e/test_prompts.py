@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Arrived, Finished, FirstToken, Progressed
+from kairos.core import Arrived, Finished, FirstToken, Progressed
 from kairos.proxy import progress
 from tests.e2e.deciding import deciding
 

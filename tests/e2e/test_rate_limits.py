@@ -9,8 +9,8 @@ import openai
 import pytest
 from msgspec.structs import replace
 
-from kairos.core.events import Arrived, EntitlementsChanged
-from kairos.settings.config import KeySettings
+from kairos.core import Arrived, EntitlementsChanged
+from kairos.settings import KeySettings
 from kairos.settings.tenants import QuotaSettings, ServiceClassSettings
 from tests.e2e.test_pool import Pool, stack, until  # noqa: F401 - a fixture
 from tests.e2e.test_workers import decider_of, serve  # noqa: F401 - a fixture

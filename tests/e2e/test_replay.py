@@ -10,17 +10,22 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from kairos.core.errors import InvalidRequest, KairosError, SetupError, Unavailable
-from kairos.core.events import Arrived, Finished, WorkflowEnded
-from kairos.core.model import IDENTIFIER_PATTERN, Request
-from kairos.proxy.llm.http_llm import ANSWER_BYTES
-from kairos.simulate import replay_client
-from kairos.simulate.replay import Replay
+from kairos.core import (
+    IDENTIFIER_PATTERN,
+    Arrived,
+    Finished,
+    InvalidRequest,
+    KairosError,
+    Request,
+    SetupError,
+    Unavailable,
+    WorkflowEnded,
+)
+from kairos.proxy import ANSWER_BYTES
+from kairos.simulate import FileCall, Replay, draw_submissions, load_workflows, replay_client
 from kairos.simulate.replay_client import CallFailed, ReplayClient, headers_of, server_url
 from kairos.simulate.replay_text import Wording
-from kairos.simulate.workload import FileCall
-from kairos.simulate.workload.submissions import draw_submissions
-from kairos.simulate.workload.workflows import Submission, load_workflows, workflow
+from kairos.simulate.workload.workflows import Submission, workflow
 from tests.e2e.client import LIMIT_S
 
 RECORDED = Path(__file__).parents[2] / "traces" / "demo-smollm2.jsonl.gz"

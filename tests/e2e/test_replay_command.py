@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from kairos.simulate.workload import write_workflows
+from kairos.simulate import write_workflows
 from tests.e2e.test_replay import RECORDED, Scripted, answer, call
 from tests.support import forked
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from kairos.core.events import (
+from kairos.core import (
     Arrived,
     Bounced,
     Cancelled,

@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from kairos.core.errors import SetupError
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.core import SetupError
+from kairos.settings import RetrievalSettings
 from kairos.simulate.standin.server import StandInSettings, serve
 from kairos.workflows.compile.passages import passages
 from tests.e2e.flow_runs import Runs, answering, kairos_command, write_rows

@@ -5,10 +5,8 @@ from hashlib import sha256
 
 import pytest
 
-from kairos.core.events import Finished
-from kairos.settings.config import KeySettings, Settings
-from kairos.settings.engines import EngineSettings
-from kairos.settings.oidc import OidcSettings
+from kairos.core import Finished
+from kairos.settings import EngineSettings, KeySettings, OidcSettings, Settings
 
 ROLES = ("caller", "viewer", "admin")
 

@@ -16,8 +16,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from kairos.request.routes import HOT_ROUTES
-from kairos.settings.batches import BatchSettings
+from kairos.request import HOT_ROUTES
+from kairos.settings import BatchSettings
 from tests.e2e.client import Answer
 from tests.e2e.flows import REPORTS, kept_in, put
 

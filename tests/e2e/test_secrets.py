@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from aiohttp import web
 
-from kairos.settings.config import KeySettings
+from kairos.settings import KeySettings
 from tests.e2e.served import serving
 
 CHAT = "/v1/chat/completions"

@@ -14,10 +14,11 @@ import openai
 import pytest
 
 from kairos import service
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import (
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
     Arrived,
+    Balancer,
     Cancelled,
     Failed,
     Finished,
@@ -25,12 +26,10 @@ from kairos.core.events import (
     Started,
     WorkflowEnded,
 )
-from kairos.core.scheduler.policies import POLICIES
 from kairos.gateway.server import http
-from kairos.host.child_process import start_child
-from kairos.observe.fact_log import read_facts
-from kairos.settings.config import Settings
-from kairos.settings.engines import EngineSettings
+from kairos.host import start_child
+from kairos.observe import read_facts
+from kairos.settings import EngineSettings, Settings
 from tests.support import forked
 
 LIMIT_S = 60

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 from aiohttp import web
 
-from kairos.core.events import Arrived
-from kairos.settings.config import KeySettings
+from kairos.core import Arrived
+from kairos.settings import KeySettings
 from tests.e2e.client import Answer
 
 BODY = 2_000  # bytes of a prompt

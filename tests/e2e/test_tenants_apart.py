@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from kairos.core.events import Arrived
-from kairos.settings.tenants import KeySettings
+from kairos.core import Arrived
+from kairos.settings import KeySettings
 from kairos.simulate.standin import server as standins
 from tests.e2e.served import serving
 

@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from kairos.cli.main import main
-from kairos.settings.tls import TlsFiles, client_context
+from kairos.settings import TlsFiles, client_context
 from tests.support.certificates import Authority
 from tests.support.processes import Process
 

@@ -11,13 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kairos.core.errors import SetupError
-from kairos.core.events import Finished, InstanceLeft
+from kairos.core import Finished, InstanceLeft, SetupError
 from kairos.host import fresh_context
-from kairos.settings import config
-from kairos.settings.config import Settings
-from kairos.settings.engines import EngineSettings, parse_engine
-from kairos.settings.tls import TlsFiles, server_context
+from kairos.settings import EngineSettings, Settings, TlsFiles, config, parse_engine, server_context
 from tests.e2e.engine import Engine
 from tests.support.certificates import Authority
 from tests.support.processes import Process

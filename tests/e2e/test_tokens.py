@@ -8,10 +8,9 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Arrived
+from kairos.core import Arrived
 from kairos.gateway.auth import jwks
-from kairos.settings.config import KeySettings
-from kairos.settings.oidc import OidcSettings
+from kairos.settings import KeySettings, OidcSettings
 from tests.e2e.client import LIMIT_S
 from tests.e2e.served import NAMES
 from tests.support.issuer import new_key
@@ -264,8 +263,7 @@ async def test_another_issuer_needs_a_restart_and_keys_need_none(kairos, standin
     caplog.set_level(logging.INFO)
     from hashlib import sha256
 
-    from kairos.settings.config import Settings
-    from kairos.settings.engines import EngineSettings
+    from kairos.settings import EngineSettings, Settings
 
     served = await kairos(standin.url, oidc=oidc(issuer))
     key = KeySettings(sha256=sha256(b"kai-1").hexdigest(), tenant="umbrella")

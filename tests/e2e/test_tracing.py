@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from kairos.core.events import Arrived, Finished
-from kairos.settings.telemetry import TelemetrySettings
+from kairos.core import Arrived, Finished
+from kairos.settings import TelemetrySettings
 from tests.support.otlp import collecting
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

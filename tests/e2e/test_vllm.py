@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from kairos.cli.demos.engines import start_engines
-from kairos.core.events import Cancelled, Failed, Finished, InstanceLeft, InstanceStatus
+from kairos.core import Cancelled, Failed, Finished, InstanceLeft, InstanceStatus
 from kairos.engines import monitor
 from tests.support.processes import Process
 from tests.support.vllm import descendants, named, needs_vllm, until_gone

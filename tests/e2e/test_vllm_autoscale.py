@@ -11,15 +11,7 @@ from functools import partial
 import openai
 import pytest
 
-from kairos.core.events import (
-    Bounced,
-    Cancelled,
-    Dispatch,
-    Failed,
-    Finished,
-    InstanceJoined,
-    InstanceLeft,
-)
+from kairos.core import Bounced, Cancelled, Dispatch, Failed, Finished, InstanceJoined, InstanceLeft
 from tests.e2e.test_instances import instances
 from tests.support.ports import free_ports
 from tests.support.processes import Process

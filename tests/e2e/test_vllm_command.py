@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kairos.cli.demos.engines import start_engines
-from kairos.core.errors import SetupError
-from kairos.host.child_process import start_child
+from kairos.core import SetupError
+from kairos.host import start_child
 from tests.support.ports import free_ports
 from tests.support.processes import Process
 from tests.support.vllm import descendants, until_gone

@@ -5,7 +5,7 @@ import time
 import aiohttp
 import pytest
 
-from kairos.workflows.execute.commands import TouchPrefix
+from kairos.workflows import TouchPrefix
 from tests.e2e.flow_runs import Runs
 from tests.e2e.test_flow_decoding import is_asked_early
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kairos.cli.demos.engines import start_engines
-from kairos.core.events import Finished, FirstToken, Progressed
+from kairos.core import Finished, FirstToken, Progressed
 from tests.e2e.deciding import deciding
 from tests.support.vllm import needs_vllm
 

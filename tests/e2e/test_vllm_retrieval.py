@@ -5,8 +5,8 @@ import pytest
 
 from examples.minilm import ALIAS, FOR_VLLM, unpack_minilm
 from kairos.cli.demos.engines import start_engines
-from kairos.proxy.llm.http_llm import headers_with
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.proxy import headers_with
+from kairos.settings import RetrievalSettings
 from kairos.workflows.retrieve import embedding
 from kairos.workflows.retrieve.asked_engine import AskedEngine
 from kairos.workflows.retrieve.exact_search import normalised

@@ -3,7 +3,7 @@
 import aiohttp
 import pytest
 
-from kairos.engines.engine_status import read_metrics
+from kairos.engines import read_metrics
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.routes import NEWEST, OLDEST
 

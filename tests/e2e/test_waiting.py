@@ -8,7 +8,7 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Arrived, Bounced, Cancelled, Failed, FirstToken, InstanceLeft
+from kairos.core import Arrived, Bounced, Cancelled, Failed, FirstToken, InstanceLeft
 from kairos.engines import monitor
 from kairos.proxy import wait_comments
 from kairos.simulate.standin import server as standins

@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from kairos.core.events import Arrived, Failed, Started
-from kairos.gateway.server.http import listening_socket
-from kairos.observe.fact_log import read_facts
+from kairos.core import Arrived, Failed, Started
+from kairos.gateway import listening_socket
+from kairos.observe import read_facts
 from tests.e2e.test_serve_command import keys, spawn
 from tests.support.forked import children
 from tests.support.otlp import collecting

@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 import uvloop
 
-from kairos.host.tuning import allow_many_connections
+from kairos.host import allow_many_connections
 from tests.support.ports import free_ports
 from tests.support.processes import Process
 

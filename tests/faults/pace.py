@@ -19,7 +19,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from kairos.core.events import Bounced, InstanceStatus
+from kairos.core import Bounced, InstanceStatus
 from tests.e2e.served import serving
 from tests.support import vllm
 

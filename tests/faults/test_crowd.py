@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 
-from kairos.gateway.server.http import listening_socket, server_of, serving_ports
+from kairos.gateway import listening_socket, server_of, serving_ports
 from tests.faults.crowd import CROWDS, HOST, watched
 from tests.unit.gateway.server.test_http import HEAD, POST, Calls, answering
 

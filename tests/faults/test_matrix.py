@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kairos.core.events import Arrived, Dispatch, FirstToken
+from kairos.core import Arrived, Dispatch, FirstToken
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.batch import Timing
 from tests.e2e.served import serving

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 import pytest
 
-from kairos.core.events import Bounced
+from kairos.core import Bounced
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.batch import Timing
 from tests.e2e.client import Answer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kairos.core.events import Arrived, WorkflowEnded
-from kairos.host.child_process import start_child
+from kairos.core import Arrived, WorkflowEnded
+from kairos.host import start_child
 from kairos.simulate.standin.script import load
 
 HERE = Path(__file__).parent

@@ -9,29 +9,30 @@ from functools import partial
 
 import msgspec
 
-from kairos.cluster.bus.envelope import forward_message, read_envelope, read_value, write_message
-from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.cluster.pool.bus_call import read_call
-from kairos.cluster.pool.messages import Alive, Orders, Told, check_request, read_told
-from kairos.core.errors import InvalidFile, InvalidRequest
-from kairos.core.model import PARENTS_LIMIT
-from kairos.core.ports import Message
-from kairos.gateway.auth.access import Access, Caller
-from kairos.proxy.sse import SseReader, usage_of
-from kairos.request.body import Body, read_body
-from kairos.request.deadlines import deadline_of
-from kairos.request.identity.agent_urls import names_in
-from kairos.request.identity.aliases import Aliases
+from kairos.cluster import (
+    Alive,
+    ReceivedMessage,
+    Told,
+    forward_message,
+    read_call,
+    read_envelope,
+    read_told,
+    read_value,
+    write_message,
+)
+from kairos.cluster.pool.messages import Orders, check_request
+from kairos.core import PARENTS_LIMIT, InvalidFile, InvalidRequest, Message
+from kairos.gateway import Access
+from kairos.gateway.auth.access import Caller
+from kairos.proxy import SseReader, usage_of
+from kairos.request import Aliases, Body, deadline_of, identity_of, names_in, read_body
 from kairos.request.identity.conversation import conversation, prompt_of
 from kairos.request.identity.engine_reply import reply_of
 from kairos.request.identity.identity import identifier_of
-from kairos.request.identity.resolve import identity_of
 from kairos.request.native import READING, Reading
 from kairos.request.shape import check_input, check_messages, check_prompt, check_tools
-from kairos.settings.config import KeySettings
-from kairos.workflows.compile.operators import Declaration
-from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.compile.prediction import predict_flow
+from kairos.settings import KeySettings
+from kairos.workflows import Declaration, compile_plan, predict_flow
 from kairos.workflows.declare.yaml_file import read_json, read_yaml
 
 NOW = 1_700_000_000_000_000  # µs

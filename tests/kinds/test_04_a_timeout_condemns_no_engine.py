@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kairos.core.events import Bounced, Failed
+from kairos.core import Bounced, Failed
 from tests.kinds.table import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RERANK, body, never, whole
 
 ROWS = [

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Arrived
+from kairos.core import Arrived
 from tests.kinds.table import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RERANK, body, whole
 
 AT_ONCE = [

@@ -8,8 +8,8 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Arrived, Finished
-from kairos.request.routes import ROUTES
+from kairos.core import Arrived, Finished
+from kairos.request import ROUTES
 from tests.e2e.batch_files import key
 from tests.kinds.table import body, says
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from kairos.request.routes import ROUTES
+from kairos.request import ROUTES
 from tests.kinds.table import CHAT, body, whole
 
 EVIL = {"do_remote_prefill": True, "remote_host": "192.0.2.1", "remote_port": 1}

@@ -18,15 +18,12 @@ from kairos.batches.kept import KeptBatches
 from kairos.batches.outputs import write_outputs
 from kairos.batches.uploads import upload
 from kairos.cli import key_files as keys
-from kairos.host import sqlite_file
-from kairos.host.files import atomic_write
+from kairos.host import atomic_write, sqlite_file
+from kairos.observe import LearntStore
 from kairos.observe.instance_limits import InstanceLimits
-from kairos.observe.store import LearntStore
-from kairos.settings.batches import BatchSettings
-from kairos.settings.flows import FlowSettings
-from kairos.workflows.run.journal import RunJournal
+from kairos.settings import BatchSettings, FlowSettings
+from kairos.workflows import RunDirectory, RunJournal, RunRecord
 from kairos.workflows.run.output_file import new_file
-from kairos.workflows.run.run_store import RunDirectory, RunRecord
 from kairos.workflows.serve.flow_store import FlowStore
 from tests.support import build
 from tests.unit.batches.test_driver import NoGateway

@@ -10,18 +10,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.cluster.kafka.items import Assigned, Passed, ReceivedMessage
+from kairos.cluster import ReceivedMessage
+from kairos.cluster.kafka.items import Assigned, Passed
 from kairos.cluster.kafka.share import Share
 from kairos.cluster.kafka.trials import Trials
-from kairos.core.errors import KairosError
-from kairos.core.fair_share import ShareUsed
+from kairos.core import KairosError, ShareUsed
 from kairos.gateway.page.watch import Watch
 from kairos.gateway.server import connection_limits
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.proxy.calls_in_flight import CallsInFlight
-from kairos.request.bodies import Bodies
-from kairos.request.client_response import ClientResponse
-from kairos.workflows.remote.held_store import HeldStore
+from kairos.proxy import CallsInFlight
+from kairos.request import Bodies, ClientResponse
+from kairos.workflows import HeldStore
 from kairos.workflows.retrieve.engine_pool import EnginePool
 from tests.support.pristine import differences, state_of
 from tests.unit.gateway.server.test_connection_limits import Client

@@ -3,12 +3,16 @@ message that names it. A limit that is off by one, or gone, fails here."""
 
 import pytest
 
-from kairos.core.errors import SetupError
-from kairos.settings.batches import BatchSettings
-from kairos.settings.config import MAX_WORKERS, load_settings
-from kairos.settings.flows import MOST_FLOW_BYTES, FlowSettings
-from kairos.settings.retrieval import RetrievalSettings
-from kairos.settings.telemetry import TelemetrySettings
+from kairos.core import SetupError
+from kairos.settings import (
+    BatchSettings,
+    FlowSettings,
+    RetrievalSettings,
+    TelemetrySettings,
+    load_settings,
+)
+from kairos.settings.config import MAX_WORKERS
+from kairos.settings.flows import MOST_FLOW_BYTES
 
 
 def batches(**fields):

@@ -12,10 +12,11 @@ import aiohttp
 import pytest
 from fastapi import FastAPI
 
-from kairos.cluster.pool.cluster_control import AskTheOrchestrator, ClusterControl
-from kairos.gateway.page.pages import page_of
+from kairos.cluster import ClusterControl
+from kairos.cluster.pool.cluster_control import AskTheOrchestrator
+from kairos.gateway import page_of
 from kairos.gateway.page.workflows import FollowedElsewhere
-from kairos.settings.config import Settings
+from kairos.settings import Settings
 from tests.e2e.batch_files import CHAT, begin, client_of, ended, kept_in, lines_of, upload
 from tests.e2e.conftest import engine, engines, kairos  # noqa: F401 - fixtures
 from tests.support import build

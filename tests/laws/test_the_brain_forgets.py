@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from kairos.core.entitlements import Quota
-from kairos.core.events import (
+from kairos.core import (
+    POLICIES,
+    SECOND,
     Arrived,
     Bounced,
     Cancelled,
@@ -15,12 +16,11 @@ from kairos.core.events import (
     InstanceJoined,
     InstanceLeft,
     Progressed,
+    Quota,
     Refuse,
     Tick,
     WorkflowEnded,
 )
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
 from tests.support import build
 from tests.support.pristine import differences, state_of
 

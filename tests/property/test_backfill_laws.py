@@ -7,16 +7,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kairos.core.dispatcher.demand import SLOT_US
-from kairos.core.events import (
+from kairos.core import (
+    QUANTILES,
     Arrived,
     Dispatch,
+    Distribution,
     Finished,
     FirstToken,
     InstanceJoined,
     ProfilesLearnt,
 )
-from kairos.core.learnt import QUANTILES, Distribution
+from kairos.core.dispatcher.demand import SLOT_US
 from kairos.core.scheduler.guard import NO_GUARD
 from kairos.core.scheduler.queue import BACKFILL
 from tests.support import build, learnt

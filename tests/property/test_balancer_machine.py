@@ -8,13 +8,18 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kairos.core.admission import MAX_RETRIES
-from kairos.core.agent_key import agent_key_of
-from kairos.core.dispatcher.placements import PLACEMENTS, THRESHOLD
-from kairos.core.errors import KairosError
-from kairos.core.events import (
+from kairos.core import (
+    FEATURES,
+    MAX_RETRIES,
+    PLACEMENTS,
+    POLICIES,
+    POOLED_AGENT,
+    QUANTILES,
+    SECOND,
+    AgentRank,
     Arrived,
     Bounced,
+    Budget,
     Cancelled,
     Dispatch,
     Failed,
@@ -23,16 +28,16 @@ from kairos.core.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    KairosError,
     ProfilesLearnt,
     Progressed,
     Refuse,
+    RemainingModel,
     Tick,
     WorkflowEnded,
+    agent_key_of,
 )
-from kairos.core.learnt import POOLED_AGENT, QUANTILES, AgentRank, RemainingModel
-from kairos.core.model import SECOND, Budget
-from kairos.core.position import FEATURES
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core.dispatcher.placements import THRESHOLD
 from tests.support import build, learnt
 from tests.support.examples import examples
 

@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.dispatcher.ledger import Ledger
+from kairos.core import SECOND, Finished, Instance, InstanceStatus, Ledger, WorkEstimates
 from kairos.core.dispatcher.native import KERNEL, NOWHERE, RESERVED_PLACE
 from kairos.core.dispatcher.survival_packing import SurvivalPacking
-from kairos.core.events import Finished, InstanceStatus
-from kairos.core.model import SECOND, Instance
-from kairos.core.scheduler.work_estimates import WorkEstimates
 from tests.support import build, kernel
 from tests.support.examples import examples
 

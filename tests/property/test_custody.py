@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kairos.cluster.kafka.custody import BEGUN_LIMIT, Custody, holder_mark, read_custody
 from kairos.cluster.kafka.share import _TEXT_LIMIT
 from kairos.cluster.kafka.watermark import SPAN_LIMIT, TEXT_LIMIT
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 
 def fields(custody):

@@ -6,12 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.declared_plan import PlannedOperator, PlannedWork
-from kairos.core.errors import InvalidRequest
-from kairos.core.events import PlanDeclared, ProfilesLearnt
-from kairos.core.model import SECOND
+from kairos.core import (
+    SECOND,
+    InvalidRequest,
+    PlanDeclared,
+    PlannedOperator,
+    PlannedWork,
+    ProfilesLearnt,
+    WorkEstimates,
+)
 from kairos.core.scheduler.declared_work import DeclaredWork
-from kairos.core.scheduler.work_estimates import WorkEstimates
 from tests.support import build, learnt
 from tests.support.examples import examples
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.core import EngineProfile, StepCost
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineCall
 from kairos.simulate.workload.prompt import PromptPiece

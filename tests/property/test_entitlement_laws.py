@@ -6,30 +6,28 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.entitlements import (
-    ALIKE,
+from kairos.core import (
+    POLICIES,
+    SECOND,
     SERVICE_CLASSES,
-    Entitlements,
-    Quota,
-    ServiceClass,
-    TenantWeight,
-)
-from kairos.core.errors import KairosError
-from kairos.core.events import (
     Arrived,
     Bounced,
     Cancelled,
     Dispatch,
+    Entitlements,
     EntitlementsChanged,
     Finished,
+    KairosError,
     PolicyChosen,
+    Quota,
     Record,
     Refuse,
+    ServiceClass,
+    TenantWeight,
     Tick,
     WorkflowEnded,
 )
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core.entitlements import ALIKE
 from tests.support import build
 from tests.support.examples import examples
 

@@ -7,16 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kairos.cluster.bus.envelope import (
-    OTHERS_LIMIT,
-    forward_message,
-    read_envelope,
-    read_value,
-    write_message,
-)
+from kairos.cluster import forward_message, read_envelope, read_value, write_message
+from kairos.cluster.bus.envelope import OTHERS_LIMIT
 from kairos.cluster.pool.messages import read_call_headers
-from kairos.core.errors import InvalidRequest
-from kairos.core.ports import Message
+from kairos.core import InvalidRequest, Message
 from tests.support.examples import examples
 from tests.support.schema import problems
 

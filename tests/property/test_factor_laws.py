@@ -7,9 +7,10 @@ import pytest
 
 from experiments.e56_kept_order import drawn_flow
 from kairos.cli.flows.flow_factors import measured_sharing
-from kairos.core.errors import UpstreamFailed
+from kairos.core import UpstreamFailed
+from kairos.workflows import ContextCall, measured_reuse
 from kairos.workflows.compile.call_shapes import call_shapes
-from kairos.workflows.compile.flow_work import ContextCall, measured_reuse, shared_contexts
+from kairos.workflows.compile.flow_work import shared_contexts
 
 
 def drawn_calls(draw, operators, rows=4):

@@ -3,10 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.entitlements import TenantWeight
-from kairos.core.events import Arrived, Cancelled, Finished, Record
-from kairos.core.model import SECOND
-from kairos.core.scheduler.fair_queueing import StartTags
+from kairos.core import SECOND, Arrived, Cancelled, Finished, Record, StartTags, TenantWeight
 from tests.support import build
 
 NAMES = "abc"

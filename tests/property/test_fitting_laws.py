@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kairos.core.engine_profile import StepCost
-from kairos.simulate.engine.fitting import fit_step_cost, predicted_us
+from kairos.core import StepCost
+from kairos.simulate import fit_step_cost
+from kairos.simulate.engine.fitting import predicted_us
 from kairos.simulate.workload.steps import Steps
 from tests.support.examples import examples
 

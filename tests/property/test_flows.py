@@ -10,14 +10,18 @@ from hypothesis import strategies as st
 
 from kairos import flow
 from kairos.simulate.processor_answers import processed
-from kairos.workflows.compile.check import every_operator
+from kairos.workflows import (
+    FailRow,
+    FlowLimits,
+    Generation,
+    IssueCall,
+    Passes,
+    compile_plan,
+    every_operator,
+)
 from kairos.workflows.compile.graph import in_order
 from kairos.workflows.compile.invalid import InvalidFlow, OperatorFailed
-from kairos.workflows.compile.operators import Generation
-from kairos.workflows.compile.pipeline import Passes, compile_plan
-from kairos.workflows.execute.commands import FailRow, IssueCall
 from kairos.workflows.execute.facts import OperatorsOpened
-from kairos.workflows.execute.limits import FlowLimits
 from tests.support.examples import examples
 from tests.support.flow_world import FlowWorld, Journal
 from tests.support.naive import Naive

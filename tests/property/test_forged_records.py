@@ -14,51 +14,55 @@ from kairos.agent import Application, read_result
 from kairos.agent import run as run_agents
 from kairos.agents.bus_llm import read_reply
 from kairos.cli.bus_check import RecordReader
-from kairos.cluster.bus.envelope import Envelope, write_message
-from kairos.cluster.bus.memory_bus import MemoryBus
-from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.cluster.kafka.profiles_topic import read_part
-from kairos.cluster.orchestrate.ends import Ends
-from kairos.cluster.orchestrate.following import Following
-from kairos.cluster.pool.messages import (
-    CAUSE,
-    EPOCH,
-    PERFORMER,
+from kairos.cluster import (
     POOL_HEADER,
     TAKEOVER_HEADER,
     TOLD,
     TYPE_HEADER,
+    Envelope,
+    MemoryBus,
+    ReceivedMessage,
     Told,
     read_orders,
+    read_part,
     read_record,
     read_told,
+    write_message,
 )
-from kairos.core.declared_plan import PlannedOperator, PlannedWork
-from kairos.core.entitlements import SERVICE_CLASSES, Entitlements, Quota, TenantWeight
-from kairos.core.errors import InvalidRequest, KairosError
-from kairos.core.events import (
+from kairos.cluster.orchestrate.ends import Ends
+from kairos.cluster.orchestrate.following import Following
+from kairos.cluster.pool.messages import CAUSE, EPOCH, PERFORMER
+from kairos.core import (
+    SECOND,
+    SERVICE_CLASSES,
+    AgentRank,
     Arrived,
     Bounced,
     Cancelled,
+    Entitlements,
     EntitlementsChanged,
     Failed,
     Finished,
     FirstToken,
     InstanceJoined,
+    InvalidRequest,
+    KairosError,
+    Learner,
+    Message,
+    Orchestrator,
     PlanDeclared,
+    PlannedOperator,
+    PlannedWork,
     PolicyChosen,
     ProfilesLearnt,
     Progressed,
+    Quota,
     Record,
     Started,
+    TenantWeight,
+    Topic,
     WorkflowEnded,
 )
-from kairos.core.learner import Learner
-from kairos.core.learnt import AgentRank
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
 from tests.property.test_balancer_machine import remaining_model
 from tests.support import build, learnt
 from tests.support.forged import forge

@@ -6,10 +6,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.core import CallGraph, Remaining, remaining_work
 from kairos.core.orchestrator.ancestry import Ancestry
-from kairos.core.orchestrator.graph import CallGraph
 from kairos.core.orchestrator.parents import NAMESAKES
-from kairos.core.orchestrator.remaining import Remaining, remaining_of_chain, remaining_work
+from kairos.core.orchestrator.remaining import remaining_of_chain
 from kairos.core.orchestrator.spans import Span, parallel_groups
 
 UNIT = 100  # of time; clocks disagree by less

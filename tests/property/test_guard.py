@@ -12,9 +12,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kairos.core.model import SECOND
-from kairos.core.scheduler.guard import GRACE_US, NO_GUARD, PATIENCE, SHARE, PatienceGuard
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import POLICIES, SECOND, PatienceGuard
+from kairos.core.scheduler.guard import GRACE_US, NO_GUARD, PATIENCE, SHARE
 from tests.property.test_queue import ByTable, Room, made
 from tests.support import build
 from tests.support.examples import examples

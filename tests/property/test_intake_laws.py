@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.workflows import OPEN_ROWS, FlowLimits
 from kairos.workflows.execute.intake import RowIntake
-from kairos.workflows.execute.limits import MOST_IN_FLIGHT, OPEN_ROWS, FlowLimits
+from kairos.workflows.execute.limits import MOST_IN_FLIGHT
 from tests.support.examples import examples
 
 

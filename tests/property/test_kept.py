@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.dispatcher.demand import SLOT_AT_US, SLOT_US, SLOTS
+from kairos.core import SLOT_AT_US, SLOTS, Ledger
+from kairos.core.dispatcher.demand import SLOT_US
 from kairos.core.dispatcher.kept_contexts import KeptContexts
-from kairos.core.dispatcher.ledger import Ledger
 from kairos.core.dispatcher.native import KERNEL
 from kairos.core.dispatcher.survival_packing import SurvivalPacking
 from tests.support import build, kernel

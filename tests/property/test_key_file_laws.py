@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.settings.key_file import KeyFile, key_to_toml, read_keys
-from kairos.settings.tenants import KeySettings
+from kairos.settings import KeySettings, key_to_toml, read_keys
+from kairos.settings.key_file import KeyFile
 
 plain = string.ascii_letters + string.digits + "_"
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)

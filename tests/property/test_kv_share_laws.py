@@ -3,10 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.entitlements import Quota
-from kairos.core.errors import KairosError
-from kairos.core.events import Arrived, Bounced, Cancelled, Finished, Record
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, Bounced, Cancelled, Finished, KairosError, Quota, Record
 from tests.support import build
 from tests.support.examples import examples
 

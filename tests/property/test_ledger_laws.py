@@ -7,11 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from kairos.core.dispatcher.demand import SLOT_US, exponential_distribution
-from kairos.core.dispatcher.ledger import _PATIENCE, Ledger
-from kairos.core.dispatcher.occupancy import FEW, RENEWED_US, BySurvival, Occupancy, by_modes
-from kairos.core.events import Finished, InstanceStatus
-from kairos.core.model import SECOND
+from kairos.core import (
+    SECOND,
+    BySurvival,
+    Finished,
+    InstanceStatus,
+    Ledger,
+    exponential_distribution,
+)
+from kairos.core.dispatcher.demand import SLOT_US
+from kairos.core.dispatcher.ledger import _PATIENCE
+from kairos.core.dispatcher.occupancy import FEW, RENEWED_US, Occupancy, by_modes
 from tests.property.test_prefix_laws import PATHS, request
 from tests.support import build
 from tests.support.examples import examples

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.dispatcher.demand import SLOT_AT, SLOT_US
-from kairos.core.dispatcher.placements import THRESHOLD
-from kairos.core.events import (
+from kairos.core import (
+    QUANTILES,
     Arrived,
     Cancelled,
     Dispatch,
+    Distribution,
     Finished,
     FirstToken,
     InstanceJoined,
@@ -24,7 +24,8 @@ from kairos.core.events import (
     ProfilesLearnt,
     Tick,
 )
-from kairos.core.learnt import QUANTILES, Distribution
+from kairos.core.dispatcher.demand import SLOT_AT, SLOT_US
+from kairos.core.dispatcher.placements import THRESHOLD
 from kairos.core.scheduler.guard import NO_GUARD
 from kairos.core.scheduler.queue import BACKFILL
 from tests.support import build, learnt

@@ -9,13 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import e61_hardware_regret
-from kairos.capacity.engine_rates import EngineRates, attended_pairs
-from kairos.capacity.hardware_plan import plan_hardware
+from kairos.capacity import (
+    CallShape,
+    EngineRates,
+    InstanceKind,
+    ObservedCall,
+    Phases,
+    attended_pairs,
+    lower_application,
+    plan_hardware,
+)
 from kairos.capacity.kv_transfer import transfer_s
-from kairos.capacity.lowering import ObservedCall, WorkKind, lower_application
-from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem, latency_s, smallest_pool
+from kairos.capacity.lowering import WorkKind
+from kairos.capacity.pool import CallKind, PoolProblem, latency_s, smallest_pool
 from kairos.capacity.prediction import LEVELS, Predictor, _fixed_point
-from kairos.capacity.serving import CallShape, Phases, use
+from kairos.capacity.serving import use
 from tests.support.examples import examples
 
 CALLS = st.lists(

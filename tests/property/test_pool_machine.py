@@ -16,9 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kairos.core.events import Cancelled, InstanceJoined, InstanceLeft, WorkflowEnded
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.topics import Topic
+from kairos.core import Cancelled, InstanceJoined, InstanceLeft, Orchestrator, Topic, WorkflowEnded
 from tests.support.examples import examples
 from tests.support.pool_world import REPLY_TO, World, life
 

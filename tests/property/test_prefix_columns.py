@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.core import Instance
 from kairos.core.dispatcher import prefix_columns
 from kairos.core.dispatcher.prefix_columns import PrefixColumns
 from kairos.core.dispatcher.prefixes import PrefixIndex
-from kairos.core.model import Instance
 from tests.support import build
 from tests.support.examples import examples
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kairos.core.scheduler.guard import NO_GUARD, PatienceGuard
+from kairos.core import POLICIES, PatienceGuard, WorkEstimates
+from kairos.core.scheduler.guard import NO_GUARD
 from kairos.core.scheduler.heap import LazyHeap
-from kairos.core.scheduler.policies import POLICIES, Fcfs
+from kairos.core.scheduler.policies import Fcfs
 from kairos.core.scheduler.queue import BACKFILL, PASSED_OVER, WaitQueue
-from kairos.core.scheduler.work_estimates import WorkEstimates
 from tests.support import build
 from tests.support.examples import examples
 

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.entitlements import Quota
-from kairos.core.events import Arrived, Cancelled, Finished, Record, WorkflowEnded
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, Cancelled, Finished, Quota, Record, WorkflowEnded
 from kairos.core.scheduler.meter import Meter
 from kairos.core.scheduler.quota_exceeded import QuotaExceeded
 from kairos.core.workflow_tracker import IDLE_US

@@ -3,10 +3,8 @@
 import pytest
 from hypothesis import given
 
-from kairos.core.balancer import Balancer
+from kairos.core import PLACEMENTS, POLICIES, Balancer
 from kairos.core.dispatcher.available import AvailableInstances
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.scheduler.policies import POLICIES
 from tests.property.test_replay import FACTS, LIMITS, Story, seen
 from tests.support.examples import examples
 

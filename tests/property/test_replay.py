@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.declared_plan import PlannedOperator, PlannedWork
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.errors import KairosError
-from kairos.core.events import (
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    SECOND,
+    AgentRank,
     Arrived,
     Bounced,
+    Budget,
     Cancelled,
     Dispatch,
     Failed,
@@ -22,7 +24,10 @@ from kairos.core.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    KairosError,
     PlanDeclared,
+    PlannedOperator,
+    PlannedWork,
     ProfilesLearnt,
     Progressed,
     Record,
@@ -30,9 +35,6 @@ from kairos.core.events import (
     Tick,
     WorkflowEnded,
 )
-from kairos.core.learnt import AgentRank
-from kairos.core.model import SECOND, Budget
-from kairos.core.scheduler.policies import POLICIES
 from tests.support import build, learnt
 from tests.support.examples import examples
 

@@ -6,9 +6,9 @@ from itertools import takewhile
 import pytest
 
 from experiments.e56_kept_order import drawn_flow
+from kairos.workflows import Generation
 from kairos.workflows.compile.call_shapes import COLUMN_TOKENS
 from kairos.workflows.compile.flow_work import shared_contexts
-from kairos.workflows.compile.operators import Generation
 
 BYTES = 4  # of a token
 HOLE = re.compile(r"\{\{\s*([\w.]+)\s*\}\}")

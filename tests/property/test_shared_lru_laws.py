@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.shared_lru import Holdings, SharedLru
+from kairos.core import Holdings, SharedLru
 
 TENANTS = ("a", "b", "c", "d")
 STEPS = st.lists(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows import FlowLimits
 from tests.support.flow_world import FlowWorld, Journal
 from tests.support.naive import Naive
 

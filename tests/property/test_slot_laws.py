@@ -6,11 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.core import PLACEMENTS, QUANTILES, SECOND, Distribution, Ledger
 from kairos.core.dispatcher.demand import SLOT_US
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.learnt import QUANTILES, Distribution
-from kairos.core.model import SECOND
 from tests.support import build
 from tests.support.examples import examples
 

@@ -4,9 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.errors import QueueFull
-from kairos.core.events import Arrived, Cancelled, Finished, Record, Refuse
-from kairos.core.fair_share import ShareUsed, is_within_share
+from kairos.core import (
+    Arrived,
+    Cancelled,
+    Finished,
+    QueueFull,
+    Record,
+    Refuse,
+    ShareUsed,
+    is_within_share,
+)
 from tests.support import build
 from tests.support.examples import examples
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kairos.cluster.kafka import watermark
 from kairos.cluster.kafka.watermark import SPAN_LIMIT, TEXT_LIMIT, UNDONE_LIMIT, Watermark
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 
 class WatermarkMachine(RuleBasedStateMachine):

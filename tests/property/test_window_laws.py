@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.learnt import QUANTILES, distribution, parts
+from kairos.core import QUANTILES
+from kairos.core.learnt import distribution, parts
 from kairos.core.orchestrator.window import Ring, kolmogorov_smirnov
 from tests.support.examples import examples
 

@@ -5,9 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import StepCost
-from kairos.core.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, InstanceLeft
+from kairos.core import (
+    PLACEMENTS,
+    Arrived,
+    Dispatch,
+    Failed,
+    Finished,
+    InstanceJoined,
+    InstanceLeft,
+    StepCost,
+)
 from kairos.simulate.isolated import alone_us
 from kairos.simulate.world import WorldEvent
 from tests.support import build

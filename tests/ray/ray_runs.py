@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.run.run_store import RunStore
+from kairos.workflows import Functions, RunStore
 from tests.e2e.flow_runs import answer_to
 
 

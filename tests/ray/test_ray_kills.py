@@ -10,10 +10,8 @@ from collections import Counter
 import pytest
 
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.host.child_process import start_child
-from kairos.workflows.run.flow_file import load_flow
-from kairos.workflows.run.postgres_results import PostgresResults
-from kairos.workflows.run.run_store import RunStore
+from kairos.host import start_child
+from kairos.workflows import PostgresResults, RunStore, load_flow
 from tests.e2e.flow_runs import ROOT, read_rows, write_rows
 from tests.ray.ray_runs import CountingEngine
 

@@ -8,12 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.settings import RetrievalSettings
+from kairos.workflows import Functions, RunStore, compile_plan
 from kairos.workflows.compile.invalid import InvalidFlow
-from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.declare.functions import Functions
 from kairos.workflows.declare.yaml_file import read_yaml
-from kairos.workflows.run.run_store import RunStore
 from tests.e2e.embedder import Embedder
 from tests.property.test_flows import FUNCTIONS, ROWS, Drawn, scripted
 from tests.ray.ray_runs import CountingEngine, run

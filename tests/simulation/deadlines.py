@@ -5,25 +5,26 @@ from functools import partial
 from random import Random
 from unittest import mock
 
-from kairos.core.admission import Admission
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import StepCost
-from kairos.core.events import (
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    SECOND,
     Arrived,
+    Balancer,
     Cancelled,
     Finished,
     FirstToken,
+    Instance,
     InstanceJoined,
+    Learner,
+    Orchestrator,
     Progressed,
+    Runtime,
+    StepCost,
     Tick,
     WorkflowEnded,
 )
-from kairos.core.learner import Learner
-from kairos.core.model import SECOND, Instance
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.runtime import Runtime
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core.admission import Admission
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engines import SimulatedEngines
 from kairos.simulate.users import engine_call

@@ -9,8 +9,7 @@ from random import Random
 
 import msgspec
 
-from kairos.core.events import Arrived, Bounced, Dispatch, Finished, InstanceStatus, Refuse, Tick
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, Bounced, Dispatch, Finished, InstanceStatus, Refuse, Tick
 from tests.support import build
 
 IN_FLIGHT = 8

@@ -14,8 +14,8 @@ from statistics import mean
 
 import msgspec
 
-from kairos.core.errors import KairosError
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Bounced,
     Dispatch,
@@ -26,9 +26,9 @@ from kairos.core.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    KairosError,
     Tick,
 )
-from kairos.core.model import SECOND
 from tests.support import build
 
 SEQS = 8

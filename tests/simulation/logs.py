@@ -4,8 +4,7 @@ import hashlib
 
 import msgspec
 
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import PLACEMENTS, POLICIES
 from tests.simulation import overload
 from tests.support import build
 

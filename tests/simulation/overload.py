@@ -5,8 +5,8 @@ from random import Random
 from statistics import mean
 from unittest import mock
 
+from kairos.core import StepCost
 from kairos.core.admission import Admission
-from kairos.core.engine_profile import StepCost
 from tests.support import worlds
 
 WORKFLOWS = 150

@@ -19,12 +19,10 @@ from random import Random
 
 import msgspec
 
-from kairos.core.events import InstanceStatus
-from kairos.core.faults.stalls import SeenCall, Stalls
-from kairos.core.model import SECOND, Instance
+from kairos.core import SECOND, Instance, InstanceStatus, SeenCall, Stalls
+from kairos.simulate import load_profile
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineCall
-from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.workload.prompt import PromptPiece
 
 TICK_US = SECOND // 20  # of callers; what engines do is exact

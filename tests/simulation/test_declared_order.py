@@ -6,15 +6,18 @@ import msgspec
 
 from experiments.flow_systems import Undeclared, engines
 from experiments.flow_workloads import parallel, reflect
-from kairos.core.declared_plan import MOST_OPERATORS, PlannedWork, check_plan
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import PlanDeclared, Record
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import (
+    MOST_OPERATORS,
+    PLACEMENTS,
+    POLICIES,
+    PlanDeclared,
+    PlannedWork,
+    Record,
+    check_plan,
+)
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import simulate_flow
-from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.compile.planned_work import plan_work
-from kairos.workflows.declare.functions import Functions
+from kairos.workflows import Functions, compile_plan, plan_work
 from kairos.workflows.declare.yaml_file import read_yaml
 from tests.support import build
 from tests.support.flow_tables import example

@@ -3,8 +3,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import Arrived, Dispatch, ProfilesLearnt
+from kairos.core import PLACEMENTS, Arrived, Dispatch, ProfilesLearnt
 from tests.simulation.logs import DECIDERS
 from tests.support import build
 

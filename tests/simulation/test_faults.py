@@ -5,7 +5,7 @@ The whole table: `python -m tests.simulation.faults`.
 
 import pytest
 
-from kairos.core.admission import MAX_RETRIES
+from kairos.core import MAX_RETRIES
 from tests.simulation.faults import WORLDS, Callers
 
 CALLS = 800

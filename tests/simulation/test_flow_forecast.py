@@ -5,18 +5,13 @@ import pytest
 
 from kairos import flow
 from kairos.cli.flows.flow_profiled import sampled_rows, simulated_profile
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import PLACEMENTS, POLICIES, SECOND
+from kairos.simulate import PoolOptions, load_profile
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
+from kairos.simulate.flow_simulation import simulate_flow
 from kairos.simulate.processors import TEOLA, Surroundings
-from kairos.workflows.compile.forecast import forecast_flow
+from kairos.workflows import LoadedFlow, compile_plan, forecast_flow, open_table
 from kairos.workflows.compile.passes.prefill import MOST_ROWS
-from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.run.flow_file import LoadedFlow
-from kairos.workflows.run.tables import open_table
 from tests.support.flow_tables import FLOWS, example, rows
 
 POOL = PoolOptions(

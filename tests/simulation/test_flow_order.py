@@ -11,15 +11,14 @@ from experiments.e56_kept_order import ran as ran_on
 from experiments.flow_systems import KV_TOKENS
 from experiments.flow_workloads import debate, parallel, trading
 from kairos import flow
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import PLACEMENTS, POLICIES
+from kairos.simulate import PoolOptions, load_profile
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
+from kairos.simulate.flow_simulation import simulate_flow
+from kairos.workflows import Functions
 from kairos.workflows.compile.call_shapes import call_shapes
 from kairos.workflows.compile.order import cache_aware_order
 from kairos.workflows.compile.passes.order import AS_DECLARED, of_sequences
-from kairos.workflows.declare.functions import Functions
 
 POOL = PoolOptions(
     instances=2,

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core import PLACEMENTS
 from kairos.simulate.flow_simulation import simulate_flow
-from kairos.workflows.compile.pipeline import Passes, compile_plan
+from kairos.workflows import Passes, compile_plan
 from tests.simulation.test_flow_forecast import POOL, SIX
 from tests.support.flow_tables import rows
 

@@ -7,12 +7,10 @@ import msgspec
 
 from experiments.flow_workloads import words
 from kairos import flow
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import Dispatch, Finished
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
-from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
-from kairos.workflows.declare.functions import Functions
+from kairos.core import PLACEMENTS, POLICIES, Dispatch, Finished
+from kairos.simulate import PoolOptions, load_profile
+from kairos.simulate.flow_simulation import simulate_flow
+from kairos.workflows import Functions
 
 POOL = PoolOptions(
     instances=2,

@@ -6,23 +6,23 @@ import pytest
 from experiments.kv_tiers import KvTiers
 from experiments.model_devices import HostMemory, HostOptions, simulate_host
 from kairos import flow
-from kairos.capacity.kv_transfer import Link
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.scheduler.policies import POLICIES
+from kairos.capacity import Link
+from kairos.core import PLACEMENTS, POLICIES
+from kairos.simulate import PoolOptions, World, load_profile
 from kairos.simulate.engine.host_tier import HostTier
-from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulation import PoolOptions, functions_runner, simulate_flow
-from kairos.simulate.world import World
-from kairos.workflows.compile.device_work import LoadTime
-from kairos.workflows.compile.flow_work import work_of_flow
-from kairos.workflows.compile.placement import place_operators
+from kairos.simulate.flow_simulation import functions_runner, simulate_flow
+from kairos.workflows import (
+    DeviceTurn,
+    FlowLimits,
+    Functions,
+    LoadTime,
+    place_operators,
+    predict_flow,
+    work_of_flow,
+)
 from kairos.workflows.compile.placement_baselines import round_robin
-from kairos.workflows.compile.prediction import predict_flow
-from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.facts import OperatorsOpened
-from kairos.workflows.execute.limits import FlowLimits
-from kairos.workflows.execute.model_turns import DeviceTurn
 
 LLAMA = msgspec.structs.replace(load_profile("a40-llama3-8b"), max_num_seqs=16)
 PROFILES = {"small": LLAMA, "large": msgspec.structs.replace(LLAMA, name="large")}

@@ -5,7 +5,7 @@ The whole table: `python -m tests.simulation.pace`.
 
 import pytest
 
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 from tests.simulation.pace import PENDING_US, WORLDS, courses
 
 SECONDS = 120

@@ -4,11 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from experiments.placements_vllm_workload import offered
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import ProfilesLearnt
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
-from kairos.simulate.world import World
+from kairos.core import PLACEMENTS, POLICIES, ProfilesLearnt
+from kairos.simulate import World, load_profile
 
 WORKFLOWS, RATE_PER_S = 48, 32.0
 # As quick as vLLM on a core with the model of `experiments.placements_vllm`, and its limits.

@@ -5,20 +5,15 @@ import json
 import pytest
 
 from kairos import flow
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import PLACEMENTS, POLICIES, SECOND
+from kairos.simulate import World, load_profile
 from kairos.simulate.flow_answers import answer, tokens_of
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_prompts import prompt_of
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.processors import NOTHING_AROUND, TEOLA, ProcessorTimes, Surroundings
-from kairos.simulate.world import World
-from kairos.workflows.compile.operators import Generation, MessageTemplate
-from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.execute.limits import FlowLimits
-from kairos.workflows.run.flow_file import LoadedFlow
+from kairos.workflows import FlowLimits, Generation, LoadedFlow, compile_plan
+from kairos.workflows.compile.operators import MessageTemplate
 from tests.support.flow_tables import RETRIEVAL, example, rows
 
 TIMED = Surroundings(processors=TEOLA, function_us=SECOND)

@@ -14,13 +14,11 @@ import msgspec
 import pytest
 
 from kairos.cli.main import main
-from kairos.core.model import SECOND
-from kairos.host.child_process import start_child
-from kairos.observe.fact_log import FactLog, read_facts
+from kairos.core import SECOND
+from kairos.host import start_child
+from kairos.observe import FactLog, read_facts
+from kairos.simulate import Load, Simulation, load_workflows, offered_workload, summarise
 from kairos.simulate.plan import planner
-from kairos.simulate.simulation import Simulation, summarise
-from kairos.simulate.workload.load import Load, offered_workload
-from kairos.simulate.workload.workflows import load_workflows
 from kairos.simulate.world import WorldEvent
 
 ROOT = Path(__file__).parents[2]

@@ -8,15 +8,13 @@ import pytest
 
 from kairos import flow
 from kairos.cli.main import main
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import PLACEMENTS, POLICIES
+from kairos.simulate import PoolOptions, load_profile
 from kairos.simulate.flow_answers import answer, tokens_of
-from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
+from kairos.simulate.flow_simulation import simulate_flow
+from kairos.workflows import FlowFigures, Functions, Generation
 from kairos.workflows.compile.json_schema import problem
-from kairos.workflows.compile.operators import Generation, MessageTemplate
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.execute.limits import FlowFigures
+from kairos.workflows.compile.operators import MessageTemplate
 
 WORDS = "growth of revenue against cost of capital in a year of change "
 POOL = PoolOptions(

@@ -2,9 +2,8 @@
 
 import pytest
 
-from kairos.core.engine_profile import StepCost
-from kairos.core.events import Dispatch, Finished
-from kairos.simulate.kv_links import CacheLink, KvLinks
+from kairos.core import Dispatch, Finished, StepCost
+from kairos.simulate import CacheLink, KvLinks
 from kairos.simulate.world import WorldEvent
 from tests.support.worlds import MS, call, profile, ran, submission, told
 

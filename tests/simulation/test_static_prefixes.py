@@ -5,16 +5,11 @@ import msgspec
 
 from experiments.flow_workloads import trading
 from kairos import flow
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import Finished
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import PLACEMENTS, POLICIES, SECOND, Finished
+from kairos.simulate import World, load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner
-from kairos.simulate.world import World
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows import FlowLimits, Functions
 
 PAUSE_US = 600 * SECOND
 LLAMA = load_profile("h200-llama3-8b")

@@ -3,9 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from kairos.core.engine_profile import StepCost
-from kairos.core.errors import InvalidRequest, QueueFull
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Dispatch,
     Failed,
@@ -13,11 +12,13 @@ from kairos.core.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    InvalidRequest,
     ProfilesLearnt,
+    QueueFull,
+    StepCost,
     Tick,
     WorkflowEnded,
 )
-from kairos.core.model import SECOND
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.isolated import alone_us
 from kairos.simulate.users import Users

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from kairos.observe.fact_log import read_facts
+from kairos.observe import read_facts
 from tests.faults.wire import Request
 from tests.soak import verdict
 from tests.soak.asks import Ask, Asks

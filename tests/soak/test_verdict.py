@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from kairos.core.events import Arrived, Cancelled, Failed, Finished, Record
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, Cancelled, Failed, Finished, Record
 from tests.soak import verdict
 from tests.soak.asks import Ask, Asks
 from tests.soak.client import Outcome

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.events import Arrived, Cancelled, Failed, Finished, Record, Refuse
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, Cancelled, Failed, Finished, Record, Refuse
 from kairos.proxy.wait_comments import KEEP_ALIVE_S
 from tests.soak.asks import BURST_EVERY_S
 from tests.soak.client import Outcome

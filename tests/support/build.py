@@ -5,28 +5,30 @@ from random import Random
 
 import numpy as np
 
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.placements import placement_named
-from kairos.core.entitlements import Entitlements
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
+    Balancer,
     Cancelled,
+    Entitlements,
     Event,
     Failed,
     Finished,
+    Instance,
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    Learner,
+    Orchestrator,
+    PatienceGuard,
     Progressed,
     Record,
+    Request,
+    Runtime,
     Tick,
+    placement_named,
+    policy_named,
 )
-from kairos.core.learner import Learner
-from kairos.core.model import SECOND, Instance, Request
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.runtime import Runtime
-from kairos.core.scheduler.guard import PatienceGuard
-from kairos.core.scheduler.policies import policy_named
 from kairos.simulate.clock import VirtualClock
 
 MS = SECOND // 1000

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from kairos.core.ports import Bus, Handler, Message, Outgoing
-from kairos.core.topics import Topic
+from kairos.core import Bus, Handler, Message, Outgoing, Topic
 
 TIMEOUT_S = 60
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from kairos.settings.tls import TlsFiles
+from kairos.settings import TlsFiles
 
 DAY = timedelta(days=1)
 HERE = ("localhost", "127.0.0.1")

@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from kairos.workflows.run.flow_file import load_flow
+from kairos.workflows import load_flow
 
 # Of n items n² are formatted.
 WIDE = """

@@ -7,39 +7,36 @@ from itertools import pairwise
 import msgspec
 
 from kairos.simulate.processor_answers import processed
-from kairos.workflows.compile.values import Missing, part
-from kairos.workflows.execute.commands import (
-    DropCall,
-    DropHeld,
+from kairos.workflows import (
+    CacheAnswered,
+    CallAnswered,
+    CallBroke,
     DropRow,
     EndRun,
+    Executor,
     FailRow,
     FetchCached,
+    FlowLimits,
     GatherRow,
+    GroupRead,
+    GroupsEnded,
+    InputEnded,
     IssueCall,
+    ItemsFinished,
     KeepAnswer,
     KeepResult,
     ReadGroups,
     ReadRows,
+    RowRead,
+    RowsAwaited,
     RunFunction,
     RunProcessor,
     TouchPrefix,
     WriteRow,
 )
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import (
-    CacheAnswered,
-    CallAnswered,
-    CallBroke,
-    GroupRead,
-    GroupsEnded,
-    InputEnded,
-    ItemsFinished,
-    Known,
-    RowRead,
-    RowsAwaited,
-)
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.compile.values import Missing, part
+from kairos.workflows.execute.commands import DropCall, DropHeld
+from kairos.workflows.execute.facts import Known
 
 
 class Journal:

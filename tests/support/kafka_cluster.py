@@ -7,12 +7,11 @@ import secrets
 import sys
 from collections import Counter
 
+from kairos.cluster import ReceivedMessage, ensure_topics
 from kairos.cluster.kafka.cluster import parse_bus
-from kairos.cluster.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
-from kairos.host.child_process import start_child
+from kairos.cluster.kafka.subscription import CaughtUp, Subscription
+from kairos.core import Message, Topic
+from kairos.host import start_child
 from tests.support.buses import TIMEOUT_S, consuming
 
 

@@ -14,11 +14,11 @@ import random
 import signal
 import sys
 
+from kairos.cluster import KafkaBus
 from kairos.cluster.kafka import kafka_bus, transactions
 from kairos.cluster.kafka.cluster import parse_bus
-from kairos.cluster.kafka.kafka_bus import KafkaBus
 from kairos.cluster.kafka.subscription import Subscription
-from kairos.core.ports import Message
+from kairos.core import Message
 
 # Whoever comes after its death waits until Kafka knows of it, and ends what it left open.
 SESSION_S = 2.0

@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 
-from kairos.core.dispatcher.demand import SLOTS
+from kairos.core import SLOTS
 from kairos.core.dispatcher.native import RESERVED_PLACE
 
 

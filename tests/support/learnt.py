@@ -2,7 +2,7 @@
 
 from random import Random
 
-from kairos.core.learnt import QUANTILES, AgentProfile, Distribution
+from kairos.core import QUANTILES, AgentProfile, Distribution
 from kairos.core.orchestrator.profiles import CallSample
 from kairos.core.position import Position
 

@@ -3,10 +3,11 @@
 import asyncio
 from collections import Counter, defaultdict
 
+from kairos.cluster import ReceivedMessage
 from kairos.cluster.kafka.consumption import Consumption
-from kairos.cluster.kafka.items import Assigned, Passed, ReceivedMessage
+from kairos.cluster.kafka.items import Assigned, Passed
 from kairos.cluster.kafka.trials import Trials
-from kairos.core.topics import Topic
+from kairos.core import Topic
 from tests.support.buses import text
 
 LIMIT_S = 60

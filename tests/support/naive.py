@@ -2,6 +2,7 @@
 fetched or left out. What an executor of any plan must come to."""
 
 from kairos.simulate.processor_answers import processed
+from kairos.workflows import Generation, RegisteredCall
 from kairos.workflows.compile.invalid import OperatorFailed
 from kairos.workflows.compile.operators import (
     Branch,
@@ -10,7 +11,6 @@ from kairos.workflows.compile.operators import (
     Data,
     Filter,
     Format,
-    Generation,
     Group,
     Input,
     Loop,
@@ -18,7 +18,6 @@ from kairos.workflows.compile.operators import (
     Processing,
     Reference,
     References,
-    RegisteredCall,
 )
 from kairos.workflows.compile.retrieval import check_arguments, chunked, settings, without_asking
 from kairos.workflows.compile.templates import Expression, Template

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.core import EXPECTED_COMPLETION_TOKENS
+from kairos.workflows import FlowPrediction, Generation, Plan
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.invalid import OperatorFailed
 from kairos.workflows.compile.operators import (
@@ -18,7 +19,6 @@ from kairos.workflows.compile.operators import (
     Constant,
     Data,
     Format,
-    Generation,
     Group,
     Input,
     Loop,
@@ -28,8 +28,7 @@ from kairos.workflows.compile.operators import (
     References,
 )
 from kairos.workflows.compile.passes.structure import structure
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls
+from kairos.workflows.compile.prediction import OperatorCalls
 from kairos.workflows.compile.references import needs
 from kairos.workflows.compile.retrieval import chunked
 from kairos.workflows.compile.signatures import of_structure

@@ -1,6 +1,6 @@
 """A pool that performs calls, and a process of it that dies, in the world of `pool_world`."""
 
-from kairos.core.topics import Topic
+from kairos.core import Topic
 from tests.support.pool_world import World
 
 

@@ -14,42 +14,32 @@ from unittest import mock
 
 import msgspec
 
+from kairos.cluster import CALL, TAKEOVER_HEADER, TOLD, TYPE_HEADER, ReceivedMessage, Told
 from kairos.cluster.kafka.cluster import MESSAGE_BYTES
 from kairos.cluster.kafka.producer import message_bytes
-from kairos.cluster.kafka.subscription import Assigned, CaughtUp, ReceivedMessage, Revoked
+from kairos.cluster.kafka.subscription import Assigned, CaughtUp, Revoked
 from kairos.cluster.pool import epoch_fence as fence_module
 from kairos.cluster.pool import member as member_module
 from kairos.cluster.pool import performer as performer_module
 from kairos.cluster.pool.bus_calls import BusCalls
 from kairos.cluster.pool.member import PoolMember
-from kairos.cluster.pool.messages import (
-    CALL,
-    CAUSE,
-    EPOCH,
-    PERFORMER,
-    REDO,
-    TAKEOVER_HEADER,
-    TOLD,
-    TYPE_HEADER,
-    Told,
-)
+from kairos.cluster.pool.messages import CAUSE, EPOCH, PERFORMER, REDO
 from kairos.cluster.pool.performer import Performer
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.errors import KairosError, MessageTooLarge, Unavailable
-from kairos.core.events import InstanceJoined, Record
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
-from kairos.core.topics import Topic
-from kairos.proxy.asked import Asked
-from kairos.proxy.call import Call
-from kairos.proxy.engine import HttpEngine
-from kairos.proxy.engine_answer import EngineAnswer, EngineRefused, Limit
-from kairos.proxy.engine_client import EngineClient, Upstream
-from kairos.request.body import Body
-from kairos.request.client_response import ClientResponse
-from kairos.request.tokenizer import Tokenizers
-from kairos.request.tokens import PromptTokens
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    SECOND,
+    Balancer,
+    InstanceJoined,
+    KairosError,
+    MessageTooLarge,
+    Record,
+    Topic,
+    Unavailable,
+)
+from kairos.proxy import Asked, Call, EngineClient, EngineRefused, HttpEngine, Upstream
+from kairos.proxy.engine_answer import EngineAnswer, Limit
+from kairos.request import Body, ClientResponse, PromptTokens, Tokenizers
 from tests.support import build
 
 POOL = "pool"

@@ -4,7 +4,7 @@ It follows vLLM's scheduler line by line and shares no code with `kairos.simulat
 which must do the same.
 """
 
-from kairos.core.engine_profile import EngineProfile
+from kairos.core import EngineProfile
 from kairos.simulate.engine.engine_calls import CallProgress, EngineCall, EngineStats
 
 PS = 1_000_000  # in a µs

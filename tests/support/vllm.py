@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.engines.vllm import installed_python
 from tests.support.processes import Process
 

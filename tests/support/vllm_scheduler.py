@@ -25,7 +25,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
-from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.core import EngineProfile, StepCost
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineCall
 from kairos.simulate.workload.prompt import PromptPiece

@@ -1,12 +1,8 @@
 """Builders of small simulated worlds, on engines whose every step takes a millisecond."""
 
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.core.events import Dispatch
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.workload import FileCall
+from kairos.core import PLACEMENTS, POLICIES, Dispatch, EngineProfile, StepCost
+from kairos.simulate import FileCall, World
 from kairos.simulate.workload.workflows import Submission, workflow
-from kairos.simulate.world import World
 
 MS = 1000  # µs
 

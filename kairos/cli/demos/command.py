@@ -20,8 +20,8 @@ from kairos.cli.demos.plan import Arrivals, DemoSubmission, plan_arrivals, plan_
 from kairos.cli.demos.progress import show_progress
 from kairos.cli.demos.run import Run, engines_of_an_order, started, write_record
 from kairos.cli.demos.tables import show_comparison
-from kairos.core.metrics import compare_metrics
-from kairos.settings.config import Settings
+from kairos.core import compare_metrics
+from kairos.settings import Settings
 
 SHOWN_FAILURES = 5
 BUSY = 0.3  # of the machine's cores, by others: times measured beside it say nothing

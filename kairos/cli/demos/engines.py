@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
-from kairos.engines.engine_process import EngineProcess, end_all, start_process
+from kairos.engines import EngineProcess, end_all, start_process
 
 Kind = Literal["llama", "sim", "vllm"]
 

@@ -11,9 +11,8 @@ from collections.abc import Callable
 import msgspec
 
 from kairos.cli.demos.engines import LENGTHS, Kind
-from kairos.core.confidence import Interval, ratio_interval
-from kairos.simulate.options import SimulationOptions, runs_of
-from kairos.simulate.simulation import Record, Simulation, summarise
+from kairos.core import Interval, ratio_interval
+from kairos.simulate import Record, Simulation, SimulationOptions, runs_of, summarise
 
 SEEDS = 30
 TASKS = 60  # of each seed: enough for a queue to build up and to drain

@@ -8,18 +8,18 @@ from typing import Any
 
 import msgspec
 
-from kairos.agents.runtime import Application
+from kairos.agents import Application
 from kairos.cli.demos.options import Options
-from kairos.core.errors import SetupError
-from kairos.simulate.workload import (
+from kairos.core import SetupError
+from kairos.simulate import (
     Burstiness,
     arrival_model,
     draw_arrivals,
+    fetched_data_set,
     from_trace,
     measure_burstiness,
     time_scale,
 )
-from kairos.simulate.workload.traces import fetched_data_set
 
 # The share of each application: the more calls its workflows make, the fewer of them.
 WEIGHTS = {"qa": 3, "rg": 2, "cg": 1}

@@ -11,27 +11,15 @@ from typing import Any
 
 import msgspec
 
-from kairos.agents import runtime as agent
-from kairos.agents.runtime import Application
+from kairos.agents import Application, read_result, run, submit
 from kairos.cli.demos.engines import Kind, start_engines
 from kairos.cli.demos.plan import DemoSubmission
-from kairos.cluster.bus.memory_bus import MemoryBus
-from kairos.cluster.kafka.cluster import KafkaCluster, cluster_of
-from kairos.cluster.kafka.kafka_bus import KafkaBus
-from kairos.cluster.kafka.tail import Tail
-from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.core.errors import SetupError
-from kairos.core.events import WorkflowEnded
-from kairos.core.metrics import RunMetrics
-from kairos.core.model import SECOND
-from kairos.core.ports import Bus, Message
-from kairos.core.topics import Topic
-from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.cluster import KafkaBus, KafkaCluster, MemoryBus, Tail, cluster_of, ensure_topics
+from kairos.core import SECOND, Bus, Message, RunMetrics, SetupError, Topic, WorkflowEnded
+from kairos.proxy import HttpLLM
 from kairos.service import Service, running
-from kairos.settings.config import Settings
-from kairos.settings.engines import EngineSettings
-from kairos.simulate.recording import workflow_calls
-from kairos.simulate.workload import write_workflows
+from kairos.settings import EngineSettings, Settings
+from kairos.simulate import workflow_calls, write_workflows
 
 ENGINES = 2
 SLOTS = 4  # calls that an engine runs at once; of these three, only llama.cpp tells it
@@ -119,7 +107,7 @@ class Run:
             asyncio.TaskGroup() as tasks,
         ):
             background = [
-                tasks.create_task(agent.run(apps, bus, llm)),
+                tasks.create_task(run(apps, bus, llm)),
                 tasks.create_task(take_results(take)),
                 tasks.create_task(self._submit(submissions, bus, turn)),
             ]
@@ -144,15 +132,13 @@ class Run:
             self.outcomes[workflow_id] = Outcome(
                 submission=submission, workflow_id=workflow_id, submitted_at=now()
             )
-            await agent.submit(
-                bus, submission.app, submission.value, now_us=now(), msg_id=workflow_id
-            )
+            await submit(bus, submission.app, submission.value, now_us=now(), msg_id=workflow_id)
 
     def _take_result(self, message: Message) -> None:
         outcome = self.outcomes.get(message.key)
         if outcome is None:
             return  # another run's
-        result = agent.read_result(message)
+        result = read_result(message)
         if outcome.result is None:  # delivery is at least once
             outcome.result = result.value
             outcome.took_s = (self.service.brain.now() - outcome.submitted_at) / SECOND

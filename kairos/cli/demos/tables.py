@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kairos.simulate.workload import Burstiness
+from kairos.simulate import Burstiness
 
 BAR_WIDTH = 20
 # What is shown of several seeds: label, figure, which of its spread, and how it is written.

@@ -14,7 +14,7 @@ from kairos.cli.demos.gain import Gain
 from kairos.cli.demos.plan import Arrivals
 from kairos.cli.demos.run import Outcome, Run
 from kairos.cli.demos.tables import BAR_WIDTH, show_record, told_burstiness
-from kairos.core.call_row import CallRow
+from kairos.core import CallRow
 
 ANSWER_LENGTH = 600
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 
 from kairos.cli.demos.engines import start_engines
-from kairos.core.errors import SetupError
-from kairos.engines.vllm import MODELS
+from kairos.core import SetupError
+from kairos.engines import MODELS
 
 PORT = 8101
 SILENCE_S = 10.0

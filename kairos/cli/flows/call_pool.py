@@ -9,17 +9,18 @@ from functools import partial
 
 import msgspec
 
-from kairos.core.errors import KairosError, SetupError
-from kairos.core.events import WorkflowEnded
-from kairos.engines.monitor import NOT_PROBED
-from kairos.proxy.llm.http_llm import HttpLLM
-from kairos.proxy.llm.patience import Patience
+from kairos.core import KairosError, SetupError, WorkflowEnded
+from kairos.engines import NOT_PROBED
+from kairos.proxy import HttpLLM, Patience
 from kairos.service import Service, running
-from kairos.settings import config
-from kairos.settings.engines import EngineSettings, parse_engine
-from kairos.settings.tenants import KeySettings
-from kairos.workflows.run.run_store import RunRecord
-from kairos.workflows.run.service import RunPool
+from kairos.settings import (
+    EngineSettings,
+    KeySettings,
+    default_api_key,
+    load_settings,
+    parse_engine,
+)
+from kairos.workflows import RunPool, RunRecord
 
 PATIENCE_S = 3600.0  # with a pool that takes no calls for now
 JOIN_S = 30.0
@@ -77,7 +78,7 @@ async def _elsewhere(
     record: RunRecord, url: str, environ: Mapping[str, str]
 ) -> AsyncIterator[RunPool]:
     base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
-    key = config.default_api_key(record.api_key_env, environ)
+    key = default_api_key(record.api_key_env, environ)
     async with _llm(record, base_url, key) as llm, _Ends(llm) as ends:
         capacity = record.concurrency or _CONCURRENCY
         yield RunPool(llm, lambda: capacity, ends.tell, at=(base_url, key))
@@ -93,7 +94,7 @@ async def embedded_service(
     """Yield a Kairos on free ports, which lets nobody else in."""
     key = secrets.token_urlsafe(32)
     digest = hashlib.sha256(key.encode()).hexdigest()
-    settings = config.load_settings(
+    settings = load_settings(
         None,
         {},
         {

@@ -7,15 +7,24 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import KairosError
-from kairos.core.model import SECOND
-from kairos.workflows.compile.batches import BatchProfile, batch_key, efficient_size
-from kairos.workflows.compile.operators import Embedding, Ingest, RegisteredCall, Rerank
-from kairos.workflows.declare.functions import FunctionFailed, Functions
-from kairos.workflows.execute.commands import RunFunction, RunProcessor
-from kairos.workflows.execute.timeline import Calling, Timeline
-from kairos.workflows.run.function_batches import FunctionBatches
-from kairos.workflows.run.processing import Processors
+from kairos.core import SECOND, KairosError
+from kairos.workflows import (
+    BatchProfile,
+    Calling,
+    Embedding,
+    FunctionBatches,
+    FunctionFailed,
+    Functions,
+    Ingest,
+    Processors,
+    RegisteredCall,
+    Rerank,
+    RunFunction,
+    RunProcessor,
+    Timeline,
+    batch_key,
+    efficient_size,
+)
 
 MOST_ITEMS = 512  # of a batch
 _TIMES, _ONCE_S = 3, 0.5  # that a batch of one size is tried; slower ones once

@@ -16,17 +16,20 @@ import msgspec
 
 from kairos.cli.flows.call_pool import call_pool, default_model
 from kairos.cli.flows.flow_batches import AskedItems, Clock
-from kairos.core.errors import KairosError
-from kairos.core.header_names import Header
-from kairos.workflows.compile.flow_profile import CostFactors
-from kairos.workflows.compile.flow_work import ContextCall, measured_reuse
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.execute.commands import IssueCall
-from kairos.workflows.execute.facts import CallAnswered, FlowFact
-from kairos.workflows.execute.timeline import Calling
-from kairos.workflows.run.calls import ChatLLM
-from kairos.workflows.run.chat_answer import read_chat
-from kairos.workflows.run.run_store import RunRecord
+from kairos.core import Header, KairosError
+from kairos.workflows import (
+    CallAnswered,
+    Calling,
+    ChatLLM,
+    ContextCall,
+    CostFactors,
+    FlowFact,
+    IssueCall,
+    Plan,
+    RunRecord,
+    measured_reuse,
+    read_chat,
+)
 
 _CALLS = 32  # at each engine, side by side
 _TIMES = 3  # that each number of engines is tried

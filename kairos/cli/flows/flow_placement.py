@@ -2,15 +2,21 @@
 
 from pathlib import Path
 
-from kairos.core.errors import SetupError
-from kairos.simulate.engine.profiles import load_profile
-from kairos.workflows.compile.device_work import OperatorWork
-from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, FlowProfile, profiles_by_operator
-from kairos.workflows.compile.flow_work import work_of_flow
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.placement_text import ExplainedPlacement, explain_placement
-from kairos.workflows.compile.prediction import FlowPrediction
-from kairos.workflows.run.host_file import HostFile, read_host
+from kairos.core import SetupError
+from kairos.simulate import load_profile
+from kairos.workflows import (
+    UNKNOWN_FACTORS,
+    ExplainedPlacement,
+    FlowPrediction,
+    FlowProfile,
+    HostFile,
+    OperatorWork,
+    Plan,
+    explain_placement,
+    profiles_by_operator,
+    read_host,
+    work_of_flow,
+)
 
 
 def flow_placement(

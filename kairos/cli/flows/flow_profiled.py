@@ -16,23 +16,33 @@ from kairos.cli.flows.flow_batches import AskedItems, measured_batches
 from kairos.cli.flows.flow_factors import AskedCalls, measured_factors
 from kairos.cli.flows.flow_run import FlowTask, check_task, new_record, run_task
 from kairos.cli.flows.spread.run import RayRun
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.core.model import SECOND
-from kairos.host.files import atomic_write
-from kairos.simulate.engine.profiles import load_profile as engine_profile
-from kairos.simulate.flow_simulation import PoolOptions, observed_flow
-from kairos.workflows.compile.batches import BatchProfile
-from kairos.workflows.compile.costs.latency import measured_latencies
-from kairos.workflows.compile.flow_profile import PROFILE_FORMAT, FlowProfile, learn_profile
-from kairos.workflows.compile.forecast import forecast_flow, with_text_tokens
-from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.execute.observation import ROWS_KEPT, FlowObservation
-from kairos.workflows.remote.opened import opened_processors
-from kairos.workflows.run.flow_file import LoadedFlow, check_columns
-from kairos.workflows.run.rows import InputTable
-from kairos.workflows.run.run_store import RunForecast, RunRecord, RunStore
-from kairos.workflows.run.service import FlowRun
+from kairos.core import SECOND, InvalidFile, SetupError
+from kairos.host import atomic_write
+from kairos.simulate import PoolOptions, observed_flow
+from kairos.simulate import load_profile as engine_profile
+from kairos.workflows import (
+    PROFILE_FORMAT,
+    ROWS_KEPT,
+    BatchProfile,
+    FlowObservation,
+    FlowProfile,
+    FlowRun,
+    Functions,
+    InputTable,
+    LoadedFlow,
+    Passes,
+    Plan,
+    RunForecast,
+    RunRecord,
+    RunStore,
+    check_columns,
+    compile_plan,
+    forecast_flow,
+    learn_profile,
+    measured_latencies,
+    opened_processors,
+    with_text_tokens,
+)
 
 _BYTES = 16 << 20  # of a profile's file
 

@@ -14,23 +14,38 @@ from kairos.cli.flows.call_pool import call_pool, chosen_model, default_model, n
 from kairos.cli.flows.hosted_pool import hosted_pool
 from kairos.cli.flows.run_found import check_results, find_run
 from kairos.cli.flows.spread.run import RayRun, check_on_ray, run_on_ray
-from kairos.core.errors import SetupError
-from kairos.host.tuning import allow_many_connections
-from kairos.workflows.compile.check import every_operator
-from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, Latencies
-from kairos.workflows.compile.operators import Declaration, RegisteredCall
-from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
-from kairos.workflows.declare import Flow, Functions
-from kairos.workflows.execute.timeline import Timeline
-from kairos.workflows.remote.opened import opened_processors
-from kairos.workflows.run.export import check_outputs
-from kairos.workflows.run.flow_file import check_columns
-from kairos.workflows.run.host_file import read_host
-from kairos.workflows.run.processing import Processors, check_processors, with_models
-from kairos.workflows.run.rows import InputTable
-from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
-from kairos.workflows.run.service import FlowJob, FlowRun, Note, RunPool
-from kairos.workflows.run.tables import check_format, open_table
+from kairos.core import SetupError
+from kairos.host import allow_many_connections
+from kairos.workflows import (
+    TYPICAL_LATENCIES,
+    Declaration,
+    Flow,
+    FlowJob,
+    FlowRun,
+    Functions,
+    InputTable,
+    Latencies,
+    Note,
+    Passes,
+    Plan,
+    Processors,
+    RegisteredCall,
+    RunDirectory,
+    RunPool,
+    RunRecord,
+    RunStore,
+    Timeline,
+    check_columns,
+    check_format,
+    check_outputs,
+    check_processors,
+    compile_plan,
+    every_operator,
+    open_table,
+    opened_processors,
+    read_host,
+    with_models,
+)
 
 Watch = Callable[[FlowRun | RayRun], None]
 PERFORMERS = (

@@ -8,19 +8,27 @@ import msgspec
 
 from kairos.cli.flows.call_pool import embedded_service
 from kairos.cli.flows.flow_placement import hosted_work
-from kairos.core.errors import SetupError
-from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
-from kairos.workflows.compile.flow_profile import FlowProfile
-from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.placement import place_operators
-from kairos.workflows.compile.prediction import FlowPrediction, predict_flow
-from kairos.workflows.execute.limits import OPEN_ROWS
-from kairos.workflows.execute.model_turns import DeviceTurn
-from kairos.workflows.run.engine_host import HOSTED_ENGINES, EngineHost, HostedEngine
-from kairos.workflows.run.host_file import HostFile
-from kairos.workflows.run.rows import InputTable
-from kairos.workflows.run.run_store import RunRecord
-from kairos.workflows.run.service import Note, RunPool
+from kairos.core import SetupError
+from kairos.workflows import (
+    HOSTED_ENGINES,
+    OPEN_ROWS,
+    DevicePlan,
+    DeviceTurn,
+    EngineHost,
+    FlowPrediction,
+    FlowProfile,
+    HostedEngine,
+    HostFile,
+    InputTable,
+    LoadTime,
+    Note,
+    OperatorWork,
+    Plan,
+    RunPool,
+    RunRecord,
+    place_operators,
+    predict_flow,
+)
 
 _SAMPLE = 1_000  # rows of which it is reckoned what a batch of rows takes
 Rule = Callable[[Sequence[OperatorWork], Mapping[str, LoadTime], int], DevicePlan]

@@ -12,12 +12,15 @@ import msgspec
 import yaml
 
 from kairos import __version__
-from kairos.capacity.hardware import Accelerator
-from kairos.capacity.hardware_plan import PlannedPool
-from kairos.capacity.pool import InstanceKind
-from kairos.capacity.resources import ENGINE_CORES, ENGINE_MEMORY_GIB
-from kairos.capacity.serving import Phases
-from kairos.core.errors import SetupError
+from kairos.capacity import (
+    ENGINE_CORES,
+    ENGINE_MEMORY_GIB,
+    Accelerator,
+    InstanceKind,
+    Phases,
+    PlannedPool,
+)
+from kairos.core import SetupError
 
 Deployment = Literal["compose", "kubernetes"]
 

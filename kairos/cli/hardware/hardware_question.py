@@ -7,21 +7,23 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.capacity.engine_rates import EngineRates
-from kairos.capacity.hardware import CAPACITY_UNITS, HardwareCatalogue
-from kairos.capacity.hardware_files import load_catalogue, measured_rates
-from kairos.capacity.hardware_plan import HardwareQuestion, Objective
-from kairos.capacity.instance_kinds import HardwareOffer
-from kairos.capacity.kv_transfer import Link
-from kairos.capacity.lowering import ObservedCall
-from kairos.capacity.ownership import Terms
-from kairos.capacity.resources import Worker
-from kairos.capacity.serving import LatencyTargets
-from kairos.core.errors import SetupError
-from kairos.simulate.engine.profiles import load_profile
-from kairos.simulate.flow_workflows import workflows_of_flow
-from kairos.simulate.workload.workflow_file import FileCall
-from kairos.simulate.workload.workflows import Workflow, load_workflows
+from kairos.capacity import (
+    CAPACITY_UNITS,
+    EngineRates,
+    HardwareCatalogue,
+    HardwareOffer,
+    HardwareQuestion,
+    LatencyTargets,
+    Link,
+    Objective,
+    ObservedCall,
+    Terms,
+    Worker,
+    load_catalogue,
+    measured_rates,
+)
+from kairos.core import SetupError
+from kairos.simulate import FileCall, Workflow, load_profile, load_workflows, workflows_of_flow
 
 MAX_AGENTS = 64  # with a place of their own; the calls of those with least tokens are pooled
 OTHERS = "(others)"

@@ -12,18 +12,21 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from kairos.capacity.hardware import CAPACITY_UNITS
-from kairos.capacity.hardware_plan import (
+from kairos.capacity import (
+    CAPACITY_UNITS,
     CHECKED_UTILISATION,
+    CPU_WORKERS,
     HardwarePlan,
     HardwareQuestion,
+    Migration,
+    NodePlace,
+    Phases,
     PlannedPool,
+    Reasons,
+    WorkGraph,
+    lower_application,
+    node_places,
 )
-from kairos.capacity.lowering import WorkGraph, lower_application
-from kairos.capacity.migration import Migration
-from kairos.capacity.node_routing import CPU_WORKERS, NodePlace, node_places
-from kairos.capacity.reasons import Reasons
-from kairos.capacity.serving import Phases
 from kairos.cli.hardware.pool_simulation import SimulatedTimes
 
 _WIDTH = 160  # where there is no terminal

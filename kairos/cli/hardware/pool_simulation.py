@@ -9,20 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kairos.capacity.engine_rates import EngineRates
-from kairos.capacity.hardware_plan import HardwarePlan, HardwareQuestion
-from kairos.capacity.kv_transfer import Link
-from kairos.capacity.pool import InstanceKind
-from kairos.core.dispatcher.placements import placement_named
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.core.errors import SetupError
-from kairos.core.model import Phase
-from kairos.core.scheduler.policies import policy_named
-from kairos.simulate.kv_links import CacheLink, KvLinks
-from kairos.simulate.workload import draw_arrivals
-from kairos.simulate.workload.submissions import draw_submissions
-from kairos.simulate.workload.workflows import Workflow
-from kairos.simulate.world import World
+from kairos.capacity import EngineRates, HardwarePlan, HardwareQuestion, InstanceKind, Link
+from kairos.core import EngineProfile, Phase, SetupError, StepCost, placement_named, policy_named
+from kairos.simulate import CacheLink, KvLinks, Workflow, World, draw_arrivals, draw_submissions
 
 _US = 1e6
 POLICY = PLACEMENT = "kairos"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from kairos.cluster.bus.envelope import ATTEMPT, DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
-from kairos.core.ports import Handler, Message, Outgoing
-from kairos.observe.left_out import count_buried
+from kairos.core import Handler, Message, Outgoing
+from kairos.observe import count_buried
 
 _ATTEMPTS = 3
 _REASON_LIMIT = 500  # characters of an error's text that a dead letter carries

@@ -13,11 +13,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kairos.core.core_names import NAME_PATTERN
-from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import FIELD_HEADERS
-from kairos.core.model import IDENTIFIER_PATTERN, TRACEPARENT_PATTERN
-from kairos.core.ports import Message
+from kairos.core import (
+    FIELD_HEADERS,
+    IDENTIFIER_PATTERN,
+    NAME_PATTERN,
+    TRACEPARENT_PATTERN,
+    InvalidRequest,
+    Message,
+)
 
 ATTEMPT = FIELD_HEADERS["attempt"]  # set by the bus at each delivery, from 1
 DEAD_TOPIC = "kairos-dead-topic"

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kairos.cluster.bus.delivery import Delivery, Undeliverable, dead_letter
-from kairos.core.errors import MessageTooLarge
-from kairos.core.ports import Handler, Message, Outgoing
-from kairos.core.topics import Topic
+from kairos.core import Handler, Message, MessageTooLarge, Outgoing, Topic
 
 _HANDLED_KEPT = 1_000  # messages per topic, for groups that come late
 

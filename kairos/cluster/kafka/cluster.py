@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.settings.config import Settings
+from kairos.core import SetupError
+from kairos.settings import Settings
 
 MESSAGE_BYTES = 1 << 20  # of key, value and headers together
 _OVERHEAD_BYTES = 1 << 16  # that Kafka adds to a message, and the bus to a dead letter

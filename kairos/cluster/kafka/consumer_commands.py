@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import confluent_kafka as kafka
 
-from kairos.core.errors import Unavailable
+from kairos.core import Unavailable
 
 Where = tuple[str, int]  # a topic, and the number of a partition
 Offsets = Mapping[Where, tuple[int, str]]  # the offset to go on from, and metadata

@@ -13,9 +13,7 @@ from kairos.cluster.kafka.share import Share
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.kafka.transactions import Transactions
 from kairos.cluster.kafka.trials import Trials
-from kairos.core.errors import Unavailable
-from kairos.core.ports import Handler, Message
-from kairos.core.topics import Topic
+from kairos.core import Handler, Message, Topic, Unavailable
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ and nothing else.
 import hashlib
 
 from kairos.cluster.kafka.offset_list import read_offsets, write_offsets
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 BEGUN_LIMIT = 64  # of the messages noted before they begin; as deltas of four bytes
 _DIGITS = 19  # of an offset

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.consumer_commands import Where
 from kairos.cluster.kafka.custody import holder_mark
-from kairos.core.errors import Unavailable
+from kairos.core import Unavailable
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.observe.left_out import count_left_out
+from kairos.observe import count_left_out
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,7 @@ from kairos.cluster.kafka.producer import Producer, message_bytes
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.kafka.transactions import Transactions
 from kairos.cluster.kafka.trials import Trials
-from kairos.core.errors import MessageTooLarge, Unavailable
-from kairos.core.ports import Handler, Message, Outgoing
-from kairos.core.topics import Topic
+from kairos.core import Handler, Message, MessageTooLarge, Outgoing, Topic, Unavailable
 
 _AGAIN_S = 0.05
 

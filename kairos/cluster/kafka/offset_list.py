@@ -4,7 +4,7 @@ import base64
 import binascii
 from collections.abc import Iterable
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 _LIMIT = 1 << 62  # of a distance
 

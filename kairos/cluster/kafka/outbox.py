@@ -14,8 +14,7 @@ from kairos.cluster.kafka.producer import message_bytes
 from kairos.cluster.kafka.share import Share, restored
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.kafka.transactions import NotSent, Transactions
-from kairos.core.errors import Unavailable
-from kairos.core.ports import Outgoing
+from kairos.core import Outgoing, Unavailable
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import confluent_kafka as kafka
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.connectivity import Connectivity, Contact
 from kairos.cluster.kafka.transient_errors import is_transient
-from kairos.core.errors import KairosError, MessageTooLarge, TopicMissing, Unavailable
+from kairos.core import KairosError, MessageTooLarge, TopicMissing, Unavailable
 
 _POLL_S = 0.1
 _CLOSE_S = 10.0  # for what has not been acknowledged yet

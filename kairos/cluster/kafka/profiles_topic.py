@@ -15,12 +15,15 @@ from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.items import CaughtUp, ReceivedMessage
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.subscription import Subscription
-from kairos.core.errors import MessageTooLarge
-from kairos.core.events import ProfilesLearnt
-from kairos.core.learnt import POOLED_AGENT
-from kairos.core.topics import Topic
-from kairos.observe.left_out import UNREADABLE, count_left_out
-from kairos.observe.store import LIMIT_BYTES, check_joins, check_learnt, have_known_shapes
+from kairos.core import POOLED_AGENT, MessageTooLarge, ProfilesLearnt, Topic
+from kairos.observe import (
+    LIMIT_BYTES,
+    UNREADABLE,
+    check_joins,
+    check_learnt,
+    count_left_out,
+    have_known_shapes,
+)
 
 logger = logging.getLogger(__name__)
 

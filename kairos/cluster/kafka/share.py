@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kairos.cluster.kafka.custody import Custody, read_custody
 from kairos.cluster.kafka.items import Assigned, Passed, ReceivedMessage
 from kairos.cluster.kafka.watermark import MARK, Watermark
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 logger = logging.getLogger(__name__)
 

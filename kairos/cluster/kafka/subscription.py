@@ -18,7 +18,7 @@ from kairos.cluster.kafka.custody import holder_mark
 from kairos.cluster.kafka.group_members import GroupMembers
 from kairos.cluster.kafka.items import Assigned, CaughtUp, Item, Passed, ReceivedMessage, Revoked
 from kairos.cluster.kafka.poll import Membership, PollThread
-from kairos.core.errors import Unavailable
+from kairos.core import Unavailable
 
 __all__ = ["Assigned", "CaughtUp", "Item", "Passed", "ReceivedMessage", "Revoked", "Subscription"]
 

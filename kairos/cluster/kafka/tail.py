@@ -12,8 +12,7 @@ from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.items import convert_message
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.subscription import CaughtUp, Item, ReceivedMessage, Subscription
-from kairos.core.errors import Unavailable
-from kairos.core.ports import Message
+from kairos.core import Message, Unavailable
 
 _ANSWER_S = 10.0  # of the cluster
 _POLL_S = 0.2

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.core.topics import Topic
+from kairos.core import Topic
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.topic_settings import describe
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 logger = logging.getLogger(__name__)
 

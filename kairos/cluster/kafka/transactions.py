@@ -19,7 +19,7 @@ import confluent_kafka as kafka
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.consumer_commands import Where
 from kairos.cluster.kafka.producer import PARTITIONER
-from kairos.core.ports import Outgoing
+from kairos.core import Outgoing
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ messages) never arrive, and count as done.
 """
 
 from kairos.cluster.kafka.offset_list import read_offsets, write_offsets
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 UNDONE_LIMIT = 700
 SPAN_LIMIT = 1 << 28  # offsets, so that a distance takes four bytes

@@ -1,12 +1,7 @@
 """Creation of the balancer from the settings."""
 
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.placements import placement_named
-from kairos.core.entitlements import Entitlements
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import policy_named
-from kairos.settings.config import Settings
-from kairos.settings.tenants import tenant_entitlements
+from kairos.core import SECOND, Balancer, Entitlements, placement_named, policy_named
+from kairos.settings import Settings, tenant_entitlements
 
 
 def new_balancer(settings: Settings) -> Balancer:

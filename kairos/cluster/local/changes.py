@@ -5,15 +5,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from kairos.cluster.local.brain import ENTITLING, entitlements_of
 from kairos.cluster.local.reload import Change
-from kairos.core.entitlements import Entitlements
-from kairos.engines.fleet import Fleet
-from kairos.gateway.api.gateway import Gateway
-from kairos.gateway.auth.access import Access
-from kairos.gateway.auth.service_class import ServiceClasses
-from kairos.gateway.page.gains import Gains
-from kairos.request.bodies import Bodies
-from kairos.settings.config import Settings
-from kairos.settings.tenants import classes_by_name
+from kairos.core import Entitlements
+from kairos.engines import Fleet
+from kairos.gateway import Access, Gains, Gateway, ServiceClasses
+from kairos.request import Bodies
+from kairos.settings import Settings, classes_by_name
 
 if TYPE_CHECKING:
     from kairos.cluster.local.local_control import LocalControl

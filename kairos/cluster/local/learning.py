@@ -5,11 +5,8 @@ import logging
 from collections.abc import Sequence
 from itertools import islice
 
-from kairos.core.balancer import Balancer
-from kairos.core.events import ProfilesLearnt, Record
-from kairos.core.learner import Learner
-from kairos.core.runtime import Runtime
-from kairos.observe.store import LearntStore
+from kairos.core import Balancer, Learner, ProfilesLearnt, Record, Runtime
+from kairos.observe import LearntStore
 
 logger = logging.getLogger(__name__)
 

@@ -5,18 +5,26 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING
 
 from kairos.cluster.local.learning import learn, recall, replay
-from kairos.core.balancer import Balancer
-from kairos.core.entitlements import Entitlements
-from kairos.core.events import EntitlementsChanged, Event, PolicyChosen, Record, Tick, WorkflowEnded
-from kairos.core.learner import Learner
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.ports import Engine
-from kairos.core.runtime import Observer, Runtime
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.gateway.auth.access import Access
-from kairos.host.clock import WallClock
-from kairos.observe.store import LearntStore
-from kairos.settings.config import Settings
+from kairos.core import (
+    Balancer,
+    Engine,
+    Entitlements,
+    EntitlementsChanged,
+    Event,
+    Learner,
+    Observer,
+    Orchestrator,
+    PolicyChosen,
+    Record,
+    Runtime,
+    Tick,
+    WorkEstimates,
+    WorkflowEnded,
+)
+from kairos.gateway import Access
+from kairos.host import WallClock
+from kairos.observe import LearntStore
+from kairos.settings import Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -84,12 +92,12 @@ class LocalControl:
         return [learn(self.runtime, self.learner), self._give_up(), *storing]
 
     def add_insight(self, app: "FastAPI", access: Access) -> None:
-        from kairos.gateway.api.insight import add_insight
+        from kairos.gateway import add_insight
 
         add_insight(app, access, self)
 
     def add_tenants(self, app: "FastAPI") -> None:
-        from kairos.gateway.api.insight import add_tenants
+        from kairos.gateway import add_tenants
 
         add_tenants(app, self)
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest, SetupError
-from kairos.gateway.page.acts import Reread
-from kairos.observe.audit_log import AuditLog
-from kairos.settings.config import Settings
+from kairos.core import InvalidRequest, SetupError
+from kairos.gateway import Reread
+from kairos.observe import AuditLog
+from kairos.settings import Settings
 
 logger = logging.getLogger(__name__)
 

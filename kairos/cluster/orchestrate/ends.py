@@ -11,11 +11,8 @@ import msgspec
 
 from kairos.cluster.bus.envelope import read_envelope
 from kairos.cluster.pool.messages import TOLD, TYPE_HEADER, Told
-from kairos.core.errors import InvalidRequest
-from kairos.core.events import WorkflowEnded
-from kairos.core.ports import Bus, Message, Outgoing
-from kairos.core.topics import Topic
-from kairos.observe.left_out import count_left_out
+from kairos.core import Bus, InvalidRequest, Message, Outgoing, Topic, WorkflowEnded
+from kairos.observe import count_left_out
 
 logger = logging.getLogger(__name__)
 

@@ -17,13 +17,8 @@ from kairos.cluster.local.learning import LEARN_S, learn_once
 from kairos.cluster.orchestrate.committed_progress import CommittedProgress, read_progress
 from kairos.cluster.orchestrate.ends import Ends
 from kairos.cluster.orchestrate.following import Following
-from kairos.core.errors import Unavailable
-from kairos.core.events import WorkflowEnded
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.core.topics import Topic
-from kairos.host.clock import WallClock
+from kairos.core import SECOND, Orchestrator, Topic, Unavailable, WorkEstimates, WorkflowEnded
+from kairos.host import WallClock
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,18 @@ from collections import OrderedDict
 from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.orchestrate.committed_progress import CommittedProgress
 from kairos.cluster.orchestrate.records import Records
-from kairos.core.events import Arrived, ProfilesLearnt, Record
-from kairos.core.learner import Learner
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.orchestrator.workflow import OpenedWorkflow
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.core.workflow_tracker import WorkflowKey, workflow_key
-from kairos.observe.left_out import leave_out
+from kairos.core import (
+    Arrived,
+    Learner,
+    OpenedWorkflow,
+    Orchestrator,
+    ProfilesLearnt,
+    Record,
+    WorkEstimates,
+    WorkflowKey,
+    workflow_key,
+)
+from kairos.observe import leave_out
 
 logger = logging.getLogger(__name__)
 

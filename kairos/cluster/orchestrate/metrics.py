@@ -7,9 +7,8 @@ from prometheus_client.registry import Collector
 
 from kairos.cluster.orchestrate.ends import Ends
 from kairos.cluster.orchestrate.follower import Follower
-from kairos.core.model import SECOND
-from kairos.observe.left_out import bus_figures
-from kairos.observe.telemetry import learning_metrics
+from kairos.core import SECOND
+from kairos.observe import bus_figures, learning_metrics
 
 
 class OrchestratorMetrics(Collector):

@@ -4,10 +4,8 @@ import logging
 
 from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER, Epochs, read_record
-from kairos.core.events import Record
-from kairos.core.model import SECOND
-from kairos.core.topics import Topic
-from kairos.observe.left_out import UNREADABLE, leave_out
+from kairos.core import SECOND, Record, Topic
+from kairos.observe import UNREADABLE, leave_out
 
 logger = logging.getLogger(__name__)
 

@@ -16,20 +16,24 @@ from kairos.cluster.local.reload import Reload
 from kairos.cluster.orchestrate.ends import Ends
 from kairos.cluster.orchestrate.follower import Follower
 from kairos.cluster.orchestrate.metrics import OrchestratorMetrics
-from kairos.core.errors import SetupError
-from kairos.core.model import SECOND
-from kairos.core.topics import Topic
-from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
-from kairos.gateway.api.health import Probes
-from kairos.gateway.api.insight import add_insight
-from kairos.gateway.auth.access import Access, access_of
-from kairos.gateway.operators.operators import may_have_page
-from kairos.gateway.page.follower_pages import add_follower_pages
-from kairos.gateway.server.cors import pages_of
-from kairos.gateway.server.http import listening_socket, server_of, serving_ports, url_of
-from kairos.gateway.server.port_tls import ServiceTls
-from kairos.observe.audit_log import AuditLog, audit_tasks, open_audit_log
-from kairos.settings.config import Settings
+from kairos.core import SECOND, SetupError, Topic
+from kairos.gateway import (
+    Access,
+    Probes,
+    ServiceTls,
+    access_of,
+    add_follower_pages,
+    add_insight,
+    answer_errors_as_openai_does,
+    listening_socket,
+    may_have_page,
+    pages_of,
+    server_of,
+    serving_ports,
+    url_of,
+)
+from kairos.observe import AuditLog, audit_tasks, open_audit_log
+from kairos.settings import Settings
 
 TOPICS = (Topic.EVENTS, Topic.PROFILES, Topic.REQUESTS, Topic.RESULTS, Topic.DEAD_LETTERS)
 

@@ -33,12 +33,13 @@ from kairos.cluster.pool.messages import (
     read_told,
 )
 from kairos.cluster.pool.pool_calls import Open, PoolCalls
-from kairos.core.balancer import Balancer
-from kairos.core.errors import InvalidRequest, KairosError, Unavailable
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
+    Balancer,
     Bounced,
     Cancelled,
+    Clock,
     Dispatch,
     Event,
     Failed,
@@ -46,16 +47,17 @@ from kairos.core.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    InvalidRequest,
+    KairosError,
+    Observer,
     PlanDeclared,
     PrefillFailed,
     Progressed,
     Record,
     Tick,
+    Unavailable,
     WorkflowEnded,
 )
-from kairos.core.model import SECOND
-from kairos.core.ports import Clock
-from kairos.core.runtime import Observer
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,7 @@ from kairos.cluster.pool.decision_publisher import DecisionPublisher, FactContex
 from kairos.cluster.pool.decisions import Decisions
 from kairos.cluster.pool.messages import Declined, Told, check_event
 from kairos.cluster.pool.pool_calls import Open, PoolCalls
-from kairos.core.errors import KairosError, RequestIdTaken, RequestInFlight
-from kairos.core.events import Arrived
-from kairos.core.ports import Clock
+from kairos.core import Arrived, Clock, KairosError, RequestIdTaken, RequestInFlight
 
 
 class Admitting:

@@ -6,10 +6,9 @@ import msgspec
 
 from kairos.cluster.pool.bus_call import BusCall
 from kairos.cluster.pool.performer import Performer
-from kairos.core.errors import UpstreamFailed
-from kairos.core.events import Arrived, Cancelled, Event, FirstToken, PrefillFailed
-from kairos.gateway.server.openai_errors import INTERNAL_ERROR
-from kairos.request.client_response import Answering
+from kairos.core import Arrived, Cancelled, Event, FirstToken, PrefillFailed, UpstreamFailed
+from kairos.gateway import INTERNAL_ERROR
+from kairos.request import Answering
 
 ANSWER_BYTES = 8 << 20  # of an engine's answer; the bus's own limit is lower
 

@@ -7,11 +7,17 @@ import msgspec
 
 from kairos.cluster.kafka.subscription import ReceivedMessage
 from kairos.cluster.pool.messages import CallHeaders, read_call_headers
-from kairos.core.entitlements import STANDARD_CLASS
-from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import BUS_HEADERS, Header
-from kairos.core.model import TRACEPARENT_PATTERN, Request, Source, Sources
-from kairos.request.body import Body, read_body
+from kairos.core import (
+    BUS_HEADERS,
+    STANDARD_CLASS,
+    TRACEPARENT_PATTERN,
+    Header,
+    InvalidRequest,
+    Request,
+    Source,
+    Sources,
+)
+from kairos.request import Body, read_body
 
 TENANT = "default"  # of all callers over the bus
 

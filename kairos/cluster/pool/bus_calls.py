@@ -12,8 +12,12 @@ from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.pool.bus_answer import BusAnswer, BusFactSink
 from kairos.cluster.pool.bus_call import BusCall
 from kairos.cluster.pool.performer import Performer
-from kairos.core.errors import (
+from kairos.core import (
+    BUS_HEADERS,
+    RAW_HEADERS,
     DeadlinePassed,
+    Event,
+    Header,
     KairosError,
     MessageTooLarge,
     RequestInFlight,
@@ -21,15 +25,9 @@ from kairos.core.errors import (
     Unavailable,
     UpstreamFailed,
 )
-from kairos.core.events import Event
-from kairos.core.header_names import BUS_HEADERS, RAW_HEADERS, Header
-from kairos.gateway.server.openai_errors import INTERNAL_ERROR
-from kairos.proxy.asked import Asked
-from kairos.proxy.call import Call
-from kairos.proxy.engine import HttpEngine
-from kairos.proxy.told import OnTrouble
-from kairos.request.client_response import ClientResponse, error_body
-from kairos.request.tokens import Estimate, PromptTokens
+from kairos.gateway import INTERNAL_ERROR
+from kairos.proxy import Asked, Call, HttpEngine, OnTrouble
+from kairos.request import ClientResponse, Estimate, PromptTokens, error_body
 
 logger = logging.getLogger(__name__)
 

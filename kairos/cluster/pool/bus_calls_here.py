@@ -11,9 +11,7 @@ from kairos.cluster.pool.bus_calls import BusCalls
 from kairos.cluster.pool.decision_publisher import DecisionPublisher, FactContext
 from kairos.cluster.pool.messages import CALL, TYPE_HEADER
 from kairos.cluster.pool.pool_calls import Open, PoolCalls
-from kairos.core.errors import UpstreamFailed
-from kairos.core.events import Arrived, Event, Record
-from kairos.core.ports import Clock
+from kairos.core import Arrived, Clock, Event, Record, UpstreamFailed
 
 _ALONE_AFTER = 2  # processes that died while they performed a call
 _REFUSED_AFTER = 3

@@ -18,23 +18,27 @@ from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.cluster.pool.bus_calls import BusCalls
 from kairos.cluster.pool.member import PoolMember
 from kairos.cluster.pool.performer import Performer
-from kairos.core.balancer import Balancer
-from kairos.core.entitlements import Entitlements
-from kairos.core.errors import InvalidRequest, WorkflowNotFound
-from kairos.core.events import Event, InstanceJoined, InstanceLeft, InstanceStatus, WorkflowEnded
-from kairos.core.model import IDENTIFIER_PATTERN
-from kairos.core.runtime import Observer
-from kairos.core.topics import Topic
-from kairos.engines.monitor import Monitor
-from kairos.gateway.auth.access import Access, authorization_of
-from kairos.gateway.server.http import GRACE_S
-from kairos.host.clock import WallClock
-from kairos.observe.telemetry import Telemetry
-from kairos.proxy.calls_in_flight import CallsInFlight
-from kairos.proxy.engine import HttpEngine
-from kairos.proxy.progress import tell_progress
-from kairos.request.tokens import PromptTokens
-from kairos.settings.config import Settings
+from kairos.core import (
+    IDENTIFIER_PATTERN,
+    Balancer,
+    Entitlements,
+    Event,
+    InstanceJoined,
+    InstanceLeft,
+    InstanceStatus,
+    InvalidRequest,
+    Observer,
+    Topic,
+    WorkflowEnded,
+    WorkflowNotFound,
+)
+from kairos.engines import Monitor
+from kairos.gateway import GRACE_S, Access, authorization_of
+from kairos.host import WallClock
+from kairos.observe import Telemetry
+from kairos.proxy import CallsInFlight, HttpEngine, tell_progress
+from kairos.request import PromptTokens
+from kairos.settings import Settings
 
 _IDENTIFIER = re.compile(IDENTIFIER_PATTERN)
 TOPICS = (Topic.REQUESTS, Topic.DISPATCHES, Topic.EVENTS, Topic.PROFILES, Topic.DEAD_LETTERS)

@@ -25,18 +25,18 @@ from kairos.cluster.pool.messages import (
 from kairos.cluster.pool.offsets import Offsets
 from kairos.cluster.pool.performer import Performer
 from kairos.cluster.pool.pool_calls import PoolCalls
-from kairos.core.errors import KairosError
-from kairos.core.events import (
+from kairos.core import (
     Dispatch,
     InstanceStatus,
+    KairosError,
     ProfilesLearnt,
     Progressed,
     Record,
     Refuse,
     Tick,
+    Topic,
 )
-from kairos.core.topics import Topic
-from kairos.observe.left_out import count_buried
+from kairos.observe import count_buried
 
 logger = logging.getLogger(__name__)
 

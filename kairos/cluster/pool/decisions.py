@@ -1,10 +1,7 @@
 """Decisions of the active balancer, published with the metadata of each."""
 
 from kairos.cluster.pool.decision_publisher import DecisionPublisher, FactContext
-from kairos.core.balancer import Balancer
-from kairos.core.events import Event, Record
-from kairos.core.ports import Clock
-from kairos.core.runtime import Observer
+from kairos.core import Balancer, Clock, Event, Observer, Record
 
 _OF_OUR_OWN = FactContext()
 

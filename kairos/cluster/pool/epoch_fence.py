@@ -9,9 +9,8 @@ from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.kafka.tail import NotKept, read_at
 from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER, Orders
-from kairos.core.errors import Unavailable
-from kairos.core.topics import Topic
-from kairos.observe.left_out import leave_out
+from kairos.core import Topic, Unavailable
+from kairos.observe import leave_out
 
 logger = logging.getLogger(__name__)
 

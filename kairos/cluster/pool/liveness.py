@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from kairos.cluster.pool.performer import BEAT_S
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 
 LOST_S = 5.0  # of silence
 _STALLED_S = 2.5  # without a sign of life of our own: then the bus itself is stalled

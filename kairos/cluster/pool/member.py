@@ -30,20 +30,20 @@ from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER
 from kairos.cluster.pool.performer import Performer
 from kairos.cluster.pool.pool_calls import PoolCalls
 from kairos.cluster.pool.recall import Recall, read_to_the_announcement
-from kairos.core.balancer import Balancer
-from kairos.core.entitlements import Entitlements
-from kairos.core.errors import Unavailable
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
+    Balancer,
+    Clock,
+    Entitlements,
     EntitlementsChanged,
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    Observer,
     Record,
+    Topic,
+    Unavailable,
 )
-from kairos.core.model import SECOND
-from kairos.core.ports import Clock
-from kairos.core.runtime import Observer
-from kairos.core.topics import Topic
 
 logger = logging.getLogger(__name__)
 

@@ -19,12 +19,16 @@ import msgspec
 
 from kairos.cluster.bus.envelope import NUMBER, Name
 from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.core.core_names import NAME_PATTERN, POLICY_NAMES
-from kairos.core.declared_plan import check_plan
-from kairos.core.errors import InvalidRequest, KairosError
-from kairos.core.events import (
+from kairos.core import (
+    FIELD_HEADERS,
+    IDENTIFIER_PATTERN,
+    NAME_PATTERN,
+    PARENTS_LIMIT,
+    POLICY_NAMES,
+    PREFIX_MARKS,
     Arrived,
     Bounced,
+    Budget,
     Command,
     Dispatch,
     EntitlementsChanged,
@@ -34,21 +38,23 @@ from kairos.core.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    InvalidRequest,
+    KairosError,
     PlanDeclared,
     PolicyChosen,
     PrefillFailed,
     ProfilesLearnt,
     Progressed,
+    RateLimits,
     Record,
     Refuse,
+    Request,
     Tick,
+    Topic,
+    check_plan,
 )
-from kairos.core.header_names import FIELD_HEADERS
-from kairos.core.model import IDENTIFIER_PATTERN, PARENTS_LIMIT, PREFIX_MARKS, Budget, Request
-from kairos.core.rate_limits import RateLimits
-from kairos.core.topics import Topic
-from kairos.request.budgets import MAX_BUDGET
-from kairos.settings.tenants import ENTITLEMENTS_BYTES, check_entitlements
+from kairos.request import MAX_BUDGET
+from kairos.settings import ENTITLEMENTS_BYTES, check_entitlements
 
 TYPE_HEADER, TOLD, ALIVE, CALL = "kairos-type", "told", "alive", "call"
 PERFORMER = "kairos-performer"  # who performs the call that a record or an order is about

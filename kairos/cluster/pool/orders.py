@@ -1,8 +1,8 @@
 """Execution of the active balancer's orders by a performer."""
 
 from kairos.cluster.pool.messages import Declined
-from kairos.core.events import Dispatch, Refuse
-from kairos.proxy.calls_in_flight import CallsInFlight
+from kairos.core import Dispatch, Refuse
+from kairos.proxy import CallsInFlight
 
 
 def obey(calls: CallsInFlight, command: Dispatch | Refuse | Declined, turn: int) -> bool:

@@ -32,24 +32,26 @@ from kairos.cluster.pool.messages import (
     read_orders,
 )
 from kairos.cluster.pool.orders import obey
-from kairos.core.errors import InvalidRequest, KairosError, Unavailable
-from kairos.core.events import (
+from kairos.core import (
     Arrived,
     Bounced,
     Cancelled,
+    Clock,
     Dispatch,
     Event,
     Failed,
     Finished,
+    InvalidRequest,
+    KairosError,
     PlanDeclared,
     Progressed,
     Refuse,
+    Topic,
+    Unavailable,
     WorkflowEnded,
 )
-from kairos.core.ports import Clock
-from kairos.core.topics import Topic
-from kairos.observe.left_out import UNREADABLE, leave_out
-from kairos.proxy.calls_in_flight import CallsInFlight
+from kairos.observe import UNREADABLE, leave_out
+from kairos.proxy import CallsInFlight
 
 logger = logging.getLogger(__name__)
 

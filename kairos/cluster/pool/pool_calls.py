@@ -4,7 +4,7 @@ import msgspec
 
 from kairos.cluster.pool.bus_call import BusCall
 from kairos.cluster.pool.messages import RecalledRecord
-from kairos.core.events import (
+from kairos.core import (
     Arrived,
     Bounced,
     Cancelled,
@@ -13,8 +13,8 @@ from kairos.core.events import (
     Finished,
     Record,
     Refuse,
+    Request,
 )
-from kairos.core.model import Request
 
 
 class Open(msgspec.Struct):

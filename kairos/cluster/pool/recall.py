@@ -5,7 +5,7 @@ import asyncio
 from kairos.cluster.kafka.subscription import ReceivedMessage, Subscription
 from kairos.cluster.pool.active import ActiveBalancer
 from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER, Epochs, read_record
-from kairos.observe.left_out import leave_out
+from kairos.observe import leave_out
 
 
 class Recall:

@@ -17,9 +17,9 @@ from kairos.cluster.workers.deciding import deciding
 from kairos.cluster.workers.link import FrameLink
 from kairos.cluster.workers.setup import READY, Changed, Setup
 from kairos.cluster.workers.working import Change, working
-from kairos.core.errors import KairosError
-from kairos.host import tuning
-from kairos.settings.config import Settings
+from kairos.core import KairosError
+from kairos.host import allow_many_connections, collect_less_often, switch_threads_often
+from kairos.settings import Settings
 
 _told = msgspec.msgpack.Decoder(Setup | Changed)
 
@@ -51,9 +51,9 @@ async def _run(control: socket.socket) -> None:
     setup = await child.setup
     role = working if setup.journal is None else deciding
     async with role(setup) as child.change:
-        tuning.collect_less_often()
-        tuning.switch_threads_often()
-        tuning.allow_many_connections()
+        collect_less_often()
+        switch_threads_often()
+        allow_many_connections()
         link.send(READY)
         await child.stop.wait()
 
@@ -61,11 +61,11 @@ async def _run(control: socket.socket) -> None:
 def prepare(settings: Settings) -> None:
     """Import the optional modules that children will need, so that they are shared."""
     if settings.batches is not None:
-        import kairos.batches.batches_on
+        from kairos.batches import BatchesOn  # noqa: F401
     if settings.flows is not None:
-        import kairos.workflows.serve.flows_on
+        from kairos.workflows import OpenFlows  # noqa: F401
     if settings.oidc is not None:
-        import kairos.gateway.auth.signed_tokens  # noqa: F401
+        from kairos.gateway import SignedTokens  # noqa: F401
 
 
 def main(file: int) -> int:

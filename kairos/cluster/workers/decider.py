@@ -26,17 +26,12 @@ from kairos.cluster.workers.messages import (
 )
 from kairos.cluster.workers.peer import Peer
 from kairos.cluster.workers.worker_calls import Entry, OpenCall, WorkerCalls
-from kairos.core.errors import (
-    KairosError,
-    RequestIdTaken,
-    RequestInFlight,
-    Unavailable,
-    UpstreamUnreachable,
-)
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Bounced,
     Cancelled,
+    Clock,
     Dispatch,
     Event,
     Failed,
@@ -45,15 +40,18 @@ from kairos.core.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    KairosError,
     PrefillFailed,
     ProfilesLearnt,
     Progressed,
     Record,
     Refuse,
+    RequestIdTaken,
+    RequestInFlight,
     Tick,
+    Unavailable,
+    UpstreamUnreachable,
 )
-from kairos.core.model import SECOND
-from kairos.core.ports import Clock
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from kairos.batches.figures import batch_figures
+from kairos.batches import batch_figures
 from kairos.cluster.local.brain import entitlements_of, new_balancer
 from kairos.cluster.local.changes import policy_changes
 from kairos.cluster.local.local_control import LocalControl
@@ -18,35 +18,48 @@ from kairos.cluster.workers.journal import Journal
 from kairos.cluster.workers.messages import Engines
 from kairos.cluster.workers.setup import Setup
 from kairos.cluster.workers.working import Change
-from kairos.core.balancer import Balancer
-from kairos.core.events import Dispatch, InstanceLeft, Refuse, Tick
-from kairos.core.learner import Learner
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.runtime import Observer
-from kairos.engines.fleet import Fleet
-from kairos.engines.monitor import Monitor
-from kairos.gateway.api.front import LateApp, PortFront
-from kairos.gateway.api.health import Probes
-from kairos.gateway.api.models import Models
-from kairos.gateway.api.own_models import NamesOf
-from kairos.gateway.auth.access import Access, access_of
-from kairos.gateway.operators.operators_front import operators_front
-from kairos.gateway.page.pages import page_of
-from kairos.gateway.server.http import server_of, serving_ports
-from kairos.gateway.server.openai_errors import RequestIds
-from kairos.gateway.server.port_tls import ServiceTls
-from kairos.host.clock import WallClock
-from kairos.observe.audit_log import AuditLog, audit_tasks, open_audit_log
-from kairos.observe.fact_log import flush_tasks, note_start, open_log
-from kairos.observe.telemetry import Telemetry
-from kairos.observe.tracing.tracing import open_tracing, tracing_observers
-from kairos.request.client_response import ASGIApp
-from kairos.settings.config import Settings
-from kairos.settings.engines import EngineSettings
-from kairos.settings.tenants import classes_by_name
-from kairos.workflows.serve.figures import invocation_figures
-from kairos.workflows.serve.service import flow_names
+from kairos.core import (
+    SECOND,
+    Balancer,
+    Dispatch,
+    InstanceLeft,
+    Learner,
+    Observer,
+    Orchestrator,
+    Refuse,
+    Tick,
+)
+from kairos.engines import Fleet, Monitor
+from kairos.gateway import (
+    Access,
+    LateApp,
+    Models,
+    NamesOf,
+    PortFront,
+    Probes,
+    RequestIds,
+    ServiceTls,
+    access_of,
+    operators_front,
+    page_of,
+    server_of,
+    serving_ports,
+)
+from kairos.host import WallClock
+from kairos.observe import (
+    AuditLog,
+    Telemetry,
+    audit_tasks,
+    flush_tasks,
+    note_start,
+    open_audit_log,
+    open_log,
+    open_tracing,
+    tracing_observers,
+)
+from kairos.request import ASGIApp
+from kairos.settings import EngineSettings, Settings, classes_by_name
+from kairos.workflows import flow_names, invocation_figures
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +212,7 @@ def _asked(
     def build() -> ASGIApp:
         from fastapi import FastAPI
 
-        from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
+        from kairos.gateway import answer_errors_as_openai_does
 
         app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
         probes.add_to(app)

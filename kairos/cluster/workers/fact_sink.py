@@ -22,21 +22,23 @@ from kairos.cluster.workers.messages import (
     QuestionAnswered,
     Trouble,
 )
-from kairos.core.errors import KairosError, Unavailable, UpstreamUnreachable
-from kairos.core.events import (
+from kairos.core import (
     Arrived,
     Bounced,
     Cancelled,
+    Clock,
     Event,
     Failed,
     Finished,
+    KairosError,
     PlanDeclared,
     Progressed,
     Refuse,
+    Unavailable,
+    UpstreamUnreachable,
 )
-from kairos.core.ports import Clock
-from kairos.engines.fleet import upstream_of
-from kairos.proxy.engine import HttpEngine
+from kairos.engines import upstream_of
+from kairos.proxy import HttpEngine
 
 logger = logging.getLogger(__name__)
 

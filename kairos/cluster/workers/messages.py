@@ -10,8 +10,8 @@ messages are decoded by type, but their numbers are not validated, unlike those 
 import msgspec
 
 from kairos.cluster.pool.messages import Declined
-from kairos.core.events import Dispatch, Event, InstanceJoined, InstanceLeft, InstanceStatus, Refuse
-from kairos.settings.engines import EngineSettings
+from kairos.core import Dispatch, Event, InstanceJoined, InstanceLeft, InstanceStatus, Refuse
+from kairos.settings import EngineSettings
 
 AT_ONCE = 1_000  # facts or orders of one frame
 

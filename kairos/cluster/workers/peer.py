@@ -5,7 +5,7 @@ import msgspec
 from kairos.cluster.pool.messages import Declined
 from kairos.cluster.workers.link import FrameLink
 from kairos.cluster.workers.messages import AT_ONCE, Engines, OfInstance, OrderFrame
-from kairos.core.events import Dispatch, Refuse
+from kairos.core import Dispatch, Refuse
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -7,12 +7,10 @@ from urllib.parse import quote
 
 import httptools
 
-from kairos.core.errors import Unavailable
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.gateway.auth.access import KEY_HEADERS
-from kairos.gateway.server.openai_errors import send_error, send_whole
-from kairos.proxy.asked import header_lines
-from kairos.request.client_response import Receive, Scope, Send
+from kairos.core import RAW_HEADERS, Header, Unavailable
+from kairos.gateway import KEY_HEADERS, send_error, send_whole
+from kairos.proxy import header_lines
+from kairos.request import Receive, Scope, Send
 
 _SAFE = "/:@!$&'()*+,;=-._~"  # in a path
 TIMEOUT_S = 15.0  # enough for a decider that died to restart

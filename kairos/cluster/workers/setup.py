@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.settings.config import Settings
+from kairos.settings import Settings
 
 FACTS, ASKED = "facts.sock", "asked.sock"
 

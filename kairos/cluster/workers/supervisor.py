@@ -23,11 +23,10 @@ from kairos.cluster.workers import child, journal
 from kairos.cluster.workers.forked import ForkedProcess, fork
 from kairos.cluster.workers.link import FrameLink
 from kairos.cluster.workers.setup import ASKED, FACTS, READY, Changed, Setup
-from kairos.core.errors import SetupError
-from kairos.gateway.server.http import GRACE_S, listening_socket, url_of
-from kairos.gateway.server.port_tls import TLS_SETTINGS
-from kairos.observe.audit_log import AuditLog, open_audit_log
-from kairos.settings.config import Settings
+from kairos.core import SetupError
+from kairos.gateway import GRACE_S, TLS_SETTINGS, listening_socket, url_of
+from kairos.observe import AuditLog, open_audit_log
+from kairos.settings import Settings
 
 logger = logging.getLogger(__name__)
 

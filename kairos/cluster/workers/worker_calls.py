@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kairos.cluster.workers.messages import Engines
-from kairos.core.events import (
+from kairos.core import (
     Arrived,
     Bounced,
     Cancelled,

@@ -7,32 +7,28 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
-from kairos.batches.service import serving_batches
+from kairos.batches import serving_batches
 from kairos.cluster.workers.fact_sink import RemoteFactSink
 from kairos.cluster.workers.relay import Relay
 from kairos.cluster.workers.setup import ASKED, FACTS, Setup
-from kairos.gateway.api.front import clients_front
-from kairos.gateway.api.gateway import Gateway
-from kairos.gateway.auth.access import Access, access_of
-from kairos.gateway.auth.service_class import ServiceClasses
-from kairos.gateway.server.connection_limits import limits_of
-from kairos.gateway.server.cors import pages_of
-from kairos.gateway.server.http import server_of, serving_ports
-from kairos.gateway.server.port_tls import ServiceTls
-from kairos.host.clock import WallClock
-from kairos.observe.audit_log import audit_tasks, count_errors, open_audit_log
-from kairos.observe.tracing.tracing import open_tracing
-from kairos.proxy.engine import HttpEngine
-from kairos.proxy.engine_client import EngineClient
-from kairos.proxy.progress import tell_progress
-from kairos.request.bodies import Bodies
-from kairos.request.identity.aliases import Aliases
-from kairos.request.identity.inference import Inference
-from kairos.request.tokenizer import Tokenizers
-from kairos.request.tokens import PromptTokens
-from kairos.settings.config import Settings
-from kairos.settings.tenants import classes_by_name
-from kairos.workflows.serve.service import flows_online, open_flows
+from kairos.gateway import (
+    Access,
+    Gateway,
+    ServiceClasses,
+    ServiceTls,
+    access_of,
+    clients_front,
+    limits_of,
+    pages_of,
+    server_of,
+    serving_ports,
+)
+from kairos.host import WallClock
+from kairos.observe import audit_tasks, count_errors, open_audit_log, open_tracing
+from kairos.proxy import EngineClient, HttpEngine, tell_progress
+from kairos.request import Aliases, Bodies, Inference, PromptTokens, Tokenizers
+from kairos.settings import Settings, classes_by_name
+from kairos.workflows import flows_online, open_flows
 
 Change = Callable[[Settings], None]
 

@@ -16,9 +16,8 @@ from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
 from kairos.gateway.api.gateway import Gateway
 from kairos.gateway.api.openapi import description
 from kairos.gateway.auth.access import Access
-from kairos.observe.audit_log import AuditLog
-from kairos.request.client_response import ASGIApp
-from kairos.request.routes import PASSED_ROUTES
+from kairos.observe import AuditLog
+from kairos.request import PASSED_ROUTES, ASGIApp
 
 
 def build_app(

@@ -7,11 +7,14 @@ from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 
-from kairos.core.declared_plan import PlannedWork, check_plan
-from kairos.core.errors import InvalidRequest
-from kairos.core.events import PlanDeclared
-from kairos.core.model import IDENTIFIER_PATTERN
-from kairos.core.ports import FactSink
+from kairos.core import (
+    IDENTIFIER_PATTERN,
+    FactSink,
+    InvalidRequest,
+    PlanDeclared,
+    PlannedWork,
+    check_plan,
+)
 from kairos.gateway.auth.access import Access, authorization_of
 from kairos.gateway.server.small_body import small_body
 

@@ -7,12 +7,10 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from kairos.core.errors import KairosError
-from kairos.core.header_names import Header
+from kairos.core import Header, KairosError
 from kairos.gateway.server.openai_errors import INTERNAL_ERROR, RequestIds, new_id
-from kairos.observe.audit_log import AuditLog
-from kairos.request.client_response import error_body, error_headers
-from kairos.request.routes import RouteRefused, is_passed_on
+from kairos.observe import AuditLog
+from kairos.request import RouteRefused, error_body, error_headers, is_passed_on
 
 
 def error_response(error: KairosError) -> JSONResponse:

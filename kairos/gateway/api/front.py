@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kairos.gateway.api.gateway import Gateway
 from kairos.gateway.auth.access import Access
 from kairos.gateway.server.openai_errors import INTERNAL_ERROR, RequestIds, send_error
-from kairos.observe.audit_log import AuditLog
-from kairos.request.client_response import ASGIApp, Receive, Scope, Send
-from kairos.request.identity.agent_urls import NamedRoutes
-from kairos.request.routes import is_passed_on
+from kairos.observe import AuditLog
+from kairos.request import ASGIApp, NamedRoutes, Receive, Scope, Send, is_passed_on
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -6,37 +6,54 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from kairos.core.errors import KairosError, RequestIdTaken, RequestInFlight
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.core.model import Request
-from kairos.core.ports import FactSink
+from kairos.core import (
+    RAW_HEADERS,
+    FactSink,
+    Header,
+    KairosError,
+    Request,
+    RequestIdTaken,
+    RequestInFlight,
+)
 from kairos.gateway.api.new_request import request_of
 from kairos.gateway.api.own_models import OwnModels
 from kairos.gateway.auth.access import Callers, credential_of
 from kairos.gateway.auth.service_class import ServiceClasses
 from kairos.gateway.server.exchange import Asking
 from kairos.gateway.server.openai_errors import INTERNAL_ERROR, new_id
-from kairos.host.tenant_threads import TenantThreads
-from kairos.observe.audit_log import OnError
-from kairos.observe.tracing.tracing import Tracing
-from kairos.proxy.asked import Asked
-from kairos.proxy.call import Call
-from kairos.proxy.engine import HttpEngine
-from kairos.proxy.told import OnTrouble
-from kairos.request.bodies import Bodies, Upload
-from kairos.request.body import Body, body_of
-from kairos.request.caller import Caller, KeysComing
-from kairos.request.client_response import CLIENT_KEY, ClientResponse, Receive, Scope, Send
-from kairos.request.deadlines import patience_of
-from kairos.request.identity.agent_urls import Route, names_in, route_of
-from kairos.request.identity.aliases import Aliases
-from kairos.request.identity.identity import Identity, valid_identifier
-from kairos.request.identity.inference import Inference, UnnamedCall
-from kairos.request.identity.resolve import identity_of
-from kairos.request.kept_responses import check_response_path
-from kairos.request.large_body import BESIDE_BYTES
-from kairos.request.routes import HOT_ROUTES, check_passes, rules_of
-from kairos.request.tokens import Estimate, PromptTokens
+from kairos.host import TenantThreads
+from kairos.observe import OnError, Tracing
+from kairos.proxy import Asked, Call, HttpEngine, OnTrouble
+from kairos.request import (
+    BESIDE_BYTES,
+    CLIENT_KEY,
+    HOT_ROUTES,
+    Aliases,
+    Bodies,
+    Body,
+    Caller,
+    ClientResponse,
+    Estimate,
+    Identity,
+    Inference,
+    KeysComing,
+    PromptTokens,
+    Receive,
+    Route,
+    Scope,
+    Send,
+    UnnamedCall,
+    Upload,
+    body_of,
+    check_passes,
+    check_response_path,
+    identity_of,
+    names_in,
+    patience_of,
+    route_of,
+    rules_of,
+    valid_identifier,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from kairos.gateway.server.openai_errors import send_whole
-from kairos.request.client_response import Receive, Scope, Send
+from kairos.request import Receive, Scope, Send
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

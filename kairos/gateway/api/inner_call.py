@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from kairos.core.errors import Unauthorized
-from kairos.core.header_names import RAW_HEADERS, Header
+from kairos.core import RAW_HEADERS, Header, Unauthorized
 from kairos.gateway.api.gateway import Gateway
-from kairos.request.bodies import BodyReader
-from kairos.request.caller import Caller
-from kairos.request.client_response import Answering
+from kairos.request import Answering, BodyReader, Caller
 
 ANSWER_BYTES = 32 << 20
 _MAX_ATTEMPT = 999  # that a header may say

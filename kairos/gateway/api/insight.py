@@ -12,13 +12,17 @@ from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 
-from kairos.core.errors import InvalidRequest, WorkflowNotFound
-from kairos.core.events import WorkflowEnded
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.orchestrator.workflow import MAX_CALLS, OpenedWorkflow
-from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core import (
+    MAX_CALLS,
+    InvalidRequest,
+    OpenedWorkflow,
+    Orchestrator,
+    WorkEstimates,
+    WorkflowEnded,
+    WorkflowNotFound,
+)
 from kairos.gateway.auth.access import Access, authorization_of
-from kairos.observe.views import agents_view, workflow_snapshot, workflow_view
+from kairos.observe import agents_view, workflow_snapshot, workflow_view
 
 CALLS, AGENTS, MAX_AGENTS = 1_000, 100, 1_000  # of one answer
 MAX_OFFSET = 10**9

@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from kairos.core.errors import KairosError, ModelNotFound
-from kairos.engines.engine_limits import ModelCard
+from kairos.core import KairosError, ModelNotFound
+from kairos.engines import ModelCard
 from kairos.gateway.api.own_models import NamesOf
 from kairos.gateway.auth.access import Access, credential_of
 from kairos.gateway.server.openai_errors import send_error, send_whole
-from kairos.observe.audit_log import AuditLog
-from kairos.request.client_response import Receive, Scope, Send
+from kairos.observe import AuditLog
+from kairos.request import Receive, Scope, Send
 
 _ALL = "/v1/models"
 _JSON = ((b"content-type", b"application/json"),)

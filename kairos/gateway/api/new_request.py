@@ -1,14 +1,9 @@
 """Creation of a `Request`, which the balancer handles, from an HTTP request and its caller."""
 
-from kairos.core.model import Request, Sources
+from kairos.core import Request, Sources
 from kairos.gateway.auth.service_class import ServiceClasses
-from kairos.proxy.asked import Asked
-from kairos.request.body import Body
-from kairos.request.budgets import budget_of
-from kairos.request.caller import Caller
-from kairos.request.deadlines import deadline_of
-from kairos.request.identity.identity import Identity
-from kairos.request.tokens import Estimate
+from kairos.proxy import Asked
+from kairos.request import Body, Caller, Estimate, Identity, budget_of, deadline_of
 
 
 def request_of(

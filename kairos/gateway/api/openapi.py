@@ -10,21 +10,24 @@ from typing import Any
 import msgspec
 
 from kairos import __version__
-from kairos.core.declared_plan import PlannedWork
-from kairos.core.entitlements import SERVICE_CLASSES
-from kairos.core.header_names import Header
-from kairos.core.model import IDENTIFIER_PATTERN, PARENTS_LIMIT
-from kairos.core.orchestrator.workflow import MAX_CALLS
+from kairos.core import (
+    IDENTIFIER_PATTERN,
+    MAX_CALLS,
+    PARENTS_LIMIT,
+    SERVICE_CLASSES,
+    Header,
+    PlannedWork,
+)
 from kairos.gateway.api.declared_plans import DeclaredPlan
 from kairos.gateway.api.insight import AGENTS, CALLS, MAX_AGENTS, MAX_OFFSET, Ended
-from kairos.observe.views import AgentsView, WorkflowView
-from kairos.request.budgets import MAX_BUDGET
-from kairos.request.deadlines import MAX_MS
-from kairos.request.identity.declared import ATTEMPT_LIMIT
-from kairos.request.parameters import (
+from kairos.observe import AgentsView, WorkflowView
+from kairos.request import (
+    ATTEMPT_LIMIT,
+    MAX_BUDGET,
     MAX_CHOICES,
     MAX_LOGPROBS,
     MAX_MESSAGES,
+    MAX_MS,
     MAX_SEQUENCES,
     MAX_STOPS,
     MAX_TOKENS,

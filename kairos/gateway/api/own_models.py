@@ -3,10 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from kairos.proxy.asked import Asked
-from kairos.proxy.told import Owner
-from kairos.request.caller import Caller
-from kairos.request.client_response import ClientResponse
+from kairos.proxy import Asked, Owner
+from kairos.request import Caller, ClientResponse
 
 NamesOf = Callable[[str], Awaitable[list[str]]]  # by tenant
 

@@ -6,12 +6,10 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from kairos.core.entitlements import STANDARD_CLASS
-from kairos.core.errors import Unauthorized
-from kairos.host.clock import WallClock
-from kairos.request.caller import ANONYMOUS, ROLE_RIGHTS, Caller, KeysComing
-from kairos.settings.config import Settings
-from kairos.settings.tenants import KeySettings, Role, classes_by_name
+from kairos.core import STANDARD_CLASS, Unauthorized
+from kairos.host import WallClock
+from kairos.request import ANONYMOUS, ROLE_RIGHTS, Caller, KeysComing
+from kairos.settings import KeySettings, Role, Settings, classes_by_name
 
 if TYPE_CHECKING:
     from fastapi import Request as HttpRequest

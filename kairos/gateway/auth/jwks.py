@@ -16,8 +16,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey, import_key
 
-from kairos.settings.addresses import problem_of
-from kairos.settings.oidc import OidcSettings
+from kairos.settings import OidcSettings, problem_of
 
 logger = logging.getLogger(__name__)
 

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 
-from kairos.core.entitlements import SERVICE_CLASSES, ServiceClass
-from kairos.core.errors import InvalidRequest, KairosError
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.request.caller import Caller
-from kairos.request.identity.identity import Headers
+from kairos.core import (
+    RAW_HEADERS,
+    SERVICE_CLASSES,
+    Header,
+    InvalidRequest,
+    KairosError,
+    ServiceClass,
+)
+from kairos.request import Caller, Headers
 
 _CLASS = RAW_HEADERS[Header.CLASS]
 

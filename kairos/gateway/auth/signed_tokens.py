@@ -19,13 +19,10 @@ from joserfc.errors import JoseError
 from joserfc.jwk import Key
 from joserfc.jws import JWSRegistry
 
-from kairos.core.entitlements import STANDARD_CLASS
-from kairos.core.errors import Unauthorized, Unavailable
-from kairos.core.model import IDENTIFIER_PATTERN, SECOND
+from kairos.core import IDENTIFIER_PATTERN, SECOND, STANDARD_CLASS, Unauthorized, Unavailable
 from kairos.gateway.auth.jwks import IssuerKeys
-from kairos.request.caller import ROLE_RIGHTS, Caller, KeysComing
-from kairos.settings.oidc import OidcSettings
-from kairos.settings.tenants import Role, is_tenant
+from kairos.request import ROLE_RIGHTS, Caller, KeysComing
+from kairos.settings import OidcSettings, Role, is_tenant
 
 MAX_BYTES = 16 << 10  # of a token
 MAX_REMEMBERED = 10_000  # tokens

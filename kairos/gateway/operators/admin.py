@@ -6,8 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from kairos import __version__
-from kairos.engines.fleet import Fleet
-from kairos.engines.monitor import Monitor
+from kairos.engines import Fleet, Monitor
 from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
 from kairos.gateway.api.health import Probes
 from kairos.gateway.operators.instances import add_changes, add_views

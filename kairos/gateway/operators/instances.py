@@ -6,10 +6,10 @@ import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from kairos.core.errors import InvalidRequest, SetupError
-from kairos.engines.fleet import Fleet
+from kairos.core import InvalidRequest, SetupError
+from kairos.engines import Fleet
 from kairos.gateway.server.small_body import small_body
-from kairos.settings.engines import EngineSettings, check_engine
+from kairos.settings import EngineSettings, check_engine
 
 _LIMIT_BYTES = 16 << 10
 _engine = msgspec.json.Decoder(EngineSettings)

@@ -11,15 +11,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kairos.core.errors import KairosError, Unauthorized
+from kairos.core import KairosError, Unauthorized
 from kairos.gateway.auth.access import Access
 from kairos.gateway.server.openai_errors import send_error
-from kairos.observe.audit_log import AuditLog
-from kairos.request.caller import ANONYMOUS, Caller
-from kairos.request.client_response import ASGIApp, Receive, Scope, Send
-from kairos.settings.addresses import is_loopback
-from kairos.settings.config import Settings
-from kairos.settings.tenants import Role
+from kairos.observe import AuditLog
+from kairos.request import ANONYMOUS, ASGIApp, Caller, Receive, Scope, Send
+from kairos.settings import Role, Settings, is_loopback
 
 PAGE = "/ui"  # the page, and all paths below
 ASK = f"{PAGE}/ask/"  # computations that a viewer may start

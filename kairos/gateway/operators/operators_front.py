@@ -3,17 +3,16 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from kairos.core.balancer import Balancer
-from kairos.engines.fleet import Fleet
-from kairos.engines.monitor import Monitor
+from kairos.core import Balancer
+from kairos.engines import Fleet, Monitor
 from kairos.gateway.api.front import LateApp, PortFront
 from kairos.gateway.api.health import MetricFamilies, Probes
 from kairos.gateway.auth.access import Access
 from kairos.gateway.operators.operators import Operators
 from kairos.gateway.server.hosts import KnownHosts
 from kairos.gateway.server.openai_errors import RequestIds
-from kairos.observe.audit_log import AuditLog
-from kairos.request.client_response import ASGIApp
+from kairos.observe import AuditLog
+from kairos.request import ASGIApp
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -6,9 +6,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-from kairos.core.open_work import look_at_pool
-from kairos.core.pool_demand import Look
-from kairos.core.pool_load import highest_utilisation, load_of_pool, most_waiting_s
+from kairos.core import Look, highest_utilisation, load_of_pool, look_at_pool, most_waiting_s
 from kairos.gateway.operators.operators_front import Decides
 
 

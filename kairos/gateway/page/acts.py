@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest, KairosError, WorkflowNotFound
-from kairos.core.events import WorkflowEnded
-from kairos.core.model import IDENTIFIER_PATTERN
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.ports import FactSink
-from kairos.engines.fleet import Fleet
+from kairos.core import (
+    IDENTIFIER_PATTERN,
+    FactSink,
+    InvalidRequest,
+    KairosError,
+    Orchestrator,
+    WorkflowEnded,
+    WorkflowNotFound,
+)
+from kairos.engines import Fleet
 from kairos.gateway.operators.operators import ACT
 from kairos.gateway.page.assets import json_response
-from kairos.request.caller import ANONYMOUS, Caller
+from kairos.request import ANONYMOUS, Caller
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request

@@ -12,12 +12,7 @@ from math import isnan, nan
 
 import msgspec
 
-from kairos.core.agent_key import AgentKey
-from kairos.core.errors import KairosError
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.agent_status import AgentStatus
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.scheduler.work_estimates import WorkEstimates
+from kairos.core import SECOND, AgentKey, AgentStatus, KairosError, Orchestrator, WorkEstimates
 
 EVERY_S = 60
 POINTS, MOST_AGENTS = 240, 1_000

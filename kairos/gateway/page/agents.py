@@ -4,11 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from kairos.core.learnt import AgentProfile
-from kairos.core.orchestrator.agent_status import AgentStatus
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.observe.views import AgentsView, agents_view
+from kairos.core import AgentProfile, AgentStatus, Orchestrator, WorkEstimates
+from kairos.observe import AgentsView, agents_view
 
 AGENTS_PAGE = 50
 

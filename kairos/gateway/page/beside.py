@@ -11,8 +11,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 
-from kairos.core.errors import Unavailable
-from kairos.host import child_process
+from kairos.core import Unavailable
+from kairos.host import DEVNULL, PIPE, start_child
 
 _MEMORY_BYTES = 4 << 30  # of addresses, of which numpy alone takes 1 GB
 _MOST_BYTES = 16 << 20  # of output
@@ -84,11 +84,11 @@ class Beside:
     async def _started(
         self, arguments: tuple[str, ...]
     ) -> AsyncIterator[asyncio.subprocess.Process]:
-        process = await child_process.start_child(
+        process = await start_child(
             *(sys.executable, "-m", "kairos.cli.main", *arguments),
-            stdin=child_process.DEVNULL,
-            stdout=child_process.PIPE,
-            stderr=child_process.PIPE,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
             env=_environment(),
             start_new_session=True,  # Ctrl-C is for this process, which ends the other
         )

@@ -21,7 +21,7 @@ from kairos.gateway.page.gains import WorkflowGain
 from kairos.gateway.page.looks import add_agents, add_files, add_workflows
 from kairos.gateway.page.workflows import Workflows
 from kairos.gateway.server.hosts import KnownHosts
-from kairos.observe.audit_log import AuditLog
+from kairos.observe import AuditLog
 
 _PAGES = {
     PAGE: "elsewhere.html",

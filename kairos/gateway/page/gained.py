@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.confidence import Interval
+from kairos.core import Interval
 
 # good: within a tenth of the measured times; fair: within a quarter.
 Trust = Literal["good", "fair", "poor"]

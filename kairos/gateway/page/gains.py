@@ -12,7 +12,7 @@ import msgspec
 
 from kairos.gateway.page.beside import Beside, NotWorkedOut
 from kairos.gateway.page.gained import Gained, WorkflowTimes
-from kairos.settings.config import Settings
+from kairos.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import msgspec
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.gateway.api.insight import number_of
 from kairos.gateway.page.agent_history import AgentHistory
 from kairos.gateway.page.agents import Agents, agents_page

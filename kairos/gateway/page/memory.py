@@ -3,10 +3,7 @@
 import msgspec
 import numpy as np
 
-from kairos.core.dispatcher.demand import SLOT_AT_US, SLOTS, Floats
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.occupancy import BySurvival
-from kairos.core.model import SECOND, Instance
+from kairos.core import SECOND, SLOT_AT_US, SLOTS, BySurvival, Floats, Instance, Ledger
 
 _SHOWN_US = SECOND * np.arange(24)  # one number a second is enough to see
 _WIDE = 2.0  # standard deviations: an instance rarely holds more

@@ -8,14 +8,11 @@ from itertools import islice
 
 import msgspec
 
-from kairos.core.balancer import Balancer
-from kairos.core.model import SECOND, Request
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.scheduler.service_order import QueuedCall, Standing
-from kairos.engines.fleet import Fleet, InstanceView
+from kairos.core import SECOND, Balancer, Orchestrator, QueuedCall, Request, Standing
+from kairos.engines import Fleet, InstanceView
 from kairos.gateway.operators.operators_front import Decides
 from kairos.gateway.page.memory import MemoryOutlook, MemoryView
-from kairos.observe.telemetry import Telemetry
+from kairos.observe import Telemetry
 
 QUEUE_PAGE = 50  # calls
 _LONGEST = 5

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.ports import FactSink
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.engines.fleet import Fleet
+from kairos.core import FactSink, Orchestrator, WorkEstimates
+from kairos.engines import Fleet
 from kairos.gateway.operators.operators import ASK, PAGE
 from kairos.gateway.operators.operators_front import Decides
 from kairos.gateway.page.acts import Acts, read_said
@@ -23,8 +21,8 @@ from kairos.gateway.page.now import QUEUE_PAGE, Now
 from kairos.gateway.page.past import Past, PastQuestion
 from kairos.gateway.page.watch import Watch
 from kairos.gateway.page.workflows import FollowedElsewhere, Workflows
-from kairos.observe.telemetry import Telemetry
-from kairos.settings.config import Settings
+from kairos.observe import Telemetry
+from kairos.settings import Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
-from kairos.core.model import SECOND
+from kairos.core import SECOND, InvalidRequest
 from kairos.gateway.page.beside import Beside
 
 _LIMIT_S = 120.0

@@ -10,8 +10,7 @@ from itertools import pairwise
 
 import msgspec
 
-from kairos.core.call_row import CallRow
-from kairos.core.model import SECOND
+from kairos.core import SECOND, CallRow
 
 
 class TimeSplit(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 
-from kairos.core.errors import Unavailable
+from kairos.core import Unavailable
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,23 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest, WorkflowNotFound
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.orchestrator.workflow import OpenedWorkflow
-from kairos.core.ports import Clock
+from kairos.core import (
+    SECOND,
+    Clock,
+    InvalidRequest,
+    OpenedWorkflow,
+    Orchestrator,
+    WorkflowNotFound,
+)
 from kairos.gateway.page.time_split import TimeSplit, time_split
-from kairos.observe.explanation import explain_call, explain_origin
-from kairos.observe.views import Snapshot, WorkflowView, workflow_snapshot, workflow_view
+from kairos.observe import (
+    Snapshot,
+    WorkflowView,
+    explain_call,
+    explain_origin,
+    workflow_snapshot,
+    workflow_view,
+)
 
 WORKFLOWS_PAGE, CALLS_PAGE = 50, 100
 

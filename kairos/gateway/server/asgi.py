@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from kairos.gateway.server.exchange import Exchange
-from kairos.request.client_response import CLIENT_KEY, ASGIApp, Scope
+from kairos.request import CLIENT_KEY, ASGIApp, Scope
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from kairos.gateway.server.cors import WebPages
 from kairos.gateway.server.exchange import Exchange
 from kairos.gateway.server.request_reader import HeadTooLarge, NoHttp, OtherVersion, RequestReader
 from kairos.gateway.server.status_lines import STATUS_LINE
-from kairos.host.pace import LoopPace
-from kairos.request.client_response import ASGIApp
+from kairos.host import LoopPace
+from kairos.request import ASGIApp
 
 if TYPE_CHECKING:
     from kairos.gateway.api.gateway import Gateway

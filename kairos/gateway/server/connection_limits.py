@@ -12,14 +12,19 @@ from ipaddress import IPv6Address
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from kairos.core.errors import KairosError
-from kairos.core.fair_share import LONE_TENANT_SHARE, ShareUsed, is_within_share
-from kairos.core.header_names import RAW_HEADERS, Header
+from kairos.core import (
+    LONE_TENANT_SHARE,
+    RAW_HEADERS,
+    Header,
+    KairosError,
+    ShareUsed,
+    is_within_share,
+)
 from kairos.gateway.server.openai_errors import new_id
 from kairos.gateway.server.status_lines import STATUS_LINE
-from kairos.host.tuning import most_files
-from kairos.request.client_response import error_body, error_headers
-from kairos.settings.config import Settings
+from kairos.host import most_files
+from kairos.request import error_body, error_headers
+from kairos.settings import Settings
 
 if TYPE_CHECKING:
     from kairos.gateway.server.connection import Connection

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from kairos.core.errors import KairosError
-from kairos.core.header_names import RAW_HEADERS, Header
+from kairos.core import RAW_HEADERS, Header, KairosError
 from kairos.gateway.auth.access import Callers
 from kairos.gateway.server.exchange import Exchange
 from kairos.gateway.server.hosts import ANY_HOST, HostNames, UnknownHost
-from kairos.observe.audit_log import OnError
-from kairos.request.routes import CALL_METHODS, OTHER_METHODS
-from kairos.settings.config import Settings
+from kairos.observe import OnError
+from kairos.request import CALL_METHODS, OTHER_METHODS
+from kairos.settings import Settings
 
 _CALLS, _OTHERS = CALL_METHODS.encode(), OTHER_METHODS.encode()
 _KEPT_S = b"600"  # a browser asks again only after that time

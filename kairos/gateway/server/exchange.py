@@ -4,12 +4,10 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from kairos.core.errors import KairosError
-from kairos.core.header_names import RAW_HEADERS, Header
+from kairos.core import RAW_HEADERS, Header, KairosError
 from kairos.gateway.server.openai_errors import new_id
 from kairos.gateway.server.status_lines import STATUS_LINE
-from kairos.request.bodies import BodyReader, BodySource
-from kairos.request.client_response import Answering, Client, error_body, error_headers
+from kairos.request import Answering, BodyReader, BodySource, Client, error_body, error_headers
 
 if TYPE_CHECKING:
     from kairos.gateway.server.connection import Connection

@@ -11,10 +11,10 @@ import re
 import socket
 from collections.abc import Iterable
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.gateway.server.openai_errors import send_error
-from kairos.observe.audit_log import AuditLog
-from kairos.request.client_response import ASGIApp, Receive, Scope, Send
+from kairos.observe import AuditLog
+from kairos.request import ASGIApp, Receive, Scope, Send
 
 ANY_HOST = "*"
 _SHOWN = 100  # characters

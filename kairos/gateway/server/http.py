@@ -7,14 +7,14 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.gateway.server.connection import Connection, ServerState
 from kairos.gateway.server.connection_limits import ConnectionLimits
 from kairos.gateway.server.cors import WebPages
 from kairos.gateway.server.port_tls import PortTls
 from kairos.gateway.server.tls_transport import TlsTransport
-from kairos.host.pace import LoopPace
-from kairos.request.client_response import ASGIApp
+from kairos.host import LoopPace
+from kairos.request import ASGIApp
 
 if TYPE_CHECKING:
     from kairos.gateway.api.gateway import Gateway

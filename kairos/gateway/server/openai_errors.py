@@ -5,9 +5,8 @@ import os
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from kairos.core.errors import KairosError
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.request.client_response import ASGIApp, Receive, Scope, Send, error_body, error_headers
+from kairos.core import RAW_HEADERS, Header, KairosError
+from kairos.request import ASGIApp, Receive, Scope, Send, error_body, error_headers
 
 INTERNAL_ERROR = KairosError("internal error; the server's log has more")
 _REQUEST_ID = RAW_HEADERS[Header.REQUEST_ID]

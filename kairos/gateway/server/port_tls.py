@@ -5,9 +5,8 @@ import ssl
 import time
 from collections.abc import Callable
 
-from kairos.host.fresh_context import FreshContext
-from kairos.settings.config import Settings
-from kairos.settings.tls import TlsFiles, server_context
+from kairos.host import FreshContext
+from kairos.settings import Settings, TlsFiles, server_context
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.gateway.server.exchange import Exchange
-from kairos.request.routes import OTHER_METHODS
+from kairos.request import OTHER_METHODS
 
 if TYPE_CHECKING:
     from kairos.gateway.server.connection import Connection

@@ -2,7 +2,7 @@
 
 from starlette.requests import Request
 
-from kairos.core.errors import BodyTooLarge
+from kairos.core import BodyTooLarge
 
 
 async def small_body(request: Request, most_bytes: int) -> bytes:

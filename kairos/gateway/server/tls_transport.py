@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.gateway.server.connection_limits import address_of, refusal
-from kairos.host.pace import LoopPace
+from kairos.host import LoopPace
 
 _RECORD_BYTES = 1 << 14  # of the largest record
 

@@ -10,19 +10,20 @@ so that a sum over spans counts each token once. Prompts and answers are not rec
 
 from collections.abc import Callable, Iterable, MutableMapping
 
-from kairos.core.errors import KairosError
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Bounced,
     Cancelled,
     Dispatch,
     Event,
+    FactSink,
     Failed,
     Finished,
     FirstToken,
+    KairosError,
+    Request,
 )
-from kairos.core.model import SECOND, Request
-from kairos.core.ports import FactSink
 from kairos.observe.tracing.span import Kind, SpanEvent, TraceSpan
 from kairos.observe.tracing.trace_context import TRACE_PARENT_HEADER, TraceContext, traceparent
 

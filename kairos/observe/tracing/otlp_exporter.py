@@ -16,9 +16,9 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kairos import __version__
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.observe.tracing.span import TraceSpan
-from kairos.settings.telemetry import TelemetrySettings
+from kairos.settings import TelemetrySettings
 
 logger = logging.getLogger(__name__)
 

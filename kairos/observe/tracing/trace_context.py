@@ -14,8 +14,7 @@ from hashlib import sha256
 
 import msgspec
 
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.core.model import SECOND
+from kairos.core import RAW_HEADERS, SECOND, Header
 
 TRACE_PARENT_HEADER = RAW_HEADERS[Header.TRACE_PARENT]
 TRACE_STATE_HEADER = b"tracestate"

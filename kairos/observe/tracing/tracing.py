@@ -9,9 +9,7 @@ from typing import Protocol
 import msgspec
 from prometheus_client.registry import Collector
 
-from kairos.core.model import Request
-from kairos.core.ports import FactSink
-from kairos.core.runtime import Observer
+from kairos.core import FactSink, Observer, Request
 from kairos.observe.tracing.call_trace import CallTrace, TracedFacts
 from kairos.observe.tracing.otlp_exporter import OtlpExporter
 from kairos.observe.tracing.trace_context import (
@@ -24,7 +22,7 @@ from kairos.observe.tracing.trace_context import (
     workflow_trace_id,
 )
 from kairos.observe.tracing.workflow_spans import WorkflowSpans
-from kairos.settings.telemetry import TelemetrySettings
+from kairos.settings import TelemetrySettings
 
 
 class TracedRequest(Protocol):

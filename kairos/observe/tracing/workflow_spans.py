@@ -11,9 +11,17 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from kairos.core.events import Arrived, Cancelled, Failed, Finished, Record, WorkflowEnded
-from kairos.core.model import Request
-from kairos.core.workflow_tracker import WorkflowKey, workflow_key
+from kairos.core import (
+    Arrived,
+    Cancelled,
+    Failed,
+    Finished,
+    Record,
+    Request,
+    WorkflowEnded,
+    WorkflowKey,
+    workflow_key,
+)
 from kairos.observe.tracing.span import TraceSpan
 from kairos.observe.tracing.trace_context import root_span_id, workflow_trace_id
 

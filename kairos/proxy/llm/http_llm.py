@@ -8,8 +8,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from kairos.core.declared_plan import PlannedWork
-from kairos.core.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
+from kairos.core import InvalidRequest, PlannedWork, SetupError, Unavailable, UpstreamFailed
 from kairos.proxy.llm.patience import Patience
 from kairos.proxy.llm.refusals import INSUFFICIENT_QUOTA, read_error
 from kairos.proxy.llm.streamed_chat import Listen, read_stream

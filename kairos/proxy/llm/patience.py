@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import Unavailable, UpstreamUnreachable
-from kairos.core.header_names import Header
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Header, Unavailable, UpstreamUnreachable
 
 _TRIES = 5
 _BROKEN_TRIES = 5  # of a call at which engines that are well break the connection

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from kairos.core.errors import (
+from kairos.core import (
     DeadlinePassed,
     InvalidRequest,
     KairosError,

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import UpstreamFailed
+from kairos.core import UpstreamFailed
 from kairos.proxy.llm.refusals import broken_off
 
 Hear = Callable[[str], None]  # is told each piece of the answer's text

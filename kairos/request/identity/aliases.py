@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kairos.core.shared_lru import SharedLru
+from kairos.core import SharedLru
 from kairos.request.identity.identity import (
     Field,
     Headers,

@@ -6,7 +6,7 @@ from itertools import count
 
 import msgspec
 
-from kairos.core.shared_lru import SharedLru
+from kairos.core import SharedLru
 from kairos.request.identity.engine_reply import Reply, reply_of
 
 _MAX_REPLIES = 32_768

@@ -1,8 +1,6 @@
 """Identity declared by a call's `X-Kairos-*` headers."""
 
-from kairos.core.errors import InvalidRequest
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.core.model import PARENTS_LIMIT
+from kairos.core import PARENTS_LIMIT, RAW_HEADERS, Header, InvalidRequest
 from kairos.request.identity.identity import Field, Headers, Identity, valid_identifier
 
 _FIELDS: dict[Field, bytes] = {

@@ -5,7 +5,7 @@ import re
 from functools import lru_cache
 from hashlib import blake2b
 
-from kairos.core.shared_lru import SharedLru
+from kairos.core import SharedLru
 from kairos.request.identity.conversation import Conversation
 from kairos.request.native import READING, Reading
 

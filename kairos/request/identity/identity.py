@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.model import IDENTIFIER_PATTERN, Source
+from kairos.core import IDENTIFIER_PATTERN, Source
 
 Headers = Mapping[bytes, bytes]
 Field = Literal["workflow_id", "app", "agent", "upstream"]

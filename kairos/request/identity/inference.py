@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence, Set
 
 import msgspec
 
-from kairos.core.model import PARENTS_LIMIT
-from kairos.core.shared_lru import SharedLru
+from kairos.core import PARENTS_LIMIT, SharedLru
 from kairos.request.identity.answered_calls import AnsweredCall, Replied, Replies
 from kairos.request.identity.conversation import Conversation, Prompt, PromptMessage, conversation
 from kairos.request.identity.engine_reply import MAX_ANSWER_BYTES, Reply, reply_of

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.core.shared_lru import Holdings
+from kairos.core import Holdings
 from kairos.request.identity.conversation import Conversation
 from kairos.request.identity.engine_reply import Reply
 from kairos.request.identity.passages import Hashes, cut, passages

@@ -8,8 +8,7 @@ not meant for Kairos.
 import re
 from urllib.parse import unquote
 
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.core.model import TRACEPARENT_PATTERN
+from kairos.core import RAW_HEADERS, TRACEPARENT_PATTERN, Header
 from kairos.request.identity.identity import Field, Headers, Identity, identifier_of
 
 _BAGGAGE, _TRACE_PARENT = RAW_HEADERS[Header.BAGGAGE], RAW_HEADERS[Header.TRACE_PARENT]

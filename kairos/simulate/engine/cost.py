@@ -3,8 +3,7 @@
 import math
 from typing import NamedTuple
 
-from kairos.core.engine_profile import StepCost
-from kairos.core.errors import SetupError
+from kairos.core import SetupError, StepCost
 from kairos.simulate.engine.sequence import Sequence
 
 PS_PER_US = 1_000_000

@@ -2,8 +2,7 @@
 
 from collections import deque
 
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.errors import InvalidRequest, SetupError
+from kairos.core import EngineProfile, InvalidRequest, SetupError
 from kairos.simulate.engine.blocks import contents_of
 from kairos.simulate.engine.cost import PS_PER_US, Cost, Stretch
 from kairos.simulate.engine.engine_calls import CallProgress, EngineCall, EngineStats

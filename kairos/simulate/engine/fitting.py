@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
-from kairos.core.engine_profile import StepCost
+from kairos.core import StepCost
 from kairos.simulate.workload.steps import Steps
 
 BAD_RESIDUAL = 0.2

@@ -1,6 +1,6 @@
 """The blocks of sequences: what vLLM's KV cache manager does."""
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.simulate.engine.blocks import BlockPool, Contents, number_of, part_of
 from kairos.simulate.engine.host_tier import HostTier
 from kairos.simulate.engine.sequence import Sequence

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.host.toml_file import read_toml
+from kairos.core import EngineProfile, InvalidFile, SetupError, StepCost
+from kairos.host import read_toml
 
 _SUFFIX = ".toml"
 _SPECIAL = re.compile(r'[\x00-\x09\x0b-\x1f\x7f"\\]')  # in TOML's texts; lines may end

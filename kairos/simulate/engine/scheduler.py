@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from kairos.core.engine_profile import EngineProfile
+from kairos.core import EngineProfile
 from kairos.simulate.engine.cost import Step
 from kairos.simulate.engine.decoding import Decoding
 from kairos.simulate.engine.engine_calls import EngineStats, What

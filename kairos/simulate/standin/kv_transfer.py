@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import web
 
-from kairos.core.digest import text_digest
+from kairos.core import text_digest
 from kairos.simulate.standin.bodies import KvTransferParams
 from kairos.simulate.standin.delivery import RefusedReply, json_answer
 from kairos.simulate.standin.replies import Json

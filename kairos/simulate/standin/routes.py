@@ -14,9 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 from aiohttp import web
 
-from kairos.core.digest import text_digest
-from kairos.core.errors import SetupError
-from kairos.core.header_names import Header
+from kairos.core import Header, SetupError, text_digest
 from kairos.simulate.standin import bodies, script
 from kairos.simulate.standin.batch import INSTANT, Batch, Timing
 from kairos.simulate.standin.bodies import (

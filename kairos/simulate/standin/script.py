@@ -23,8 +23,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kairos.core.digest import text_digest
-from kairos.core.errors import SetupError
+from kairos.core import SetupError, text_digest
 from kairos.simulate.standin.bodies import StandInPrompt
 from kairos.simulate.standin.replies import FinishReason
 from kairos.simulate.workload import read_workflows

@@ -27,7 +27,7 @@ from typing import get_args
 
 from aiohttp import web
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.simulate.standin.batch import INSTANT, Timing
 from kairos.simulate.standin.bodies import Failure
 from kairos.simulate.standin.routes import StandIn, StandInSettings

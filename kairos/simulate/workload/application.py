@@ -17,8 +17,8 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.host.toml_file import read_toml
+from kairos.core import InvalidFile, SetupError
+from kairos.host import read_toml
 from kairos.simulate.workload.workflow_file import MAX_TOKENS, FileCall, Name
 from kairos.simulate.workload.workflows import MAX_WORKFLOW_CALLS, Workflow, workflow
 

@@ -35,8 +35,7 @@ from random import Random
 from statistics import fmean, pstdev, pvariance
 from typing import NamedTuple, TypedDict
 
-from kairos.core.errors import SetupError
-from kairos.core.model import SECOND
+from kairos.core import SECOND, SetupError
 
 WINDOWS_S = (1, 10, 60)
 MOST_ARRIVALS = 10_000_000  # of a series

@@ -5,9 +5,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from kairos.core.errors import InvalidFile
-from kairos.core.model import SECOND
-from kairos.host.files import read_lines
+from kairos.core import SECOND, InvalidFile
+from kairos.host import read_lines
 from kairos.simulate.workload.arrival_process import check_count, check_rate
 from kairos.simulate.workload.workflow_file import MAX_TOKENS
 

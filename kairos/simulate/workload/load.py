@@ -6,9 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.core.errors import InvalidFile
-from kairos.core.model import SECOND
-from kairos.host.files import read_lines
+from kairos.core import SECOND, InvalidFile
+from kairos.host import read_lines
 from kairos.simulate.workload.arrival_process import check_rate, draw_arrivals, time_scale
 from kairos.simulate.workload.azure_trace import TRACE_HEADER, TraceRow, from_trace, read_trace
 from kairos.simulate.workload.submissions import draw_submissions, scaled

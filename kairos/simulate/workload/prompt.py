@@ -6,7 +6,7 @@ from hashlib import blake2b, shake_128
 from struct import unpack
 from typing import NamedTuple
 
-from kairos.core.model import PREFIX_MARKS
+from kairos.core import PREFIX_MARKS
 from kairos.simulate.workload.workflow_file import FileCall
 
 

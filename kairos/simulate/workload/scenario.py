@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec.structs import replace
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.host.toml_file import read_toml
+from kairos.core import InvalidFile, SetupError
+from kairos.host import read_toml
 from kairos.simulate.workload.application import BUILT_IN, generate, load_application
 from kairos.simulate.workload.arrival_process import arrivals_within, draw_arrivals, time_scale
 from kairos.simulate.workload.azure_trace import from_trace

@@ -7,7 +7,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.simulate.workload.workflow_file import FileCall
 from kairos.simulate.workload.workflows import Submission, Workflow, workflow
 

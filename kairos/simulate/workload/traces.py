@@ -19,10 +19,8 @@ from urllib.request import urlopen
 
 import msgspec
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.core.metrics import percentile
-from kairos.core.model import SECOND
-from kairos.host.files import CHUNK_BYTES, atomic_write, read_chunks, read_lines
+from kairos.core import SECOND, InvalidFile, SetupError, percentile
+from kairos.host import CHUNK_BYTES, atomic_write, read_chunks, read_lines
 from kairos.simulate.workload import Burstiness, measure_burstiness, read_trace, read_workflows
 from kairos.simulate.workload.azure_trace import TRACE_HEADER
 

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import msgspec
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.host.files import atomic_write, read_lines
+from kairos.core import InvalidFile, SetupError
+from kairos.host import atomic_write, read_lines
 
 MAX_TOKENS = 10_000_000  # of a prompt, and of a completion
 

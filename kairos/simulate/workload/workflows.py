@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.core.errors import InvalidFile
+from kairos.core import InvalidFile
 from kairos.simulate.workload.order import waits_for
 from kairos.simulate.workload.prompt import Prompt, prompts
 from kairos.simulate.workload.workflow_file import FileCall, numbered_calls

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.core import EXPECTED_COMPLETION_TOKENS
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall
 from kairos.workflows.compile.operators import Generation, Operator

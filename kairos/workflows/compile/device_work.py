@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 MOST_DEVICES = 64
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from kairos.core.digest import text_digest
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.core import EXPECTED_COMPLETION_TOKENS, text_digest
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.flow_profile import OperatorProfile
 from kairos.workflows.compile.fluid_engine import Beginning, FluidCall

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kairos.core.confidence import Interval, mean_interval
+from kairos.core import Interval, mean_interval
 from kairos.workflows.compile.batches import BatchProfile
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Generation, Processing, RegisteredCall

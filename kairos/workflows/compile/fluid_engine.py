@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kairos.capacity.engine_rates import attended_pairs
-from kairos.core.engine_profile import EngineProfile
+from kairos.capacity import attended_pairs
+from kairos.core import EngineProfile
 
 
 class Beginning(msgspec.Struct, frozen=True):

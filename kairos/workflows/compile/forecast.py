@@ -12,9 +12,7 @@ from itertools import chain, islice
 
 import msgspec
 
-from kairos.core.confidence import Interval
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.model import SECOND
+from kairos.core import SECOND, EngineProfile, Interval
 from kairos.workflows.compile.expected_calls import ExpectedCalls, expected_calls
 from kairos.workflows.compile.flow_profile import FlowProfile, OperatorProfile, profiles_by_operator
 from kairos.workflows.compile.fluid_engine import Beginning, FluidCall

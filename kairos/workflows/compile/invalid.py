@@ -1,6 +1,6 @@
 """Errors of declared workflows, and of single rows."""
 
-from kairos.core.errors import KairosError, SetupError
+from kairos.core import KairosError, SetupError
 
 
 class InvalidFlow(SetupError):

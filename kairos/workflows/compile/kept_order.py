@@ -16,8 +16,7 @@ from statistics import fmean
 import msgspec
 from msgspec.structs import replace
 
-from kairos.core.confidence import Interval
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.core import EXPECTED_COMPLETION_TOKENS, Interval
 from kairos.workflows.compile.call_shapes import call_shapes
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.check_templates import templates_of

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from kairos.core.dispatcher.survival_packing import ALIKE, ALIKE_BUT_FOR_LOAD
-from kairos.core.engine_profile import EngineProfile
+from kairos.core import ALIKE, ALIKE_BUT_FOR_LOAD, EngineProfile
 from kairos.workflows.compile.fluid_engine import Beginning, FluidCall, FluidInstance, Running
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder
 from kairos.workflows.compile.passes.prefill import goes_ahead

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, count
 
-from kairos.core.native_library import declare_function, load_library
+from kairos.core import declare_function, load_library
 from kairos.workflows.compile.device_work import DeviceChoice, LoadTime, OperatorWork
 from kairos.workflows.compile.placement_walk import (
     Cost,

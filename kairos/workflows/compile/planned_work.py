@@ -6,8 +6,7 @@ left to learning.
 
 from collections.abc import Iterable, Sequence
 
-from kairos.core.declared_plan import MOST_OPERATORS, PlannedOperator, PlannedWork
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.core import EXPECTED_COMPLETION_TOKENS, MOST_OPERATORS, PlannedOperator, PlannedWork
 from kairos.workflows.compile.gates import gates
 from kairos.workflows.compile.graph import varying
 from kairos.workflows.compile.operators import Generation, Group, Operator

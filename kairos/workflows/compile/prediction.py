@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.core import EXPECTED_COMPLETION_TOKENS
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.invalid import OperatorFailed
 from kairos.workflows.compile.operators import (

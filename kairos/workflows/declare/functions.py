@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kairos.core.errors import KairosError, SetupError
+from kairos.core import KairosError, SetupError
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     Declaration,

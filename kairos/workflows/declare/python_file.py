@@ -7,7 +7,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TypeVar
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.workflows.declare.functions import Functions
 
 _T = TypeVar("_T")

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kairos.core.errors import InvalidFile
+from kairos.core import InvalidFile
 from kairos.workflows.compile.check import check
 from kairos.workflows.compile.invalid import InvalidFlow
 from kairos.workflows.compile.operators import Declaration, Operator, Output

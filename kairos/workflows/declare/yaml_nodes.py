@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 import yaml
 
-from kairos.core.errors import InvalidFile
+from kairos.core import InvalidFile
 
 MOST_BYTES = 1024 * 1024
 MOST_VALUES = 100_000

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 MOST_IN_FLIGHT = 10_000  # size of a balancer's queue
 OPEN_ROWS = 4_096  # allowed on any pool

@@ -12,7 +12,7 @@ beginnings.
 
 from collections import deque
 
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 from kairos.workflows.execute.prefix_touches import touch_price
 
 _GAPS, _FEWEST = 32, 4  # that are remembered, and that must be known

@@ -10,7 +10,7 @@ many more as belong together.
 import heapq
 from collections.abc import Callable, Collection
 
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.core import EXPECTED_COMPLETION_TOKENS
 from kairos.workflows.compile.operators import Generation, RegisteredCall
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder
 from kairos.workflows.execute.flight import Flight

@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.workflows.compile.invalid import InvalidFlow
 from kairos.workflows.compile.operators import RESERVED, Purity
 from kairos.workflows.declare import Flow, Operand

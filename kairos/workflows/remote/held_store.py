@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 KEEP_S = 600.0  # since its last use
 _OVERHEAD = 500  # bytes, overhead of a value

@@ -7,9 +7,8 @@ from collections import deque
 import aiohttp
 import msgspec
 
-from kairos.core.errors import InvalidRequest, Unavailable, UpstreamFailed
-from kairos.proxy.llm.http_llm import describe_cause
-from kairos.proxy.llm.refusals import read_error
+from kairos.core import InvalidRequest, Unavailable, UpstreamFailed
+from kairos.proxy import describe_cause, read_error
 from kairos.workflows.execute.commands import RunProcessor
 from kairos.workflows.remote.wire import (
     ABOUT,

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.settings import RetrievalSettings
 from kairos.workflows.remote.remote import RemoteProcessors, remote_processors
 from kairos.workflows.retrieve.service import ProcessorService, processor_service
 from kairos.workflows.retrieve.worked import Note

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import aiohttp
 
-from kairos.core.errors import InvalidRequest
-from kairos.proxy.llm.http_llm import headers_with
-from kairos.settings.retrieval import ProcessorEngine
+from kairos.core import InvalidRequest
+from kairos.proxy import headers_with
+from kairos.settings import ProcessorEngine
 from kairos.workflows.remote.wire import HELD, MOST_BYTES
 from kairos.workflows.retrieve.lost import ValuesLost
 

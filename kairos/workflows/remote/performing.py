@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.workflows.compile.held import held_id, held_in, held_text
 from kairos.workflows.compile.invalid import OperatorFailed
 from kairos.workflows.compile.operators import Embedding, Ingest, Processing, Rerank, Search

@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 import aiohttp
 import msgspec
 
-from kairos.core.errors import KairosError, SetupError, Unavailable, UpstreamFailed
-from kairos.proxy.llm.http_llm import headers_with
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.core import KairosError, SetupError, Unavailable, UpstreamFailed
+from kairos.proxy import headers_with
+from kairos.settings import RetrievalSettings
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Embedding, Rerank
 from kairos.workflows.compile.pipeline import Plan

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.workflows.compile.operators import Embedding, Ingest, Processing, Rerank, Search
 from kairos.workflows.execute.commands import RunProcessor
 

@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kairos.core.errors import KairosError, Unavailable
-from kairos.proxy.llm.http_llm import ask_json, ask_models
+from kairos.core import KairosError, Unavailable
+from kairos.proxy import ask_json, ask_models
 
 _LOOK_S = 10
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.workflows.execute.batching import BatchQueue, Query
 from kairos.workflows.retrieve.collections import Collections, collection_key, tenant_part
 from kairos.workflows.retrieve.vectors import Matrix

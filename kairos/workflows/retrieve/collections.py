@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Protocol
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.workflows.compile.operators import NAME
 from kairos.workflows.retrieve.vectors import Matrix
 

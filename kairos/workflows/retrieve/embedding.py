@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest, UpstreamFailed
+from kairos.core import InvalidRequest, UpstreamFailed
 from kairos.workflows.retrieve.asked_engine import AskedEngine
 from kairos.workflows.retrieve.vectors import matrix_of, text_of
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Generic
 
-from kairos.core.errors import InvalidRequest, KairosError, SetupError, Unavailable
+from kairos.core import InvalidRequest, KairosError, SetupError, Unavailable
 from kairos.workflows.execute.batching import Query
 from kairos.workflows.retrieve.asked_engine import AskedEngine
 from kairos.workflows.retrieve.engine_pool import EnginePool, Item, Result, SharedEngines

@@ -17,10 +17,8 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest, KairosError, Unavailable, UpstreamFailed
-from kairos.core.faults.circuits import Circuits
-from kairos.core.model import SECOND
-from kairos.proxy.llm.http_llm import ConnectionLost, RefusedForNow
+from kairos.core import SECOND, Circuits, InvalidRequest, KairosError, Unavailable, UpstreamFailed
+from kairos.proxy import ConnectionLost, RefusedForNow
 from kairos.workflows.execute.batching import BatchQueue, BatchShare, Query, TenantTurns
 
 _AT_ONCE = 2  # batches of an engine

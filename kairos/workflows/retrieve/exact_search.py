@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.workflows.retrieve.vectors import Matrix, matrix_of
 
 DIGITS = 6  # of a score

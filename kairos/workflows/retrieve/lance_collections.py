@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from kairos.core.errors import SetupError, UpstreamFailed
+from kairos.core import SetupError, UpstreamFailed
 from kairos.workflows.retrieve.collections import distinct, no_collection, passage_id
 from kairos.workflows.retrieve.exact_search import check_length
 from kairos.workflows.retrieve.vectors import Matrix

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kairos.core.errors import KairosError
+from kairos.core import KairosError
 
 
 class ValuesLost(KairosError):

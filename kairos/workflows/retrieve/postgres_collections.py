@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from kairos.core.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
+from kairos.core import InvalidRequest, SetupError, Unavailable, UpstreamFailed
 from kairos.workflows.retrieve.collections import distinct, no_collection, passage_id
 from kairos.workflows.retrieve.exact_search import check_length
 from kairos.workflows.retrieve.vectors import Matrix

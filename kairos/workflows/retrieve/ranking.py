@@ -7,7 +7,7 @@ from math import isfinite
 
 import msgspec
 
-from kairos.core.errors import UpstreamFailed
+from kairos.core import UpstreamFailed
 from kairos.workflows.retrieve.asked_engine import AskedEngine
 
 Pair = tuple[str, str]  # a query, and a passage

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from kairos.core.errors import InvalidRequest, SetupError
-from kairos.proxy.llm.http_llm import headers_with
-from kairos.settings.retrieval import ProcessorEngine, RetrievalSettings, is_postgres
+from kairos.core import InvalidRequest, SetupError
+from kairos.proxy import headers_with
+from kairos.settings import ProcessorEngine, RetrievalSettings, is_postgres
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Embedding, Rerank
 from kairos.workflows.compile.pipeline import Plan

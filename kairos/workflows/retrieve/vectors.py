@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 Matrix = npt.NDArray[np.float32]  # a row for each vector
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 Outcome = Literal["finished", "refused", "failed"]  # refused: the request is wrong
 

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Literal
 
 import msgspec
 
-from kairos.core.errors import InvalidFile, SetupError
+from kairos.core import InvalidFile, SetupError
 from kairos.workflows.compile.values import NotJson, plain
 from kairos.workflows.run.arrow_values import Unreadable, are_json, column_values
 from kairos.workflows.run.column_types import (

@@ -15,10 +15,8 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from kairos.core.errors import InvalidRequest, KairosError
-from kairos.core.header_names import Header
-from kairos.core.model import SECOND
-from kairos.proxy.llm.streamed_chat import Listen
+from kairos.core import SECOND, Header, InvalidRequest, KairosError
+from kairos.proxy import Listen
 from kairos.workflows.declare.functions import (
     FunctionFailed,
     Functions,

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kairos.core.errors import UpstreamFailed
+from kairos.core import UpstreamFailed
 
 _SHOWN = 200  # characters of a refusal
 

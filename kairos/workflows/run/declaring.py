@@ -3,8 +3,8 @@
 import asyncio
 import logging
 
-from kairos.core.errors import KairosError
-from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.core import KairosError
+from kairos.proxy import HttpLLM
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.planned_work import plan_work
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
-from kairos.core.errors import InvalidFile
+from kairos.core import InvalidFile
 from kairos.workflows.run.lines import LineFile, LongLine
 from kairos.workflows.run.rows import ROW_BYTES, InputRow, too_large
 

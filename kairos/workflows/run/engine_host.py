@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from kairos.core.errors import SetupError
-from kairos.engines.engine_process import EngineProcess, end_all, start_process
-from kairos.engines.fleet import Fleet
-from kairos.settings.engines import EngineSettings
+from kairos.core import SetupError
+from kairos.engines import EngineProcess, Fleet, end_all, start_process
+from kairos.settings import EngineSettings
 from kairos.workflows.compile.device_work import OperatorWork
 from kairos.workflows.execute.facts import OperatorsOpened
 from kairos.workflows.execute.model_turns import DeviceTurn, ModelTurns, SwitchModel

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.workflows.compile.operators import Declaration
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.declare import Flow, Functions, from_openai_batch

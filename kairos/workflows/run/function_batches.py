@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from kairos.core.errors import KairosError
-from kairos.core.model import SECOND
+from kairos.core import SECOND, KairosError
 from kairos.workflows.declare.functions import FunctionFailed, RegisteredFunction, given, said_of
 from kairos.workflows.execute.batching import BatchQueue, Query
 

@@ -18,8 +18,8 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.errors import InvalidFile
-from kairos.host.toml_file import read_toml
+from kairos.core import InvalidFile
+from kairos.host import read_toml
 from kairos.workflows.compile.device_work import MOST_DEVICES, LoadTime
 from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, CostFactors
 

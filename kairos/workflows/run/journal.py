@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.host.group_commit import GroupCommit
-from kairos.host.sqlite_file import connect_sqlite, open_database
+from kairos.core import SetupError
+from kairos.host import GroupCommit, connect_sqlite, open_database
 from kairos.workflows.run.journal_changes import (
     NO_VALUE,
     AnswerKept,

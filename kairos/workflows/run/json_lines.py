@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from kairos.core.errors import InvalidFile
+from kairos.core import InvalidFile
 from kairos.workflows.run.lines import LineFile, LongLine
 from kairos.workflows.run.rows import ROW_BYTES, InputRow, too_large
 

@@ -10,8 +10,8 @@ from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kairos.core.errors import InvalidFile
-from kairos.host.files import UNREADABLE, open_content
+from kairos.core import InvalidFile
+from kairos.host import UNREADABLE, open_content
 
 _PIECE_BYTES = 1 << 16
 _MARKS = {  # longer marks before their prefixes

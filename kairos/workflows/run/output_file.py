@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from io import BufferedWriter
 from pathlib import Path
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 
 def check_new(path: Path) -> None:

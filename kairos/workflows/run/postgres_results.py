@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.workflows.run.journal_changes import RowOutcome
 from kairos.workflows.run.result_store import (
     CachedValue,

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     Declaration,

@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.host.group_commit import GroupCommit
-from kairos.host.sqlite_file import connect_sqlite, open_database
+from kairos.core import SetupError
+from kairos.host import GroupCommit, connect_sqlite, open_database
 from kairos.workflows.run.result_store import CachedValue
 
 CACHE_BYTES = 1 << 30

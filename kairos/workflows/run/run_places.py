@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.core import SetupError
+from kairos.settings import RetrievalSettings
 from kairos.workflows.run.run_store import RunRecord
 
 _FILES = {

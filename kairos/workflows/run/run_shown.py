@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 from kairos.workflows.run.export import errors_path
 from kairos.workflows.run.run_store import RunDirectory, RunRecord
 from kairos.workflows.run.session import RunProgress

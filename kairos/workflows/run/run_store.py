@@ -19,9 +19,9 @@ from typing import Literal
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.host.files import atomic_write
-from kairos.settings.retrieval import RetrievalSettings
+from kairos.core import SetupError
+from kairos.host import atomic_write
+from kairos.settings import RetrievalSettings
 from kairos.workflows.compile.flow_profile import FlowProfile
 from kairos.workflows.execute.observation import Fallback
 

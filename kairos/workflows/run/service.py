@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.proxy.llm.http_llm import HttpLLM
+from kairos.core import SetupError
+from kairos.proxy import HttpLLM
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.signatures import of_structure
 from kairos.workflows.declare import openai_batch

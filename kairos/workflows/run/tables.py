@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.workflows.compile.values import NotJson, plain
 from kairos.workflows.run import arrow, delimited, json_lines
 from kairos.workflows.run.output_file import new_file

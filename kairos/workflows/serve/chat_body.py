@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.workflows.compile.columns import Columns
 from kairos.workflows.compile.values import as_text
 from kairos.workflows.serve.invocation import FlowResult

@@ -3,10 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from kairos.core.errors import KairosError
-from kairos.core.events import PlanDeclared
-from kairos.core.model import SECOND
-from kairos.core.shared_lru import SharedLru
+from kairos.core import SECOND, KairosError, PlanDeclared, SharedLru
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.planned_work import plan_work
 

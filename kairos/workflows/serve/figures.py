@@ -11,8 +11,8 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from kairos.observe.telemetry import Telemetry
-from kairos.settings.flows import FlowSettings
+from kairos.observe import Telemetry
+from kairos.settings import FlowSettings
 from kairos.workflows.retrieve.counted import ProcessorCount, batch_metrics
 
 MOST_FLOWS = 200  # flows shown separately to operators: the ones with the most invocations
@@ -92,7 +92,7 @@ def invocation_figures(
     if settings is None:
         yield []
         return
-    from kairos.observe.disk_looks import look_again
+    from kairos.observe import look_again
     from kairos.workflows.serve.flow_store import FlowStore
 
     with contextlib.closing(FlowStore(settings)) as store:

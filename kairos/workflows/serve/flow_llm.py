@@ -9,11 +9,9 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest, KairosError, UpstreamFailed
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.gateway.api.inner_call import ANSWER_BYTES, InnerAnswer, InnerCall, InnerGateway
-from kairos.proxy.llm.refusals import read_error, refusal_error
-from kairos.proxy.llm.streamed_chat import Hear, Listen, read_stream
+from kairos.core import RAW_HEADERS, Header, InvalidRequest, KairosError, UpstreamFailed
+from kairos.gateway import ANSWER_BYTES, InnerAnswer, InnerCall, InnerGateway
+from kairos.proxy import Hear, Listen, read_error, read_stream, refusal_error
 from kairos.workflows.execute.commands import TOUCH_AGENT
 
 _CHAT = "/v1/chat/completions"

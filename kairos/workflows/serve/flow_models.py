@@ -7,13 +7,9 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
-from kairos.core.model import SECOND
-from kairos.proxy.asked import Asked
-from kairos.proxy.told import Owner
-from kairos.proxy.wait_comments import WaitComments
-from kairos.request.caller import Caller
-from kairos.request.client_response import ClientResponse
+from kairos.core import SECOND, InvalidRequest
+from kairos.proxy import Asked, Owner, WaitComments
+from kairos.request import Caller, ClientResponse
 from kairos.workflows.serve.chat_body import (
     ChatChunks,
     answer_text,

@@ -14,15 +14,10 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 
-from kairos.core.errors import InvalidRequest, KairosError
-from kairos.core.model import SECOND
-from kairos.gateway.auth.access import Access, authorization_of
-from kairos.gateway.server.openai_errors import INTERNAL_ERROR
-from kairos.gateway.server.small_body import small_body
-from kairos.request.bodies import Bodies
-from kairos.request.caller import Caller
-from kairos.request.client_response import CLIENT_KEY, ClientResponse
-from kairos.settings.flows import FlowSettings
+from kairos.core import SECOND, InvalidRequest, KairosError
+from kairos.gateway import INTERNAL_ERROR, Access, authorization_of, small_body
+from kairos.request import CLIENT_KEY, Bodies, Caller, ClientResponse
+from kairos.settings import FlowSettings
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.serve.invoke_body import THREAD_BYTES, read_invoke, result_view, row_of_inputs
 from kairos.workflows.serve.invoke_response import InvocationAnswer, InvocationStream, LastingAnswer

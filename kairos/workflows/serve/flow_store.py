@@ -7,10 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.host.group_commit import GroupCommit
-from kairos.host.sqlite_file import connect_sqlite, open_database
-from kairos.settings.flows import FlowSettings
+from kairos.core import SetupError
+from kairos.host import GroupCommit, connect_sqlite, open_database
+from kairos.settings import FlowSettings
 from kairos.workflows.retrieve.worked import Worked
 from kairos.workflows.serve.records import FlowLimit, FlowRecord, NoSuchFlow
 

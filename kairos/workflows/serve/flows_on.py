@@ -8,11 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.gateway.api.gateway import Gateway
-from kairos.gateway.auth.access import Access
-from kairos.host.clock import WallClock
-from kairos.settings.config import Settings
-from kairos.settings.flows import FlowSettings
+from kairos.gateway import Access, Gateway
+from kairos.host import WallClock
+from kairos.settings import FlowSettings, Settings
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.declare.python_file import load_functions
 from kairos.workflows.remote.opened import AnyProcessors, opened_processors

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import msgspec
 
-from kairos.core.errors import KairosError
-from kairos.host.tenant_threads import TenantThreads
+from kairos.core import KairosError
+from kairos.host import TenantThreads
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.execute.commands import (
     EndRun,

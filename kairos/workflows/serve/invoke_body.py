@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest
-from kairos.request.large_body import MemberNames, count_values, reading_of
+from kairos.core import InvalidRequest
+from kairos.request import MemberNames, count_values, reading_of
 from kairos.workflows.compile.columns import Columns
 from kairos.workflows.execute.limits import FlowFigures
 from kairos.workflows.serve.invocation import FlowResult

@@ -11,8 +11,8 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from kairos.core.errors import KairosError
-from kairos.request.client_response import error_body
+from kairos.core import KairosError
+from kairos.request import error_body
 from kairos.workflows.serve.invocation import FlowResult, OperatorFinished
 
 MOST_EVENTS = 1_000  # of operators, in one stream

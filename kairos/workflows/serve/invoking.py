@@ -10,20 +10,12 @@ from functools import partial
 
 import msgspec
 
-from kairos.core.errors import DeadlinePassed
-from kairos.core.events import WorkflowEnded
-from kairos.core.header_names import RAW_HEADERS, Header
-from kairos.core.model import SECOND
-from kairos.gateway.api.gateway import Gateway
-from kairos.gateway.api.inner_call import InnerGateway
-from kairos.host.tenant_threads import TenantThreads
-from kairos.proxy.llm.streamed_chat import Hear
-from kairos.request.budgets import budget_of
-from kairos.request.caller import Caller
-from kairos.request.deadlines import deadline_of
-from kairos.request.identity.declared import declared_identity
-from kairos.request.identity.identity import Headers
-from kairos.settings.flows import FlowSettings
+from kairos.core import RAW_HEADERS, SECOND, DeadlinePassed, Header, WorkflowEnded
+from kairos.gateway import Gateway, InnerGateway
+from kairos.host import TenantThreads
+from kairos.proxy import Hear
+from kairos.request import Caller, Headers, budget_of, deadline_of, declared_identity
+from kairos.settings import FlowSettings
 from kairos.workflows.compile.columns import Columns
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.declare.functions import Functions

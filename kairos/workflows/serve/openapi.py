@@ -1,6 +1,6 @@
 """Description of the routes of flows, for `/openapi.json`."""
 
-from kairos.gateway.api.openapi import Json, describe_operation, in_path, json_of
+from kairos.gateway import Json, describe_operation, in_path, json_of
 from kairos.workflows.compile.operators import NAME
 from kairos.workflows.compile.query_settings import MOST_SETTINGS
 

@@ -6,8 +6,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from kairos.core.errors import SetupError
-from kairos.host.tenant_threads import TenantThreads
+from kairos.core import SetupError
+from kairos.host import TenantThreads
 from kairos.workflows.compile.operators import Declaration, Generation, Reference
 from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
 from kairos.workflows.compile.plan_cache import PlanCache

@@ -11,12 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from kairos.core.errors import KairosError
-from kairos.core.header_names import Header
-from kairos.core.model import SECOND
-from kairos.gateway.api.gateway import Gateway
-from kairos.gateway.api.inner_call import InnerGateway
-from kairos.request.caller import Caller
+from kairos.core import SECOND, Header, KairosError
+from kairos.gateway import Gateway, InnerGateway
+from kairos.request import Caller
 from kairos.workflows.compile.passes.static_prefixes import StaticPrefix
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.execute.commands import TOUCH_AGENT

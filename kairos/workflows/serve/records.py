@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core.errors import InvalidRequest, KairosError
+from kairos.core import InvalidRequest, KairosError
 from kairos.workflows.compile.operators import NAME
 
 MODEL_PREFIX = "flow/"  # of a flow's name as a model

@@ -5,12 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from kairos.core.errors import SetupError
-from kairos.gateway.api.gateway import Gateway
-from kairos.gateway.api.own_models import NamesOf
-from kairos.gateway.auth.access import Access, authorization_of
-from kairos.settings.config import Settings
-from kairos.settings.flows import FlowSettings
+from kairos.core import SetupError
+from kairos.gateway import Access, Gateway, NamesOf, authorization_of
+from kairos.settings import FlowSettings, Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

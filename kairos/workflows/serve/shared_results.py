@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kairos.core.shared_lru import SharedLru
+from kairos.core import SharedLru
 from kairos.workflows.execute.commands import (
     DropCall,
     FetchCached,

@@ -8,34 +8,29 @@ on after the attacks in `STOPPED`; the others did nothing, as now.
 import msgspec
 import pytest
 
-from kairos.cluster.pool.messages import (
-    CAUSE,
-    EPOCH,
-    PERFORMER,
-    POOL_HEADER,
-    TAKEOVER_HEADER,
-    TOLD,
-    TURN,
-    TYPE_HEADER,
-    Told,
-)
-from kairos.core.declared_plan import PlannedOperator, PlannedWork
-from kairos.core.entitlements import Entitlements, Quota, ServiceClass, TenantWeight
-from kairos.core.events import (
+from kairos.cluster import POOL_HEADER, TAKEOVER_HEADER, TOLD, TYPE_HEADER, Told
+from kairos.cluster.pool.messages import CAUSE, EPOCH, PERFORMER, TURN
+from kairos.core import (
     Arrived,
     Bounced,
     Dispatch,
+    Entitlements,
     EntitlementsChanged,
     Finished,
     InstanceJoined,
     PlanDeclared,
+    PlannedOperator,
+    PlannedWork,
     PolicyChosen,
     Progressed,
+    Quota,
     Record,
     Refuse,
+    ServiceClass,
+    TenantWeight,
     Tick,
+    Topic,
 )
-from kairos.core.topics import Topic
 from tests.support import build
 from tests.support.played_pool import PlayedPool
 from tests.support.pool_world import POOL as NAME

@@ -17,12 +17,11 @@ from contextlib import suppress
 
 import pytest
 
-from kairos.core.errors import InvalidRequest, ModelNotFound
+from kairos.core import InvalidRequest, ModelNotFound
 from kairos.gateway.server.connection import Connection, ServerState
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.request.body import read_body
+from kairos.request import BESIDE_BYTES, read_body
 from kairos.request.identity.conversation import without_marks
-from kairos.request.large_body import BESIDE_BYTES
 from kairos.workflows.serve.chat_body import read_flow_chat
 from tests.attacks.found.test_tenants import HERS, MINE, keys
 from tests.conformance.readers import Calls, Wire

@@ -7,10 +7,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from kairos.cluster.processor_service import processing_host
-from kairos.settings.config import Settings
-from kairos.settings.tenants import KeySettings
-from kairos.workflows.remote.wire import ABOUT
+from kairos.cluster import processing_host
+from kairos.settings import KeySettings, Settings
+from kairos.workflows import ABOUT
 from tests.e2e.client import LIMIT_S
 
 MODELS, CHAT = "/v1/models", "/v1/chat/completions"

@@ -8,10 +8,9 @@ import re
 import pytest
 from aiohttp import web
 
-from kairos.core.events import Cancelled
-from kairos.settings.batches import BatchSettings
-from kairos.settings.flows import FlowSettings
-from kairos.settings.tenants import KeySettings, QuotaSettings
+from kairos.core import Cancelled
+from kairos.settings import BatchSettings, FlowSettings, KeySettings
+from kairos.settings.tenants import QuotaSettings
 from kairos.workflows.retrieve.engine_group import EngineGroup
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_workers import serve  # noqa: F401 - a fixture

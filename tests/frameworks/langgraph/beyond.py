@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import flow as report
 
-from kairos.core.errors import KairosError
+from kairos.core import KairosError
 from kairos.workflows.imports.graph_state import GraphState, written
 from kairos.workflows.imports.langchain import NotLifted, lifted
 from kairos.workflows.imports.langgraph import from_langgraph

@@ -9,13 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.agent import Application, Result, Task, read_result, run, submit
-from kairos.cluster.bus.envelope import Envelope, read_envelope, read_value, write_message
-from kairos.cluster.bus.memory_bus import MemoryBus
-from kairos.core.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
-from kairos.proxy.llm.http_llm import HttpLLM
-from kairos.proxy.llm.patience import Patience
+from kairos.cluster import Envelope, MemoryBus, read_envelope, read_value, write_message
+from kairos.core import InvalidRequest, Message, SetupError, Topic, Unavailable, UpstreamFailed
+from kairos.proxy import HttpLLM, Patience
 
 TIMEOUT_S = 60
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from agents import cg, qa, rg
 from kairos.agent import Application, read_result, run, submit
-from kairos.cluster.bus.memory_bus import MemoryBus
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
+from kairos.cluster import MemoryBus
+from kairos.core import Message, Topic
 
 TIMEOUT_S = 60
 

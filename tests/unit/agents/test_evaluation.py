@@ -13,7 +13,7 @@ import pytest
 from agents import evaluation as evaluation_module
 from agents.evaluation import MIB, Evaluation, evaluate
 from agents.sandbox import _Layers
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
 

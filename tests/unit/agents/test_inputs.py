@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from agents.inputs import SOURCES, Input, load
-from kairos.core.errors import SetupError
-from kairos.simulate.workload.traces import data_sets, fetch_data_set
+from kairos.core import SetupError
+from kairos.simulate import data_sets, fetch_data_set
 
 SOLUTIONS = """
 def late_fee(days_late):

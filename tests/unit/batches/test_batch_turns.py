@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.batches.batch_turns import AHEAD, AHEAD_OF_ALL, BatchTurns, Pace, lines_ahead, rises
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 
 HOUR = 3_600 * SECOND
 DAY = 24 * HOUR

@@ -11,10 +11,10 @@ from kairos.batches.finishing import BatchFinishing
 from kairos.batches.kept import KeptBatches
 from kairos.batches.records import BatchRecord, FileRecord
 from kairos.batches.work import BatchWork
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 from kairos.gateway.api.inner_call import InnerCallers
-from kairos.request.caller import Caller
-from kairos.settings.batches import BatchSettings
+from kairos.request import Caller
+from kairos.settings import BatchSettings
 
 NOW = 10 * SECOND
 FILE = FileRecord(

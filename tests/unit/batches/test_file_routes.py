@@ -11,8 +11,8 @@ from kairos.batches import file_routes
 from kairos.batches.file_routes import FileRoutes
 from kairos.batches.kept import KeptBatches
 from kairos.batches.uploads import Uploaded
-from kairos.core.errors import Unavailable
-from kairos.settings.batches import BatchSettings
+from kairos.core import Unavailable
+from kairos.settings import BatchSettings
 
 LINE = b"{}\n"
 

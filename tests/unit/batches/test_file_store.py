@@ -6,7 +6,7 @@ import msgspec
 
 from kairos.batches.kept import KeptBatches
 from kairos.batches.records import FileRecord
-from kairos.settings.batches import BatchSettings
+from kairos.settings import BatchSettings
 
 
 def file(number, purpose):

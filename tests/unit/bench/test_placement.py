@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from bench import placement
-from kairos.core.dispatcher.placements import PLACEMENTS
+from kairos.core import PLACEMENTS
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 
 from bench.poisoned import ENGINE
 from bench.poisoned_pool import HONEST, OTHER, SharedPool, Work
-from kairos.core.learnt import POOLED_AGENT
+from kairos.core import POOLED_AGENT
 
 WORK = Work(per_s=1.0)
 

@@ -2,14 +2,12 @@
 
 import pytest
 
-from kairos.capacity import autoscale
-from kairos.capacity.autoscale import PoolScaler
+from kairos.capacity import PoolScaler, ScalingFile, autoscale, engines_of, read_scaling_file
 from kairos.capacity.autoscaling import ScalingRules
 from kairos.capacity.command_engines import CommandEngines, EngineCommands
 from kairos.capacity.operated_pool import SeenInstance, SeenWork
-from kairos.capacity.scaling_file import ScalingFile, engines_of, read_scaling_file
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.core.pool_demand import Look, OpenWork
+from kairos.core import InvalidFile, Look, SetupError
+from kairos.core.pool_demand import OpenWork
 
 FIRST = "http://first:8000"
 

@@ -3,8 +3,8 @@
 import pytest
 
 from kairos.capacity.autoscaling import Autoscaler, ScalingRules
-from kairos.core.errors import SetupError
-from kairos.core.pool_demand import DAY_S, DayShape, Look, OpenWork
+from kairos.core import DayShape, Look, SetupError
+from kairos.core.pool_demand import DAY_S, OpenWork
 
 EVERY_S = 15.0
 

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from experiments.published import AIM, PUBLISHED, derived_ms, lines
+from kairos.capacity import load_catalogue, measured_rates
 from kairos.capacity.engine_rates import derived, expert_layouts, layouts
-from kairos.capacity.hardware_files import load_catalogue, measured_rates
-from kairos.core.errors import SetupError
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import SetupError
+from kairos.simulate import load_profile
 
 FOUND = load_catalogue()
 H100, A40 = FOUND.accelerator_named("h100"), FOUND.accelerator_named("a40")

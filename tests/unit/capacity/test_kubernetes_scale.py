@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from kairos.capacity.kubernetes_scale import KubernetesEngines, StatefulSetEngines
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 PATH = "/apis/apps/v1/namespaces/kairos/statefulsets/vllm/scale"
 TOKEN = "eyJhbGciOi.made-up"

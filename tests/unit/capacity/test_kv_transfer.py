@@ -2,9 +2,9 @@
 
 import pytest
 
+from kairos.capacity import Link, load_catalogue
 from kairos.capacity.hardware import GBIT
-from kairos.capacity.hardware_files import load_catalogue
-from kairos.capacity.kv_transfer import Link, cache_bytes, transfer_s
+from kairos.capacity.kv_transfer import cache_bytes, transfer_s
 
 SMALL, LARGE = (load_catalogue().model_named(name) for name in ("llama-3-8b", "llama-3-70b"))
 TOKENS = 32 * 1024

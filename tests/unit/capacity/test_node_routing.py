@@ -2,11 +2,10 @@
 
 import pytest
 
-from kairos.capacity.engine_rates import EngineRates
-from kairos.capacity.lowering import WorkGraph, WorkKind, WorkNode
-from kairos.capacity.node_routing import CPU_WORKERS, OUTSIDE, node_places
-from kairos.capacity.pool import InstanceKind, Pool
-from kairos.capacity.serving import Phases
+from kairos.capacity import CPU_WORKERS, EngineRates, InstanceKind, Phases, WorkGraph, node_places
+from kairos.capacity.lowering import WorkKind, WorkNode
+from kairos.capacity.node_routing import OUTSIDE
+from kairos.capacity.pool import Pool
 
 RATES = EngineRates(rests_on="", measured=False, kv_tokens=1000.0)
 KINDS = [

@@ -3,15 +3,14 @@
 import msgspec
 import pytest
 
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity import Terms, load_catalogue
 from kairos.capacity.ownership import (
-    Terms,
     hourly_cost,
     payment_per_month,
     per_million_tokens,
     per_workflow,
 )
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 FOUND = load_catalogue()
 H100, L40S, H200 = (FOUND.accelerator_named(name) for name in ("h100", "l40s", "h200"))

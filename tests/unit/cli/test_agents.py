@@ -12,7 +12,7 @@ from kairos.agent import Application
 from kairos.agents import process as agents_process
 from kairos.cli import agents, running
 from kairos.cli.main import app
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 BUS = ("--bus", "kafka://127.0.0.1:1")
 GOOD = """

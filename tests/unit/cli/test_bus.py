@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kairos.cli.main import app
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 
 def invoke(*arguments):

@@ -9,11 +9,7 @@ from typer.testing import CliRunner
 
 from kairos.cli.commands import COMMANDS, load
 from kairos.cli.main import app
-from kairos.core import core_names
-from kairos.core.balancer import MAX_WAITING
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
+from kairos.core import MAX_WAITING, PLACEMENTS, POLICIES, SECOND, core_names
 from kairos.core.scheduler.queue import MAX_WAIT_US
 from kairos.core.workflow_tracker import IDLE_US
 

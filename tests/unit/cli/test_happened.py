@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from kairos.cli.happened import _last
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 
 
 def at(*when):

@@ -10,11 +10,10 @@ from hashlib import sha256
 import pytest
 
 from kairos.cli import key_files as keys
-from kairos.core.errors import SetupError, Unauthorized
-from kairos.core.model import SECOND
-from kairos.gateway.auth.access import Access
-from kairos.request.caller import Caller, NotAllowed
-from kairos.settings.key_file import read_keys
+from kairos.core import SECOND, SetupError, Unauthorized
+from kairos.gateway import Access
+from kairos.request import Caller, NotAllowed
+from kairos.settings import read_keys
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
 NOW_US = int(NOW.timestamp()) * SECOND

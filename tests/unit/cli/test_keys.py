@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kairos.cli.main import app
-from kairos.core.errors import SetupError
-from kairos.settings.key_file import read_keys
+from kairos.core import SetupError
+from kairos.settings import read_keys
 
 IN_FORCE = "kairos: to put it in force, send SIGHUP to each process that reads the file\n"
 STOPPED = """

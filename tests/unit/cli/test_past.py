@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from kairos.cli.main import app
 from kairos.cli.past import happened
-from kairos.core.errors import SetupError
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Dispatch,
     Failed,
@@ -20,9 +20,9 @@ from kairos.core.events import (
     PolicyChosen,
     Record,
     Refuse,
+    SetupError,
 )
-from kairos.core.model import SECOND
-from kairos.observe.fact_log import FactLog, note_start
+from kairos.observe import FactLog, note_start
 from tests.support import build
 
 BEGIN = 1_750_000_000

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from kairos.cli.flow_options import PASS_NAMES
 from kairos.cli.main import app
-from kairos.core.errors import KairosError, SetupError
-from kairos.workflows.compile.pipeline import Passes
+from kairos.core import KairosError, SetupError
+from kairos.workflows import Passes
 
 FLOW = """
 flow: reports

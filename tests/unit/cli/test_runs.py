@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kairos.cli.main import app
-from kairos.core.errors import SetupError
-from kairos.workflows.run.run_store import RunRecord, RunStore
+from kairos.core import SetupError
+from kairos.workflows import RunRecord, RunStore
 
 PLACES = {"flow_path": "/nowhere/f.yaml", "inputs": "/nowhere/rows.jsonl", "out": "/nowhere/o"}
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from kairos.cli import serve
 from kairos.cli.main import app
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 ENGINE = ("--engine", "http://127.0.0.1:1")
 THREADS = "OPENBLAS_NUM_THREADS"

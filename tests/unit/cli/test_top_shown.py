@@ -5,7 +5,8 @@ import io
 from rich.console import Console
 
 from kairos.cli.top_shown import shown
-from kairos.gateway.page.now import InstanceNow, NowView, QueueView
+from kairos.gateway import InstanceNow, NowView
+from kairos.gateway.page.now import QueueView
 
 
 def said(view, before=None, **options):

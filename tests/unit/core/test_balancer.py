@@ -1,10 +1,11 @@
 import pytest
 
-from kairos.core.core_names import MOVED
-from kairos.core.errors import BudgetExceeded, ModelNotFound, NeverFits, NoInstance, QueueFull
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
+    AgentRank,
     Arrived,
     Bounced,
+    Budget,
     Cancelled,
     Dispatch,
     Failed,
@@ -13,14 +14,17 @@ from kairos.core.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    ModelNotFound,
+    NoInstance,
     ProfilesLearnt,
     Progressed,
+    QueueFull,
     Refuse,
     Tick,
     WorkflowEnded,
 )
-from kairos.core.learnt import AgentRank
-from kairos.core.model import SECOND, Budget
+from kairos.core.core_names import MOVED
+from kairos.core.errors import BudgetExceeded, NeverFits
 from kairos.core.scheduler.guard import NO_GUARD
 from kairos.core.scheduler.priority import priority_of
 from kairos.core.workflow_tracker import IDLE_US

@@ -4,28 +4,29 @@ without end."""
 import msgspec
 import pytest
 
-from kairos.core.events import (
+from kairos.core import (
+    POOLED_AGENT,
+    SECOND,
     Arrived,
     Cancelled,
     Dispatch,
     Failed,
     Finished,
     InstanceLeft,
+    Learner,
+    Orchestrator,
     ProfilesLearnt,
     Record,
+    SeenJoin,
+    WorkEstimates,
     WorkflowEnded,
 )
-from kairos.core.learner import Learner
-from kairos.core.learnt import POOLED_AGENT
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.learnt_joins import SeenJoin
-from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.orchestrator.profiles import Profiles
 from kairos.core.scheduler.policies import LeastWorkLeft
 from kairos.core.scheduler.queue import WaitQueue
-from kairos.core.scheduler.work_estimates import WorkEstimates
 from kairos.core.workflow_tracker import MAX_NAMES, WorkflowTracker
-from kairos.observe.views import MAX_PARENTS, workflow_snapshot, workflow_view
+from kairos.observe import workflow_snapshot, workflow_view
+from kairos.observe.views import MAX_PARENTS
 from tests.support import build, learnt
 
 

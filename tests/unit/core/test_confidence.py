@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.confidence import Interval, difference_interval, mean_interval, ratio_interval
+from kairos.core import Interval, difference_interval, mean_interval, ratio_interval
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=12)
 

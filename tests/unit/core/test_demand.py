@@ -1,6 +1,7 @@
 """What a pool will have to do, told from looks at it."""
 
-from kairos.core.pool_demand import DAY_S, DayShape, Demand, Look, OpenWork
+from kairos.core import DayShape, Demand, Look
+from kairos.core.pool_demand import DAY_S, OpenWork
 
 EVERY_S = 15.0
 

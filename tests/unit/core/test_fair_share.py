@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.fair_share import LONE_TENANT_SHARE, is_within_share
+from kairos.core import LONE_TENANT_SHARE, is_within_share
 
 
 class Shared:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.call_row import CallRow
-from kairos.core.call_tracker import CallTracker
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
+    CallRow,
+    CallTracker,
     Cancelled,
     Dispatch,
     Failed,
@@ -18,10 +19,10 @@ from kairos.core.events import (
     InstanceJoined,
     Record,
     Refuse,
+    RunMetrics,
     WorkflowEnded,
 )
-from kairos.core.metrics import RunMetrics, spread
-from kairos.core.model import SECOND
+from kairos.core.metrics import spread
 from tests.support import build
 
 NOTHING = {"mean": None, "p50": None, "p90": None, "p95": None, "p99": None}

@@ -2,10 +2,9 @@
 
 import pytest
 
+from kairos.core import Arrived, Finished, PlanDeclared, PlannedOperator, PlannedWork, look_at_pool
 from kairos.core import open_work as module
-from kairos.core.declared_plan import PlannedOperator, PlannedWork
-from kairos.core.events import Arrived, Finished, PlanDeclared
-from kairos.core.open_work import look_at_pool, open_work, seats
+from kairos.core.open_work import open_work, seats
 from kairos.core.pool_demand import OpenWork
 from tests.support import build
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from kairos.core.events import Arrived, Finished, InstanceLeft
-from kairos.core.model import SECOND
-from kairos.core.pool_load import load_of_pool
+from kairos.core import SECOND, Arrived, Finished, InstanceLeft, load_of_pool
 from tests.support import build
 
 

@@ -4,9 +4,8 @@ from typing import get_args
 
 import pytest
 
-from kairos.core.errors import KairosError
-from kairos.core.events import Refusal, Refuse
-from kairos.core.refusals import REFUSALS
+from kairos.core import REFUSALS, KairosError, Refuse
+from kairos.core.events import Refusal
 
 
 def test_every_reason_has_a_meaning():

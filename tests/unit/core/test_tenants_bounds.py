@@ -2,19 +2,26 @@
 
 import pytest
 
+from kairos.core import (
+    POOLED_AGENT,
+    SECOND,
+    AgentRank,
+    Arrived,
+    ProfilesLearnt,
+    WorkEstimates,
+    WorkflowEnded,
+    exponential_distribution,
+    workflow_key,
+)
 from kairos.core.dispatcher import kv_retention
 from kairos.core.dispatcher.demand import Curves
 from kairos.core.dispatcher.kv_retention import KvRetention
 from kairos.core.errors import WorkflowCancelled
-from kairos.core.events import Arrived, ProfilesLearnt, WorkflowEnded
 from kairos.core.faults.attribution import MOST_SUSPECTS, FaultAttribution
-from kairos.core.learnt import POOLED_AGENT, AgentRank, exponential_distribution
-from kairos.core.model import SECOND
 from kairos.core.orchestrator.orchestrator import MAX_TO_LEARN
 from kairos.core.orchestrator.profiles import Profiles
 from kairos.core.scheduler.output_lengths import OutputLengths
-from kairos.core.scheduler.work_estimates import WorkEstimates
-from kairos.core.workflow_tracker import WorkflowTracker, workflow_key
+from kairos.core.workflow_tracker import WorkflowTracker
 from tests.support import build, learnt
 from tests.unit.core.orchestrator.test_orchestrator import CALL_BYTES, Facts
 

@@ -2,7 +2,8 @@
 
 import math
 
-from kairos.core.position import FEATURES, Position, features
+from kairos.core import FEATURES
+from kairos.core.position import Position, features
 from kairos.core.workflow_tracker import WorkflowTracker
 from tests.support import build
 

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
+from kairos.engines import ModelCard, model_cards
 from kairos.engines.engine_limits import (
     EngineLimits,
-    ModelCard,
     llama_limits,
     merged,
-    model_cards,
     sglang_limits,
     vllm_limits,
 )

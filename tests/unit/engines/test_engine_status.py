@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.events import InstanceStatus
-from kairos.engines.engine_status import read_metrics
+from kairos.core import InstanceStatus
+from kairos.engines import read_metrics
 from kairos.engines.metrics_text import MetricSample, Names
 
 ONE, TWO = '{engine="0",model_name="m"}', '{engine="1",model_name="m"}'

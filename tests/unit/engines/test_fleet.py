@@ -6,15 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.core.events import Dispatch, Refuse
-from kairos.engines import fleet
-from kairos.engines.fleet import Fleet
-from kairos.engines.monitor import Monitor
-from kairos.gateway.api.health import Probes
+from kairos.core import Dispatch, Refuse
+from kairos.engines import Fleet, Monitor, fleet
+from kairos.gateway import Probes
 from kairos.gateway.operators.admin import build_admin
-from kairos.proxy.engine import HttpEngine
-from kairos.proxy.engine_client import EngineClient
-from kairos.settings.engines import EngineSettings
+from kairos.proxy import EngineClient, HttpEngine
+from kairos.settings import EngineSettings
 from tests.support import build
 from tests.support.loop_clock import moved_clock
 from tests.support.waiting import Told

@@ -7,20 +7,21 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kairos.core.balancer import Balancer
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.errors import UpstreamUnreachable
-from kairos.core.events import InstanceJoined, InstanceLeft, InstanceStatus
-from kairos.core.model import Instance
-from kairos.core.runtime import Runtime
+from kairos.core import (
+    PLACEMENTS,
+    Balancer,
+    Instance,
+    InstanceJoined,
+    InstanceLeft,
+    InstanceStatus,
+    Runtime,
+    UpstreamUnreachable,
+)
 from kairos.core.scheduler.policies import Fcfs
-from kairos.engines import engine_probe, monitor
+from kairos.engines import Monitor, engine_probe, monitor
 from kairos.engines.engine_probe import LOOKS_BETWEEN, EngineProbe, NotReady, Target
-from kairos.engines.monitor import Monitor
-from kairos.host.clock import WallClock
-from kairos.proxy.calls_in_flight import CallsInFlight
-from kairos.proxy.engine_answer import ConnectionBroke
-from kairos.proxy.engine_client import Upstream
+from kairos.host import WallClock
+from kairos.proxy import CallsInFlight, ConnectionBroke, Upstream
 
 MODELS = b'{"data":[{"id":"m"}]}'
 CACHE = (

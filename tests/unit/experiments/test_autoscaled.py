@@ -1,9 +1,8 @@
 """Instances that are started and drained while a simulation runs."""
 
 from experiments.autoscaled import AutoscaledPool
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.world import World
+from kairos.core import PLACEMENTS, POLICIES
+from kairos.simulate import World
 from tests.support.worlds import call, dispatched, profile, submission
 
 SECOND_MS = 1000

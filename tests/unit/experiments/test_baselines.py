@@ -2,10 +2,16 @@
 
 import pytest
 
+from kairos.core import (
+    QUANTILES,
+    SECOND,
+    AgentProfile,
+    Arrived,
+    Distribution,
+    Finished,
+    ProfilesLearnt,
+)
 from kairos.core.core_names import MOVED
-from kairos.core.events import Arrived, Finished, ProfilesLearnt
-from kairos.core.learnt import QUANTILES, AgentProfile, Distribution
-from kairos.core.model import SECOND
 from tests.support import build
 
 

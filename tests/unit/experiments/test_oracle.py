@@ -1,7 +1,7 @@
 """What a placement is told that knows every length."""
 
 from experiments.oracle import KnownLengths
-from kairos.core.learnt import QUANTILES, Distribution
+from kairos.core import QUANTILES, Distribution
 from tests.support import build
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.halo_cost import ReuseFactors
 from experiments.paper_costs import paper_costs
-from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.core import EngineProfile, StepCost
 from kairos.workflows.compile.fluid_engine import FluidCall
 
 ENGINE = EngineProfile(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from kairos.host.child_process import DEVNULL, PIPE, STDOUT, start_child
+from kairos.host import DEVNULL, PIPE, STDOUT, start_child
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.core.model import SECOND
-from kairos.host import clock
-from kairos.host.clock import WallClock
+from kairos.core import SECOND
+from kairos.host import WallClock, clock
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kairos.core.errors import SetupError
-from kairos.host.fresh_context import LOOK_S, FreshContext
-from kairos.settings.tls import TlsFiles, server_context
+from kairos.core import SetupError
+from kairos.host import FreshContext
+from kairos.host.fresh_context import LOOK_S
+from kairos.settings import TlsFiles, server_context
 from tests.support.certificates import Authority
 
 

@@ -6,8 +6,9 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.host import LoopPace
 from kairos.host import pace as module
-from kairos.host.pace import STRETCH_S, LoopPace
+from kairos.host.pace import STRETCH_S
 
 MOST = 4  # steps of a stretch, in these tests
 

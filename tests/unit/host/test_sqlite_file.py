@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kairos.host.sqlite_file import open_database
+from kairos.host import open_database
 
 SCHEMA = "CREATE TABLE things (name TEXT);\n"
 AT_ONCE, DATABASES = 8, 40

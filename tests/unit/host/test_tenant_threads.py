@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kairos.host.tenant_threads import TenantThreads
+from kairos.host import TenantThreads
 
 LIMIT_S = 60
 

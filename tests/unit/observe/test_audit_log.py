@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kairos.core.errors import InvalidRequest, QueueFull, SetupError, Unauthorized, Unavailable
-from kairos.core.model import SECOND
-from kairos.observe import audit_log
-from kairos.observe.audit_log import MOST_CALLERS, AuditLog, count_errors, open_audit_log
+from kairos.core import SECOND, InvalidRequest, QueueFull, SetupError, Unauthorized, Unavailable
+from kairos.observe import AuditLog, audit_log, count_errors, open_audit_log
+from kairos.observe.audit_log import MOST_CALLERS
 from kairos.observe.rotated_file import RotatedFile
-from kairos.request.caller import Caller, NotAllowed
+from kairos.request import Caller, NotAllowed
 
 NOW_S = 1_800_000_000
 ANN = Caller("ops", name="ann")

@@ -2,10 +2,9 @@
 
 import msgspec
 
-from kairos.core.events import Arrived, Finished, InstanceJoined, InstanceStatus
-from kairos.core.runtime import Runtime
+from kairos.core import Arrived, Finished, InstanceJoined, InstanceStatus, Runtime
+from kairos.observe import explain_from_log, read_costs
 from kairos.observe.costs import costs_of
-from kairos.observe.explain import explain_from_log, read_costs
 from kairos.simulate.clock import VirtualClock
 from tests.support import build
 from tests.unit.observe.test_explain import log, shown  # noqa: F401  (a fixture)

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from kairos.core.errors import SetupError
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Cancelled,
     Dispatch,
@@ -17,13 +17,13 @@ from kairos.core.events import (
     InstanceJoined,
     Record,
     Refuse,
+    SetupError,
+    Sources,
     WorkflowEnded,
 )
-from kairos.core.model import SECOND, Sources
 from kairos.core.orchestrator.orchestrator import MAX_ENDED
-from kairos.observe.explain import explain_from_log
+from kairos.observe import FactLog, explain_from_log
 from kairos.observe.explained import explained
-from kairos.observe.fact_log import FactLog
 from tests.support import build
 
 BEGIN = Record(0, InstanceJoined(build.instance("i")))

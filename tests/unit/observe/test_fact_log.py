@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.errors import InvalidFile
-from kairos.core.events import (
+from kairos.core import (
     Arrived,
     Cancelled,
     Dispatch,
@@ -21,12 +20,13 @@ from kairos.core.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    InvalidFile,
     Record,
     Refuse,
     Started,
     WorkflowEnded,
 )
-from kairos.observe.fact_log import FactLog, note_start, read_facts, read_recent
+from kairos.observe import FactLog, note_start, read_facts, read_recent
 from tests.support import build
 
 

@@ -4,10 +4,9 @@ import stat
 
 import pytest
 
-from kairos.core.events import FirstToken, InstanceJoined, Record
-from kairos.observe import instance_limits
-from kairos.observe.fact_log import FactLog
-from kairos.observe.instance_limits import InstanceLimits, read_limits
+from kairos.core import FirstToken, InstanceJoined, Record
+from kairos.observe import FactLog, instance_limits, read_limits
+from kairos.observe.instance_limits import InstanceLimits
 from tests.support import build
 
 FILE = "instances.json"

@@ -9,20 +9,24 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from kairos.agents import runtime as agent
 from kairos.agents.bus_llm import BusLLM
-from kairos.cluster.bus.envelope import DEAD_TOPIC
-from kairos.cluster.bus.memory_bus import MemoryBus
-from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.items import ReceivedMessage
+from kairos.cluster import (
+    DEAD_TOPIC,
+    POOL_HEADER,
+    TYPE_HEADER,
+    KafkaCluster,
+    MemoryBus,
+    ReceivedMessage,
+)
 from kairos.cluster.kafka.profiles_topic import _News
 from kairos.cluster.kafka.topic_settings import TABLE
 from kairos.cluster.orchestrate.ends import Ends
 from kairos.cluster.orchestrate.records import Records
-from kairos.cluster.pool.messages import EPOCH, PERFORMER, POOL_HEADER, TYPE_HEADER
+from kairos.cluster.pool.messages import EPOCH, PERFORMER
 from kairos.cluster.pool.recall import Recall
-from kairos.core.ports import Message
-from kairos.core.topics import Topic
+from kairos.core import Message, Topic
+from kairos.observe import bus_figures
 from kairos.observe import left_out as module
-from kairos.observe.left_out import buried, bus_figures, left_out
+from kairos.observe.left_out import buried, left_out
 from tests.support.pool_world import POOL as NAME
 from tests.support.pool_world import World
 

@@ -10,21 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.cluster.kafka.profiles_topic import read_part
-from kairos.core.errors import InvalidRequest, SetupError
-from kairos.core.events import ProfilesLearnt, Record
-from kairos.core.learnt import (
+from kairos.cluster import read_part
+from kairos.core import (
+    FEATURES,
     QUANTILES,
     AgentProfile,
     AgentRank,
     Distribution,
+    InvalidRequest,
     JoinPlace,
+    ProfilesLearnt,
+    Record,
     RemainingModel,
-    Sighting,
+    SetupError,
 )
-from kairos.core.position import FEATURES
-from kairos.observe import store
-from kairos.observe.store import LearntStore
+from kairos.core.learnt import Sighting
+from kairos.observe import LearntStore, store
 from tests.support.loop_clock import moved_clock, turns
 
 

@@ -4,7 +4,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
+    AgentRank,
     Arrived,
     Bounced,
     Cancelled,
@@ -14,14 +16,12 @@ from kairos.core.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    Orchestrator,
     ProfilesLearnt,
     Record,
 )
-from kairos.core.learnt import AgentRank
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.observe import Telemetry
 from kairos.observe.figures import Count, Times
-from kairos.observe.telemetry import Telemetry
 from tests.support import build
 from tests.support.exposed import exposed
 

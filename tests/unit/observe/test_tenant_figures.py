@@ -2,8 +2,7 @@
 
 import re
 
-from kairos.core.call_row import CallRow
-from kairos.core.model import SECOND
+from kairos.core import SECOND, CallRow
 from kairos.observe.tenant_figures import MAX_APPS, MAX_TENANTS, TenantFigures
 from tests.support import build
 from tests.support.exposed import exposed

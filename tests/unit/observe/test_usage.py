@@ -16,12 +16,11 @@ from typer.testing import CliRunner
 
 from kairos.cli import usage_parquet
 from kairos.cli.main import app
-from kairos.core.call_tracker import CallTracker
-from kairos.core.dispatcher.speed import Speed, StepPace
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Bounced,
+    CallTracker,
     Cancelled,
     Dispatch,
     Failed,
@@ -29,17 +28,18 @@ from kairos.core.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    InvalidFile,
     Progressed,
     Record,
     Refuse,
+    SetupError,
 )
-from kairos.core.model import SECOND
+from kairos.core.dispatcher.speed import Speed, StepPace
+from kairos.observe import FactLog, read_prices, report_usage, write_csv
 from kairos.observe import usage as module
-from kairos.observe.fact_log import FactLog
 from kairos.observe.metering import UsageMeter
-from kairos.observe.prices import ModelPrices, Prices, read_prices
-from kairos.observe.usage import report_usage
-from kairos.observe.usage_shown import MAX_ROWS, shown, write_csv
+from kairos.observe.prices import ModelPrices, Prices
+from kairos.observe.usage_shown import MAX_ROWS, shown
 from tests.support import build
 from tests.unit.observe.test_explain import log  # noqa: F401  (a fixture)
 

@@ -5,16 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.core.errors import UpstreamFailed, WaitedTooLong
-from kairos.core.events import Arrived, Bounced, Dispatch, Failed, Refuse
-from kairos.proxy.asked import Asked
-from kairos.proxy.call import Call
-from kairos.proxy.engine import HttpEngine
-from kairos.proxy.engine_client import EngineClient, InstanceNotKnown
+from kairos.core import Arrived, Bounced, Dispatch, Failed, Refuse, UpstreamFailed, WaitedTooLong
+from kairos.proxy import Asked, Call, EngineClient, HttpEngine
+from kairos.proxy.engine_client import InstanceNotKnown
 from kairos.proxy.passed_headers import PassedHeaders
 from kairos.proxy.response_forwarder import ERROR_BYTES, EngineError, ErrorAnswer
-from kairos.request.body import Body
-from kairos.request.client_response import ClientResponse
+from kairos.request import Body, ClientResponse
 from tests.support import build
 
 

@@ -8,17 +8,11 @@ import socket
 
 import pytest
 
+from kairos.proxy import Asked, ConnectionBroke, EngineRefused, Upstream, header_lines
 from kairos.proxy import connections as module
-from kairos.proxy.asked import Asked, header_lines, request_head
+from kairos.proxy.asked import request_head
 from kairos.proxy.connections import Connections
-from kairos.proxy.engine_answer import (
-    ConnectionBroke,
-    EngineAnswer,
-    EngineRefused,
-    Limit,
-    NothingCame,
-)
-from kairos.proxy.engine_client import Upstream
+from kairos.proxy.engine_answer import EngineAnswer, Limit, NothingCame
 from kairos.proxy.passed_headers import PassedHeaders
 from tests.support.loop_clock import moved_clock
 

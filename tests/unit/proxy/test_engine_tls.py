@@ -6,10 +6,15 @@ import ssl
 import pytest
 
 from kairos.host import fresh_context
-from kairos.proxy import engine_tls
-from kairos.proxy.engine_client import EngineClient, Upstream
-from kairos.proxy.engine_tls import EngineContexts, TlsFilesOfNoUse, why_not
-from kairos.settings.tls import TlsFiles
+from kairos.proxy import (
+    EngineClient,
+    EngineContexts,
+    TlsFilesOfNoUse,
+    Upstream,
+    engine_tls,
+    why_not,
+)
+from kairos.settings import TlsFiles
 from tests.support.certificates import Authority
 
 

@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from kairos.cluster.pool.cluster_control import ClusterControl
-from kairos.core.events import Progressed
+from kairos.cluster import ClusterControl
+from kairos.core import Progressed
+from kairos.proxy import CallsInFlight, SseReader, tell_progress
 from kairos.proxy import progress as module
-from kairos.proxy.calls_in_flight import CallsInFlight
-from kairos.proxy.progress import progress, tell_progress
-from kairos.proxy.sse import SseReader
+from kairos.proxy.progress import progress
 
 
 def stream(tokens):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kairos.proxy.sse import SseReader, Usage, begin_well, usage_of
+from kairos.proxy import SseReader, Usage, usage_of
+from kairos.proxy.sse import begin_well
 
 MIB = 1 << 20
 USAGE = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 8}}

@@ -5,10 +5,9 @@ import gzip
 
 import pytest
 
-from kairos.core.errors import BodyTooSlow, KairosError, TooMuchHeld
-from kairos.core.fair_share import ShareUsed
-from kairos.request.bodies import LEAST_BYTES_PER_S, SILENCE_S, Bodies
-from kairos.request.client_response import ClientResponse
+from kairos.core import BodyTooSlow, KairosError, ShareUsed, TooMuchHeld
+from kairos.request import Bodies, ClientResponse
+from kairos.request.bodies import LEAST_BYTES_PER_S, SILENCE_S
 
 
 class Source:

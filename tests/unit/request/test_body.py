@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.errors import InvalidRequest
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
-from kairos.request.body import Body, read_body, text_size
+from kairos.core import EXPECTED_COMPLETION_TOKENS, InvalidRequest
+from kairos.request import Body, read_body
+from kairos.request.body import text_size
 from kairos.request.identity.conversation import Prompt
 from kairos.request.parameters import RIGHT
 

@@ -2,21 +2,23 @@
 
 import pytest
 
-from kairos.core.errors import BudgetExceeded, InvalidRequest
-from kairos.core.events import (
+from kairos.core import (
     Arrived,
     Bounced,
+    Budget,
     Cancelled,
     Failed,
     Finished,
     FirstToken,
+    InvalidRequest,
     Progressed,
     Refuse,
     Tick,
     WorkflowEnded,
 )
-from kairos.core.model import Budget, least
-from kairos.request.budgets import MAX_BUDGET, budget_of
+from kairos.core.errors import BudgetExceeded
+from kairos.core.model import least
+from kairos.request import MAX_BUDGET, budget_of
 from tests.support import build
 
 

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from kairos.request.body import body_of
+from kairos.request import body_of, rules_of
 from kairos.request.identity.conversation import conversation, without_marks
-from kairos.request.routes import rules_of
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 LONG = "All that is to be known of it. " * 40

@@ -2,9 +2,8 @@
 
 import pytest
 
-from kairos.core.errors import InvalidRequest
-from kairos.request.body import body_of
-from kairos.request.routes import rules_of
+from kairos.core import InvalidRequest
+from kairos.request import body_of, rules_of
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kairos.core.errors import InvalidRequest
-from kairos.request.deadlines import MAX_MS, deadline_of
+from kairos.core import InvalidRequest
+from kairos.request import MAX_MS, deadline_of
 
 NOW = 1_000_000_000
 

@@ -1,8 +1,8 @@
 """Bodies at which engines failed, told apart by a hash."""
 
-from kairos.core.events import Arrived, Bounced, Cancelled, Failed, Finished
-from kairos.core.faults.attribution import REMEMBERED_US
-from kairos.request.failed_bodies import _MOST_LENGTHS, FailedBodies
+from kairos.core import REMEMBERED_US, Arrived, Bounced, Cancelled, Failed, Finished
+from kairos.request import FailedBodies
+from kairos.request.failed_bodies import _MOST_LENGTHS
 from tests.support import build
 
 BODY, ALIKE, OTHER = b'{"a": 1}', b'{"a": 2}', b"{}"

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kairos.core.errors import InvalidRequest
-from kairos.request.body import _MEDIA, _without_media, read_body
-from kairos.request.large_body import BESIDE_BYTES, LARGE_BYTES, MemberNames
+from kairos.core import InvalidRequest
+from kairos.request import BESIDE_BYTES, MemberNames, read_body
+from kairos.request.body import _MEDIA, _without_media
+from kairos.request.large_body import LARGE_BYTES
 
 PADDING = b'{"padding":"' + b"x" * LARGE_BYTES + b'",'
 CHAT = b'"messages":[{"role":"user","content":"hi"}]'

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.request.multipart import (
-    FormReader,
-    NoForm,
-    PartBegan,
-    PartContent,
-    PartEnded,
-    boundary_of,
-)
+from kairos.request import FormReader, NoForm, PartBegan, PartContent, PartEnded, boundary_of
 
 BOUNDARY = b"xyz"
 _names = st.text("abc[]-_", min_size=1, max_size=8)

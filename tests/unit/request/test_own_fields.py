@@ -5,10 +5,9 @@ import re
 
 import pytest
 
-from kairos.core.errors import InvalidRequest
-from kairos.request.body import body_of, read_body
+from kairos.core import InvalidRequest
+from kairos.request import body_of, read_body, rules_of
 from kairos.request.large_body import LARGE_BYTES
-from kairos.request.routes import rules_of
 
 JSON = {b"content-type": b"application/json"}
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"

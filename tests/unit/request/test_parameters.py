@@ -9,21 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.errors import InvalidRequest
-from kairos.request import body as bodies
-from kairos.request.body import read_body
-from kairos.request.parameters import (
+from kairos.core import InvalidRequest
+from kairos.request import (
     MAX_CHOICES,
     MAX_LOGPROBS,
-    MAX_MEDIA,
     MAX_MESSAGES,
-    MAX_PARTS,
     MAX_SEQUENCES,
     MAX_STOPS,
     MAX_TOKENS,
     MAX_TOOLS,
-    RIGHT,
+    read_body,
 )
+from kairos.request import body as bodies
+from kairos.request.parameters import MAX_MEDIA, MAX_PARTS, RIGHT
 from tests.e2e.test_differential import SHAPES
 
 HELLO = [{"role": "user", "content": "Hello"}]

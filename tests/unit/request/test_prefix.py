@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.model import PREFIX_MARKS
-from kairos.request.body import read_body
+from kairos.core import PREFIX_MARKS
+from kairos.request import read_body
 from kairos.request.prefix import UNIT_BYTES, hash_prefix
 
 LONG = "A long text about nothing in particular, which is the same for all. " * 20

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kairos.core.model import SECOND
-from kairos.core.rate_limits import RateLimit, RateLimits
+from kairos.core import SECOND, RateLimit, RateLimits
 from kairos.request.rate_limit_headers import with_limits
 
 MS = SECOND // 1_000

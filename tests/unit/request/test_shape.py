@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kairos.core.errors import InvalidRequest
-from kairos.request import shape
-from kairos.request.body import read_body
+from kairos.core import InvalidRequest
+from kairos.request import MAX_MESSAGES, MAX_TOOLS, read_body, shape
 from kairos.request.native import Judged
-from kairos.request.parameters import MAX_DEPTH, MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
+from kairos.request.parameters import MAX_DEPTH, MAX_PARTS
 
 _keys = st.sampled_from(["role", "content", "type", "x", 'a"\\', "é"])
 _leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(0, 2)

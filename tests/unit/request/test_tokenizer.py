@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
+from kairos.request import Tokenizers
 from kairos.request import tokenizer as module
-from kairos.request.tokenizer import Tokenizers
 
 if "CI" in os.environ:
     import tokenizers as library

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.request import tokens
-from kairos.request.body import Body
-from kairos.request.tokenizer import PromptCount, Tokenizers
-from kairos.request.tokens import PromptTokens
+from kairos.request import Body, PromptTokens, Tokenizers, tokens
+from kairos.request.tokenizer import PromptCount
 
 
 def run(work):

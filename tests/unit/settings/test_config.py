@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 
 from kairos.cluster.local.brain import entitlements_of
-from kairos.core.entitlements import TenantWeight
-from kairos.core.errors import SetupError
-from kairos.core.model import Budget
-from kairos.core.scheduler.policies import POLICIES
-from kairos.settings.config import Settings, load_settings
-from kairos.settings.engines import EngineSettings, parse_engine
-from kairos.settings.oidc import OidcSettings
-from kairos.settings.tenants import KeySettings, QuotaSettings, ServiceClassSettings, TenantSettings
+from kairos.core import POLICIES, Budget, SetupError, TenantWeight
+from kairos.settings import (
+    EngineSettings,
+    KeySettings,
+    OidcSettings,
+    Settings,
+    load_settings,
+    parse_engine,
+)
+from kairos.settings.tenants import QuotaSettings, ServiceClassSettings, TenantSettings
 
 DIGEST = "0123456789abcdef" * 4
 SECRET = "hunter2"

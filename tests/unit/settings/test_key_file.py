@@ -8,10 +8,9 @@ import pytest
 from kairos.cluster.workers.child import _told
 from kairos.cluster.workers.setup import Changed
 from kairos.cluster.workers.supervisor import _encode
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.settings.config import Settings, load_settings
-from kairos.settings.key_file import key_to_toml, read_keys
-from kairos.settings.tenants import KeySettings, TenantSettings
+from kairos.core import InvalidFile, SetupError
+from kairos.settings import KeySettings, Settings, key_to_toml, load_settings, read_keys
+from kairos.settings.tenants import TenantSettings
 
 DIGEST, OTHER = "0123456789abcdef" * 4, "f" * 64
 NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)

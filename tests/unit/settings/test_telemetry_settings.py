@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.settings import config
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kairos.core.errors import SetupError
-from kairos.settings import config
-from kairos.settings.tls import TlsFiles, certificate_concern, client_context, server_context
+from kairos.core import SetupError
+from kairos.settings import TlsFiles, certificate_concern, client_context, config, server_context
 from tests.support.certificates import Authority
 
 

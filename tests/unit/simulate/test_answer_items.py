@@ -4,7 +4,7 @@ import json
 
 from kairos.simulate.answer_items import LOOK_US, AnswerItems, finished_items
 from kairos.simulate.clock import VirtualClock
-from kairos.workflows.execute.facts import ItemsFinished
+from kairos.workflows import ItemsFinished
 
 
 def test_an_item_is_there_with_its_last_token():

@@ -6,24 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.call_row import CallRow
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
+    CallRow,
     Dispatch,
     Failed,
     Finished,
     InstanceJoined,
+    InvalidFile,
     ProfilesLearnt,
     Record,
+    SetupError,
     WorkflowEnded,
 )
-from kairos.core.model import SECOND
-from kairos.observe.fact_log import FactLog
-from kairos.simulate.export import Exported, export_workflows, parse_since
-from kairos.simulate.recording import workflow_calls
-from kairos.simulate.workload import read_workflows, write_workflows
-from kairos.simulate.workload.workflows import load_workflows
+from kairos.observe import FactLog
+from kairos.simulate import (
+    export_workflows,
+    load_workflows,
+    parse_since,
+    workflow_calls,
+    write_workflows,
+)
+from kairos.simulate.export import Exported
+from kairos.simulate.workload import read_workflows
 from tests.support import build
 
 MS = build.MS

@@ -9,20 +9,21 @@ import pytest
 from typer.testing import CliRunner
 
 from kairos.cli.main import app
-from kairos.core.confidence import Interval
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.errors import SetupError
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
-from kairos.observe.fact_log import FactLog
-from kairos.simulate.counterfactual import Decided
-from kairos.simulate.engine.profiles import load_profile
-from kairos.simulate.gained import BASELINES, KAIROS, _verdict, measure_gain, others_of
-from kairos.simulate.workload import draw_arrivals
-from kairos.simulate.workload.application import generated_calls, load_application
-from kairos.simulate.workload.submissions import draw_submissions
+from kairos.core import PLACEMENTS, POLICIES, SECOND, Interval, SetupError
+from kairos.observe import FactLog
+from kairos.simulate import (
+    Decided,
+    World,
+    draw_arrivals,
+    draw_submissions,
+    generated_calls,
+    load_application,
+    load_profile,
+    measure_gain,
+    others_of,
+)
+from kairos.simulate.gained import BASELINES, KAIROS, _verdict
 from kairos.simulate.workload.workflows import workflow
-from kairos.simulate.world import World
 
 FCFS = Decided("fcfs", "round-robin")
 

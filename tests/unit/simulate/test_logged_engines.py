@@ -2,9 +2,7 @@
 
 import pytest
 
-from kairos.core.call_row import CallRow
-from kairos.core.errors import SetupError
-from kairos.core.events import Dispatch
+from kairos.core import CallRow, Dispatch, SetupError
 from kairos.simulate.logged_engines import FEWEST, logged_engines
 from tests.support import build
 

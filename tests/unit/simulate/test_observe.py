@@ -2,9 +2,9 @@
 
 import pytest
 
-from kairos.core.engine_profile import StepCost
-from kairos.simulate import observe
-from kairos.simulate.engine.fitting import fit_step_cost, predicted_us
+from kairos.core import StepCost
+from kairos.simulate import fit_step_cost, observe
+from kairos.simulate.engine.fitting import predicted_us
 from kairos.simulate.measured_engine import Generated
 
 BUDGET = 2048

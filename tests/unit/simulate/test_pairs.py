@@ -7,13 +7,12 @@ all that is told of that instant was told.
 
 import pytest
 
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.core.errors import InvalidRequest, SetupError
+from kairos.core import EngineProfile, InvalidRequest, SetupError, StepCost
+from kairos.simulate import CacheLink, KvLinks
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine_calls import EngineCall
 from kairos.simulate.engine.host_tier import HostTier
 from kairos.simulate.engines import SimulatedEngines
-from kairos.simulate.kv_links import CacheLink, KvLinks
 from kairos.simulate.workload.prompt import PromptPiece
 
 LINK = CacheLink(gbit_s=0.8, host_gb_s=0.1)

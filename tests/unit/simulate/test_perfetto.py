@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.call_row import CallRow
-from kairos.core.errors import SetupError
-from kairos.core.events import Arrived, Dispatch, Finished, Record
-from kairos.core.model import SECOND
-from kairos.observe.fact_log import FactLog
-from kairos.observe.views import Snapshot, workflow_view
-from kairos.simulate.perfetto import trace_events, write_trace, write_trace_of_log
+from kairos.core import SECOND, Arrived, CallRow, Dispatch, Finished, Record, SetupError
+from kairos.observe import FactLog, Snapshot, workflow_view
+from kairos.simulate import write_trace, write_trace_of_log
+from kairos.simulate.perfetto import trace_events
 from tests.support import build
 
 NEEDED = {

@@ -3,12 +3,16 @@
 import msgspec
 import pytest
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.core.model import SECOND
-from kairos.simulate.engine.profiles import load_profile
+from kairos.core import SECOND, InvalidFile, SetupError
+from kairos.simulate import (
+    FileCall,
+    Load,
+    load_profile,
+    measure_burstiness,
+    offered_workload,
+    write_workflows,
+)
 from kairos.simulate.plan import SimulationPlan, check_fits, holds, planner, scenario_planner
-from kairos.simulate.workload import FileCall, measure_burstiness, write_workflows
-from kairos.simulate.workload.load import Load, offered_workload
 from kairos.simulate.workload.scenario import read
 from kairos.simulate.world import WorldEvent
 from tests.support import worlds

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.processors import (
     TEOLA,
@@ -11,8 +11,8 @@ from kairos.simulate.processors import (
     SimulatedProcessors,
     Surroundings,
 )
-from kairos.workflows.execute.batching import blind, topology_aware
-from kairos.workflows.execute.commands import RunProcessor
+from kairos.workflows import RunProcessor, topology_aware
+from kairos.workflows.execute.batching import blind
 
 
 def ends(adding, times, order=topology_aware):

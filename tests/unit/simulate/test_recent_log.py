@@ -4,8 +4,8 @@ from contextlib import closing
 
 import pytest
 
-from kairos.core.errors import SetupError
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Dispatch,
     Finished,
@@ -13,9 +13,9 @@ from kairos.core.events import (
     InstanceLeft,
     PolicyChosen,
     Record,
+    SetupError,
 )
-from kairos.core.model import SECOND
-from kairos.observe.fact_log import FactLog, note_start
+from kairos.observe import FactLog, note_start
 from kairos.simulate.recent_log import RecentLog
 from tests.support import build
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from kairos.core.model import Request
-from kairos.proxy.sse import Usage
+from kairos.core import Request
+from kairos.proxy import Usage
 from kairos.simulate.replay_client import NOT_SENT, CallFailed, ReplayedCall
 from kairos.simulate.replayed import Tally
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 
 LOCAL = "local-ray"
 _ADDRESS = re.compile(r"ray://[\w.\[\]:-]{1,255}:\d{1,5}", re.ASCII)

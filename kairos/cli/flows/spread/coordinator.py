@@ -11,12 +11,16 @@ from contextlib import AsyncExitStack
 from kairos.cli.flows.call_pool import call_pool, default_model, no_engines
 from kairos.cli.flows.spread.cluster import LOCAL, ray_module
 from kairos.cli.flows.spread.messages import PartShare, PoolTold
-from kairos.host import tuning
-from kairos.workflows.compile.operators import Declaration
-from kairos.workflows.compile.pipeline import Passes, compile_plan
-from kairos.workflows.run.declaring import declare_plan
-from kairos.workflows.run.run_store import RunRecord
-from kairos.workflows.run.service import RunPool, waits_for
+from kairos.host import allow_many_connections, collect_less_often, switch_threads_often
+from kairos.workflows import (
+    Declaration,
+    Passes,
+    RunPool,
+    RunRecord,
+    compile_plan,
+    declare_plan,
+    waits_for,
+)
 
 _ANSWERS_BYTES = 64 << 20  # of answers that others may be about to ask for
 
@@ -39,9 +43,9 @@ class Coordinator:
         self._calls_left, self._tokens_left = record.max_calls, record.max_tokens
         self._stops = False
         self._waited = 0
-        tuning.allow_many_connections()
-        tuning.collect_less_often()
-        tuning.switch_threads_often()
+        allow_many_connections()
+        collect_less_often()
+        switch_threads_often()
 
     async def open(self, declaration: Declaration, asks_models: bool) -> PoolTold:
         """Open the pool of engines, and return its description.

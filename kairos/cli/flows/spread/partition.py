@@ -13,27 +13,34 @@ import msgspec
 from kairos.cli.flows.call_pool import call_pool
 from kairos.cli.flows.spread.claims import PartitionClaims
 from kairos.cli.flows.spread.messages import PartitionEnd, PartitionJob, PoolTold
-from kairos.host import tuning
-from kairos.proxy.llm.http_llm import HttpLLM
-from kairos.proxy.llm.streamed_chat import Listen
-from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
-from kairos.workflows.compile.sharing import key_of, part_of
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import CapacityTold
-from kairos.workflows.execute.limits import FlowLimits
-from kairos.workflows.execute.windows import most_tokens
-from kairos.workflows.remote.opened import opened_processors
-from kairos.workflows.run.calls import RunCalls
-from kairos.workflows.run.chat_answer import read_chat
-from kairos.workflows.run.driver import RunDriver
-from kairos.workflows.run.intake import TableIntake
-from kairos.workflows.run.journal import RunJournal
-from kairos.workflows.run.postgres_results import PostgresResults
-from kairos.workflows.run.processing import Processors
-from kairos.workflows.run.result_cache import ResultCache
-from kairos.workflows.run.rows import InputRow, InputTable
-from kairos.workflows.run.service import FUNCTIONS, FlowJob, RunPool
-from kairos.workflows.run.tables import open_table
+from kairos.host import allow_many_connections, collect_less_often, switch_threads_often
+from kairos.proxy import HttpLLM, Listen
+from kairos.workflows import (
+    FUNCTIONS,
+    CapacityTold,
+    Executor,
+    FlowJob,
+    FlowLimits,
+    InputRow,
+    InputTable,
+    Passes,
+    Plan,
+    PostgresResults,
+    Processors,
+    ResultCache,
+    RunCalls,
+    RunDriver,
+    RunJournal,
+    RunPool,
+    TableIntake,
+    compile_plan,
+    key_of,
+    most_tokens,
+    open_table,
+    opened_processors,
+    part_of,
+    read_chat,
+)
 
 _BEAT_S = 0.5
 _KEY = "KAIROS_RUN_KEY"  # in place of the variable that holds it elsewhere
@@ -179,9 +186,9 @@ class Partition:
 
     def __init__(self, job: PartitionJob, number: int, coordinator: Any) -> None:
         self._job, self._number, self._coordinator = job, number, coordinator
-        tuning.allow_many_connections()
-        tuning.collect_less_often()
-        tuning.switch_threads_often()
+        allow_many_connections()
+        collect_less_often()
+        switch_threads_often()
 
     async def process(self) -> int:
         """Return the id of the process that the partition is in."""

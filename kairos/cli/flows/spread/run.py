@@ -20,24 +20,36 @@ from kairos.cli.flows.spread.cluster import LOCAL, check_address, cluster
 from kairos.cli.flows.spread.coordinator import Coordinator
 from kairos.cli.flows.spread.messages import PartitionEnd, PartitionJob
 from kairos.cli.flows.spread.partition import Partition, open_store, plan_of
-from kairos.core.errors import KairosError, SetupError
-from kairos.settings.retrieval import is_postgres
-from kairos.workflows.compile.check import every_operator
-from kairos.workflows.compile.costs.latency import Latencies
-from kairos.workflows.compile.operators import Declaration, Generation, Ingest, Search
-from kairos.workflows.compile.pipeline import Passes, compile_plan
-from kairos.workflows.compile.sharing import shared_columns
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.execute.observation import Fallback
-from kairos.workflows.remote.opened import opened_processors
-from kairos.workflows.run.export import Tables
-from kairos.workflows.run.postgres_results import PostgresResults
-from kairos.workflows.run.processing import check_processors, with_models
-from kairos.workflows.run.result_store import ResultStore
-from kairos.workflows.run.rows import InputTable
-from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
-from kairos.workflows.run.service import FlowJob, Note, line_names
-from kairos.workflows.run.session import SPENT_FIGURES, RunProgress
+from kairos.core import KairosError, SetupError
+from kairos.settings import is_postgres
+from kairos.workflows import (
+    SPENT_FIGURES,
+    Declaration,
+    Fallback,
+    FlowJob,
+    Functions,
+    Generation,
+    Ingest,
+    InputTable,
+    Latencies,
+    Note,
+    Passes,
+    PostgresResults,
+    ResultStore,
+    RunDirectory,
+    RunProgress,
+    RunRecord,
+    RunStore,
+    Search,
+    Tables,
+    check_processors,
+    compile_plan,
+    every_operator,
+    line_names,
+    opened_processors,
+    shared_columns,
+    with_models,
+)
 
 _SAMPLE = 1_000  # rows by which it is chosen how rows are parted
 _LOOK_S = 0.5

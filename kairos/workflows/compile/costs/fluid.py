@@ -18,9 +18,8 @@ effect on the batch); cached prefixes are cached from the first call on.
 
 import math
 
-from kairos.capacity.engine_rates import attended_pairs
-from kairos.capacity.serving import CallShape
-from kairos.core.engine_profile import EngineProfile
+from kairos.capacity import CallShape, attended_pairs
+from kairos.core import EngineProfile
 
 
 def largest_batch(profile: EngineProfile, shape: CallShape) -> int:

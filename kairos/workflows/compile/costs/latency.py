@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.core.engine_profile import EngineProfile
-from kairos.core.model import EXPECTED_COMPLETION_TOKENS
+from kairos.core import EXPECTED_COMPLETION_TOKENS, EngineProfile
 from kairos.workflows.compile.operators import Generation, Operator, Processing, RegisteredCall
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from kairos.core.model import PREFIX_MARKS
+from kairos.core import PREFIX_MARKS
 from kairos.workflows.compile.call_shapes import fixed
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Generation, Operator

@@ -7,9 +7,8 @@ import pytest
 
 from kairos.cli.demos import command, gain
 from kairos.cli.demos.options import Options
-from kairos.core.errors import SetupError
-from kairos.core.metrics import RunMetrics
-from kairos.settings.config import Settings
+from kairos.core import RunMetrics, SetupError
+from kairos.settings import Settings
 
 ONE = Options(apps=("qa",), workflows=2, seed=7)
 BOTH = [Settings(policy="kairos"), Settings(policy="fcfs")]

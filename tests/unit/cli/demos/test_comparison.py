@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from kairos.cli.demos.tables import show_comparison
-from kairos.core.metrics import compare_metrics
+from kairos.core import compare_metrics
 
 SPREADS = ("e2e_s", "s_per_token", "ttft_s")
 KEYS = ("mean", "p50", "p90", "p95", "p99")

@@ -4,8 +4,7 @@ import pytest
 
 from kairos.cli.demos import gain, view
 from kairos.cli.demos.gain import Gain, simulated_gain
-from kairos.core.confidence import Interval
-from kairos.core.errors import SetupError
+from kairos.core import Interval, SetupError
 
 
 def found(ratio, policies=("kairos", "fcfs")):

@@ -2,7 +2,7 @@ import pytest
 
 from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_arrivals, plan_submissions
-from kairos.simulate.workload import draw_arrivals
+from kairos.simulate import draw_arrivals
 
 
 @pytest.fixture(autouse=True)

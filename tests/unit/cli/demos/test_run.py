@@ -5,9 +5,8 @@ from types import SimpleNamespace
 from kairos.agent import Application
 from kairos.cli.demos.plan import DemoSubmission
 from kairos.cli.demos.run import Outcome, Run
-from kairos.cluster.bus.envelope import Envelope, write_message
-from kairos.core.events import WorkflowEnded
-from kairos.core.metrics import RunMetrics
+from kairos.cluster import Envelope, write_message
+from kairos.core import RunMetrics, WorkflowEnded
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

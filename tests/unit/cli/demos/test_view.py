@@ -5,8 +5,7 @@ from types import SimpleNamespace
 from rich.console import Console
 
 from kairos.cli.demos.view import show_tables
-from kairos.core.call_row import CallRow
-from kairos.core.metrics import RunMetrics
+from kairos.core import CallRow, RunMetrics
 from tests.support import build
 
 

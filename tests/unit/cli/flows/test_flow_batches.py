@@ -6,10 +6,8 @@ from random import Random
 import pytest
 
 from kairos.cli.flows.flow_batches import MOST_ITEMS, AskedItems, curve, measured_batches
-from kairos.core.errors import InvalidRequest
-from kairos.workflows.compile.batches import efficient_size
-from kairos.workflows.declare.functions import Functions
-from kairos.workflows.execute.commands import RunFunction, RunProcessor
+from kairos.core import InvalidRequest
+from kairos.workflows import Functions, RunFunction, RunProcessor, efficient_size
 
 
 class Engine:

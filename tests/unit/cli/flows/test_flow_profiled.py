@@ -11,17 +11,11 @@ from kairos.cli.flows.flow_profiled import (
     simulated_profile,
     write_profile,
 )
-from kairos.core.confidence import Interval
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.core.scheduler.policies import POLICIES
-from kairos.simulate.engine.profiles import load_profile
-from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
-from kairos.workflows.compile.flow_profile import profiles_by_operator
-from kairos.workflows.compile.pipeline import Passes, compile_plan
+from kairos.core import PLACEMENTS, POLICIES, Interval, InvalidFile, SetupError
+from kairos.simulate import PoolOptions, load_profile
+from kairos.simulate.flow_simulation import simulate_flow
+from kairos.workflows import ROWS_KEPT, Passes, compile_plan, open_table, profiles_by_operator
 from kairos.workflows.declare.yaml_file import read_yaml
-from kairos.workflows.execute.observation import ROWS_KEPT
-from kairos.workflows.run.tables import open_table
 from tests.support.flow_tables import FLOWS, example, rows
 
 POOL = PoolOptions(

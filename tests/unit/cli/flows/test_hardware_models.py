@@ -5,13 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity import load_catalogue
 from kairos.cli.hardware.hardware_question import agent_names, observed, with_models
 from kairos.cli.main import app
-from kairos.core.errors import SetupError
-from kairos.simulate.flow_workflows import workflows_of_flow
-from kairos.simulate.workload.workflow_file import FileCall, write_workflows
-from kairos.simulate.workload.workflows import load_workflows
+from kairos.core import SetupError
+from kairos.simulate import FileCall, load_workflows, workflows_of_flow, write_workflows
 
 
 def call(workflow, index, agent, prompt, answer, **more):

@@ -5,16 +5,14 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from kairos.capacity import load_catalogue, measured_rates
 from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import load_catalogue, measured_rates
 from kairos.cli.hardware import hardware_question as module
 from kairos.cli.hardware import pool_simulation
 from kairos.cli.hardware.pool_simulation import engine_profile
 from kairos.cli.main import app
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.simulate.flow_workflows import workflows_of_flow
-from kairos.simulate.workload.workflow_file import FileCall, write_workflows
-from kairos.simulate.workload.workflows import load_workflows
+from kairos.core import InvalidFile, SetupError
+from kairos.simulate import FileCall, load_workflows, workflows_of_flow, write_workflows
 
 
 def call(workflow, index, agent, prompt, answer, **more):

@@ -5,10 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity import load_catalogue
 from kairos.cli.main import app
-from kairos.core.errors import SetupError
-from kairos.simulate.workload.workflow_file import FileCall, write_workflows
+from kairos.core import SetupError
+from kairos.simulate import FileCall, write_workflows
 
 
 def planned(*words):

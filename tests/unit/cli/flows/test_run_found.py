@@ -3,10 +3,9 @@ import pytest
 
 from kairos.cli.flows import run_found
 from kairos.cli.flows.run_found import check_results, find_run
-from kairos.core.errors import SetupError
-from kairos.settings.retrieval import RetrievalSettings
-from kairos.workflows.run.run_places import RunPlaces
-from kairos.workflows.run.run_store import RunRecord, RunStore
+from kairos.core import SetupError
+from kairos.settings import RetrievalSettings
+from kairos.workflows import RunPlaces, RunRecord, RunStore
 
 DATABASE = "postgresql://localhost:9/results"
 

@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 
 from kairos.cli.flows.flow_run import check_task, new_record
 from kairos.cli.flows.spread.partition import PartTable
-from kairos.core.errors import SetupError
-from kairos.settings.retrieval import RetrievalSettings
-from kairos.workflows.declare.functions import Functions
+from kairos.core import SetupError
+from kairos.settings import RetrievalSettings
+from kairos.workflows import Functions, RunStore, open_table
 from kairos.workflows.declare.yaml_file import read_yaml
-from kairos.workflows.run.run_store import RunStore
-from kairos.workflows.run.tables import open_table
 from tests.support.examples import examples
 
 FLOW = """

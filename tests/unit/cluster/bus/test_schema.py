@@ -7,11 +7,10 @@ import msgspec
 import pytest
 
 from kairos.agent import Application, run, submit
+from kairos.cluster import Envelope, MemoryBus
 from kairos.cluster.bus import envelope
-from kairos.cluster.bus.envelope import Envelope
-from kairos.cluster.bus.memory_bus import MemoryBus
 from kairos.cluster.pool.messages import CallHeaders
-from kairos.core.topics import Topic
+from kairos.core import Topic
 from tests.support.schema import SCHEMA, as_object, problems
 
 HEADERS = SCHEMA["$defs"]["message"]["properties"]["headers"]

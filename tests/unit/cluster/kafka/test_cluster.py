@@ -2,11 +2,11 @@
 
 import pytest
 
-from kairos.cluster.kafka.cluster import OWNED, KafkaCluster, cluster_of, parse_bus
-from kairos.cluster.kafka.producer import Producer
+from kairos.cluster import KafkaCluster, Producer, cluster_of
+from kairos.cluster.kafka.cluster import OWNED, parse_bus
 from kairos.cluster.kafka.subscription import Subscription
-from kairos.core.errors import SetupError
-from kairos.settings.config import Settings, load_settings
+from kairos.core import SetupError
+from kairos.settings import Settings, load_settings
 
 SECRET = "hunter2"
 SCRAM = """

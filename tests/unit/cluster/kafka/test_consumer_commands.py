@@ -4,7 +4,7 @@ import confluent_kafka as kafka
 import pytest
 
 from kairos.cluster.kafka.consumer_commands import Commits, ConsumerQuestions
-from kairos.core.errors import Unavailable
+from kairos.core import Unavailable
 
 WHERE = ("t", 0)
 

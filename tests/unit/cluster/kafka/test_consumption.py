@@ -5,10 +5,11 @@ import contextlib
 
 import pytest
 
+from kairos.cluster import ReceivedMessage
 from kairos.cluster.kafka.consumption import Consumption
-from kairos.cluster.kafka.items import Assigned, ReceivedMessage, Revoked
+from kairos.cluster.kafka.items import Assigned, Revoked
 from kairos.cluster.kafka.trials import Trials
-from kairos.core.ports import Message
+from kairos.core import Message
 from tests.support.buses import Seen, text
 from tests.support.loop_clock import turns
 

@@ -5,13 +5,13 @@ import itertools
 
 import pytest
 
+from kairos.cluster import ReceivedMessage
 from kairos.cluster.kafka import outbox as module
-from kairos.cluster.kafka.items import Assigned, ReceivedMessage
+from kairos.cluster.kafka.items import Assigned
 from kairos.cluster.kafka.outbox import HandledMessage, Outbox
 from kairos.cluster.kafka.share import Share
 from kairos.cluster.kafka.transactions import NotSent
-from kairos.core.errors import Unavailable
-from kairos.core.ports import Message
+from kairos.core import Message, Unavailable
 from tests.support.loop_clock import moved_clock, turns
 
 WHERE = ("t", 0)

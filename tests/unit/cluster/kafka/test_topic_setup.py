@@ -7,10 +7,10 @@ from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.cluster import KafkaCluster
 from kairos.cluster.kafka import topic_settings
-from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.topic_setup import partition_of
-from kairos.core.topics import Topic, inbox_topic
+from kairos.core import Topic, inbox_topic
 
 DOCUMENT = Path(__file__).parents[4] / "deploy" / "topics.md"
 COMMAND = "python -m kairos.cluster.kafka.topic_settings > deploy/topics.md"

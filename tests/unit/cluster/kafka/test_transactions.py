@@ -6,10 +6,10 @@ import threading
 import confluent_kafka as kafka
 import pytest
 
+from kairos.cluster import KafkaCluster
 from kairos.cluster.kafka import transactions as module
-from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.transactions import NotSent, Transactions
-from kairos.core.ports import Message
+from kairos.core import Message
 
 
 def failure(code=kafka.KafkaError._TIMED_OUT, **kind):

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from kairos.cluster import ReceivedMessage
 from kairos.cluster.kafka import trials as module
-from kairos.cluster.kafka.items import Assigned, Passed, ReceivedMessage
+from kairos.cluster.kafka.items import Assigned, Passed
 from kairos.cluster.kafka.share import Share
 from kairos.cluster.kafka.trials import Trials
 

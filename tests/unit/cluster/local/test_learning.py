@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from kairos.cluster.local import learning
-from kairos.core.learner import Learner
-from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core import Learner, Orchestrator
 
 
 async def waits(monkeypatch, *took_s):

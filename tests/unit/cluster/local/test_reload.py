@@ -5,12 +5,11 @@ import logging
 
 import pytest
 
-from kairos.cluster.local.reload import Reload
-from kairos.core.errors import InvalidRequest, SetupError
-from kairos.gateway.page.acts import Reread
-from kairos.observe.audit_log import open_audit_log
-from kairos.settings.config import KeySettings, Settings
-from kairos.settings.engines import EngineSettings
+from kairos.cluster import Reload
+from kairos.core import InvalidRequest, SetupError
+from kairos.gateway import Reread
+from kairos.observe import open_audit_log
+from kairos.settings import EngineSettings, KeySettings, Settings
 
 ENGINE, OTHER = EngineSettings(url="http://a:1"), EngineSettings(url="http://b:2")
 KEY = KeySettings(sha256="0" * 64, tenant="acme")

@@ -5,15 +5,22 @@ import logging
 
 import msgspec
 
-from kairos.cluster.kafka.items import ReceivedMessage
+from kairos.cluster import POOL_HEADER, ReceivedMessage
 from kairos.cluster.orchestrate import follower as members
 from kairos.cluster.orchestrate.follower import SAVE_S, Follower
 from kairos.cluster.orchestrate.following import Following
-from kairos.cluster.pool.messages import EPOCH, POOL_HEADER
-from kairos.core.errors import Unavailable
-from kairos.core.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
-from kairos.core.model import SECOND
-from kairos.core.topics import Topic
+from kairos.cluster.pool.messages import EPOCH
+from kairos.core import (
+    SECOND,
+    Arrived,
+    Dispatch,
+    Finished,
+    ProfilesLearnt,
+    Record,
+    Topic,
+    Unavailable,
+    WorkflowEnded,
+)
 from tests.support import build
 
 IDLE_US = 60 * SECOND

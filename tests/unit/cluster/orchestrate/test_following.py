@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.cluster.kafka.items import ReceivedMessage
+from kairos.cluster import POOL_HEADER, TAKEOVER_HEADER, ReceivedMessage
 from kairos.cluster.orchestrate.committed_progress import (
     METADATA_BYTES,
     CommittedProgress,
@@ -17,11 +17,18 @@ from kairos.cluster.orchestrate.committed_progress import (
 )
 from kairos.cluster.orchestrate.following import Following
 from kairos.cluster.orchestrate.records import Records
-from kairos.cluster.pool.messages import EPOCH, POOL_HEADER, TAKEOVER_HEADER
-from kairos.core.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
-from kairos.core.model import SECOND
-from kairos.core.topics import Topic
-from kairos.observe.views import workflow_snapshot, workflow_view
+from kairos.cluster.pool.messages import EPOCH
+from kairos.core import (
+    SECOND,
+    Arrived,
+    Dispatch,
+    Finished,
+    ProfilesLearnt,
+    Record,
+    Topic,
+    WorkflowEnded,
+)
+from kairos.observe import workflow_snapshot, workflow_view
 from tests.support import build
 from tests.support.examples import examples
 

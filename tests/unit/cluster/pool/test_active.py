@@ -3,24 +3,23 @@
 import msgspec
 import pytest
 
-from kairos.cluster.kafka.subscription import Assigned, CaughtUp, ReceivedMessage, Revoked
-from kairos.cluster.pool import active as active_module
-from kairos.cluster.pool import decision_publisher as publisher_module
-from kairos.cluster.pool.cluster_control import ClusterControl
-from kairos.cluster.pool.messages import (
-    CAUSE,
-    EPOCH,
-    PERFORMER,
+from kairos.cluster import (
     POOL_HEADER,
     TAKEOVER_HEADER,
-    TURN,
     TYPE_HEADER,
+    ClusterControl,
+    ReceivedMessage,
 )
-from kairos.core.balancer import Balancer
-from kairos.core.declared_plan import PlannedOperator, PlannedWork
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import (
+from kairos.cluster.kafka.subscription import Assigned, CaughtUp, Revoked
+from kairos.cluster.pool import active as active_module
+from kairos.cluster.pool import decision_publisher as publisher_module
+from kairos.cluster.pool.messages import CAUSE, EPOCH, PERFORMER, TURN
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    SECOND,
     Arrived,
+    Balancer,
     Cancelled,
     Failed,
     Finished,
@@ -28,15 +27,15 @@ from kairos.core.events import (
     InstanceLeft,
     InstanceStatus,
     PlanDeclared,
+    PlannedOperator,
+    PlannedWork,
     PrefillFailed,
     ProfilesLearnt,
     Progressed,
     Tick,
+    Topic,
     WorkflowEnded,
 )
-from kairos.core.model import SECOND
-from kairos.core.scheduler.policies import POLICIES
-from kairos.core.topics import Topic
 from tests.support import build
 from tests.support.pool_world import POOL as NAME
 from tests.support.pool_world import REPLY_TO, World, life

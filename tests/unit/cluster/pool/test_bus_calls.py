@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from kairos.cluster.pool import bus_calls as calls_module
-from kairos.core.events import Arrived, Cancelled
-from kairos.core.topics import Topic
+from kairos.core import Arrived, Cancelled, Topic
 from tests.support.pool_world import BODY, REPLY_TO, Answer, World
 
 OTHER = f"{Topic.REPLIES}other"

@@ -4,13 +4,11 @@ import re
 
 import pytest
 
-from kairos.cluster.kafka.subscription import Assigned, ReceivedMessage
+from kairos.cluster import ReceivedMessage
+from kairos.cluster.kafka.subscription import Assigned
 from kairos.cluster.pool.bus_answer import ANSWER_BYTES
 from kairos.cluster.pool.member import _Superseded
-from kairos.core.errors import UpstreamFailed
-from kairos.core.events import Arrived, Finished, WorkflowEnded
-from kairos.core.model import SECOND
-from kairos.core.topics import Topic
+from kairos.core import SECOND, Arrived, Finished, Topic, UpstreamFailed, WorkflowEnded
 from tests.support import build
 from tests.support.pool_world import Answer, World
 

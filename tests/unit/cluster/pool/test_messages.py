@@ -3,33 +3,31 @@
 import msgspec
 import pytest
 
-from kairos.cluster.kafka.subscription import ReceivedMessage
-from kairos.cluster.pool.bus_call import TENANT, read_call
-from kairos.cluster.pool.messages import (
-    Alive,
-    Declined,
-    Orders,
-    Told,
-    check_event,
-    check_request,
-    read_call_headers,
-    read_told,
-)
-from kairos.core.core_names import NAME_PATTERN
-from kairos.core.declared_plan import PlannedOperator, PlannedWork
-from kairos.core.errors import InvalidRequest, QueueFull, Unavailable
-from kairos.core.events import (
+from kairos.cluster import Alive, ReceivedMessage, Told, check_event, read_call, read_told
+from kairos.cluster.pool.bus_call import TENANT
+from kairos.cluster.pool.messages import Declined, Orders, check_request, read_call_headers
+from kairos.core import (
+    NAME_PATTERN,
+    PREFIX_MARKS,
+    SECOND,
     Arrived,
+    Budget,
     Dispatch,
     Failed,
     Finished,
     InstanceJoined,
+    InvalidRequest,
     PlanDeclared,
+    PlannedOperator,
+    PlannedWork,
     Progressed,
+    QueueFull,
+    RateLimit,
+    RateLimits,
     Refuse,
+    Sources,
+    Unavailable,
 )
-from kairos.core.model import PREFIX_MARKS, SECOND, Budget, Sources
-from kairos.core.rate_limits import RateLimit, RateLimits
 from tests.support import build
 
 TRACE = f"00-{1:032x}-{1:016x}-01"

@@ -3,32 +3,28 @@
 import msgspec
 import pytest
 
-from kairos.cluster.kafka.subscription import ReceivedMessage
+from kairos.cluster import POOL_HEADER as IN_POOL
+from kairos.cluster import TAKEOVER_HEADER, ReceivedMessage
 from kairos.cluster.kafka.tail import NotKept
 from kairos.cluster.pool import epoch_fence as fence_module
 from kairos.cluster.pool import performer as performer_module
-from kairos.cluster.pool.messages import (
-    EPOCH,
-    PERFORMER,
-    TAKEOVER_HEADER,
-    TOLD_BYTES,
-    TOLD_CALLS,
-    Declined,
-    Orders,
-)
-from kairos.cluster.pool.messages import POOL_HEADER as IN_POOL
-from kairos.core.declared_plan import MOST_OPERATORS, PlannedOperator, PlannedWork
-from kairos.core.errors import InvalidRequest, QueueFull, Unavailable
-from kairos.core.events import (
+from kairos.cluster.pool.messages import EPOCH, PERFORMER, TOLD_BYTES, TOLD_CALLS, Declined, Orders
+from kairos.core import (
+    MOST_OPERATORS,
     Dispatch,
     Finished,
     FirstToken,
+    InvalidRequest,
     PlanDeclared,
+    PlannedOperator,
+    PlannedWork,
     Progressed,
+    QueueFull,
     Refuse,
+    Topic,
+    Unavailable,
     WorkflowEnded,
 )
-from kairos.core.topics import Topic
 from kairos.observe.left_out import left_out
 from tests.support.pool_world import POOL, World
 

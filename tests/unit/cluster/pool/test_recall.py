@@ -3,11 +3,10 @@
 import msgspec
 import pytest
 
-from kairos.cluster.kafka.subscription import ReceivedMessage
-from kairos.cluster.pool.messages import CAUSE, EPOCH, POOL_HEADER, TAKEOVER_HEADER, TURN
+from kairos.cluster import POOL_HEADER, TAKEOVER_HEADER, ReceivedMessage
+from kairos.cluster.pool.messages import CAUSE, EPOCH, TURN
 from kairos.cluster.pool.recall import Recall
-from kairos.core.events import Finished, Record
-from kairos.core.topics import Topic
+from kairos.core import Finished, Record, Topic
 from kairos.observe.left_out import left_out
 
 UNTIL = 100

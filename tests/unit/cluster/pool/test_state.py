@@ -6,8 +6,7 @@ from kairos.cluster.pool.liveness import Liveness
 from kairos.cluster.pool.messages import RecalledRecord
 from kairos.cluster.pool.offsets import Offsets
 from kairos.cluster.pool.pool_calls import PoolCalls
-from kairos.core.events import Arrived, Cancelled, Dispatch, Finished, FirstToken, Record, Refuse
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, Cancelled, Dispatch, Finished, FirstToken, Record, Refuse
 from tests.support import build
 
 

@@ -13,27 +13,31 @@ from kairos.cluster.workers.deciding import Elsewhere
 from kairos.cluster.workers.fact_sink import RemoteFactSink
 from kairos.cluster.workers.journal import Journal
 from kairos.cluster.workers.messages import Fact, FromWorker, Hello, InFlight, OrderFrame
-from kairos.core.balancer import Balancer
-from kairos.core.declared_plan import PlannedOperator, PlannedWork
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.errors import KairosError, Unavailable, UpstreamUnreachable
-from kairos.core.events import (
+from kairos.core import (
+    PLACEMENTS,
+    POLICIES,
+    SECOND,
     Arrived,
+    Balancer,
     Bounced,
     Cancelled,
     Failed,
     Finished,
+    Instance,
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    KairosError,
     PlanDeclared,
+    PlannedOperator,
+    PlannedWork,
+    Request,
+    Runtime,
+    Unavailable,
+    UpstreamUnreachable,
     WorkflowEnded,
 )
-from kairos.core.model import SECOND, Instance, Request
-from kairos.core.runtime import Runtime
-from kairos.core.scheduler.policies import POLICIES
-from kairos.proxy.engine import HttpEngine
-from kairos.proxy.engine_client import EngineClient
+from kairos.proxy import EngineClient, HttpEngine
 from tests.support.waiting import Told
 
 

@@ -11,7 +11,7 @@ from kairos.cluster.workers.journal import Journal
 from kairos.cluster.workers.link import FRAME_BYTES, BrokenFrame, Frames, framed
 from kairos.cluster.workers.messages import Engines
 from kairos.cluster.workers.worker_calls import Entry, WorkerCalls
-from kairos.core.events import (
+from kairos.core import (
     Arrived,
     Bounced,
     Dispatch,
@@ -19,9 +19,9 @@ from kairos.core.events import (
     FirstToken,
     PrefillFailed,
     Record,
+    Request,
     Tick,
 )
-from kairos.core.model import Request
 
 
 @given(st.lists(st.binary(max_size=50)), st.lists(st.integers(1, 20), min_size=1))

@@ -8,18 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.core import QUANTILES, SLOT_AT_US, SLOTS, Distribution, exponential_distribution
 from kairos.core.dispatcher import demand
-from kairos.core.dispatcher.demand import (
-    SLOT_AT,
-    SLOT_AT_US,
-    SLOT_US,
-    SLOTS,
-    Curves,
-    expected,
-    exponential_distribution,
-    mode,
-)
-from kairos.core.learnt import QUANTILES, Distribution
+from kairos.core.dispatcher.demand import SLOT_AT, SLOT_US, Curves, expected, mode
 from tests.support import build
 
 INF = math.inf

@@ -2,18 +2,18 @@
 
 import pytest
 
-from kairos.core.dispatcher.earliest_finish import OPTIMISM
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Finished,
     FirstToken,
     InstanceJoined,
+    Orchestrator,
     ProfilesLearnt,
     Record,
     Refuse,
 )
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core.dispatcher.earliest_finish import OPTIMISM
 from kairos.core.scheduler.drain import DrainRate
 from tests.support import build, learnt
 

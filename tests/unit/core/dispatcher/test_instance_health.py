@@ -2,9 +2,8 @@
 
 import pytest
 
+from kairos.core import SECOND, InstanceStatus
 from kairos.core.dispatcher.instance_health import EASED, PRESSED, STALE_US, InstanceHealth
-from kairos.core.events import InstanceStatus
-from kairos.core.model import SECOND
 from tests.support import build
 
 INSTANCE = build.instance("i", kv=1000)

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.core import SECOND, Arrived, Cancelled, Finished, InstanceLeft, Progressed
 from kairos.core.dispatcher import kv_retention
 from kairos.core.dispatcher.kv_retention import LOST, KvRetention, time_to_live
-from kairos.core.events import Arrived, Cancelled, Finished, InstanceLeft, Progressed
-from kairos.core.model import SECOND
 from tests.support import build
 
 FILL_US = 20 * SECOND

@@ -2,12 +2,16 @@
 
 import pytest
 
+from kairos.core import (
+    QUANTILES,
+    SECOND,
+    Distribution,
+    Finished,
+    InstanceStatus,
+    Ledger,
+    exponential_distribution,
+)
 from kairos.core.dispatcher import ledger as module
-from kairos.core.dispatcher.demand import exponential_distribution
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.events import Finished, InstanceStatus
-from kairos.core.learnt import QUANTILES, Distribution
-from kairos.core.model import SECOND
 from tests.support import build
 
 LATENCY = Distribution(5e6, (1e6,) * 40 + tuple(2e6 + n * 1e6 for n in range(QUANTILES - 40)))

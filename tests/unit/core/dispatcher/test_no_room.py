@@ -7,13 +7,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from kairos.core.dispatcher.demand import exponential_distribution
-from kairos.core.dispatcher.ledger import Ledger
+from kairos.core import (
+    PLACEMENTS,
+    QUANTILES,
+    SECOND,
+    Distribution,
+    Ledger,
+    exponential_distribution,
+)
 from kairos.core.dispatcher.no_room import NoRoom
-from kairos.core.dispatcher.placements import PLACEMENTS
 from kairos.core.dispatcher.survival_packing import SurvivalPacking
-from kairos.core.learnt import QUANTILES, Distribution
-from kairos.core.model import SECOND
 from tests.support import build
 
 # The compiled choice is so quick that it remembers nothing.

@@ -4,12 +4,17 @@ easily missed. Laws: `property/test_ledger_laws.py`."""
 import pytest
 from msgspec.structs import replace
 
-from kairos.core.dispatcher.demand import SLOTS, exponential_distribution
+from kairos.core import (
+    SECOND,
+    SLOTS,
+    BySurvival,
+    Finished,
+    InstanceStatus,
+    Ledger,
+    exponential_distribution,
+)
 from kairos.core.dispatcher.instance_table import InstanceTable
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.occupancy import RENEWED_US, BySurvival, Occupancy, by_modes, of_request
-from kairos.core.events import Finished, InstanceStatus
-from kairos.core.model import SECOND
+from kairos.core.dispatcher.occupancy import RENEWED_US, Occupancy, by_modes, of_request
 from tests.support import build
 
 INSTANCE = build.instance("a", kv=1000)

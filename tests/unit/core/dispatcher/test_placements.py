@@ -3,25 +3,26 @@
 import numpy as np
 import pytest
 
-from kairos.core.dispatcher.available import AvailableInstances
-from kairos.core.dispatcher.demand import exponential_distribution
-from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.dispatcher.occupancy import of_request
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.dispatcher.slots import TimeSlot
-from kairos.core.dispatcher.survival_packing import SurvivalPacking
-from kairos.core.events import (
+from kairos.core import (
+    PLACEMENTS,
+    QUANTILES,
+    SECOND,
     Arrived,
     Cancelled,
+    Distribution,
     Finished,
     FirstToken,
     InstanceLeft,
     InstanceStatus,
+    Ledger,
     ProfilesLearnt,
     Progressed,
+    exponential_distribution,
 )
-from kairos.core.learnt import QUANTILES, Distribution
-from kairos.core.model import SECOND
+from kairos.core.dispatcher.available import AvailableInstances
+from kairos.core.dispatcher.occupancy import of_request
+from kairos.core.dispatcher.slots import TimeSlot
+from kairos.core.dispatcher.survival_packing import SurvivalPacking
 from kairos.core.scheduler import output_lengths
 from tests.support import build, kernel, learnt
 

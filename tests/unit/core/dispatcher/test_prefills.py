@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from kairos.core.dispatcher.placements import PLACEMENTS
-from kairos.core.events import (
+from kairos.core import (
+    PLACEMENTS,
     Arrived,
     Bounced,
     Cancelled,

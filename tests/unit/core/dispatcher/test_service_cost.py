@@ -2,11 +2,8 @@
 
 import pytest
 
-from kairos.core.dispatcher.booking import Booking
-from kairos.core.dispatcher.service_cost import service_us
+from kairos.core import SECOND, Booking, Finished, service_us
 from kairos.core.dispatcher.speed import Speed, StepPace
-from kairos.core.events import Finished
-from kairos.core.model import SECOND
 from tests.support import build
 
 COMPUTING_US = SECOND / 5

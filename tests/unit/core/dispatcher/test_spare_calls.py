@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.core import SECOND
 from kairos.core.dispatcher.spare_calls import ALONE_US, AT_ONCE, BESIDE, SpareCalls
-from kairos.core.model import SECOND
 from tests.support import build
 
 

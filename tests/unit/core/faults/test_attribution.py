@@ -2,16 +2,15 @@
 
 import pytest
 
+from kairos.core import REMEMBERED_US, SECOND
 from kairos.core.faults.attribution import (
     FAILS_IF_POISONOUS,
     MOST_SUSPECTS,
     PRIOR,
     PRIOR_CALLS,
     RATE,
-    REMEMBERED_US,
     FaultAttribution,
 )
-from kairos.core.model import SECOND
 
 CALLER, OTHER = ("t", "app", "agent"), ("t", "app", "other")
 BODY = 7

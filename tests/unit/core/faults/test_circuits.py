@@ -2,7 +2,8 @@
 
 import pytest
 
-from kairos.core.faults.circuits import FIRST_US, LONGEST_US, Circuits
+from kairos.core import Circuits
+from kairos.core.faults.circuits import FIRST_US, LONGEST_US
 
 MOST = 4
 

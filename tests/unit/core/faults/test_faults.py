@@ -2,8 +2,9 @@
 
 import pytest
 
-from kairos.core.errors import CallBreaksEngines
-from kairos.core.events import (
+from kairos.core import (
+    REMEMBERED_US,
+    SECOND,
     Arrived,
     Bounced,
     Failed,
@@ -14,9 +15,8 @@ from kairos.core.events import (
     Refuse,
     Tick,
 )
-from kairos.core.faults.attribution import REMEMBERED_US
+from kairos.core.errors import CallBreaksEngines
 from kairos.core.faults.faults import UNTRUSTED
-from kairos.core.model import SECOND
 from tests.support import build
 
 BODY = 7

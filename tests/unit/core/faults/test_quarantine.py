@@ -2,8 +2,8 @@
 
 import pytest
 
-from kairos.core.errors import KairosError
-from kairos.core.events import (
+from kairos.core import (
+    SECOND,
     Arrived,
     Bounced,
     Cancelled,
@@ -14,10 +14,10 @@ from kairos.core.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    KairosError,
     Tick,
 )
 from kairos.core.faults.quarantine import ALONE_US, BEGINS_US, HELD_US, SLOWED_US, SUSPICION_US
-from kairos.core.model import SECOND
 from tests.support import build
 
 

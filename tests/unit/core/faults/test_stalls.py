@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.events import InstanceStatus
-from kairos.core.faults.stalls import SeenCall, Stalls
-from kairos.core.model import SECOND
+from kairos.core import SECOND, InstanceStatus, SeenCall, Stalls
 from tests.support import build
 
 LOOK_US = SECOND // 2

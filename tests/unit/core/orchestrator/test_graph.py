@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from kairos.core.orchestrator.graph import CallGraph
-from kairos.core.orchestrator.remaining import remaining_work
+from kairos.core import CallGraph, remaining_work
 from kairos.core.orchestrator.spans import Span
 
 

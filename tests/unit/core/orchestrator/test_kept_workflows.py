@@ -5,12 +5,10 @@ from collections import Counter
 
 import pytest
 
-from kairos.core.call_row import CallRow
-from kairos.core.events import Arrived, Finished, Record
+from kairos.core import Arrived, CallRow, Finished, OpenedWorkflow, Orchestrator, Record
 from kairos.core.orchestrator.kept_workflows import KeptWorkflows, LearningQueue
 from kairos.core.orchestrator.open_workflows import WorkflowCall
-from kairos.core.orchestrator.orchestrator import Orchestrator
-from kairos.core.orchestrator.workflow import OpenedWorkflow, bytes_of
+from kairos.core.orchestrator.workflow import bytes_of
 from kairos.core.position import Position
 from tests.support import build
 

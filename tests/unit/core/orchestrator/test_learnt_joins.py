@@ -4,16 +4,9 @@ from random import Random
 
 import pytest
 
+from kairos.core import MAX_SIGHTINGS, CallGraph, LearntJoins, SeenJoin
 from kairos.core.learnt import Sighting
-from kairos.core.orchestrator.graph import CallGraph
-from kairos.core.orchestrator.learnt_joins import (
-    MAX_SIGHTINGS,
-    SURE,
-    UNKNOWN,
-    LearntJoins,
-    SeenJoin,
-    weigh,
-)
+from kairos.core.orchestrator.learnt_joins import SURE, UNKNOWN, weigh
 from kairos.core.orchestrator.spans import Span
 
 MS = 1_000

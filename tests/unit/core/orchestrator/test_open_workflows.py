@@ -6,12 +6,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from kairos.core.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
-from kairos.core.learner import Learner
-from kairos.core.learnt import POOLED_AGENT
-from kairos.core.model import SECOND
+from kairos.core import (
+    POOLED_AGENT,
+    SECOND,
+    Arrived,
+    Dispatch,
+    Finished,
+    Learner,
+    Orchestrator,
+    ProfilesLearnt,
+    Record,
+    WorkflowEnded,
+)
 from kairos.core.orchestrator.open_workflows import OPEN_CALLS, OpenCalls, rows_of
-from kairos.core.orchestrator.orchestrator import Orchestrator
 from kairos.core.orchestrator.remaining_model import fit
 from kairos.core.position import Position, features
 from tests.support import build

@@ -4,24 +4,26 @@ from random import Random
 
 import pytest
 
-from kairos.core.events import (
+from kairos.core import (
+    MAX_CALLS,
+    SECOND,
     Arrived,
     Cancelled,
     Dispatch,
     Failed,
     Finished,
+    Learner,
+    Orchestrator,
     ProfilesLearnt,
     Record,
     Refuse,
     WorkflowEnded,
+    remaining_work,
 )
-from kairos.core.learner import Learner
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import MAX_ENDED, Orchestrator
+from kairos.core.orchestrator.orchestrator import MAX_ENDED
 from kairos.core.orchestrator.profiles import CallSample
-from kairos.core.orchestrator.remaining import remaining_work
-from kairos.core.orchestrator.workflow import MAX_CALLS, bytes_of
-from kairos.observe.store import LearntStore
+from kairos.core.orchestrator.workflow import bytes_of
+from kairos.observe import LearntStore
 from tests.support import build
 from tests.support.learnt import profile
 

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from kairos.core.learnt import POOLED_AGENT, QUANTILES
+from kairos.core import FEATURES, POOLED_AGENT, QUANTILES
 from kairos.core.orchestrator import pools as pools_module
 from kairos.core.orchestrator.profiles import Profiles
-from kairos.core.position import FEATURES, Position, features
+from kairos.core.position import Position, features
 from tests.support.learnt import profile, sample, samples
 
 

@@ -2,9 +2,8 @@
 
 import math
 
-from kairos.core.orchestrator.graph import CallGraph
+from kairos.core import CallGraph, remaining_work
 from kairos.core.orchestrator.learnt_joins import Verdict
-from kairos.core.orchestrator.remaining import remaining_work
 from kairos.core.orchestrator.spans import Span
 
 

@@ -7,10 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from kairos.core.learnt import MAX_REMAINING_US, POOLED_AGENT
+from kairos.core import FEATURES, POOLED_AGENT
+from kairos.core.learnt import MAX_REMAINING_US
 from kairos.core.orchestrator.profiles import Profiles
 from kairos.core.orchestrator.remaining_model import UNTRACKED, Calls, fit
-from kairos.core.position import FEATURES, Position, features
+from kairos.core.position import Position, features
 from tests.support.learnt import sample
 
 NAMES = {0: "writer", 1: "critic"}

@@ -2,14 +2,20 @@
 
 import pytest
 
-from kairos.core.declared_plan import MOST_OPERATORS, PlannedOperator, PlannedWork, check_plan
-from kairos.core.errors import InvalidRequest
-from kairos.core.events import PlanDeclared, ProfilesLearnt
-from kairos.core.model import SECOND
+from kairos.core import (
+    MOST_OPERATORS,
+    POLICIES,
+    SECOND,
+    InvalidRequest,
+    PlanDeclared,
+    PlannedOperator,
+    PlannedWork,
+    ProfilesLearnt,
+    WorkEstimates,
+    check_plan,
+)
 from kairos.core.scheduler import declared_work as module
 from kairos.core.scheduler.declared_work import DeclaredPlans, DeclaredWork
-from kairos.core.scheduler.policies import POLICIES
-from kairos.core.scheduler.work_estimates import WorkEstimates
 from tests.support import build, learnt
 
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from kairos.core.entitlements import TenantWeight
-from kairos.core.events import Arrived, Finished, Tick
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, Finished, TenantWeight, Tick
 from kairos.core.scheduler.fair_queueing import FairQueueing
 from tests.support import build
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kairos.core.errors import QueueFull
-from kairos.core.events import Arrived, Finished, Refuse, WorkflowEnded
+from kairos.core import Arrived, Finished, QueueFull, Refuse, WorkflowEnded
 from tests.support import build
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.learnt import QUANTILES
+from kairos.core import QUANTILES
 from kairos.core.learnt import distribution as distribution_of
 from kairos.core.scheduler.output_lengths import _MAX_AGENTS, _WINDOW, OutputLengths
 from tests.support import build, learnt

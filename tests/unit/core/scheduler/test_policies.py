@@ -6,20 +6,21 @@ from itertools import count
 import pytest
 
 from experiments.oracle import Srpt
-from kairos.core.events import ProfilesLearnt
-from kairos.core.learnt import (
+from kairos.core import (
+    FEATURES,
+    POLICIES,
     POOLED_AGENT,
     QUANTILES,
+    SECOND,
     AgentProfile,
     AgentRank,
     Distribution,
+    ProfilesLearnt,
     RemainingModel,
+    WorkEstimates,
 )
-from kairos.core.model import SECOND
-from kairos.core.position import FEATURES
-from kairos.core.scheduler.policies import POLICIES, gittins_index
+from kairos.core.scheduler.policies import gittins_index
 from kairos.core.scheduler.queue import WaitQueue
-from kairos.core.scheduler.work_estimates import WorkEstimates
 from tests.support import build
 
 

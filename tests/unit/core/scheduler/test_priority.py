@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.core import SECOND
 from kairos.core.learnt import MAX_REMAINING_US
-from kairos.core.model import SECOND
 from kairos.core.scheduler.priority import LOWEST, priority_of
 
 WORK_US = st.floats(0, MAX_REMAINING_US * 1000)

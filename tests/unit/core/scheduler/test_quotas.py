@@ -4,10 +4,18 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kairos.core.entitlements import Entitlements, Quota
-from kairos.core.events import Arrived, Cancelled, EntitlementsChanged, Finished, WorkflowEnded
-from kairos.core.model import SECOND
-from kairos.core.rate_limits import RateLimit, RateLimits
+from kairos.core import (
+    SECOND,
+    Arrived,
+    Cancelled,
+    Entitlements,
+    EntitlementsChanged,
+    Finished,
+    Quota,
+    RateLimit,
+    RateLimits,
+    WorkflowEnded,
+)
 from kairos.core.scheduler.quota_exceeded import QuotaExceeded
 from kairos.core.workflow_tracker import IDLE_US
 from tests.support import build

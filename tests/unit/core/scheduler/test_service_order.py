@@ -4,9 +4,7 @@ from random import Random
 
 import pytest
 
-from kairos.core.events import Arrived, Bounced, Cancelled, Tick
-from kairos.core.model import SECOND
-from kairos.core.scheduler.fair_queueing import TenantWeight
+from kairos.core import SECOND, Arrived, Bounced, Cancelled, TenantWeight, Tick
 from kairos.core.scheduler.guard import NO_GUARD
 from tests.support import build
 

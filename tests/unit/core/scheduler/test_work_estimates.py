@@ -4,13 +4,18 @@ import math
 
 import pytest
 
-from kairos.core.events import ProfilesLearnt
-from kairos.core.learnt import POOLED_AGENT, QUANTILES, AgentRank, RemainingModel
-from kairos.core.model import SECOND
-from kairos.core.position import FEATURES
+from kairos.core import (
+    FEATURES,
+    POLICIES,
+    POOLED_AGENT,
+    QUANTILES,
+    SECOND,
+    AgentRank,
+    ProfilesLearnt,
+    RemainingModel,
+    WorkEstimates,
+)
 from kairos.core.scheduler import work_estimates as module
-from kairos.core.scheduler.policies import POLICIES
-from kairos.core.scheduler.work_estimates import WorkEstimates
 from tests.support import build, learnt
 
 SHORT = (-3.0,) * (QUANTILES // 2) + (3.0,) * (QUANTILES // 2)  # half of all end early

@@ -5,7 +5,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from kairos.gateway.api.health import Probes
+from kairos.gateway import Probes
 from kairos.observe.figures import Times
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -5,10 +5,10 @@ from hashlib import sha256
 
 import pytest
 
-from kairos.core.errors import Unauthorized
-from kairos.gateway.auth.access import Access
-from kairos.request.caller import Caller
-from kairos.settings.tenants import KeySettings
+from kairos.core import Unauthorized
+from kairos.gateway import Access
+from kairos.request import Caller
+from kairos.settings import KeySettings
 
 KEY = "kai-8b1f0c"
 ACCESS = Access(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kairos.core.entitlements import SERVICE_CLASSES, ServiceClass
-from kairos.core.errors import InvalidRequest
+from kairos.core import SERVICE_CLASSES, InvalidRequest, ServiceClass
+from kairos.gateway import ServiceClasses
 from kairos.gateway.auth.access import Caller
-from kairos.gateway.auth.service_class import ClassNotAllowed, ServiceClasses
+from kairos.gateway.auth.service_class import ClassNotAllowed
 
 ANYBODY = Caller("default")
 HELD = Caller("acme", None, "standard", ("standard", "batch"))

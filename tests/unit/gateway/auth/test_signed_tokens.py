@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.entitlements import SERVICE_CLASSES
-from kairos.core.errors import Unauthorized
-from kairos.core.model import SECOND
-from kairos.gateway.auth.access import Access
+from kairos.core import SECOND, SERVICE_CLASSES, Unauthorized
+from kairos.gateway import Access
 from kairos.gateway.auth.jwks import IssuerKeys, signing_keys
 from kairos.gateway.auth.signed_tokens import (
     MAX_BYTES,
@@ -22,9 +20,8 @@ from kairos.gateway.auth.signed_tokens import (
     SignedTokens,
     TokenExpired,
 )
-from kairos.request.caller import Caller, NotAllowed
-from kairos.settings.oidc import OidcSettings
-from kairos.settings.tenants import KeySettings, is_tenant
+from kairos.request import Caller, NotAllowed
+from kairos.settings import KeySettings, OidcSettings, is_tenant
 from tests.support.issuer import ALGORITHMS, encoded, new_key, signed
 
 KEYS = {alg: new_key(alg, alg) for alg in ALGORITHMS}

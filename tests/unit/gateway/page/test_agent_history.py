@@ -4,11 +4,7 @@ import asyncio
 
 import pytest
 
-from kairos.core.errors import Unavailable
-from kairos.core.events import ProfilesLearnt
-from kairos.core.learnt import AgentRank
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core import SECOND, AgentRank, Orchestrator, ProfilesLearnt, Unavailable
 from kairos.core.orchestrator.profiles import CallSample
 from kairos.core.position import Position
 from kairos.gateway.page import agent_history as module

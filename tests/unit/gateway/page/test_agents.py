@@ -2,10 +2,7 @@
 
 import pytest
 
-from kairos.core.events import ProfilesLearnt
-from kairos.core.learnt import AgentRank
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core import SECOND, AgentRank, Orchestrator, ProfilesLearnt
 from kairos.core.orchestrator.profiles import CallSample
 from kairos.core.position import Position
 from kairos.gateway.page import agents as module

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kairos.gateway import Gains
 from kairos.gateway.page import gains as module
-from kairos.gateway.page.gains import FRESH_US, Gains
-from kairos.settings.config import Settings
+from kairos.gateway.page.gains import FRESH_US
+from kairos.settings import Settings
 
 LIMIT_S = 60
 

@@ -4,12 +4,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.core.events import Arrived, Failed, Finished, FirstToken, InstanceStatus, Record
-from kairos.core.model import SECOND
-from kairos.core.runtime import Runtime
-from kairos.engines.fleet import InstanceView
+from kairos.core import (
+    SECOND,
+    Arrived,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceStatus,
+    Record,
+    Runtime,
+)
+from kairos.engines import InstanceView
 from kairos.gateway.page.now import Now
-from kairos.observe.telemetry import Telemetry
+from kairos.observe import Telemetry
 from tests.support import build
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.call_row import CallRow
-from kairos.core.model import SECOND
+from kairos.core import SECOND, CallRow
 from kairos.gateway.page.time_split import TimeSplit, time_split
 from tests.support import build
 

@@ -4,10 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.core.errors import WorkflowNotFound
-from kairos.core.events import Arrived, Dispatch, Finished, FirstToken, Record, WorkflowEnded
-from kairos.core.model import SECOND
-from kairos.core.orchestrator.orchestrator import Orchestrator
+from kairos.core import (
+    SECOND,
+    Arrived,
+    Dispatch,
+    Finished,
+    FirstToken,
+    Orchestrator,
+    Record,
+    WorkflowEnded,
+    WorkflowNotFound,
+)
 from kairos.gateway.page import workflows as module
 from kairos.gateway.page.workflows import WorkflowQuery, Workflows, explain, find
 from tests.support import build

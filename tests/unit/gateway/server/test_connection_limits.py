@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
+from kairos.gateway import listening_socket, server_of, serving_ports
 from kairos.gateway.server import connection_limits
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.gateway.server.http import listening_socket, server_of, serving_ports
 from tests.support.loop_clock import moved_clock
 from tests.unit.gateway.server.test_http import GET, LIMIT_S, answering, until
 

@@ -10,10 +10,10 @@ from unittest import mock
 
 import pytest
 
+from kairos.gateway import listening_socket, server_of, serving_ports
 from kairos.gateway.server import connection, http
-from kairos.gateway.server.http import listening_socket, server_of, serving_ports
-from kairos.host.pace import LoopPace
-from kairos.request.client_response import CLIENT_KEY
+from kairos.host import LoopPace
+from kairos.request import CLIENT_KEY
 from tests.support.loop_clock import turns
 
 GET = b"GET /%b HTTP/1.1\r\nhost: a\r\n\r\n"

@@ -5,8 +5,9 @@ import ssl
 
 import pytest
 
-from kairos.gateway.server.port_tls import PortTls, ServiceTls
-from kairos.settings.config import Settings
+from kairos.gateway import ServiceTls
+from kairos.gateway.server.port_tls import PortTls
+from kairos.settings import Settings
 from tests.support.certificates import Authority
 
 

@@ -11,15 +11,14 @@ from unittest import mock
 
 import pytest
 
+from kairos.gateway import listening_socket, server_of, serving_ports
 from kairos.gateway.server import connection_limits
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.gateway.server.http import listening_socket, server_of, serving_ports
 from kairos.gateway.server.port_tls import PortTls
 from kairos.gateway.server.tls_transport import TlsTransport
-from kairos.host.child_process import start_child
-from kairos.host.pace import LoopPace
-from kairos.request.client_response import CLIENT_KEY
-from kairos.settings.tls import TlsFiles, client_context
+from kairos.host import LoopPace, start_child
+from kairos.request import CLIENT_KEY
+from kairos.settings import TlsFiles, client_context
 from tests.support.certificates import Authority
 from tests.unit.gateway.server.test_http import GET, answering, until
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.core.model import SECOND
+from kairos.core import SECOND
 from kairos.observe.tracing.trace_context import (
     context_sent,
     is_sampled,

@@ -1,7 +1,6 @@
 """The span of a whole workflow."""
 
-from kairos.core.events import Arrived, Failed, Finished, Record, WorkflowEnded
-from kairos.core.model import SECOND
+from kairos.core import SECOND, Arrived, Failed, Finished, Record, WorkflowEnded
 from kairos.observe.tracing import workflow_spans
 from kairos.observe.tracing.trace_context import root_span_id, workflow_trace_id
 from kairos.observe.tracing.workflow_spans import WorkflowSpans

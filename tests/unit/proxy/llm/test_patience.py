@@ -2,8 +2,9 @@ import asyncio
 
 import pytest
 
-from kairos.core.errors import Unavailable, UpstreamUnreachable
-from kairos.proxy.llm.patience import Patience, Wait
+from kairos.core import Unavailable, UpstreamUnreachable
+from kairos.proxy import Patience
+from kairos.proxy.llm.patience import Wait
 
 
 class Trial:

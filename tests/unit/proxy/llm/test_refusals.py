@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from kairos.core.errors import InvalidRequest, QueueFull, Unavailable, UpstreamFailed
-from kairos.proxy.llm.refusals import ErrorTold, refusal_error
-from kairos.proxy.llm.streamed_chat import read_stream
-from kairos.request.client_response import error_body
+from kairos.core import InvalidRequest, QueueFull, Unavailable, UpstreamFailed
+from kairos.proxy import read_stream, refusal_error
+from kairos.proxy.llm.refusals import ErrorTold
+from kairos.request import error_body
 
 
 async def broken_off(error):

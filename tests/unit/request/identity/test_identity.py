@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.errors import InvalidRequest
-from kairos.request.caller import Caller
+from kairos.core import InvalidRequest
+from kairos.request import Aliases, Caller, Identity, identity_of
 from kairos.request.identity import aliases as aliases_module
-from kairos.request.identity.aliases import Aliases
-from kairos.request.identity.identity import Identity
-from kairos.request.identity.resolve import identity_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01".encode()

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.request import Identity, Inference
 from kairos.request.identity import answered_calls, inference
 from kairos.request.identity.conversation import conversation, prompt_of
 from kairos.request.identity.engine_reply import reply_of
-from kairos.request.identity.identity import Identity
-from kairos.request.identity.inference import Inference
 
 WORDS = [f"{a}{b}{c}" for a in "btkmslr" for b in "aeiou" for c in ("n", "st", "ck", "m", "rd")]
 

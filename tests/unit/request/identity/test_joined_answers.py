@@ -6,11 +6,9 @@ from random import Random
 import pytest
 
 from experiments.drawn_programs import drawn_program, played, truly_remaining, with_carried
-from kairos.core.orchestrator.graph import CallGraph
-from kairos.core.orchestrator.remaining import remaining_work
+from kairos.core import CallGraph, remaining_work
+from kairos.request import Identity, Inference
 from kairos.request.identity.conversation import prompt_of
-from kairos.request.identity.identity import Identity
-from kairos.request.identity.inference import Inference
 
 PLAN = "first look at the harbour, then at the old lighthouse"
 LEFT = "the harbour has eleven boats and a crane that is painted green"

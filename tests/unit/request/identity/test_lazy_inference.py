@@ -7,13 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kairos.core.shared_lru import Holdings
+from kairos.core import Holdings
+from kairos.request import Identity, Inference
 from kairos.request.identity import answered_calls, conversation, parts, passages
 from kairos.request.identity.conversation import prompt_of
 from kairos.request.identity.engine_reply import reply_of
 from kairos.request.identity.fingerprint import Fingerprints
-from kairos.request.identity.identity import Identity
-from kairos.request.identity.inference import Inference
 from tests.support.examples import examples
 from tests.unit.request.identity.test_inference import Run, Wire, said, words
 

@@ -5,10 +5,9 @@ from random import Random
 
 import pytest
 
+from kairos.request import Aliases, Identity
 from kairos.request.identity import aliases as aliases_module
 from kairos.request.identity import answered_calls, fingerprint, inference, parts
-from kairos.request.identity.aliases import Aliases
-from kairos.request.identity.identity import Identity
 from tests.unit.request.identity.test_inference import Wire, said, words
 
 MINE = {"tenant": "honest"}

@@ -4,8 +4,7 @@ block has four tokens."""
 import msgspec
 import pytest
 
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.core.errors import InvalidRequest, SetupError
+from kairos.core import EngineProfile, InvalidRequest, SetupError, StepCost
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineCall, EngineStats
 from kairos.simulate.workload.prompt import PromptPiece

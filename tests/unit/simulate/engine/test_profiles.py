@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.engine_profile import EngineProfile, StepCost
-from kairos.core.errors import InvalidFile, SetupError
+from kairos.core import EngineProfile, InvalidFile, SetupError, StepCost
 from kairos.simulate.engine import profiles
 
 BYTES = 2  # of a weight, and of a key's or value's number, in bfloat16

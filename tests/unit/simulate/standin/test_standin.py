@@ -21,9 +21,9 @@ from agents import cg, inputs, qa, rg
 from kairos.cli.demos import engines
 from kairos.cli.standin import _Failure
 from kairos.cli.standin import standin as standin_command
-from kairos.core.errors import SetupError
-from kairos.core.events import InstanceStatus
-from kairos.engines.engine_status import KvCache, read_metrics
+from kairos.core import InstanceStatus, SetupError
+from kairos.engines import read_metrics
+from kairos.engines.engine_status import KvCache
 from kairos.simulate.standin import script, server
 from kairos.simulate.standin.batch import INSTANT, Batch, Timing
 from kairos.simulate.standin.bodies import Failure, StandInPrompt

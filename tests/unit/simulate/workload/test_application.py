@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kairos.cli.main import app
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.simulate.workload.application import BUILT_IN, generate, load_application
-from kairos.simulate.workload.workflows import load_workflows
+from kairos.core import InvalidFile, SetupError
+from kairos.simulate import load_application, load_workflows
+from kairos.simulate.workload.application import BUILT_IN, generate
 
 ROOT = Path(__file__).resolve().parents[4]
 OWN = """

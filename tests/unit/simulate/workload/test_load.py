@@ -4,11 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.simulate.workload import FileCall, draw_arrivals, time_scale, write_workflows
-from kairos.simulate.workload.load import Load, offered_workload
-from kairos.simulate.workload.submissions import draw_submissions
-from kairos.simulate.workload.workflows import load_workflows
+from kairos.core import InvalidFile, SetupError
+from kairos.simulate import (
+    FileCall,
+    Load,
+    draw_arrivals,
+    draw_submissions,
+    load_workflows,
+    offered_workload,
+    time_scale,
+    write_workflows,
+)
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kairos.core.errors import InvalidFile
-from kairos.core.model import SECOND
-from kairos.simulate.workload import FileCall, draw_arrivals, write_workflows
+from kairos.core import SECOND, InvalidFile
+from kairos.simulate import FileCall, draw_arrivals, write_workflows
 from kairos.simulate.workload.scenario import read, submissions
 
 ROOT = Path(__file__).resolve().parents[4]

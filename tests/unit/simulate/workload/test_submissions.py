@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.errors import SetupError
-from kairos.simulate.workload import FileCall
-from kairos.simulate.workload.submissions import draw_submissions, in_order, scaled
-from kairos.simulate.workload.workflows import Submission, Workflow, workflow
+from kairos.core import SetupError
+from kairos.simulate import FileCall, Workflow, draw_submissions
+from kairos.simulate.workload.submissions import in_order, scaled
+from kairos.simulate.workload.workflows import Submission, workflow
 
 
 def one(workflow_id: str, *lengths: tuple[int, int], app: str = "a", **more) -> Workflow:

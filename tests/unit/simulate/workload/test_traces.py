@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.simulate.workload import FileCall, traces, write_workflows
-from kairos.simulate.workload.traces import (
-    DataSet,
-    Percentiles,
-    TraceFigures,
+from kairos.core import InvalidFile, SetupError
+from kairos.simulate import (
+    FileCall,
     data_sets,
     describe_file,
     fetch_data_set,
     fetched_data_set,
+    write_workflows,
 )
+from kairos.simulate.workload import traces
+from kairos.simulate.workload.traces import DataSet, Percentiles, TraceFigures
 
 ORIGINAL = b"the original\n" * 100
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.errors import InvalidFile
-from kairos.simulate.workload import FileCall, workflows
+from kairos.core import InvalidFile
+from kairos.simulate import FileCall, load_workflows
+from kairos.simulate.workload import workflows
 from kairos.simulate.workload.order import must_have_ended, waits_for
-from kairos.simulate.workload.workflows import load_workflows
 
 CALL = {
     "workflow_id": "w",

@@ -10,22 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core.errors import InvalidFile, SetupError
-from kairos.core.model import SECOND
+from kairos.core import SECOND, InvalidFile, SetupError
 from kairos.host import files
 from kairos.host.files import MAX_LINE_BYTES
-from kairos.simulate.workload import (
-    MODELS,
+from kairos.simulate import (
     FileCall,
-    arrival_process,
-    arrivals_within,
     draw_arrivals,
     from_trace,
     measure_burstiness,
-    read_trace,
-    read_workflows,
     time_scale,
     write_workflows,
+)
+from kairos.simulate.workload import (
+    MODELS,
+    arrival_process,
+    arrivals_within,
+    read_trace,
+    read_workflows,
 )
 
 ROOT = Path(__file__).resolve().parents[4]

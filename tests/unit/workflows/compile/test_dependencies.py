@@ -1,12 +1,17 @@
 """Row A2 of the design: of what was declared only data dependencies are left."""
 
 from kairos import flow
-from kairos.workflows.compile.explain import explain_plan, plan_lines
+from kairos.workflows import (
+    Executor,
+    FlowLimits,
+    IssueCall,
+    ReadRows,
+    RowRead,
+    RunFunction,
+    explain_plan,
+    plan_lines,
+)
 from kairos.workflows.compile.passes.dependencies import data_dependencies
-from kairos.workflows.execute.commands import IssueCall, ReadRows, RunFunction
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import RowRead
-from kairos.workflows.execute.limits import FlowLimits
 
 
 def modules(*, purity="pure"):

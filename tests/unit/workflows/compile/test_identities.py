@@ -3,7 +3,7 @@
 import pytest
 
 from kairos import flow
-from kairos.workflows.compile.explain import explain_plan, plan_lines
+from kairos.workflows import explain_plan, plan_lines
 from kairos.workflows.compile.operators import Reference
 
 FUNCTIONS = flow.Functions()

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from kairos.capacity.serving import CallShape
-from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.capacity import CallShape
+from kairos.core import EngineProfile, StepCost
 from kairos.workflows.compile.costs.fluid import makespan_us
 from kairos.workflows.compile.fluid_engine import Beginning, FluidCall
 from kairos.workflows.compile.makespan import Makespan, makespan

@@ -4,11 +4,17 @@ import pytest
 
 from kairos import flow
 from kairos.simulate.processor_answers import processed
-from kairos.workflows.compile.primitive_graph import primitive_lines
-from kairos.workflows.execute.commands import FailRow, RunProcessor, WriteRow
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import CallAnswered, CallBroke, RowRead
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows import (
+    CallAnswered,
+    CallBroke,
+    Executor,
+    FailRow,
+    FlowLimits,
+    RowRead,
+    RunProcessor,
+    WriteRow,
+    primitive_lines,
+)
 
 OFF = flow.Passes(stages=False, cached=False)
 ON = flow.Passes(cached=False)

@@ -1,7 +1,7 @@
 import pytest
 
 from kairos import flow
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.workflows.compile.invalid import InvalidFlow
 
 

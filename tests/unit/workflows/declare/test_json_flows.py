@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kairos.core.errors import InvalidFile
+from kairos.core import InvalidFile
 from kairos.workflows.declare.yaml_file import read_json, read_yaml
 
 YAML = """

@@ -6,8 +6,9 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from kairos import flow
-from kairos.core.errors import InvalidFile
-from kairos.workflows.compile.operators import Constant, Generation, MessageTemplate, Reference
+from kairos.core import InvalidFile
+from kairos.workflows import Generation
+from kairos.workflows.compile.operators import Constant, MessageTemplate, Reference
 from kairos.workflows.declare import openai_batch
 from kairos.workflows.declare.openai_batch import openai_response
 

@@ -11,16 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.workflows.execute.batching import (
-    TURN_ITEMS,
-    BatchOrder,
-    BatchQueue,
-    BatchShare,
-    TenantTurns,
-    algorithm_2,
-    blind,
-    topology_aware,
-)
+from kairos.workflows import BatchOrder, BatchQueue, BatchShare, topology_aware
+from kairos.workflows.execute.batching import TURN_ITEMS, TenantTurns, algorithm_2, blind
 
 # Figure 7 of the paper: A and B of query 1 come, then G and H of query 2. E waits for B, and for D.
 FIGURE_7 = {

@@ -7,11 +7,18 @@ import pytest
 
 from kairos import flow
 from kairos.simulate.processor_answers import processed
+from kairos.workflows import (
+    CallAnswered,
+    Executor,
+    FlowLimits,
+    IssueCall,
+    ItemsFinished,
+    RowRead,
+    RunFunction,
+    RunProcessor,
+    WriteRow,
+)
 from kairos.workflows.compile.passes.decoding import partial_decodes
-from kairos.workflows.execute.commands import IssueCall, RunFunction, RunProcessor, WriteRow
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import CallAnswered, ItemsFinished, RowRead
-from kairos.workflows.execute.limits import FlowLimits
 
 TEXTS = {"type": "array", "items": {"type": "string"}}
 LIST = {"type": "object", "properties": {"q": TEXTS}, "required": ["q"]}

@@ -4,18 +4,23 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.workflows.compile.explain import explain_plan, plan_lines
-from kairos.workflows.execute.commands import DropRow, FailRow, IssueCall, KeepResult, WriteRow
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import (
+from kairos.workflows import (
     CallAnswered,
     CallBroke,
+    DropRow,
+    Executor,
+    FailRow,
+    FlowLimits,
     InputEnded,
+    IssueCall,
     ItemsFinished,
+    KeepResult,
     RowRead,
+    WriteRow,
+    explain_plan,
+    plan_lines,
 )
 from kairos.workflows.execute.frames import OpenRow
-from kairos.workflows.execute.limits import FlowLimits
 from kairos.workflows.execute.trials import EarlyWork
 
 LIST = {"type": "object", "properties": {"q": {"type": "array"}}, "required": ["q"]}

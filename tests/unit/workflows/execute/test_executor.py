@@ -3,32 +3,28 @@
 import pytest
 
 from kairos import flow
-from kairos.core.errors import SetupError
-from kairos.workflows.execute.commands import (
+from kairos.core import SetupError
+from kairos.workflows import (
+    CallAnswered,
+    CallBroke,
+    CapacityTold,
     DropRow,
     EndRun,
+    Executor,
     FailRow,
+    FlowLimits,
+    GroupRead,
+    GroupsEnded,
+    InputEnded,
     IssueCall,
     KeepResult,
     ReadGroups,
     ReadRows,
+    RowRead,
     RunFunction,
     WriteRow,
 )
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import (
-    CallAnswered,
-    CallBroke,
-    CapacityTold,
-    GroupRead,
-    GroupsEnded,
-    InputEnded,
-    Known,
-    RowRead,
-    RowUnreadable,
-    StopAsked,
-)
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.facts import Known, RowUnreadable, StopAsked
 from tests.support.flow_world import FlowWorld, Journal
 
 

@@ -9,12 +9,20 @@ from hypothesis import strategies as st
 
 from kairos.flow import Flow
 from kairos.simulate.processor_answers import processed
+from kairos.workflows import (
+    CallAnswered,
+    CallBroke,
+    Executor,
+    FlowLimits,
+    KeepResult,
+    Passes,
+    RowRead,
+    RunProcessor,
+    WriteRow,
+    compile_plan,
+)
 from kairos.workflows.compile.held import held_at, held_id, held_in, held_text
-from kairos.workflows.compile.pipeline import Passes, compile_plan
-from kairos.workflows.execute.commands import KeepResult, RunProcessor, WriteRow
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import CallAnswered, CallBroke, Known, RowRead, Stays
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.facts import Known, Stays
 from tests.support.examples import examples
 from tests.support.flow_world import FlowWorld
 from tests.support.naive import Naive

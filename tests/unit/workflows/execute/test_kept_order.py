@@ -1,12 +1,18 @@
 """The order that a run keeps: rows that are read together, open at once, and held back."""
 
 from kairos import flow
+from kairos.workflows import (
+    CallAnswered,
+    Executor,
+    FlowLimits,
+    InputEnded,
+    IssueCall,
+    ReadRows,
+    RowRead,
+    RowsAwaited,
+)
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder, CallTurn
-from kairos.workflows.execute.commands import IssueCall, ReadRows
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import CallAnswered, InputEnded, RowRead, RowsAwaited
 from kairos.workflows.execute.intake import RowIntake
-from kairos.workflows.execute.limits import FlowLimits
 
 TURNS = {"a": CallTurn(0, 0), "b": CallTurn(1, 0)}
 

@@ -5,19 +5,22 @@ import pytest
 
 from kairos import flow
 from kairos.simulate.processor_answers import processed
-from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES
-from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.execute.commands import FetchCached, IssueCall, RunProcessor, TouchPrefix
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import (
+from kairos.workflows import (
+    TYPICAL_LATENCIES,
     CacheAnswered,
     CallAnswered,
+    Executor,
+    FetchCached,
+    FlowLimits,
     InputEnded,
-    Known,
+    IssueCall,
     RowRead,
     RowsAwaited,
+    RunProcessor,
+    TouchPrefix,
+    compile_plan,
 )
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.facts import Known
 
 SYSTEM = "You answer a question from passages, in a few words. " * 10
 

@@ -1,18 +1,20 @@
 """E9, as far as it is decided without an engine: what is touched, and when."""
 
 from kairos import flow
-from kairos.workflows.compile.passes.static_prefixes import LEAST_TOKENS, static_prefixes
-from kairos.workflows.execute.commands import EndRun, IssueCall, ReadRows, TouchPrefix
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import (
+from kairos.workflows import (
     CallAnswered,
+    EndRun,
+    Executor,
+    FlowLimits,
     InputEnded,
-    OperatorsOpened,
+    IssueCall,
+    ReadRows,
     RowRead,
     RowsAwaited,
-    StopAsked,
+    TouchPrefix,
 )
-from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.compile.passes.static_prefixes import LEAST_TOKENS, static_prefixes
+from kairos.workflows.execute.facts import OperatorsOpened, StopAsked
 
 LONG, LONGER = "You judge. " * 40, "You judge. " * 60
 

@@ -4,11 +4,19 @@ import gc
 
 from kairos.flow import Flow
 from kairos.simulate.processor_answers import processed, vector
-from kairos.workflows.compile.operators import Embedding, Ingest, Rerank, Search, kind_of
-from kairos.workflows.compile.pipeline import Passes
-from kairos.workflows.execute.commands import FailRow, KeepResult, WriteRow
+from kairos.workflows import (
+    Embedding,
+    FailRow,
+    FlowLimits,
+    Ingest,
+    KeepResult,
+    Passes,
+    Rerank,
+    Search,
+    WriteRow,
+)
+from kairos.workflows.compile.operators import kind_of
 from kairos.workflows.execute.frames import ValueFrame
-from kairos.workflows.execute.limits import FlowLimits
 from tests.support.flow_world import FlowWorld, Journal
 from tests.support.naive import Naive
 

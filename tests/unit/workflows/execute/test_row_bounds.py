@@ -2,12 +2,20 @@
 
 import pytest
 
-from kairos.workflows.compile.pipeline import Passes, compile_plan
+from kairos.workflows import (
+    CallAnswered,
+    Executor,
+    FailRow,
+    FlowLimits,
+    InputEnded,
+    IssueCall,
+    ItemsFinished,
+    Passes,
+    RowRead,
+    WriteRow,
+    compile_plan,
+)
 from kairos.workflows.declare.yaml_file import read_yaml
-from kairos.workflows.execute.commands import FailRow, IssueCall, WriteRow
-from kairos.workflows.execute.executor import Executor
-from kairos.workflows.execute.facts import CallAnswered, InputEnded, ItemsFinished, RowRead
-from kairos.workflows.execute.limits import FlowLimits
 from tests.support.flow_tables import WIDE
 
 NESTED = """

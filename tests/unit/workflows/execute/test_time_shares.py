@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.workflows.execute.observation import TimeShares
+from kairos.workflows import TimeShares
 
 Calls = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 30), st.integers(0, 9)), max_size=12)
 

@@ -1,8 +1,15 @@
 """What of a run was under way when."""
 
-from kairos.workflows.execute.commands import IssueCall, RunFunction, RunProcessor
-from kairos.workflows.execute.facts import CallAnswered, CallBroke, InputEnded
-from kairos.workflows.execute.timeline import MOST_ACTIVITIES, Activity, Timeline
+from kairos.workflows import (
+    CallAnswered,
+    CallBroke,
+    InputEnded,
+    IssueCall,
+    RunFunction,
+    RunProcessor,
+    Timeline,
+)
+from kairos.workflows.execute.timeline import MOST_ACTIVITIES, Activity
 
 
 def processor(call, node="vectors"):

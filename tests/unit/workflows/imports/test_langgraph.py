@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.workflows.compile.invalid import InvalidFlow, OperatorFailed
 from kairos.workflows.imports.graph_shape import steps_of
 from kairos.workflows.imports.graph_state import GraphState, node_function, written

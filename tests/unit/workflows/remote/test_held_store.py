@@ -2,8 +2,9 @@
 
 import pytest
 
-from kairos.core.errors import InvalidRequest
-from kairos.workflows.remote.held_store import KEEP_S, HeldStore
+from kairos.core import InvalidRequest
+from kairos.workflows import HeldStore
+from kairos.workflows.remote.held_store import KEEP_S
 
 A, B = ("acme", "run-a"), ("acme", "run-b")
 

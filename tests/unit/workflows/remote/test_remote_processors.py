@@ -10,12 +10,13 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from kairos.core.errors import Unavailable, UpstreamFailed
-from kairos.settings.retrieval import ProcessorEngine, RetrievalSettings
-from kairos.workflows.execute.commands import DropHeld, RunProcessor
+from kairos.core import Unavailable, UpstreamFailed
+from kairos.settings import ProcessorEngine, RetrievalSettings
+from kairos.workflows import AboutProcessor, RunProcessor
+from kairos.workflows.execute.commands import DropHeld
 from kairos.workflows.remote import links, peers, remote
 from kairos.workflows.remote.remote import RemoteProcessors, remote_processors
-from kairos.workflows.remote.wire import AboutProcessor, ProcessorReply
+from kairos.workflows.remote.wire import ProcessorReply
 
 LIMIT_S = 60
 RUN = "run-1"

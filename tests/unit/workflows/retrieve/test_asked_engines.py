@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kairos.core.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
+from kairos.core import InvalidRequest, SetupError, Unavailable, UpstreamFailed
 from kairos.workflows.retrieve import asked_engine, embedding, engine_group, ranking
 from kairos.workflows.retrieve.asked_engine import AskedEngine
 from kairos.workflows.retrieve.engine_group import EngineGroup

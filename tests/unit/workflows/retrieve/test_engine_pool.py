@@ -5,9 +5,8 @@ from itertools import count
 
 import pytest
 
-from kairos.core.errors import InvalidRequest, Unavailable, UpstreamFailed
-from kairos.core.model import SECOND
-from kairos.proxy.llm.http_llm import RefusedForNow
+from kairos.core import SECOND, InvalidRequest, Unavailable, UpstreamFailed
+from kairos.proxy import RefusedForNow
 from kairos.workflows.retrieve import engine_pool
 from kairos.workflows.retrieve.engine_pool import EnginePool, SharedEngines
 from tests.support.loop_clock import moved_clock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.workflows.retrieve.exact_search import search
 from kairos.workflows.retrieve.vectors import matrix_of, text_of
 

@@ -1,7 +1,8 @@
 import pytest
 
-from kairos.core.errors import UpstreamFailed
-from kairos.workflows.run.chat_answer import ChatAnswer, read_chat
+from kairos.core import UpstreamFailed
+from kairos.workflows import read_chat
+from kairos.workflows.run.chat_answer import ChatAnswer
 
 
 def response(**fields):

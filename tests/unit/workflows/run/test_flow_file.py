@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from kairos.core.errors import SetupError
-from kairos.workflows.run.flow_file import load_flow, table_path
+from kairos.core import SetupError
+from kairos.workflows import load_flow, table_path
 
 YAML = """
 flow: f

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from kairos.core.errors import Unavailable
-from kairos.workflows.declare.functions import FunctionFailed, RegisteredFunction
-from kairos.workflows.run.function_batches import FunctionBatches
+from kairos.core import Unavailable
+from kairos.workflows import FunctionBatches, FunctionFailed
+from kairos.workflows.declare.functions import RegisteredFunction
 from tests.e2e.client import LIMIT_S
 
 pytestmark = pytest.mark.timeout(LIMIT_S)

@@ -4,8 +4,7 @@ import asyncio
 import time
 
 from kairos.flow import Functions
-from kairos.workflows.execute.commands import RunFunction
-from kairos.workflows.run.calls import RunCalls
+from kairos.workflows import RunCalls, RunFunction
 
 FUNCTIONS = Functions()
 

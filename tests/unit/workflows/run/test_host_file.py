@@ -2,9 +2,8 @@
 
 import pytest
 
-from kairos.core.errors import InvalidFile
-from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, CostFactors
-from kairos.workflows.run.host_file import read_host
+from kairos.core import InvalidFile
+from kairos.workflows import UNKNOWN_FACTORS, CostFactors, read_host
 
 HOST = 'devices = 2\n[models.small]\nengine = "llama"\n'
 

@@ -2,10 +2,7 @@
 
 import pytest
 
-from kairos.workflows.execute.facts import RowRead
-from kairos.workflows.run.intake import TableIntake
-from kairos.workflows.run.journal import RunJournal
-from kairos.workflows.run.tables import open_table
+from kairos.workflows import RowRead, RunJournal, TableIntake, open_table
 
 
 @pytest.fixture

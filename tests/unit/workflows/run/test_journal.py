@@ -4,11 +4,9 @@ import time
 
 import pytest
 
-from kairos.core.errors import SetupError
-from kairos.host import group_commit
-from kairos.host.group_commit import GroupCommit
-from kairos.host.sqlite_file import connect_sqlite
-from kairos.workflows.run.journal import RunJournal
+from kairos.core import SetupError
+from kairos.host import GroupCommit, connect_sqlite, group_commit
+from kairos.workflows import RunJournal
 from kairos.workflows.run.result_store import FailedRow, KeptResult
 
 ONE, TWO = "signature one", "signature two"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kairos.core.errors import SetupError
+from kairos.core import SetupError
 from kairos.flow import Flow
-from kairos.workflows.run.processing import check_processors, with_models
+from kairos.workflows import check_processors, with_models
 
 
 class Some:

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from kairos.core.errors import SetupError
-from kairos.workflows.run.run_store import KEEP_DAYS, RunRecord, RunStore
+from kairos.core import SetupError
+from kairos.workflows import RunRecord, RunStore
+from kairos.workflows.run.run_store import KEEP_DAYS
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """What invocations say beforehand of their calls."""
 
-from kairos.core.errors import Unavailable
-from kairos.core.model import SECOND
-from kairos.workflows.compile.pipeline import compile_plan
+from kairos.core import SECOND, Unavailable
+from kairos.workflows import compile_plan
 from kairos.workflows.declare.yaml_file import read_yaml
 from kairos.workflows.serve.declared_apps import DeclaredApps
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from kairos.core.errors import InvalidRequest
+from kairos.core import InvalidRequest
 from kairos.workflows.compile.columns import Columns
 from kairos.workflows.serve.chat_body import read_flow_chat
 from kairos.workflows.serve.invoke_body import (

@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
-from kairos.capacity.serving import CallShape
-from kairos.core.engine_profile import EngineProfile, StepCost
+from kairos.capacity import CallShape
+from kairos.core import EngineProfile, StepCost
+from kairos.simulate import load_profile
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineCall
-from kairos.simulate.engine.profiles import load_profile, names
+from kairos.simulate.engine.profiles import names
 from kairos.simulate.workload.prompt import PromptPiece
 from kairos.workflows.compile.costs.fluid import largest_batch, makespan_us
 

@@ -1,0 +1,13 @@
+from .process import AgentTask as AgentTask
+from .process import SubmissionPlan as SubmissionPlan
+from .process import choose_inboxes as choose_inboxes
+from .process import load_application as load_application
+from .process import run_agents as run_agents
+from .process import submit_tasks as submit_tasks
+from .runtime import LLM as LLM
+from .runtime import Application as Application
+from .runtime import Result as Result
+from .runtime import Task as Task
+from .runtime import read_result as read_result
+from .runtime import run as run
+from .runtime import submit as submit

@@ -1,0 +1,12 @@
+from .engine_limits import ModelCard as ModelCard
+from .engine_limits import model_cards as model_cards
+from .engine_process import EngineProcess as EngineProcess
+from .engine_process import end_all as end_all
+from .engine_process import start_process as start_process
+from .engine_status import read_metrics as read_metrics
+from .fleet import Fleet as Fleet
+from .fleet import InstanceView as InstanceView
+from .fleet import upstream_of as upstream_of
+from .monitor import NOT_PROBED as NOT_PROBED
+from .monitor import Monitor as Monitor
+from .vllm import MODELS as MODELS
