@@ -470,7 +470,7 @@ class TestBus:
 
     async def test_a_call_over_the_limit_of_messages_is_refused_at_once(self, connection):
         async with over_bus(connection, Model()) as llm:
-            with pytest.raises(MessageTooLarge, match=r"kairos\.requests is over"):
+            with pytest.raises(MessageTooLarge, match=r"kairos\.requests exceeds"):
                 await llm.complete({"x": "y" * (1 << 20)}, {"X-Request-Id": "r"})
             assert llm._waiting == {}
 

@@ -359,8 +359,8 @@ def test_e4_a_second_run_over_unchanged_rows_makes_no_deterministic_call(declara
     called = [call for call in second.issued if by_name[call.operator].purity == "pure"]
     failed = {key for key, end in second.journal.ended.items() if isinstance(end, FailRow)}
     # What broke is not kept, and is asked again: rows fail, or have a default. So is what was begun
-    # for items of a list that broke as it was said.
-    early, anew = ahead(plan), {(call.stage, call.row) for call in called if broke(call)}
+    # for items of a list, sampled or not, that broke as it was said.
+    early, anew = ahead(plan), {(call.stage, call.row) for call in second.issued if broke(call)}
     for call in called:
         place = call.stage, call.row
         assert broke(call) or place in failed or (call.operator in early and place in anew)
