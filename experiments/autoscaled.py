@@ -1,8 +1,8 @@
 """A simulated pool whose instances are started and drained while it runs, as somebody decides.
 
 An instance costs from when it is started, though it serves only `start_s` later, until the last
-call on it has ended after it was drained. Those that are drained are the last to have been started:
-of these the fewest prompts are in a cache.
+call on it has ended after it was drained. The last started instances are drained first: they have
+the fewest prompts in a cache.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class PoolSize(msgspec.Struct, frozen=True):
 
 
 class PoolSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What whoever decides is told."""
+    """Facts that the autoscaler sees."""
 
     look: Look
     waiting: int  # calls in the queue
@@ -95,7 +95,7 @@ class AutoscaledPool:
             world.add(name, self._profile)
 
     def _drain(self, world: World) -> None:
-        """One that still starts is given up; the last that serves stays."""
+        """Drain instances. A starting one is dropped; the last serving one stays."""
         if self._starting:
             self._starting.pop()
         elif len(self._serving) > 1:

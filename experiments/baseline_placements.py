@@ -63,7 +63,7 @@ class PowerOfTwo(_Now):
 
 
 class Affinity(_Now):
-    """The instance with most of the prompt cached, whatever else runs there.
+    """The instance with most of the prompt cached, without regard to its load.
 
     A prompt that nobody has goes to the instance with most memory free.
     """

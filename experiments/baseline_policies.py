@@ -63,7 +63,7 @@ class Gittins(_Plain):
         return remaining_us, request.workflow_started_at, request.arrived_at
 
     def _index(self, request: Request) -> float:
-        """Of what remains over what was expected: one number for each app. A declared plan is not
+        """Ratios of remaining to expected work, one for each app. A declared plan is not
         often far off."""
         model = self._estimates.model(request)
         if model is None or self._estimates.follows_plan(request):
@@ -90,7 +90,7 @@ class Las:
         self._positions = estimates.positions
 
     def state(self, request: Request) -> int:
-        """Its level."""
+        """Return the level of a call."""
         served_us, _ = self._positions.attained(workflow_key(request))
         return (served_us // self.LEVEL_US).bit_length()
 

@@ -1,4 +1,4 @@
-"""A batch beside users that wait for their answers, in virtual time.
+"""A batch that runs while users wait for their answers, in virtual time.
 
 Its lines go as the live gateway sends them (`batches/driver.py`): some always wait in the
 queue, of a class of service that takes what is spare. Beyond it nothing is modelled: lines are
@@ -23,8 +23,8 @@ _LOOK_US = 50_000  # between two looks at how many lines wait, as live
 
 
 class BatchDocument(msgspec.Struct, frozen=True):
-    """A line of a batch: tokens of its prompt, of which the first are instructions that all lines
-    have, and of its answer."""
+    """A line of a batch: tokens of its prompt, which begins with instructions common to all lines,
+    and of its answer."""
 
     prompt_tokens: int
     answer_tokens: int

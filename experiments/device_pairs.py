@@ -120,9 +120,9 @@ def compared(
     devices: Sequence[tuple[Accelerator, Accelerator]],
     baseline: tuple[Accelerator, Accelerator],
 ) -> dict[str, float | None]:
-    """Return tokens per dollar over those of the baseline, by name of the pair.
+    """Return tokens per dollar relative to the baseline, by name of the pair.
 
-    None: the pair is not in time. Without a baseline in time all are None.
+    A pair that misses the target has None. If the baseline misses it, all have None.
     """
     base = pair(question, *baseline)
     usd = math.nan if base is None else base.usd_per_million_tokens

@@ -1,13 +1,13 @@
-"""Measure what is learnt of drawn programs that tell the names of agents and upstreams alone.
+"""Measure what is learnt of drawn programs that send names of agents and upstreams alone.
 
-2,000 programs without joins and 2,000 with, of 3 to 25 agents that are called once each, with
-tools between calls. After 50 workflows of a program ten more are looked at: whether calls sit under
-their true callers, and whether what remains after each is right. Ways: `learnt`, as Kairos does it;
-`guessed`, where each call is a join that arrives after all branches of a parallel group (as it
-was); `named alone`, where no call is a join. Expected of `learnt`: no remainder too large by more
-than 5 % where there are no joins; 95 % found of the joins that times can show, where in some of the
-workflows another branch than the named one ended last, or the name changed. Left out: agents that
-are called several times. Six minutes of one core.
+2,000 programs without joins and 2,000 with, of 3 to 25 agents that are called once each, with tools
+between calls. After 50 workflows of a program ten more are looked at: whether calls sit under their
+true callers, and whether what remains after each is right. Ways: `learnt`, as Kairos does it;
+`guessed`, where every call is taken for a join that arrives after all branches of a parallel group
+(as it was); `named alone`, where calls are never joins. Expected of `learnt`: no remainder too
+large by more than 5 % without joins; 95 % found of the joins that times can show, where
+in some of the workflows another branch than the named one ended last, or the name changed. Left
+out: agents that are called several times. Six minutes of one core.
 """
 
 import math

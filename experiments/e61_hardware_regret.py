@@ -156,7 +156,7 @@ class BruteForce:
     def cheapest_below(self, usd: float) -> tuple[float, dict[str, int], Routes] | None:
         """Return the cheapest pool within the target that costs less, with its USD an hour.
 
-        None: there is none. With `usd` inf, pools of up to `MOST_DEVICES` are tried.
+        Return None if all cost more. With `usd` inf, pools of up to `MOST_DEVICES` are tried.
         """
         best = usd
         found: tuple[float, dict[str, int], Routes] | None = None

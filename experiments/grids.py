@@ -28,7 +28,7 @@ Found = dict[tuple[str, str], dict[str, Runs]]  # (workload, load) -> combinatio
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
-    """Every combination on every workload at every load, with so many seeds."""
+    """Every combination on every workload at every load, with a number of seeds."""
 
     workloads: tuple[str, ...]
     combinations: tuple[str, ...] = tuple(COMBINATIONS)
@@ -36,11 +36,11 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int = SEEDS
 
     def without_rates(self, known: Rates) -> list[str]:
-        """Workloads of which it is not known at which rates they are offered."""
+        """Workloads without known rates of arrival."""
         return [each for each in self.workloads if each not in known]
 
     def cells(self, known: Rates, quick: bool) -> Iterator[tuple[tuple[str, str, str], Cell]]:
-        """Each with its workload, load and combination."""
+        """Yield each cell with its workload, load and combination."""
         seeds, part = (QUICK_SEEDS, QUICK_PART) if quick else (self.seeds, 1)
         loads = self.loads[len(self.loads) // 2 :][:1] if quick else self.loads
         for workload in self.workloads:
@@ -63,14 +63,14 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def results(quick: bool) -> Results:
-    """Return all runs that are here: those made on this machine, and those that git has."""
+    """Return all known runs: made on this machine, or committed."""
     if quick:
         return Results(QUICK / "runs.jsonl")
     return Results(RESULTS / "runs.jsonl", KEPT)
 
 
 def run_missing(cells: Iterable[Cell], results: Results, processes: int) -> None:
-    """What this code has not run yet; on a terminal, with how many are done."""
+    """Yield the runs that this code has not made yet; on a terminal, show progress."""
     missing = [cell for cell in dict.fromkeys(cells) if cell not in results]
     at_commit, shown = commit(), sys.stderr.isatty()
     for done, (cell, outcome) in enumerate(in_parallel(missing, processes), 1):
@@ -81,7 +81,7 @@ def run_missing(cells: Iterable[Cell], results: Results, processes: int) -> None
 
 
 def found(grid: Grid, known: Rates, rows: Mapping[Cell, Row], quick: bool) -> Found:
-    """What was found of a grid; cells that were not run are missing."""
+    """Results of a grid; cells that were not run are missing."""
     by_place: Found = {}
     for (workload, load, name), cell in grid.cells(known, quick):
         if cell in rows:
@@ -91,7 +91,7 @@ def found(grid: Grid, known: Rates, rows: Mapping[Cell, Row], quick: bool) -> Fo
 
 
 def ratios(ours: Runs, theirs: Runs, metric: Metric = E2E) -> list[float]:
-    """Ours over theirs, of the seeds that both have."""
+    """Return the ratio of our values to theirs, on the seeds that both have."""
     pairs = [
         (value(ours[seed], metric), value(theirs[seed], metric))
         for seed in sorted(ours.keys() & theirs.keys())
@@ -111,7 +111,7 @@ def ratio(runs: dict[str, Runs], ours: str, theirs: str, metric: Metric = E2E) -
 
 
 def around(values: Sequence[float]) -> Interval:
-    """Their mean with its 95 % interval; of one, that one."""
+    """Return the mean with its 95 % interval; a single value has no interval."""
     return mean_interval(values) or Interval(values[0], values[0], values[0])
 
 
@@ -120,6 +120,6 @@ def mean(runs: Runs, metric: Metric) -> float:
 
 
 def mean_known(values: Iterable[float | None]) -> float:
-    """Of those that are known; `nan`: none is."""
+    """Return the mean of the known values; `nan` if all are unknown."""
     known = [each for each in values if each is not None]
     return fmean(known) if known else math.nan

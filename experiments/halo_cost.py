@@ -20,7 +20,9 @@ import msgspec
 
 
 class ReuseFactors(msgspec.Struct, frozen=True, kw_only=True):
-    """Each is 1 where nothing is reused; `beta` is an exponent: 1 where replicas are perfect."""
+    """Factors of Halo's cost model: 1 where nothing is reused. `beta` is an exponent: 1 where
+    replicas are perfect.
+    """
 
     gamma: float = 0.7  # of e_v, where the operator before on the worker left a context of its own
     sigma: float = 0.1  # of p_v, where the worker has the model already

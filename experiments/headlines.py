@@ -33,7 +33,7 @@ HEADER = (
 
 
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: what was compared, on what, and how to measure it again."""
+    """A row: what was compared, on what, and how to measure it again."""
 
     setting: str
     measured_on: str

@@ -1,10 +1,10 @@
-"""What to do about a prefix that an engine does not hold: compute it again, load it from the host's
-memory, or move it from another engine that has it. Whichever is there first.
+"""Choose how an engine gets a prefix that it does not hold: compute it again, load it from the
+host's memory, or move it from another engine, by what is quickest.
 
 Recomputing is arithmetic (and attention, which grows with the square of the prefix); the other two
-are bytes over a link after its latency, less the share of a transfer that lies beside computing. So
-short prefixes are computed, and long ones come. Halo shows the same (its figure 4): a transfer over
-PCIe is a tenth of a prefill. Queues before a link or an engine are the caller's to add.
+are bytes over a link after its latency, less the share of a transfer that overlaps with computing.
+So short prefixes are computed, and long ones come. Halo shows the same (its figure 4): a transfer
+over PCIe is a tenth of a prefill. Queues before a link or an engine are the caller's to add.
 """
 
 from typing import Literal, NamedTuple
@@ -20,7 +20,9 @@ _US = 1_000_000
 
 
 class KvTiers(msgspec.Struct, frozen=True, kw_only=True):
-    """`host`: from the host's memory; `peer`: from other engines. None: there is no such way."""
+    """Links: `host` from the host's memory, `peer` from other engines; None where one is
+    missing.
+    """
 
     bytes_per_token: float
     host: Link | None = None
@@ -33,8 +35,9 @@ class KvChoice(NamedTuple):
 
 
 def recompute_us(profile: EngineProfile, tokens: int, held: int = 0) -> float:
-    """Beside what the engine does anyway: the arithmetic of `tokens` of a prompt after `held` that
-    it holds, in steps of `max_num_batched_tokens` that read the weights."""
+    """Return the added arithmetic of `tokens` of a prompt after `held` cached ones, in steps of
+    `max_num_batched_tokens` that read the weights.
+    """
     if tokens <= 0:
         return 0.0
     step = profile.step
@@ -47,8 +50,9 @@ def recompute_us(profile: EngineProfile, tokens: int, held: int = 0) -> float:
 def choose(
     profile: EngineProfile, tiers: KvTiers, tokens: int, *, in_host: int = 0, at_peer: int = 0
 ) -> KvChoice:
-    """Of a prefix of `tokens`, of which so many from the first are in each tier. What a tier does
-    not have is computed after what came. The first of equals: recompute, load, move."""
+    """Choose the way for a prefix of `tokens`, given how many of its first tokens each tier has.
+    The rest is computed afterwards. Ties prefer recomputing, then loading, then moving.
+    """
     ways = [KvChoice("recompute", recompute_us(profile, tokens))]
     for action, link, has in (("load", tiers.host, in_host), ("move", tiers.peer, at_peer)):
         if link is not None and has > 0:

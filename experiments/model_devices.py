@@ -2,10 +2,10 @@
 before models of engines.
 
 An engine that is left is empty when its model is there again: weights sleep in the host's memory or
-are read anew, as `LoadTime` says; its KV memory is lost. With a `HostMemory` contexts are copied
-there as they are computed. When a later call begins with one, on whichever device its model is by
-then, it is loaded where that is sooner done than computing it anew. While a model loads, the device
-does nothing. Ten times a second it is looked whether a device should switch.
+are read again, as `LoadTime` says; its KV memory is lost. With a `HostMemory` contexts are copied
+there as they are computed. When a later call begins with one, its context is loaded, on the device
+that has the model then, where that is quicker than computing it again. While a model loads, the
+device does nothing. Ten times a second it is looked whether a device should switch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,8 +38,8 @@ _LOOK_US = SECOND // 10
 
 
 class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """For contexts of each model, so many tokens, which all devices share; `tiers.host`: the link
-    that each device has to it."""
+    """Host memory for contexts, in tokens by model, shared by all devices; `tiers.host` is the link
+    of each device to it."""
 
     tiers: KvTiers
     tokens: int
@@ -64,7 +64,9 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostedFlow(msgspec.Struct, frozen=True):
-    """What became of it. `loads`: of models; `ended_at_us`: when rows ended, in that order."""
+    """Result of a run. `loads`: loads of models; `ended_at_us`: instants at which rows ended,
+    ascending.
+    """
 
     simulated_s: float
     loads: int
@@ -77,7 +79,7 @@ class HostedFlow(msgspec.Struct, frozen=True):
 def simulate_host(
     plan: Plan, table: Iterator[Mapping[str, object]], functions: Functions, host: HostOptions
 ) -> HostedFlow:
-    """To the end of the last row."""
+    """Return the time to the end of the last row."""
     return _Host(plan, table, functions, host).run()
 
 
@@ -207,7 +209,7 @@ def _links(instances: Iterable[str], tiers: KvTiers) -> KvLinks:
 
 
 def _tiers(host: HostOptions, memory: HostMemory) -> dict[str, HostTier]:
-    """By instance; those of a model have one."""
+    """Return counts by instance; instances of one model share it."""
     found: dict[str, HostTier] = {}
     for model, engine in host.profiles.items():
 

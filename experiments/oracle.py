@@ -1,4 +1,4 @@
-"""What knows the future: for simulation only, to see what any estimate could gain."""
+"""Estimates that know the future: for simulation only, to see what any estimate could gain."""
 
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
@@ -26,8 +26,9 @@ class Srpt:
 
 
 class KnownLengths:
-    """Lengths of which nothing is uncertain: each answer's own. How long a call takes is a matter
-    of load too, and stays what was learnt."""
+    """Lengths without uncertainty: each answer's own. How long a call takes depends on load too,
+    and stays as learnt.
+    """
 
     def __init__(self, learnt: Lengths, completion_tokens: Mapping[str, int]) -> None:
         """`completion_tokens`: of every answer, by the request's id."""

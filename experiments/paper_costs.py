@@ -1,7 +1,7 @@
-"""What a plan's calls cost as the papers reckon, beside what a profile says: `--cost paper`.
+"""Costs of a plan's calls by the papers' models instead of a profile: `--cost paper`.
 
 Halo: every operator is replicated on all instances, which have the model already; one whose prompts
-begin like those of the operator before reuses its context. e_v is the fluid cost of all its calls
+begin as the preceding operator's do reuses its context. e_v is the fluid cost of all its calls
 on one instance. Helium: rows are dealt to instances in turn, and each takes its calls row by row.
 """
 

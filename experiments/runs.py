@@ -48,7 +48,7 @@ Spread = dict[str, float | None]
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: what is asked for."""
+    """A run to make."""
 
     workload: str
     rate_per_s: float
@@ -59,7 +59,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. Shares are None where there is nothing that they could be a part of."""
+    """Result of a run. A share of nothing is None."""
 
     calls: int
     failed: int  # workflows
@@ -120,7 +120,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def in_parallel(cells: Sequence[Cell], processes: int) -> Iterator[tuple[Cell, Outcome]]:
-    """What came of each, as it ends.
+    """Yield the result of each run as it ends.
 
     Raises:
         ExceptionGroup: what some runs raised, once all others have ended.
@@ -162,7 +162,7 @@ def _source() -> bytes:
 
 
 class Results:
-    """Rows by cell, in a file; each is written as soon as it is known.
+    """Rows by cell, in a file; each is written at once.
 
     Args:
         path: The file, which need not be there yet.

@@ -66,7 +66,7 @@ class Nginx:
     """Run one nginx before a server that notes requests and one that sends cases' responses."""
 
     def __init__(self, folder):
-        """Skip the test where there is no nginx; in CI fail."""
+        """Skip the test where nginx is missing; in CI fail."""
         if PROGRAM is None:
             (pytest.fail if "CI" in os.environ else pytest.skip)("nginx is not installed")
         self._folder, self._read, self._given = folder, {}, {}

@@ -89,7 +89,7 @@ async def standin():
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What executors are told and ask for, in order."""
+    """Facts and commands of executors, in order."""
     log, handle = [], Executor.handle
 
     def watched(self, fact):
@@ -112,7 +112,7 @@ async def issuer():
 
 @pytest.fixture
 def forks(monkeypatch):
-    """What starts `python -m MODULE` in this process gets a fork."""
+    """Patch this process so that starting `python -m MODULE` forks a warm process."""
     forked.prepare()
     monkeypatch.setattr(child_process, "start_child", forked.start_child)
 

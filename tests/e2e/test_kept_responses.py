@@ -1,4 +1,4 @@
-"""What a single engine keeps is found there, however many there are, also after a restart."""
+"""Stored responses are found on the engine that keeps them, also after a restart."""
 
 import pytest
 from aiohttp import web

@@ -1,5 +1,4 @@
-"""What a process that serves has imported by then: what calls need, and nothing that only other
-routes do."""
+"""Imports of a serving process: modules that calls need, and none that only other routes need."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Each cell of the table in docs/faults.md."""
+"""Tests of the cells of the table in docs/faults.md."""
 
 import asyncio
 from contextlib import AsyncExitStack, contextmanager
@@ -61,13 +61,13 @@ class Two:
         return asyncio.create_task(self.served.chat(headers=said, **body))
 
     def poison(self):
-        """Somebody else's call."""
+        """A call of another client."""
         who = {"x-kairos-app": "another", "x-kairos-agent": "villain"}
         return self.ask("villain", says=POISON, **who)
 
     @contextmanager
     def paused(self):
-        """Whoever is busy is so until this ends, however slow the machine is."""
+        """Keep the engine busy until the block ends, however slow the machine is."""
         for each in self.engines:
             each.batch.pause()
         try:
@@ -91,7 +91,7 @@ def slots():
 
 @pytest.fixture
 def limits():
-    """Those by which a call ends on an instance that hangs amid its stream."""
+    """Return the faults that end a call on an instance which hangs during its stream."""
     return {"stall_s": 1, "answer_s": 2}
 
 

@@ -1,5 +1,5 @@
-"""When all clients have left, a service is as it was: whatever of theirs was counted is counted
-back, or the next ones are refused for those that are gone."""
+"""When all clients have left, a service equals a new one: a count that is not taken back would
+refuse later clients."""
 
 import asyncio
 import gc
@@ -91,7 +91,7 @@ async def round_of_clients(live, engine):
 
 
 def objects(others=()):
-    """Of the live service, that are alive."""
+    """Return the live objects of the running service."""
     gc.collect()
     known = {id(each) for each in others}
     return [

@@ -1,7 +1,7 @@
-"""What is to outlive the machine is on its disk before anybody is told so.
+"""Durable data is on disk before its write is acknowledged.
 
 `os.fsync` is watched, not replaced: a file counts as safe if it was synced with the size that it
-has now, whatever its name was then.
+has now, under any name.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {
 
 @pytest.fixture
 def synced(monkeypatch):
-    """What was synced: the size of each file and directory then, by its inode."""
+    """Sizes of synced files and directories at that time, by inode."""
     found, sync = {}, os.fsync
 
     def watch(descriptor):

@@ -60,7 +60,7 @@ async def clients(limits):
 
 
 async def old_heads(limits):
-    """So many await a head that the oldest must go."""
+    """Enough connections await a request head that the oldest is evicted."""
     came = []
     for _ in range(4):
         came.append(Late(limits))
@@ -173,7 +173,7 @@ async def turns(calls):
 
 
 async def viewers(watch):
-    """Two viewers, of whom the last closes the page."""
+    """Two viewers; the last one closes the page."""
     task = asyncio.create_task(watch.run())
     pages = [watch.pictures(), watch.pictures()]
     for each in pages:

@@ -1,4 +1,4 @@
-"""Each limit of the settings: the last value that is allowed is, and the next is refused with a
+"""Limits of the settings: the last allowed value is accepted, and the next is refused with a
 message that names it. A limit that is off by one, or gone, fails here."""
 
 import pytest

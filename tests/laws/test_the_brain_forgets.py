@@ -64,7 +64,7 @@ class Calls:
         return sorted(name for name in self.here if name in self.balancer.ledger)
 
     def run(self, count):
-        """So many, of four workflows, until none is here; then an instance starts again."""
+        """Run calls of four workflows until none is left; then an instance restarts."""
         dice, began_at = random.Random(count), self.at
         for number in range(count):
             self.at += SECOND // 10

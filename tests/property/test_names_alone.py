@@ -1,4 +1,4 @@
-"""Programs that tell names alone: the learnt graphs are those of the programs themselves."""
+"""Programs that send names alone: learnt graphs equal the programs' own."""
 
 import pytest
 

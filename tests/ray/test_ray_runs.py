@@ -43,7 +43,7 @@ def texts(count, distinct):
 
 
 class DrawnHere(Drawn):
-    """Draws no processors, for which there are no engines here."""
+    """Drawn flows without processors, which would need engines."""
 
     def retrieve(self, made, depth):
         return self.llm(made, depth)

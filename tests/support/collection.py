@@ -1,12 +1,12 @@
 """Collect ten thousand tests at little cost.
 
-The garbage collector is off meanwhile: looking through modules and items again and again took half
-the time. Afterwards it passes over all that was collected, so tests that ask it what is left do not
-pay for the others.
+The garbage collector is off while pytest collects: looking through modules and items again and
+again took half the time. Afterwards it passes over all that was collected, so tests that ask it
+what is left do not pay for the others.
 
 In a fresh checkout pytest compiles each file of tests, which takes longer than importing it, and
-processes that collect at once would all compile the same file. Each therefore begins at another
-folder, and finds what the others have compiled by then.
+processes that collect at once would all compile the same file. Each process therefore begins at
+another folder, and finds what the others have compiled by then.
 """
 
 import gc

@@ -33,7 +33,7 @@ _READ_AT_START = ("KAIROS_INTERPRETED", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "
 
 
 class Program(subprocess.Popen):
-    """`python -m MODULE ARGUMENT...`; options are those of `subprocess.Popen`, and `open_files`:
+    """`python -m MODULE ARGUMENT...`; options as of `subprocess.Popen`, and `open_files`:
     the soft limit on open files, or the soft and the hard one."""
 
     def __init__(self, module, *arguments, fresh=False, open_files=None, **options):
@@ -112,7 +112,7 @@ def run(module, *arguments, **options):
 
 
 class AsyncProgram:
-    """One as `asyncio.create_subprocess_exec` returns it. Made in the loop."""
+    """A process as `asyncio.create_subprocess_exec` returns it. Create it in the loop."""
 
     def __init__(self, program):
         self.pid, self.stdin, self.returncode = program.pid, program.stdin, None
@@ -152,7 +152,7 @@ class AsyncProgram:
 
 
 async def start(module, *arguments, fresh=False, open_files=None, **options):
-    """Start a program in a loop: options are those of `child_process.start_child`."""
+    """Start a program in a loop: options as of `child_process.start_child`."""
     if fresh or not _can_be_forked(options.get("env")):
         if open_files is not None:
             options["preexec_fn"] = _limiting(open_files)
@@ -231,7 +231,7 @@ def _can_be_forked(environ):
 
 
 def _read_at_start(environ):
-    """What of an environment comes too late in a fork."""
+    """Return the variables that take effect only before the interpreter starts."""
     return {
         name: value
         for name, value in environ.items()
@@ -246,7 +246,7 @@ def _control():
 
 
 def prepare():
-    """Start the process that forks, which is a child like any other, where there is none yet."""
+    """Start the process that forks, unless it runs already."""
     _control()
 
 

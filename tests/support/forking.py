@@ -1,4 +1,4 @@
-"""The process that has imported what commands need, and of which `forked` programs are forks.
+"""A process that has imported what commands need; `forked` programs are forks of it.
 
 Started with the number of a socket, it ends when that is closed. A request is pickled, and comes
 with the three standard streams, a socket to report on, and files that the fork is to have besides.

@@ -18,7 +18,7 @@ _NOTHING = object()
 
 def state_of(root, *, ignoring=(), sizes_only=False, within=_OURS):
     """Return what is found, by path. `ignoring`: `Class.attribute` of what may differ.
-    `sizes_only`: of containers by how much they hold, whatever their keys are. `within`: packages
+    `sizes_only`: of containers by how much they hold, with any keys. `within`: packages
     whose objects are followed."""
     return dict(_Walk(frozenset(ignoring), sizes_only, within).found(root))
 

@@ -1,4 +1,4 @@
-"""Each experiment in small: it runs, writes rows and its section; rows in git are of its form.
+"""Experiments in small: each runs, writes its rows and section; rows in git have its form.
 
 `make experiments`, a part of the acceptance run, makes every reduced grid.
 """

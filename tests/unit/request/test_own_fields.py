@@ -1,4 +1,4 @@
-"""What Kairos alone says to engines: it is taken out of bodies, refused, or put in."""
+"""Fields that Kairos alone sets for engines: removed from bodies, refused, or added."""
 
 import json
 import re

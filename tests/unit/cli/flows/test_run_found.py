@@ -72,7 +72,7 @@ OURS = {
 
 @pytest.fixture
 def told(monkeypatch):
-    """What the database has of the run."""
+    """Record of the run in the database."""
 
     def tell(**fields):
         record_of_theirs = record(**{"engines": ("http://evil:1",)} | THEIRS | fields)

@@ -23,7 +23,7 @@ asyncio.run(run())
 
 
 def run(body):
-    """What a program printed, to which of standard output and error."""
+    """Return what a program printed to standard output and to standard error."""
     program = PROGRAM.format(body=textwrap.indent(textwrap.dedent(body), "    "))
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -66,7 +66,7 @@ def test_a_copy_has_no_open_file_but_those_that_it_is_given():
 
 
 def test_a_signal_to_a_copy_is_none_to_its_parent():
-    """The parent's loop hears of its own signals by a socket that a copy has inherited."""
+    """Signals of the parent's loop arrive by a socket that the fork has inherited."""
     said, _ = run("""
         heard = []
         loop = asyncio.get_running_loop()

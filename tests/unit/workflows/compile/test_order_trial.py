@@ -1,4 +1,4 @@
-"""What is found in caches in an order of calls, as it is tried before a run."""
+"""Cache hits of an order of calls, as estimated before a run."""
 
 import pytest
 
