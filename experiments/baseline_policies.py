@@ -63,8 +63,10 @@ class Gittins(_Plain):
         return remaining_us, request.workflow_started_at, request.arrived_at
 
     def _index(self, request: Request) -> float:
-        """Ratios of remaining to expected work, one for each app. A declared plan is not
-        often far off."""
+        """Ratios of remaining to expected work, one for each app.
+
+        A declared plan is not often far off.
+        """
         model = self._estimates.model(request)
         if model is None or self._estimates.follows_plan(request):
             return 1.0
@@ -78,9 +80,12 @@ class Gittins(_Plain):
 
 
 class Las:
-    """Least attained service of the workflow first, in doubling levels: Autellix's PLAS. A workflow
-    that has waited for more than `GUARD` times what it has been served goes first, its starvation
-    guard. Needs nothing that is learnt. Deviation: the levels are fixed, not tuned to a trace."""
+    """Least attained service of the workflow first, in doubling levels: Autellix's PLAS.
+
+    A workflow that has waited for more than `GUARD` times what it has been served goes first, its
+    starvation guard. Needs nothing that is learnt. Deviation: the levels are fixed, not tuned to a
+    trace.
+    """
 
     # Attained service of the first level; each further one is twice as wide.
     LEVEL_US: ClassVar = SECOND

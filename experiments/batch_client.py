@@ -32,8 +32,10 @@ class BatchDocument(msgspec.Struct, frozen=True):
 
 
 class BatchBesideUsers:
-    """A `Clients`. The clock stops when the users' workflows have ended, and the lines too if
-    `to_the_end`."""
+    """A `Clients`.
+
+    The clock stops when the users' workflows have ended, and the lines too if `to_the_end`.
+    """
 
     def __init__(
         self,

@@ -20,8 +20,9 @@ import msgspec
 
 
 class ReuseFactors(msgspec.Struct, frozen=True, kw_only=True):
-    """Factors of Halo's cost model: 1 where nothing is reused. `beta` is an exponent: 1 where
-    replicas are perfect.
+    """Factors of Halo's cost model: 1 where nothing is reused.
+
+    `beta` is an exponent: 1 where replicas are perfect.
     """
 
     gamma: float = 0.7  # of e_v, where the operator before on the worker left a context of its own

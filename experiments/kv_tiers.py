@@ -51,6 +51,7 @@ def choose(
     profile: EngineProfile, tiers: KvTiers, tokens: int, *, in_host: int = 0, at_peer: int = 0
 ) -> KvChoice:
     """Choose the way for a prefix of `tokens`, given how many of its first tokens each tier has.
+
     The rest is computed afterwards. Ties prefer recomputing, then loading, then moving.
     """
     ways = [KvChoice("recompute", recompute_us(profile, tokens))]

@@ -46,10 +46,12 @@ class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`turns`: of each device, what it has, one after the other. `profiles`: an engine of each
-    model. `weights`: names in the place of models, with the model that each is: a device goes from
-    one to another of the same model without a load. So a placement is compared that binds single
-    operators to devices."""
+    """`turns`: of each device, what it has, one after the other.
+
+    `profiles`: an engine of each model. `weights`: names in the place of models, with the model
+    that each is: a device goes from one to another of the same model without a load. So a placement
+    is compared that binds single operators to devices.
+    """
 
     turns: Sequence[Sequence[DeviceTurn]]
     works: Sequence[OperatorWork]
@@ -64,8 +66,9 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostedFlow(msgspec.Struct, frozen=True):
-    """Result of a run. `loads`: loads of models; `ended_at_us`: instants at which rows ended,
-    ascending.
+    """Result of a run.
+
+    `loads`: loads of models; `ended_at_us`: instants at which rows ended, ascending.
     """
 
     simulated_s: float

@@ -9,8 +9,11 @@ from kairos.core.scheduler.policies import Key
 
 
 class Srpt:
-    """The order: shortest true remaining work first. Needs, for each request, what a live service
-    cannot know: the execution latency of its workflow from that call on."""
+    """The order: shortest true remaining work first.
+
+    Needs, for each request, what a live service cannot know: the execution latency of its workflow
+    from that call on.
+    """
 
     def __init__(self, remaining_us: Mapping[str, float]) -> None:
         self._remaining_us = remaining_us
@@ -26,8 +29,9 @@ class Srpt:
 
 
 class KnownLengths:
-    """Lengths without uncertainty: each answer's own. How long a call takes depends on load too,
-    and stays as learnt.
+    """Lengths without uncertainty: each answer's own.
+
+    How long a call takes depends on load too, and stays as learnt.
     """
 
     def __init__(self, learnt: Lengths, completion_tokens: Mapping[str, int]) -> None:
