@@ -68,6 +68,7 @@ _MODULES = (
     "e62_hardware_loads",
     "e70_hardware_applications",
     "e71_served_prefixes",
+    "e72_cells",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

@@ -1,0 +1,258 @@
+"""Cells: a pool of 16 to 1,024 instances under one decider, or split into cells with one each.
+
+The paper's three applications on instances that memory binds, bursty, at the middle load per
+instance. A workflow stays in its cell. Who chooses: a gateway at random (`random`, a hash of the
+workflow's id), or its tenant. One tenant per instance, of unequal sizes (log-normal, sigma 0.5):
+bound to cells by their known sizes, the largest first (`tenant, by size`), or by a hash (`tenant,
+by hash`). Learning is each cell's own. Counted are workflows after the first quarter, when agents
+are known, whose time is that of whole workflows; and CPU time of decisions on all facts, per call.
+Expected: random cells of 16 and more within 5 % of one decider in mean and P99, and cheaper
+decisions; tenants bound to cells worse. Where there are more than `MOST_CELLS` cells, that many of
+them are run, drawn. A quarter of an hour of one core.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from random import Random
+
+import msgspec
+import numpy as np
+
+from bench.report import Figure
+from experiments.claim import Study, change, table
+from experiments.grids import around
+from experiments.rates import rates
+from experiments.report import commit
+from experiments.workloads import WORKLOADS
+from kairos.core import PLACEMENTS, POLICIES, SECOND, Command, Event
+from kairos.simulate import World
+from kairos.simulate.plan import instance_id
+from kairos.simulate.users import TENANT
+from kairos.simulate.workload.workflows import Submission
+
+WORKLOAD, LOAD = "colocated-13b", "middle"
+# Instances in all: seeds, and workflows for each instance.
+SIZES = {16: (5, 80), 64: (4, 50), 256: (2, 30), 1024: (1, 15)}
+CELLS = (8, 16, 32, 64)  # instances of each
+TENANTS_CELLS = 16  # instances of each cell to which tenants are bound; 8 in the smallest pool
+ONE, RANDOM, BY_SIZE, BY_HASH = "one decider", "random", "tenant, by size", "tenant, by hash"
+MOST_CELLS = 16  # that are run, of a pool
+_SIGMA = 0.5
+_KNOWN_AFTER = 0.25  # of the workflows
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """Record of the run of one pool."""
+
+    commit: str
+    instances: int
+    cell: int  # instances of each
+    choice: str
+    seed: int
+    workflows: int  # of all cells
+    cells_run: int
+    counted: int  # workflows
+    calls: int  # of the cells that were run
+    failed: int
+    mean_s: float
+    p99_s: float
+    queued_share: float
+    decision_us: float  # CPU time of decisions per call
+    core_share: float  # of one core, that the busiest cell's decider takes
+    cpu_s: float  # of the run
+
+
+class Decisions:
+    """CPU time that a world's balancer takes, all facts."""
+
+    def __init__(self, world: World) -> None:
+        self.ns = 0
+        self._handle = world.balancer.handle
+        world.balancer.handle = self.handle  # type: ignore[method-assign]
+
+    def handle(self, event: Event, at: int) -> list[Command]:
+        began = time.thread_time_ns()
+        try:
+            return self._handle(event, at)
+        finally:
+            self.ns += time.thread_time_ns() - began
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    at_commit = commit()
+    for instances, (seeds, each) in ({16: (2, 20)} if quick else SIZES).items():
+        for seed in range(1, seeds + 1):
+            submitted = _submissions(instances, each * instances, seed)
+            for cell, choice in arms(instances):
+                yield pool(at_commit, submitted, instances, cell, choice, seed)
+
+
+def arms(instances: int) -> list[tuple[int, str]]:
+    """Return the pools to compare, as (instances of a cell, choice)."""
+    bound = min(TENANTS_CELLS, instances // 2)
+    return [
+        (instances, ONE),
+        *((cell, RANDOM) for cell in CELLS if cell < instances),
+        (bound, BY_SIZE),
+        (bound, BY_HASH),
+    ]
+
+
+def _submissions(instances: int, count: int, seed: int) -> list[Submission]:
+    workload = WORKLOADS[WORKLOAD]
+    rate = rates()[WORKLOAD][LOAD].rate_per_s * instances / workload.pool
+    return workload.submissions(rate, count, seed)
+
+
+def pool(
+    at_commit: str,
+    submitted: Sequence[Submission],
+    instances: int,
+    cell: int,
+    choice: str,
+    seed: int,
+) -> Row:
+    """Run a pool's cells, one after the other."""
+    cells = instances // cell
+    of_cell: defaultdict[int, list[Submission]] = defaultdict(list)
+    for number, place in enumerate(placed(submitted, cells, instances, choice, seed)):
+        of_cell[place].append(submitted[number])
+    draw = Random(f"cells {seed}")  # noqa: S311
+    run = sorted(draw.sample(range(cells), min(cells, MOST_CELLS)))
+    known_at = submitted[round(_KNOWN_AFTER * len(submitted))].at_us
+    lasted_s = (submitted[-1].at_us - submitted[0].at_us) / SECOND
+    engine = WORKLOADS[WORKLOAD].engine()
+    took: list[float] = []
+    queued_us = calls = failed = ns = 0
+    share, began = 0.0, time.process_time()
+    for place in run:
+        mine = of_cell[place]
+        if not mine:
+            continue
+        engines = {instance_id(number): engine for number in range(cell)}
+        world = World(mine, engines, POLICIES["kairos"], PLACEMENTS["kairos"])
+        decisions = Decisions(world)
+        world.run()
+        failed += len(world.users.failed)
+        calls += len(world.metrics.rows)
+        ns += decisions.ns
+        share = max(share, decisions.ns / 1e9 / lasted_s)
+        counted = {each.workflow.id: each.at_us for each in mine if each.at_us >= known_at}
+        ended = world.metrics.ended
+        took += [
+            (ended[TENANT, name] - at) / SECOND
+            for name, at in counted.items()
+            if name not in world.users.failed
+        ]
+        queued_us += sum(
+            row.queued_us for row in world.metrics.rows if row.request.workflow_id in counted
+        )
+    return Row(
+        commit=at_commit,
+        instances=instances,
+        cell=cell,
+        choice=choice,
+        seed=seed,
+        workflows=len(submitted),
+        cells_run=len(run),
+        counted=len(took),
+        calls=calls,
+        failed=failed,
+        mean_s=round(float(np.mean(took)), 4),
+        p99_s=round(float(np.percentile(took, 99)), 3),
+        queued_share=round(queued_us / SECOND / sum(took), 4),
+        decision_us=round(ns / 1e3 / calls, 1),
+        core_share=round(share, 5),
+        cpu_s=round(time.process_time() - began, 1),
+    )
+
+
+def placed(
+    submitted: Sequence[Submission], cells: int, tenants: int, choice: str, seed: int
+) -> list[int]:
+    """Return the cell of each workflow."""
+    if cells == 1:
+        return [0] * len(submitted)
+    if choice == RANDOM:
+        return [_hashed(f"{seed} {each.workflow.id}", cells) for each in submitted]
+    draw = Random(f"tenants {seed}")  # noqa: S311
+    sizes = [draw.lognormvariate(0, _SIGMA) for _ in range(tenants)]
+    if choice == BY_HASH:
+        cell_of = {number: _hashed(f"{seed} tenant {number}", cells) for number in range(tenants)}
+    else:
+        cell_of = _by_size(sizes, cells)
+    return [cell_of[number] for number in draw.choices(range(tenants), sizes, k=len(submitted))]
+
+
+def _by_size(sizes: Sequence[float], cells: int) -> dict[int, int]:
+    """Return the cell of each tenant: the largest first, into the one that has least."""
+    loads = [0.0] * cells
+    cell_of: dict[int, int] = {}
+    for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
+        cell_of[number] = loads.index(min(loads))
+        loads[cell_of[number]] += sizes[number]
+    return cell_of
+
+
+def _hashed(text: str, cells: int) -> int:
+    return int.from_bytes(sha256(text.encode()).digest()[:8]) % cells
+
+
+def section(rows: Sequence[Row]) -> str:
+    lines = []
+    for instances in sorted({row.instances for row in rows}):
+        of_size = [row for row in rows if row.instances == instances]
+        whole = {row.seed: row for row in of_size if row.choice == ONE}
+        for cell, choice in dict.fromkeys((row.cell, row.choice) for row in of_size):
+            these = [row for row in of_size if (row.cell, row.choice) == (cell, choice)]
+            lines.append([f"{instances:,}", *_line(these, whole, cell, choice)])
+    header = ["instances", "cells", "mean, %", "P99, %", "decision, µs", "of one", "core"]
+    return table(header, lines)
+
+
+def _line(these: Sequence[Row], whole: Mapping[int, Row], cell: int, choice: str) -> list[str]:
+    cost = around([row.decision_us for row in these]).mean
+    core = f"{100 * max(row.core_share for row in these):.2g} %"
+    if choice == ONE:
+        mean, p99 = (around([getattr(row, key) for row in these]) for key in ("mean_s", "p99_s"))
+        times = f"{mean.mean:.1f} s", f"{p99.mean:.0f} s"
+        return [f"{choice}, {len(these)} seeds", *times, f"{cost:.0f}", "1", core]
+    paired = [(row, whole[row.seed]) for row in these]
+    of_mean = around([ours.mean_s / one.mean_s for ours, one in paired])
+    of_p99 = around([ours.p99_s / one.p99_s for ours, one in paired])
+    of_cost = around([ours.decision_us / one.decision_us for ours, one in paired])
+    run = sorted({row.cells_run for row in these})
+    cells = these[0].instances // cell
+    part = f", {run[0]} run" if run[0] < cells else ""
+    return [
+        f"{cells} x {cell}, {choice}{part}",
+        change(of_mean),
+        change(of_p99),
+        f"{cost:.0f}",
+        f"{of_cost.mean:.2f} [{of_cost.low:.2f}, {of_cost.high:.2f}]",
+        core,
+    ]
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    found = []
+    for cell in CELLS:
+        mine = [row for row in rows if (row.cell, row.choice) == (cell, RANDOM)]
+        ones = {(row.instances, row.seed): row.mean_s for row in rows if row.choice == ONE}
+        gaps = [100 * (row.mean_s / ones[row.instances, row.seed] - 1) for row in mine]
+        if gaps:
+            name = f"random cells of {cell} instances over one decider: mean end to end"
+            value = round(around(gaps).mean, 2)
+            found.append(Figure(name=name, value=value, unit=f"%, {len(gaps)} runs", target=5.0))
+    return found
+
+
+STUDY = Study(
+    title="Cells: one decider or many",
+    row=Row,
+    measure=measure,
+    section=section,
+    figures=figures,
+)
