@@ -41,7 +41,6 @@ BUS = (
     "kairos/cluster/kafka",
     "kairos/cluster/pool",
     "kairos/cluster/orchestrate",
-    "kairos/workflows/remote",
     "kairos/agents/runtime.py",
     "kairos/agents/process.py",
     "kairos/cluster/bus/envelope.py",

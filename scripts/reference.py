@@ -45,13 +45,6 @@ _LABELS = (
     ("`flow`", "of a tenant, by the name that it has there"),
     ("`kind`", "of an operator: `embed`, `rerank`, `ingest`, `search`"),
     ("`processor`", "HOST:PORT of an engine that embeds or ranks; `collections`: what keeps those"),
-    (
-        "`way`",
-        (
-            "of values between operators of retrieval: `kept` where they were made, `fetched` "
-            "from another processor and `given` to one, `answered` to whoever runs the flow"
-        ),
-    ),
     ("`topic`", "of the bus; all inboxes together, and all topics of replies"),
 )
 _WATCH = (
@@ -453,14 +446,6 @@ def metrics() -> str:
     from kairos.core import PLACEMENTS, POLICIES, Balancer, Orchestrator
     from kairos.observe import telemetry
     from kairos.observe.tracing.otlp_exporter import CountedExporter
-    from kairos.workflows import (
-        HeldStore,
-        ProcessorFigures,
-        ProcessorPeers,
-        ProcessorService,
-        ProcessorWork,
-    )
-    from kairos.workflows.retrieve.worked import Worked
     from kairos.workflows.serve.figures import FlowCount, InvocationFigures, ProcessorCount
 
     balancer = Balancer(POLICIES["kairos"], PLACEMENTS["kairos"])
@@ -479,10 +464,6 @@ def metrics() -> str:
     made.show_to_operators(flows.of_tenants)
     made._bounced.labels("gpu1:8000")  # a label shows once it has a value
     families = made.families_for_operators()
-    of_processors = ProcessorFigures()
-    of_processors.note(Worked("embed", "gpu2:8000", "finished", 1, 1.0))
-    nobody = ProcessorService(None, None, None, of_processors.note)
-    work = ProcessorWork(nobody, HeldStore(1), ProcessorPeers(None, (), {}))  # type: ignore[arg-type]
     return (
         "# Metrics\n\n`GET /metrics` of every process is for Prometheus. Those that begin with "
         "`kairos_engine_` are what engines say of themselves; an engine that does not tell one "
@@ -495,10 +476,6 @@ def metrics() -> str:
         + _table(("label", "values"), list(_LABELS))
         + "\n## Of `kairos serve` and `kairos balance`\n\n"
         + _table(("metric", "type", "labels", "meaning"), list(_series(families)))
-        + "\n## Of `kairos process`\n\n"
-        + _table(
-            ("metric", "type", "labels", "meaning"), list(_series(of_processors.collect(work)))
-        )
         + "\n## Of `kairos orchestrate`\n\n"
         + _table(("metric", "type", "meaning"), list(_declared()))
     )

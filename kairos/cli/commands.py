@@ -49,10 +49,6 @@ COMMANDS = {
         *(_SERVE, "standin", "standin"),
         "Serve a made-up model: vLLM's interface with scripted text and modelled time.",
     ),
-    "process": CommandPlace(
-        *(_SERVE, "process", "process"),
-        "Embed, rank, ingest and search for flows that run elsewhere: one process on each host.",
-    ),
     "run": CommandPlace(
         *(_FLOWS, "run", "run"),
         "Run a declared workflow over a table: one row in, one row out, each exactly once.",

@@ -65,14 +65,6 @@ CollectionsPlace = Annotated[
         r"postgresql://\[USER@]HOST\[:PORT]/NAME.",
     ),
 ]
-ProcessorServices = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--processor",
-        help="Instead of --embedder, --reranker and --collections: a `kairos process` that has "
-        r"them, http://HOST:PORT\[,api_key_env=VARIABLE]; repeat for each.",
-    ),
-]
 On = Annotated[
     str | None,
     typer.Option(
@@ -111,7 +103,6 @@ def retrieval(
     embedder: list[str] | None,
     reranker: list[str] | None,
     collections: str | None,
-    processor: list[str] | None,
 ) -> "RetrievalSettings | None":
     """Return the settings in these options; None if all are missing.
 
@@ -120,7 +111,7 @@ def retrieval(
     """
     from kairos.settings import RetrievalSettings, is_postgres
 
-    if not embedder and not reranker and collections is None and not processor:
+    if not embedder and not reranker and collections is None:
         return None
     if collections and not is_postgres(collections) and "://" not in collections:
         collections = str(Path(collections).absolute())
@@ -129,7 +120,6 @@ def retrieval(
             embedders=tuple(embedder or ()),
             rerankers=tuple(reranker or ()),
             collections=collections,
-            processors=tuple(processor or ()),
         )
     except ValueError as error:
         raise SetupError(str(error)) from None

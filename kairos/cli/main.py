@@ -10,12 +10,21 @@ from kairos import __version__, is_compiled
 from kairos.cli.commands import Commands
 from kairos.core import KairosError, SetupError
 
-# Options that there were, by command and name, and what to use instead.
+# Commands (in place of an option) and options that there were, and what to use instead.
 _RESULTS = (
     "runs are no longer kept on Kafka; --results postgresql://[USER@]HOST[:PORT]/NAME keeps what a "
     "run has found out where other hosts can go on with it"
 )
+_PROCESSORS = (
+    "processors are no longer services of their own; --embedder, --reranker and --collections name "
+    "what flows need, on any host, and `kairos run --on ray://HEAD:PORT` makes each an actor for "
+    "all partitions of a run"
+)
 _REMOVED = {
+    ("process", "process"): _PROCESSORS,
+    ("run", "--processor"): _PROCESSORS,
+    ("runs", "--processor"): _PROCESSORS,
+    ("profile", "--processor"): _PROCESSORS,
     ("run", "--bus"): _RESULTS,
     ("run", "--config"): _RESULTS,
     ("run", "--values"): _RESULTS + ", values of any size among it",
@@ -62,7 +71,8 @@ def _check_removed(words: list[str]) -> None:
     names = {word.split("=", 1)[0] for word in words}
     for (command, option), instead in _REMOVED.items():
         if words[:1] == [command] and option in names:
-            raise SetupError(f"{command} has no {option} any more: {instead}")
+            of = "kairos" if option == command else command
+            raise SetupError(f"{of} has no {option} any more: {instead}")
 
 
 def main() -> None:

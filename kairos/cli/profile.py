@@ -13,7 +13,6 @@ from kairos.cli.flow_options import (
     FlowFile,
     FunctionsFile,
     Model,
-    ProcessorServices,
     Rerankers,
     Url,
     retrieval,
@@ -41,7 +40,6 @@ def profile(
     embedder: Embedders = None,
     reranker: Rerankers = None,
     collections: CollectionsPlace = None,
-    processor: ProcessorServices = None,
     out: Annotated[
         Path | None,
         typer.Option(help=r"The file to write \[FLOW's path with .profile.json]."),
@@ -104,7 +102,7 @@ def profile(
                 sample,
                 engines=tuple(engine or ()),
                 url=url,
-                retrieval=retrieval(embedder, reranker, collections, processor),
+                retrieval=retrieval(embedder, reranker, collections),
                 api_key_env=api_key_env,
                 model=model,
             )

@@ -13,7 +13,6 @@ from kairos.cli.flow_options import (
     Directory,
     Embedders,
     FunctionsFile,
-    ProcessorServices,
     Rerankers,
     absolute,
     retrieval,
@@ -89,7 +88,6 @@ def runs_resume(
     embedder: Embedders = None,
     reranker: Rerankers = None,
     collections: CollectionsPlace = None,
-    processor: ProcessorServices = None,
     results: Annotated[
         str | None,
         typer.Option(
@@ -136,7 +134,7 @@ def runs_resume(
         url=url,
         host=absolute(host),
         api_key_env=api_key_env,
-        retrieval=retrieval(embedder, reranker, collections, processor),
+        retrieval=retrieval(embedder, reranker, collections),
     )
     found, record = find_run(store, run, results, places)
     flow_path, table = record.flow_path, record.inputs

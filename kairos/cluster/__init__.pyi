@@ -42,7 +42,5 @@ from .pool.messages import check_event as check_event
 from .pool.messages import read_orders as read_orders
 from .pool.messages import read_record as read_record
 from .pool.messages import read_told as read_told
-from .processor_service import check_guarded as check_guarded
-from .processor_service import processing_host as processing_host
 from .workers.supervisor import Supervisor as Supervisor
 from .workers.supervisor import supervised_workers as supervised_workers

@@ -10,7 +10,7 @@ from kairos.core import SetupError
 from kairos.settings.engines import is_http_url
 
 _MOST_ENGINES = 64  # of a sort
-_MOST_HELD_MB = 1 << 20
+_HELD_MB = 1_024  # in records of older runs, with processors or without
 _OPTION = re.compile(r"api_key_env=(\w{1,128})", re.ASCII)
 POSTGRES_URL = re.compile(
     r"postgres(?:ql)?://(?:[\w.-]{1,63}@)?[\w.:\[\]-]{0,255}/[\w.-]{1,63}", re.ASCII
@@ -19,7 +19,7 @@ _ENGINE_FORM = "http://HOST:PORT[,api_key_env=VARIABLE]"
 
 
 class ProcessorEngine(msgspec.Struct, frozen=True):
-    """An engine that embeds or reranks; or a processor that is a service of its own."""
+    """An engine that embeds or reranks."""
 
     base_url: str  # with /v1
     api_key_env: str | None = None
@@ -41,15 +41,18 @@ class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     # Where collections are kept: a directory of this host, or postgresql://[USER@]HOST[:PORT]/NAME
     # of a database with pgvector. None: flows may use collections of a row's own alone.
     collections: str | None = None
-    # Processors that are services of their own (`kairos process`), in place of all of these. Of a
-    # processor itself: the others, from which it may fetch values that stay with them.
-    processors: tuple[str, ...] = ()
-    hold_mb: int = 1_024  # MiB of values that a processor retains; a run may use a quarter
+    processors: tuple[str, ...] = ()  # removed, and refused: name embedders and so on themselves
+    hold_mb: int = _HELD_MB  # removed, and refused: partitions on Ray keep values as Ray's objects
 
     def __post_init__(self) -> None:
-        if not 4 <= self.hold_mb <= _MOST_HELD_MB:
-            raise ValueError(f"hold_mb is {self.hold_mb}, and must be from 4 to {_MOST_HELD_MB}")
-        for name in ("embedders", "rerankers", "processors"):
+        for name, default in (("processors", ()), ("hold_mb", _HELD_MB)):
+            if getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} was of processors as services of their own, which were removed: name "
+                    "embedders, rerankers and collections, on any host; `kairos run --on "
+                    "ray://HEAD:PORT` makes each an actor for all partitions of a run"
+                )
+        for name in ("embedders", "rerankers"):
             engines = [parse_engine_of(name, text) for text in getattr(self, name)]
             if len(engines) > _MOST_ENGINES:
                 raise ValueError(f"{name} are {len(engines)}: at most {_MOST_ENGINES}")
@@ -66,18 +69,13 @@ class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def ranking_engines(self) -> list[ProcessorEngine]:
         return [parse_engine_of("rerankers", text) for text in self.rerankers]
 
-    @property
-    def processor_services(self) -> list[ProcessorEngine]:
-        return [parse_engine_of("processors", text) for text in self.processors]
-
     def check_keys(self, environ: Mapping[str, str]) -> None:
         """Check that the keys of engines are in the environment.
 
         Raises:
             SetupError: A variable is not set.
         """
-        asked = (*self.embedding_engines, *self.ranking_engines, *self.processor_services)
-        for engine in asked:
+        for engine in (*self.embedding_engines, *self.ranking_engines):
             if engine.api_key_env is not None and not environ.get(engine.api_key_env):
                 raise SetupError(f"{engine.id}: the variable {engine.api_key_env} is not set")
 

@@ -32,7 +32,6 @@ LASTING = {
     "soak/chaos.py": (1, "a pause between blows"),
     "support/hanging_transactions.py": (2, "between two tries; nobody says that it has ended"),
     "unit/cli/test_agents.py": (1, "a task that is cancelled"),
-    "unit/workflows/remote/test_remote_processors.py": (1, "a server that takes a moment"),
 }
 # Limits that are reached where all is well, by file likewise.
 SHORT = {

@@ -228,3 +228,19 @@ async def test_what_kept_runs_on_kafka_is_refused_with_what_to_use_instead(place
     status, said = await kairos_command(place, *arguments)
     assert (status, "--results postgresql://" in said, "any more" in said) == (1, True, True)
     assert engine.calls == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("process", "--embedder", "http://e:1"),
+        ("run", "--processor", "http://p:1"),
+        ("runs", "resume", "chain-1", "--processor=http://p:1"),
+        ("profile", "chain.yaml", "--processor", "http://p:1"),
+    ],
+)
+async def test_processors_as_services_are_refused_with_what_to_use_instead(place, engine, words):
+    arguments = run_arguments(engine, *words[1:]) if words[0] == "run" else words
+    status, said = await kairos_command(place, *arguments)
+    assert (status, "--on ray://HEAD:PORT" in said, "any more" in said) == (1, True, True)
+    assert engine.calls == []

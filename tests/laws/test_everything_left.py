@@ -20,7 +20,6 @@ from kairos.gateway.server import connection_limits
 from kairos.gateway.server.connection_limits import ConnectionLimits
 from kairos.proxy import CallsInFlight
 from kairos.request import Bodies, ClientResponse
-from kairos.workflows import HeldStore
 from kairos.workflows.retrieve.engine_pool import EnginePool
 from tests.support.pristine import differences, state_of
 from tests.unit.gateway.server.test_connection_limits import Client
@@ -138,26 +137,6 @@ async def trials(court):
     court.review()
 
 
-async def values(store):
-    """Values of runs, some of them for a second time, that are dropped alone or together."""
-    for run in (("acme", "1"), ("acme", "2"), ("other", "1")):
-        for name in ("a", "b", "a"):
-            store.put(run, name, b"x" * 9)
-        assert store.get(run, "b")
-        store.drop(run, ["a", "unknown"])
-        store.drop_run(run)
-    store.put(("acme", "1"), "old", b"x")
-    store.now_s += 10_000
-    store.forget_old()
-
-
-def held_store():
-    clock = SimpleNamespace(s=0.0)
-    store = HeldStore(1 << 20, lambda: store.now_s)
-    store.now_s = clock.s
-    return store
-
-
 async def turns(calls):
     """Calls that go, that wait and leave, that are declined, and some that were never there."""
     told = SimpleNamespace(go=lambda _: None, give_up=lambda *_, **__: None)
@@ -210,7 +189,6 @@ EVERYTHING = {
         {"Watermark._next", "Watermark._end", "Share._is_claimed"},
     ),
     "trials of suspects": (Trials, trials, set()),
-    "values of runs": (held_store, values, {"HeldStore.figures", "HeldStore.now_s"}),
     "calls in flight": (CallsInFlight, turns, set()),
     "viewers of the page": (lambda: Watch(lambda: b"picture"), viewers, set()),
     "work over several engines": (

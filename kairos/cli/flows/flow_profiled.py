@@ -40,7 +40,7 @@ from kairos.workflows import (
     forecast_flow,
     learn_profile,
     measured_latencies,
-    opened_processors,
+    processor_service,
     with_text_tokens,
 )
 
@@ -131,8 +131,8 @@ async def _batches(
     """Measure batched operators with the items of the rows."""
     if record.retrieval is None:
         return await measured_batches(asked, None, functions)
-    async with opened_processors(record.retrieval, os.environ) as service:
-        return await measured_batches(asked, service.of(run=record.id), functions)
+    async with processor_service(record.retrieval, os.environ) as service:
+        return await measured_batches(asked, service.of(), functions)
 
 
 def known_profile(learnt: Path | None, flow: Path) -> FlowProfile | None:

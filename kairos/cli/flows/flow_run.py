@@ -42,7 +42,7 @@ from kairos.workflows import (
     compile_plan,
     every_operator,
     open_table,
-    opened_processors,
+    processor_service,
     read_host,
     with_models,
 )
@@ -176,7 +176,6 @@ async def run_task(
             task.passes,
             revision=" ".join(filter(None, (model, record.revision))),
             latencies=task.latencies,
-            values_stay=asked is not None and asked.keeps_values,
             batches=record.batches,
         )
         check_processors(plan, asked)
@@ -199,10 +198,7 @@ async def run_task(
         with directory.held():
             run = FlowRun(directory, record, on_note, timeline)
             watch(run)
-            record = await run.to_the_end(job, pool)
-            if asked is not None and record.state == "done":
-                asked.end()
-            return record
+            return await run.to_the_end(job, pool)
 
 
 def _changed(plan: Plan, record: RunRecord) -> str:
@@ -234,8 +230,8 @@ async def _processors(record: RunRecord) -> AsyncIterator[Processors | None]:
         yield None
         return
     at_once = record.concurrency
-    async with opened_processors(record.retrieval, os.environ, at_once=at_once) as service:
-        yield service.of(run=record.id)
+    async with processor_service(record.retrieval, os.environ, at_once=at_once) as service:
+        yield service.of()
 
 
 def _pool(

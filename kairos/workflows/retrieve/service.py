@@ -64,16 +64,10 @@ class ProcessorService:
         groups = (self._embedders, self._rankers)
         return [said for each in groups if each is not None for said in each.waits_for]
 
-    def of(
-        self,
-        *,
-        began_at: int = 0,
-        tenant: str = DEFAULT_TENANT,
-        run: str | None = None,  # noqa: ARG002 - as `RemoteProcessors` takes it
-    ) -> "FlowProcessors":
+    def of(self, *, began_at: int = 0, tenant: str = DEFAULT_TENANT) -> "FlowProcessors":
         """Return processors for a flow of a tenant.
 
-        Waiting work that began earlier is done first. `run` has no effect: no values stay here.
+        Waiting work that began earlier is done first.
         """
         return FlowProcessors(self, began_at, tenant)
 
@@ -95,8 +89,6 @@ class ProcessorService:
 
 class FlowProcessors:
     """Processors for one flow, or one run of it; all values are returned to the caller."""
-
-    keeps_values = False
 
     def __init__(self, service: ProcessorService, began_at: int, tenant: str) -> None:
         self._service, self._began_at, self._tenant = service, began_at, tenant
@@ -134,9 +126,6 @@ class FlowProcessors:
                 return await self._rank(command, asked)
 
     def drop(self, command: DropHeld) -> None:
-        """Do nothing: no values stay here."""
-
-    def end(self) -> None:
         """Do nothing: no values stay here."""
 
     def check_models(self, plan: Plan) -> None:

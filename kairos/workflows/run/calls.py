@@ -34,11 +34,10 @@ from kairos.workflows.execute.commands import (
 )
 from kairos.workflows.execute.facts import CallAnswered, CallBroke, ItemsFinished, PrefixTouched
 from kairos.workflows.execute.observation import TimeShares
-from kairos.workflows.retrieve.lost import ValuesLost
 from kairos.workflows.run.chat_answer import read_chat
 from kairos.workflows.run.function_batches import FunctionBatches, awaited
 from kairos.workflows.run.list_items import ParsedItems, list_listener
-from kairos.workflows.run.processing import Processors
+from kairos.workflows.run.processing import Processors, ValuesLost
 
 logger = logging.getLogger(__name__)
 
@@ -187,8 +186,9 @@ class RunCalls:
             fact: CallAnswered | CallBroke = await work
         except KairosError as error:
             is_final = isinstance(error, InvalidRequest) or error.is_final
-            lost = error.ids if isinstance(error, ValuesLost) else ()
-            fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=not is_final, lost=lost)
+            fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=not is_final)
+        except ValuesLost as error:
+            fact = CallBroke(call, str(error), retry=True, lost=error.ids)
         except FunctionFailed as error:
             fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=False)
         except Exception as error:  # noqa: BLE001 - an error of a call fails only its row

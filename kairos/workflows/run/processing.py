@@ -1,6 +1,6 @@
 """Processors that a run needs: engines that embed and rank, and collections."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -27,12 +27,20 @@ _RERANKER = "--reranker URL, or rerankers of [retrieval]"
 _COLLECTIONS = "--collections DIR, or collections of [retrieval]"
 
 
+class ValuesLost(Exception):
+    """Held values that a call needs are gone. `ids`: these values. They can be recomputed."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self.ids = tuple(ids)
+        super().__init__(f"{len(self.ids)} values that are needed are no longer held")
+
+
 class Processors(Protocol):
     """Processors of a run.
 
     `models`: the models offered for `embed` and `rerank`; no entry without engines, an empty one if
     the engines do not list their models. `keeps_collections`: whether there is a store for
-    collections. `keeps_values`: whether values that only processors need stay with them.
+    collections.
     """
 
     @property
@@ -40,9 +48,6 @@ class Processors(Protocol):
 
     @property
     def keeps_collections(self) -> bool: ...
-
-    @property
-    def keeps_values(self) -> bool: ...
 
     @property
     def waits_for(self) -> Sequence[str]:
@@ -64,9 +69,6 @@ class Processors(Protocol):
 
     def drop(self, command: DropHeld) -> None:
         """Drop a held value, now or later."""
-
-    def end(self) -> None:
-        """Drop all held values: the flow has ended."""
 
 
 def check_processors(plan: Plan, processors: Processors | None) -> None:

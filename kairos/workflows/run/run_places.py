@@ -24,7 +24,6 @@ _OF_RETRIEVAL = {
     "embedders": "--embedder",
     "rerankers": "--reranker",
     "collections": "--collections",
-    "processors": "--processor",
 }
 
 
@@ -81,11 +80,11 @@ class RunPlaces(msgspec.Struct, frozen=True, kw_only=True):
 
     def _missing_of(self, told: RetrievalSettings) -> list[str]:
         ours = self.retrieval or RetrievalSettings()
-        named = [name for name in _OF_RETRIEVAL if getattr(ours, name)]
-        if "processors" in named or (told.processors and named):
-            return []  # processors replace all of the others
-        needed = [name for name in _OF_RETRIEVAL if getattr(told, name) and name not in named]
-        return [_OF_RETRIEVAL[name] for name in needed]
+        return [
+            option
+            for name, option in _OF_RETRIEVAL.items()
+            if getattr(told, name) and not getattr(ours, name)
+        ]
 
 
 def without_places(told: RunRecord) -> RunRecord:

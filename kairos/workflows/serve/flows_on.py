@@ -13,7 +13,7 @@ from kairos.host import WallClock
 from kairos.settings import FlowSettings, Settings
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.declare.python_file import load_functions
-from kairos.workflows.remote.opened import AnyProcessors, opened_processors
+from kairos.workflows.retrieve.service import ProcessorService, processor_service
 from kairos.workflows.serve.flow_models import FlowModels
 from kairos.workflows.serve.flow_routes import FlowRoutes
 from kairos.workflows.serve.flow_store import FlowStore, InvocationCounts
@@ -29,7 +29,7 @@ class OpenFlows(msgspec.Struct, frozen=True):
     store: FlowStore
     counts: InvocationCounts
     functions: Functions
-    processors: AnyProcessors | None
+    processors: ProcessorService | None
     threads: Executor  # for computing flows; other threads wait for disks
 
 
@@ -53,7 +53,7 @@ async def opened_flows(settings: Settings, of_flows: FlowSettings) -> AsyncItera
         found = None
         if retrieval is not None:
             found = await stack.enter_async_context(
-                opened_processors(retrieval, os.environ, counts.add_processed)
+                processor_service(retrieval, os.environ, counts.add_processed)
             )
         yield OpenFlows(of_flows, store, counts, functions, found, threads)
 

@@ -20,7 +20,7 @@ from kairos.workflows.compile.columns import Columns
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.facts import FlowFact
-from kairos.workflows.remote.opened import AnyProcessors
+from kairos.workflows.retrieve.service import ProcessorService
 from kairos.workflows.run.calls import RunCalls
 from kairos.workflows.run.function_batches import FunctionBatches
 from kairos.workflows.serve.declared_apps import DeclaredApps
@@ -96,7 +96,7 @@ class Invoking:
         counts: InvocationCounts,
         gateway: Gateway,
         functions: Functions,
-        processors: AnyProcessors | None,
+        processors: ProcessorService | None,
         settings: FlowSettings,
         threads: Executor,
     ) -> None:
@@ -223,11 +223,7 @@ class Invoking:
                 share,
                 _NO_PREFIXES if not self._gateway.caches_prefixes() else LIMITS,
             )
-            try:
-                return await self._in_time(invocation, ready.deadline_at)
-            finally:
-                if processors is not None:
-                    processors.end()
+            return await self._in_time(invocation, ready.deadline_at)
 
     async def _in_time(self, invocation: Invocation, deadline_at: int | None) -> FlowResult:
         if deadline_at is None:

@@ -71,8 +71,7 @@ class FlowPlans:
             declaration = _declaration(name, source, is_json=is_json)
             declaration = rewritten(declaration, self._functions.passes)
             asked = with_models(with_settings(declaration, settings), self._processors)
-            stay = self._processors is not None and self._processors.keeps_values
-            plan = compile_plan(asked, self._passes, values_stay=stay, batches=self._batches)
+            plan = compile_plan(asked, self._passes, batches=self._batches)
             self._functions.check(plan)
             check_processors(plan, self._processors)
         except SetupError as error:

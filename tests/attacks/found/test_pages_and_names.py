@@ -2,14 +2,10 @@
 
 import asyncio
 from hashlib import sha256
-from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 
-from kairos.cluster import processing_host
-from kairos.settings import KeySettings, Settings
-from kairos.workflows import ABOUT
+from kairos.settings import KeySettings
 from tests.e2e.client import LIMIT_S
 
 MODELS, CHAT = "/v1/models", "/v1/chat/completions"
@@ -99,22 +95,6 @@ async def test_a_form_makes_no_call(kairos, engine, origin):
     lines = "Host: localhost", f"Origin: {origin}", "Content-Type: text/plain"
     assert await status(wire, f"POST {CHAT}", *lines, body=CALL) == 403
     assert not engine.calls
-
-
-async def test_a_page_reads_no_processor(kairos):
-    """Have the name of a page lead to the port of `kairos process`, which asks for no key here.
-
-    Before: 200, and tasks would have been done. Now: 421, and 403 for another origin.
-    """
-    async with processing_host(Settings(port=0)) as host, aiohttp.ClientSession() as session:
-        port = urlsplit(host.url).port
-        for headers, expected in (
-            ({"Host": f"evil.example:{port}"}, 421),
-            ({"Origin": "https://evil.example"}, 403),
-            ({}, 200),
-        ):
-            async with session.get(f"{host.url}/v1{ABOUT}", headers=headers) as answer:
-                assert answer.status == expected, headers
 
 
 async def test_two_keys_are_refused(kairos, engine):

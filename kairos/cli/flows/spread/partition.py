@@ -37,8 +37,8 @@ from kairos.workflows import (
     key_of,
     most_tokens,
     open_table,
-    opened_processors,
     part_of,
+    processor_service,
     read_chat,
 )
 
@@ -259,8 +259,8 @@ class Partition:
                 yield pool, None
                 return
             at_once = record.concurrency
-            async with opened_processors(record.retrieval, environ, at_once=at_once) as service:
-                yield pool, service.of(run=record.id)
+            async with processor_service(record.retrieval, environ, at_once=at_once) as service:
+                yield pool, service.of()
 
 
 class _Session:

@@ -46,7 +46,7 @@ from kairos.workflows import (
     compile_plan,
     every_operator,
     line_names,
-    opened_processors,
+    processor_service,
     shared_columns,
     with_models,
 )
@@ -74,12 +74,7 @@ def check_on_ray(record: RunRecord, declaration: Declaration) -> None:
         )
     if record.host is not None:
         raise SetupError("--host and --on exclude each other: leave one of them out")
-    retrieval = record.retrieval
-    if retrieval is not None and retrieval.processors:
-        raise SetupError(
-            "--processor does not go with --on: name --embedder, --reranker and --collections"
-        )
-    place = None if retrieval is None else retrieval.collections
+    place = None if record.retrieval is None else record.retrieval.collections
     if place is None or is_postgres(place):
         return
     for each in every_operator(declaration.operators):
@@ -288,8 +283,8 @@ async def _named(record: RunRecord, declaration: Declaration) -> Declaration:
     if record.retrieval is None:
         check_processors(plan, None)
         return declaration
-    async with opened_processors(record.retrieval, os.environ) as service:
-        processors = service.of(run=record.id)
+    async with processor_service(record.retrieval, os.environ) as service:
+        processors = service.of()
         check_processors(plan, processors)
         return with_models(declaration, processors)
 

@@ -108,19 +108,6 @@ def test_what_the_command_does_not_name_is_asked_for_and_nothing_is_kept(tmp_pat
     assert store.having("chain-1") is None
 
 
-def test_processors_stand_for_all_that_retrieval_needs(tmp_path, told):
-    theirs = RetrievalSettings(processors=("http://theirs:1",))
-    told(retrieval=theirs)
-    places = RunPlaces(**{**OURS, "retrieval": None}, url="http://kairos:1")
-    with pytest.raises(SetupError, match=r"give --processor$"):
-        find_run(RunStore(tmp_path), "chain-1", DATABASE, places)
-    told()
-    ours = RetrievalSettings(processors=("http://ours:1",))
-    places = msgspec.structs.replace(places, retrieval=ours)
-    _, found = find_run(RunStore(tmp_path), "chain-1", DATABASE, places)
-    assert found.retrieval == ours
-
-
 def test_a_program_says_all_of_it_itself_so_nothing_of_it_is_taken(tmp_path, told):
     told()
     _, found = find_run(RunStore(tmp_path), "chain-1", DATABASE)

@@ -35,10 +35,6 @@ outputs: {said: said, kept: kept}
         ({"on": "local-ray", "bus": "kafka://x:1"}, "no longer kept on Kafka"),
         ({"on": "local-ray", "host": "host.toml"}, "--host and --on"),
         ({"on": "local-ray", "retrieval": RetrievalSettings(collections="/x")}, "operator 'kept'"),
-        (
-            {"on": "local-ray", "retrieval": RetrievalSettings(processors=("http://p:1",))},
-            "--processor does not go with --on",
-        ),
     ],
 )
 def test_what_a_run_on_ray_cannot_do_is_refused_with_what_to_do(tmp_path, fields, said):

@@ -1,1 +1,0 @@
-"""Processors as separate services, and values that stay with them."""
