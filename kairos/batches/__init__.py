@@ -1,4 +1,7 @@
-"""OpenAI's files and batches."""
+"""OpenAI's files and batches: uploads, their lines as calls of low priority, results and errors.
+
+A line counts once it is durable; kills of any process lose none and repeat none.
+"""
 
 import lazy_loader
 

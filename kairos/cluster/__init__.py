@@ -1,4 +1,8 @@
-"""Deployment modes: one process, several workers on a host, or a pool of processes over Kafka."""
+"""Deciding processes: this one, workers of a host, or a pool over Kafka.
+
+One interface of control with an implementation for each, the bus with its messages and topics, who
+takes over from a dead balancer, and changes of settings in a running service.
+"""
 
 import lazy_loader
 

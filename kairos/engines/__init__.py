@@ -1,4 +1,8 @@
-"""The engines behind Kairos: which there are, what they say of themselves, how well they are."""
+"""Engines of the pool: the configured and discovered ones, their kind, health and figures.
+
+Tells vLLM, llama.cpp and other servers apart, reads their metrics and limits, and starts and stops
+engines as processes.
+"""
 
 import lazy_loader
 

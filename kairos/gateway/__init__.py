@@ -1,4 +1,8 @@
-"""HTTP in: the server, the API of clients, who may call, the operators' port and page."""
+"""HTTP in: the server, OpenAI's and Anthropic's API, access and the operators' routes and page.
+
+Connections and their limits, TLS and hosts of the ports, who a key or a token belongs to and what
+it may do, errors in the client's dialect, and the data behind the operators' page.
+"""
 
 import lazy_loader
 

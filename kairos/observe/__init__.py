@@ -1,4 +1,8 @@
-"""Observers of all records: the log on disk, Prometheus metrics, audit and usage."""
+"""Records of what happened: the log of facts, metrics, traces, audit, usage and explanations.
+
+The log has what each decision knew, so a call can be explained and a run replayed. Metrics and
+usage are computed from the same facts.
+"""
 
 import lazy_loader
 

@@ -1,4 +1,8 @@
-"""Facts about a request before it is queued: its caller, its body, its budget."""
+"""A call before it waits: its body, whose it is, its workflow, its expected tokens, its budget.
+
+Reads large bodies within bounds, finds the application, agent and caller from headers, traces,
+prompts and answers (`identity`), counts tokens, and refuses what no engine could serve.
+"""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The settings: a module for each table of them, and one loader."""
+"""Settings of a service: a module for each table of the file, defaults, checks, and one loader."""
 
 import lazy_loader
 

@@ -1,4 +1,8 @@
-"""Kairos without the world: virtual time, and a stand-in for an engine."""
+"""Kairos in virtual time: simulated engines, workloads, replay, calibration, the stand-in engine.
+
+The decision code is the live one; the engine's step times and memory are modelled. `standin` is an
+engine's HTTP server for tests and demos.
+"""
 
 import lazy_loader
 

@@ -1,4 +1,9 @@
-"""Declared workflows: declared, compiled to plans, carried out, run over tables, and served."""
+"""Declared workflows (flows): declared, compiled to plans, executed, run over tables, served.
+
+`declare` reads Python and YAML with sandboxed templates; `compile` makes a plan of operators, order
+and placement; `execute` turns it into calls, row by row; `run` drives tables and keeps results and
+journal; `serve` answers requests by flows; `retrieve` has embedders, rerankers and collections.
+"""
 
 import lazy_loader
 
