@@ -1,5 +1,6 @@
 """G11: whatever a pool does, its size keeps its bounds, never flaps, and follows what was seen."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,14 @@ def played(rules, steps, losses):
         there += decision.change
         assert rules.least <= there <= rules.most
     return found
+
+
+@given(RULES, STEPS, st.integers(1, 300))
+@examples(150)
+def test_g11_seats_that_are_stated_decide_as_seats_that_were_seen(rules, steps, seats):
+    stated = msgspec.structs.replace(rules, seats=float(seats))
+    seen = [(*step[:3], float(seats), step[4]) for step in steps]
+    assert played(stated, steps, losses=True) == played(rules, seen, losses=True)
 
 
 @given(RULES, STEPS)

@@ -205,6 +205,21 @@ def test_that_all_is_as_it_was_says_no_more_than_that_time_has_passed(facts, ent
     assert [each.commands for each in story.log] == [each.commands for each in other.log]
 
 
+@examples(30)
+@given(FACTS, st.sampled_from(GIVEN), st.sampled_from(GIVEN))
+def test_entitlements_that_changed_decide_as_those_of_the_settings(facts, before, entitlements):
+    changed, begun = Story(before), Story(entitlements)
+    changed.tell(EntitlementsChanged(entitlements))
+    begun.tell(Tick())
+    changed.go_on(facts)
+    begun.go_on(facts)
+    assert list(map(said, changed.log[1:])) == list(map(said, begun.log[1:]))
+
+
+def said(record):
+    return record.at, record.event, decided(record.commands)
+
+
 def decided(commands):
     return [
         (each.request_id, each.instance_id, each.reason, each.tenants_before, each.limits)

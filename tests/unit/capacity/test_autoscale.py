@@ -145,6 +145,16 @@ def test_one_that_drains_is_used_again_rather_than_another_started(scaled):
     assert len(scaled.engines.started) == 1
 
 
+def test_no_engine_is_drained_twice(scaled):
+    scaled.step(3)
+    for number in range(2):
+        serving(scaled, number)
+    for _ in range(12):
+        scaled.step(0)
+    drained = [told[1] for told in scaled.pool.told if told[0] == "drain"]
+    assert drained == ["e1:8000", "e0:8000"]  # the last first
+
+
 def test_after_one_that_failed_none_is_started_for_a_while(scaled):
     scaled.step(2)
     scaled.engines.why[scaled.engines.started[0]] = "its process ended with status 1"

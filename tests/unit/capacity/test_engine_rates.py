@@ -111,6 +111,15 @@ def test_g6_expert_layouts_are_powers_of_two_that_divide_the_experts():
     assert list(expert_layouts(H100, SMALL, 8)) == []
 
 
+@pytest.mark.parametrize(("prompt", "batch"), [(8, 8), (1, 15), (15, 1)])
+def test_a_step_reads_the_experts_that_tokens_of_prompts_and_of_answers_meet(prompt, batch):
+    """While reading takes longer than arithmetic, it does not matter whose the tokens are."""
+    rates = derived(H100, FOUND.model_named("qwen3-30b-a3b"))
+    mixed_s = rates.beside_s(batch, 0, prompt, 0) - rates.prefill_seq_s
+    assert mixed_s == pytest.approx(rates.step_s(16, 0))
+    assert rates.step_s(1, 0) < 0.8 * mixed_s
+
+
 def test_a_prompt_of_sound_passes_the_encoder_first():
     hears = FOUND.model_named("voxtral-mini-3b")
     deaf = msgspec.structs.replace(hears, encoder=None)
