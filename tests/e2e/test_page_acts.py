@@ -10,7 +10,7 @@ import pytest
 from kairos.core import Arrived, PolicyChosen
 from kairos.gateway.page.acts import Acts, CannotAct
 from kairos.gateway.page.gains import GainsView
-from kairos.request import ROLE_RIGHTS, Caller
+from kairos.request import ANONYMOUS, ROLE_RIGHTS, Caller
 from kairos.settings import EngineSettings, Settings
 from tests.e2e.served import NAMES
 from tests.e2e.test_roles import basic, bearer, keys
@@ -209,6 +209,23 @@ async def test_another_policy_is_in_force_once_the_settings_are_read_again(kairo
     assert order() == ["w3", "w2", "w1"]
     engine.release(4)
     assert {(await call).status for call in calls} == {200}
+
+
+@pytest.mark.parametrize(
+    ("role", "audited", "changes", "may"),
+    [
+        ("admin", True, True, (True, True)),
+        ("admin", True, False, (True, False)),
+        ("admin", False, True, (False, False)),
+        ("viewer", True, True, (False, False)),
+        (None, True, True, (False, False)),
+    ],
+)
+def test_only_an_admin_who_is_recorded_may_act_and_change_engines(role, audited, changes, may):
+    caller = ANONYMOUS if role is None else Caller("ops", roles=ROLE_RIGHTS[role], name="ann")
+    me = Acts(None, None, None, is_audited=audited, changes_engines=changes).me(caller)
+    assert (me.may_act, me.may_change_engines) == may
+    assert (me.why_not is None) is me.may_act
 
 
 def test_of_a_pool_engines_are_changed_in_the_settings_alone():

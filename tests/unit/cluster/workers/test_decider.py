@@ -12,7 +12,14 @@ from kairos.cluster.workers.decider import LOST_S, Decider
 from kairos.cluster.workers.deciding import Elsewhere
 from kairos.cluster.workers.fact_sink import RemoteFactSink
 from kairos.cluster.workers.journal import Journal
-from kairos.cluster.workers.messages import Fact, FromWorker, Hello, InFlight, OrderFrame
+from kairos.cluster.workers.messages import (
+    Engines,
+    Fact,
+    FromWorker,
+    Hello,
+    InFlight,
+    OrderFrame,
+)
 from kairos.core import (
     PLACEMENTS,
     POLICIES,
@@ -38,6 +45,7 @@ from kairos.core import (
     WorkflowEnded,
 )
 from kairos.proxy import EngineClient, HttpEngine
+from kairos.settings import EngineSettings
 from tests.support.waiting import Told
 
 
@@ -202,6 +210,31 @@ async def test_a_worker_hears_which_instances_there_are_and_what_becomes_of_them
     link, wire = deciding.open()
     say(deciding, link, Hello("v"))
     assert await heard(wire) == [("InstanceJoined", "j")]
+
+
+async def used(wire):
+    """Engines that were sent to a worker for its use, since the last question."""
+    await asyncio.sleep(0)
+    frames = [msgspec.msgpack.decode(each, type=OrderFrame) for each in wire.sent]
+    wire.sent.clear()
+    return [each.engines for each in frames if each.engines is not None]
+
+
+async def test_workers_of_before_and_after_a_restart_are_told_which_engines_to_use(
+    deciding, files, clock
+):
+    there = Engines((EngineSettings(url="http://i:8000"),), draining=("i",))
+    link, wire = deciding.open()
+    say(deciding, link, Hello("w"))
+    assert await used(wire) == [Engines()]
+    deciding.decider.use(there)
+    assert await used(wire) == [there]
+    deciding.decider.use(there)
+    assert await used(wire) == []  # it is no news
+    for each in (deciding, Deciding(files, clock)):
+        link, wire = each.open()
+        say(each, link, Hello("v"))
+        assert await used(wire) == [there]
 
 
 async def test_what_it_hears_of_instances_goes_to_whoever_watches_for_stalls(
