@@ -156,6 +156,33 @@ def test_with_a_profile_and_engines_it_says_how_long_a_table_takes(planned, tmp_
         planned("--engine-profile", "a40-llama3-8b")
 
 
+AHEAD = f"""
+flow: ahead
+operators:
+  row: {{kind: input}}
+  draft: {{kind: llm, prompt: "{{{{ row.text }}}}", max_tokens: 2000}}
+  answer: {{kind: llm, prompt: "{"Check each word of it. " * 400} {{{{ draft }}}}", max_tokens: 10}}
+outputs: {{answer: answer}}
+"""
+
+
+def test_what_begins_ahead_rests_on_the_answers_that_were_learnt(planned, tmp_path):
+    (tmp_path / "f.yaml").write_text(AHEAD)
+    flow, table = str(tmp_path / "f.yaml"), str(tmp_path / "rows.jsonl")
+    pool = ("--inputs", table, "--engine-profile", "a40-llama3-8b")
+    simulated = ["profile", flow, "--inputs", table, "--simulate", "a40-llama3-8b"]
+    assert CliRunner().invoke(app, simulated).exit_code == 0
+    ahead = "begins ahead: the prompt of answer, beside draft"
+    assert ahead in planned(*pool)
+    path = tmp_path / "f.profile.json"
+    learnt = json.loads(path.read_text())
+    tokens = learnt["operators"]["draft"]["completion_tokens"]
+    learnt["operators"]["draft"]["completion_tokens"] = dict.fromkeys(tokens, 1.0)
+    path.write_text(json.dumps(learnt))
+    assert ahead in planned()
+    assert "begins ahead" not in planned(*pool)
+
+
 def test_a1_a_plan_is_shown_as_primitives():
     flow = Path(__file__).parents[3] / "examples" / "naive_rag.yaml"
     asked = CliRunner().invoke(app, ["plan", str(flow), "--primitives", "--without", "cached"])

@@ -42,6 +42,14 @@ def test_a_device_switches_when_nothing_of_its_phase_is_wanted_and_something_of_
     assert turns.look({"draft": 9}, {}) == [SwitchModel(0, DRAFT)]  # the next batch of rows
 
 
+def test_a_turn_that_is_over_comes_again_only_after_those_behind_it():
+    """Although its model never left: the turns of a device are a circle."""
+    works = [*WORKS, OperatorWork(name="other", model="small", calls=4, run_us=(40.0,))]
+    turns = begun([DRAFT, DeviceTurn("small", ("other",)), CHECK], works=works)
+    assert turns.look({"other": 3, "check": 5}, {}) == []  # the next turn, of the same model
+    assert turns.look({"draft": 2, "check": 5}, {}) == [SwitchModel(0, CHECK)]
+
+
 def test_a_device_waits_for_what_comes_from_another():
     turns = begun([DRAFT], [CHECK, DRAFT])
     assert turns.look({"draft": 100}, {"draft": 2}) == []

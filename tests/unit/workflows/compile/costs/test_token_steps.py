@@ -47,10 +47,11 @@ def test_e6_hand_example_work_between_hides_the_delay():
     assert found == pytest.approx({"one": 7.0, "other": 14.7, "judge": 14.7 + (3 * 16 + 6) / 10})
 
 
-def test_e6_workers_wait_for_each_other_and_the_last_to_end_counts():
-    schedule = [["judge"], ["one", "other"]]
+@pytest.mark.parametrize("turn", [1, -1], ids=["the waiting one first", "the waiting one last"])
+def test_e6_workers_wait_for_each_other_and_the_last_to_end_counts(turn):
+    schedule, kv_tokens = [["judge"], ["one", "other"]][::turn], [10, 20][::turn]
     # judge: at 7 / 2 + 4, on a worker that holds half as much and has nothing of its prompt.
-    assert token_steps(schedule, CALLS, [10, 20]) == pytest.approx(3.5 + 4 + (3 * 16 + 6) / 10)
+    assert token_steps(schedule, CALLS, kv_tokens) == pytest.approx(3.5 + 4 + (3 * 16 + 6) / 10)
     assert token_steps([], {}, []) == 0
 
 
