@@ -7,7 +7,7 @@ as clients do; a workflow that failed all the same has no time, and is counted.
 
 The first table has the default policy and placement; what differs is the guard: none, the former
 one (`former_guard.py`), and today's. The constants of today's were chosen on seeds 1 and 2
-(`e52_guard_constants.py`); the table is of seeds 3 to 5. The second table has other policies and
+(`e52_guard_constants.py`); the table is of seeds 3 to 12. The second table has other policies and
 placements: fourteen pairs in two settings, on seeds 3 to 5. Where instances are unequal, the pairs
 that separate order from placement are on seeds 3 to 12. The other settings have `gittins` on
 `least-kv`. Ratios are on the seeds that both rows have.
@@ -17,10 +17,12 @@ than 1 % of the calls, a mean at least 8 % below it; a worst slowdown of 8 at mo
 quicker than `kairos` on `kairos` in the mean beyond its interval.
 
 Found: no mean or P99 is above the former guard's beyond its interval, and no pair's mean is more
-than 0.1 % below that of `kairos` on `kairos`. Missed: the worst slowdown is 11.3 in `code`, and 9.9
-in `h200`, where the guard moves nothing. The mean is 12 to 24 % shorter in `heavy`, `code`,
-`unequal` and `dom-long`, and 11 % in `dom-short`, but not more than 4 % in `base`, `bursty`,
-`h200`, `8b` and `dom-chat`, where the former guard moved 1 to 4 % of the calls.
+than 0.1 % below that of `kairos` on `kairos`. Means are 11 to 30 % shorter in six settings. Missed:
+in `8b`, `h200`, `dom-short` and `dom-chat` they are 0 to 3.5 % shorter, where no guard at all would
+gain 0 to 4.2 %; the worst slowdown is 11.0 in `code`, 10.6 in `8b` (8.7 with the former guard), 8.1
+in `unequal`, and 17.7 in `h200`, where no guard moves anything that matters. In `dom-long` 6 of
+1,000 workflows fail, since their calls reach `max_wait_s`: none did with the former guard, 21 do
+without one.
 """
 
 import os
@@ -34,9 +36,10 @@ from experiments.report import RESULTS
 from experiments.untuned import FORMER, GUARDS, SETTINGS, TODAY, Row, Run, kept_rows, measured
 from kairos.core import Interval, ratio_interval
 
-SEEDS, CHOSEN_ON = (1, 2, 3, 4, 5), (1, 2)
+SEEDS, CHOSEN_ON = tuple(range(1, 13)), (1, 2)
 REPORTED = tuple(seed for seed in SEEDS if seed not in CHOSEN_ON)
-WIDE, DEEP, DEEP_SEEDS = ("base", "unequal"), ("unequal",), tuple(range(3, 13))
+FEW = REPORTED[:3]  # seeds of what compares policies and placements
+WIDE, DEEP = ("base", "unequal"), ("unequal",)
 QUICK, QUICK_PART = ("unequal",), 16
 GAINS_WHERE_MOVED, GAIN, WORST = 0.01, 0.92, 8.0
 
@@ -88,9 +91,9 @@ def runs(quick: bool) -> list[Run]:
         others = [name for name in SETTINGS if name not in WIDE]
         grids = [
             (SETTINGS, guarded, SEEDS),
-            (WIDE, CONTENDERS, REPORTED),
-            (DEEP, (OURS, *SEPARATING), DEEP_SEEDS),
-            (others, (BOTH,), REPORTED),
+            (WIDE, CONTENDERS, FEW),
+            (DEEP, (OURS, *SEPARATING), REPORTED),
+            (others, (BOTH,), FEW),
         ]
     asked = (
         Run(
