@@ -48,8 +48,8 @@ def serve(
     threads: int,
     slots: int,
     context: int,
-    alias: str = ALIAS,
-    embeds: bool = False,
+    alias: str,
+    embeds: bool,
 ) -> None:
     """Serve until killed or interrupted. `embeds`: the model only embeds.
 

@@ -86,7 +86,9 @@ class Tenant:
         return await self.served.ask("POST", "/v1/files", data=form, headers=headers)
 
     async def unknown(self, kind):
-        return await self.ask("GET", f"/v1/{kind}/unknown")
+        answer = await self.served.ask("GET", f"/v1/{kind}/unknown")
+        assert f"'unknown'; GET /v1/{kind} lists" in answer.error()["message"]
+        return answer.status, answer.error()["code"]
 
     async def too_large(self):
         answer = await self.post_file(b"x" * 2_001)

@@ -248,7 +248,7 @@ def test_names_beyond_the_bound_are_pooled_and_counted():
     profiles = fed((sample(f"a{n}", us=10) for n in range(9)), max_agents=4)
 
     assert [each.agent for each in profiles.status("t")] == [POOLED_AGENT, "a0", "a1", "a2", "a3"]
-    assert status(profiles, POOLED_AGENT).pooled == 5
+    assert [each.pooled for each in profiles.status("t")] == [5, 0, 0, 0, 0]
     assert status(profiles, POOLED_AGENT).samples == 9
 
 

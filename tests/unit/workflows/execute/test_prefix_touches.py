@@ -1,10 +1,15 @@
 """E9, as far as it is decided without an engine: what is touched, and when."""
 
+import pytest
+
 from kairos import flow
 from kairos.workflows import (
+    CacheAnswered,
     CallAnswered,
     EndRun,
+    EnginesIdle,
     Executor,
+    FetchCached,
     FlowLimits,
     InputEnded,
     IssueCall,
@@ -14,18 +19,18 @@ from kairos.workflows import (
     TouchPrefix,
 )
 from kairos.workflows.compile.passes.static_prefixes import LEAST_TOKENS, static_prefixes
-from kairos.workflows.execute.facts import OperatorsOpened, StopAsked
+from kairos.workflows.execute.facts import Known, OperatorsOpened, StopAsked
 
 LONG, LONGER = "You judge. " * 40, "You judge. " * 60
 
 
-def judging(**how):
+def judging(*, cached=False, **how):
     """A flow whose two operators begin with what all rows have."""
     f = flow.Flow("judging", max_tokens=9)
     row = f.input("row")
     first = f.llm("first", "{{ row.q }}", system=LONG, row=row)
     f.output("verdict", f.llm("second", LONGER + " {{ v }}", v=first))
-    return f.compile(flow.Passes(cached=False, **how))
+    return f.compile(flow.Passes(cached=cached, **how))
 
 
 def touched(commands):
@@ -67,6 +72,33 @@ def test_before_a_later_batch_those_are_touched_that_half_of_the_memory_was_writ
     assert touched(one_row(executor, 0, 400)) == []
     assert touched(one_row(executor, 1, 499)) == []
     assert touched(one_row(executor, 2, 500)) == ["first"]
+
+
+def test_in_a_pause_beginnings_are_computed_that_no_call_has_used():
+    executor = Executor(judging(), FlowLimits(capacity=1))
+    executor.begin()
+    assert touched(executor.handle(EnginesIdle())) == ["first", "second"]
+    assert executor.handle(EnginesIdle()) == []  # they have just been
+
+
+def calls_of(commands):
+    return [each.call for each in commands if isinstance(each, IssueCall | FetchCached)]
+
+
+@pytest.mark.parametrize("how", ["resumed", "cached"])
+def test_in_a_pause_none_is_computed_whose_calls_an_earlier_run_may_have_made(how):
+    before = Executor(judging(), FlowLimits(capacity=1))
+    before.begin()
+    (issued,) = before.handle(RowRead(0, {"q": "q"}))
+    known = {"first": Known(issued.signature, "good")}
+    executor = Executor(judging(cached=how == "cached"), FlowLimits(capacity=1))
+    executor.begin()
+    made = executor.handle(RowRead(0, {"q": "q"}, known if how == "resumed" else {}))
+    if how == "cached":
+        made = executor.handle(CacheAnswered(*calls_of(made), True, "good"))
+        made = executor.handle(CacheAnswered(*calls_of(made), False))
+    executor.handle(CallAnswered(*calls_of(made), "so", 9, 9))
+    assert touched(executor.handle(EnginesIdle())) == []
 
 
 def test_rows_that_are_there_at_once_are_not_waited_for():
