@@ -136,7 +136,7 @@ test-floors: .venv-floors/.installed  ## the HTTP ports, with the lowest version
 	@KAIROS_INTERPRETED=1 .venv-floors/bin/python -m pytest -n $(TEST_PROCESSES) -W ignore::DeprecationWarning \
 		-m "$(GATE)" tests/unit/gateway tests/unit/request tests/unit/workflows/declare $(addprefix tests/e2e/, \
 		test_allowed_hosts.py test_audit.py test_bad_input.py test_batches.py test_flows_online.py \
-		test_http_clients.py test_instances.py test_page_acts.py test_page_routes.py test_roles.py test_tls.py \
+		test_http_clients.py engines/test_instances.py gateway/test_page_acts.py gateway/test_page_routes.py test_roles.py test_tls.py \
 		test_tls_engines.py test_zstd_bodies.py)
 .venv-floors/.installed: requirements-floors.lock
 	@python3 -m venv .venv-floors
@@ -151,8 +151,8 @@ acceptance-batches: FILES := tests/acceptance/test_batch_kills.py
 acceptance-overload: FILES := tests/acceptance/test_overload.py
 acceptance-agents: FILES := tests/acceptance/test_coding_agents.py
 acceptance-restarts: FILES := tests/acceptance/test_restarts.py tests/faults/test_villain_vllm.py
-acceptance-flows: FILES := $(addprefix tests/,acceptance/test_flows.py acceptance/test_flow_plan.py e2e/test_flow_equality.py e2e/test_engine_host.py)
-acceptance-experiments: FILES := $(addprefix tests/e2e/,test_gpu.py test_vllm_placements.py test_flows_vllm.py)
+acceptance-flows: FILES := $(addprefix tests/,acceptance/test_flows.py acceptance/test_flow_plan.py e2e/test_flow_equality.py e2e/cli/test_engine_host.py)
+acceptance-experiments: FILES := $(addprefix tests/e2e/,test_gpu.py test_vllm_placements.py workflows/test_flows_vllm.py)
 acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments: $(INSTALLED) $(VLLM_INSTALLED)
 	@$(PYTEST) -m acceptance -s $(FILES)
 

@@ -103,7 +103,7 @@ PARTS = {
     "browser": Part(
         "every test of the page in Chromium",
         _make("test-browser"),
-        ("kairos/gateway/page", "kairos/gateway", "tests/e2e/test_page.py"),
+        ("kairos/gateway/page", "kairos/gateway", "tests/e2e/gateway/test_page.py"),
         5,
     ),
     "containers": Part(

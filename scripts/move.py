@@ -1,8 +1,9 @@
 """Move modules to another layout: `python -m scripts.move TABLE`, from the top of a clean checkout.
 
 TABLE has a line `old.module = new.module` for each module or package that moves; the longest prefix
-counts. Files are moved by git, tests of a module with it (`tests/unit/`). Imports are rewritten by
-their syntax trees. In other text, names of modules and paths of files change where they name one
+counts. A line of paths (`tests/e2e/test_pool.py = tests/e2e/cluster/test_pool.py`) moves one file
+of tests. Files are moved by git, tests of a module with it (`tests/unit/`). Imports are rewritten
+by their syntax trees. In other text, names of modules and paths of files change where they name one
 that moved. What depends on how deep a file lies (`Path(__file__).parents[2]`) is adjusted. Nothing
 else changes: what a name alone cannot tell (`kairos.events` is a topic as well) is left, and
 printed, so that it is decided by hand.
@@ -38,7 +39,7 @@ TEXT = (
     ".cfg",
 )
 _IMPORTED = re.compile(rf"\bfrom ({PACKAGE}(?:\.\w+)*) import (\w+)\b(?!,| as)")
-_DOTTED = re.compile(rf"\b{PACKAGE}(?:\.[A-Za-z_]\w*)+")
+_DOTTED = re.compile(rf"\b(?:{PACKAGE}|tests)(?:\.[A-Za-z_]\w*)+")
 _PATH = re.compile(
     r"(?<![\w./-])(?:[\w-]+/)+(?:[\w-]+(?:\.(?:py|c|toml|html|js|css|json|svg)\b)?)?"
 )
@@ -73,6 +74,7 @@ class Move:
         self.files = {path: self._file(path) for path in sources}
         tests = [path for path in tracked if path.startswith(f"{TESTS}/")]
         self.files |= {path: self._test(path) for path in tests}
+        self.files |= {path: rows[path] for path in tracked if path in rows}
         for old, new in self.files.items():
             if old.startswith("tests/") and old.endswith(".py"):
                 self.modules[_dotted(old)] = _dotted(new)

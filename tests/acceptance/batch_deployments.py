@@ -14,7 +14,7 @@ import aiohttp
 
 from kairos.core import Record
 from kairos.observe import read_facts
-from tests.support.forked import children
+from tests.support.host.forked import children
 from tests.support.kafka import Broker
 from tests.support.ports import free_ports
 from tests.support.processes import Process

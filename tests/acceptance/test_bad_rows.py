@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance import bad_rows
 from tests.acceptance.bad_rows import FLOWS, FUNCTIONS, Table, expected, table
-from tests.e2e.flow_runs import ROOT, kairos_command, read_rows
+from tests.e2e.cli.flow_runs import ROOT, kairos_command, read_rows
 from tests.support.ports import free_ports
 from tests.support.processes import Process
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.e2e.flow_runs import kairos_command, write_rows
+from tests.e2e.cli.flow_runs import kairos_command, write_rows
 from tests.support import vllm
 from tests.support.flow_tables import rows
 

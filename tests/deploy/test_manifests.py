@@ -29,7 +29,7 @@ from tests.deploy.files import (
     documents,
     of_kind,
 )
-from tests.support import build
+from tests.support.simulate import build
 
 KUBERNETES = "1.34"
 # What each kind of trigger must be told, by KEDA's documentation.

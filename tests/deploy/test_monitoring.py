@@ -15,8 +15,8 @@ from kairos.cluster.orchestrate.metrics import OrchestratorMetrics
 from kairos.core import KairosError, Orchestrator, ProfilesLearnt
 from kairos.observe import Telemetry
 from tests.deploy.files import DEPLOY, compose
-from tests.support import build
 from tests.support.exposed import exposed
+from tests.support.simulate import build
 
 SERVICES = compose()["services"]
 PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())

@@ -16,7 +16,7 @@ from kairos.workflows import Executor
 from tests.e2e.client import LIMIT_S
 from tests.e2e.engine import Engine
 from tests.e2e.served import serving
-from tests.support import forked
+from tests.support.host import forked
 from tests.support.issuer import Issuer
 
 

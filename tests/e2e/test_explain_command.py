@@ -12,7 +12,7 @@ from kairos.simulate.workload import read_workflows
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_identity import KEYS
 from tests.e2e.test_insight import AS_ACME, said
-from tests.support import forked
+from tests.support.host import forked
 
 
 async def run(*arguments, fresh=False, **environment):

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from kairos.settings import RetrievalSettings
 from kairos.simulate.processor_answers import vector
-from tests.e2e.flow_runs import Runs, answering
+from tests.e2e.cli.flow_runs import Runs, answering
 
 FLOW = """
 flow: ask

@@ -5,7 +5,7 @@ import json
 import pytest
 from aiohttp import web
 
-from tests.e2e.flow_runs import Runs, completion
+from tests.e2e.cli.flow_runs import Runs, completion
 from tests.e2e.flows import invoke, kept_in, put
 
 FLOW = """

@@ -12,9 +12,9 @@ from aiohttp import web
 from examples.demo import HERE
 from kairos.settings import RetrievalSettings
 from kairos.workflows import Passes, load_flow
+from tests.e2e.cli.flow_runs import Runs, completion
+from tests.e2e.cli.test_flow_decoding import END, chunk
 from tests.e2e.embedder import Embedder
-from tests.e2e.flow_runs import Runs, completion
-from tests.e2e.test_flow_decoding import END, chunk
 
 APPLICATIONS = {  # and whether items of a list go on
     "naive_rag": False,

@@ -13,8 +13,7 @@ import pytest
 
 from examples.minilm import ALIAS, FOR_VLLM, unpack_minilm, write_minilm
 from kairos.settings import RetrievalSettings
-from tests.e2e.embedder import done_by
-from tests.e2e.flow_runs import (
+from tests.e2e.cli.flow_runs import (
     ROOT,
     Runs,
     answering,
@@ -23,6 +22,7 @@ from tests.e2e.flow_runs import (
     read_rows,
     write_rows,
 )
+from tests.e2e.embedder import done_by
 from tests.support.processes import READY_S as STARTED_S
 from tests.support.processes import Process
 from tests.support.vllm import READY_S, needs_vllm

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from kairos.simulate.standin.server import StandInSettings, serve
-from tests.e2e.flow_runs import answering, kairos_command, write_rows
+from tests.e2e.cli.flow_runs import answering, kairos_command, write_rows
 
 FLOW = """
 flow: chain

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from kairos.settings import RetrievalSettings
 from kairos.workflows import progress_line, show_end, show_run
-from tests.e2e.flow_runs import Runs, answering
+from tests.e2e.cli.flow_runs import Runs, answering
 
 ROWS = [{"text": f"t{n}", "texts": ["x", "y"], "n": n} for n in range(4)]
 SAYS = "prompt: '{{ row.text }}'"

@@ -10,7 +10,15 @@ from kairos.settings import RetrievalSettings
 from tests.e2e.batch_files import client_of, key
 from tests.e2e.flows import answers, events, invoke, kept_in, prompts, put
 from tests.e2e.test_flow_figures import counted, shown
-from tests.e2e.test_retrieval import ASK, FIND, INDEX, document, embedders, reranker, texts_of
+from tests.e2e.workflows.test_retrieval import (
+    ASK,
+    FIND,
+    INDEX,
+    document,
+    embedders,
+    reranker,
+    texts_of,
+)
 
 __all__ = ["embedders", "reranker"]  # fixtures
 

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from kairos.settings import RetrievalSettings
 from kairos.workflows import Functions
-from tests.e2e.flow_runs import Runs, answering, completion
+from tests.e2e.cli.flow_runs import Runs, answering, completion
 
 FLOW = """
 flow: t

@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 
 from kairos.flow import Flow
-from tests.e2e.flow_runs import Runs, answering
+from tests.e2e.cli.flow_runs import Runs, answering
 from tests.e2e.flows import invoke, kept_in, put
 
 ROWS = [{"tags": ["c", "a"], "of": {"tags": ["x"]}, "n": n} for n in range(3)]

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from tests.support import forked
 from tests.support.certificates import Authority
+from tests.support.host import forked
 
 
 @pytest.fixture

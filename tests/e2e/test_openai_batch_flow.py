@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletion
 
 from kairos import flow
 from kairos.cli.flows.flow_run import run_flow
-from tests.e2e.flow_runs import answer_to, answering, command, kairos_command, read_rows
+from tests.e2e.cli.flow_runs import answer_to, answering, command, kairos_command, read_rows
 
 SYSTEM = {"role": "system", "content": "You are terse."}
 

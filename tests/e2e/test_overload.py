@@ -3,7 +3,7 @@
 import asyncio
 
 from kairos.core import SECOND, Arrived, ProfilesLearnt, Refuse
-from tests.support import learnt
+from tests.support.core import learnt
 
 
 async def test_a_workflow_under_way_takes_the_place_of_one_that_has_not_begun(kairos, engine):

@@ -29,7 +29,7 @@ from kairos.gateway import (
 )
 from kairos.settings import Settings
 from tests.e2e.test_roles import basic, keys
-from tests.support import build
+from tests.support.simulate import build
 
 
 class Followed:

@@ -11,8 +11,8 @@ import aiohttp
 
 from kairos.core import Arrived, InstanceJoined
 from tests.e2e.client import LIMIT_S
+from tests.e2e.engines.test_instances import instances
 from tests.e2e.test_health_command import run
-from tests.e2e.test_instances import instances
 from tests.support.ports import free_ports
 from tests.support.processes import Process
 

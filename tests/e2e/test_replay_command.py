@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from kairos.simulate import write_workflows
-from tests.e2e.test_replay import RECORDED, Scripted, answer, call
-from tests.support import forked
+from tests.e2e.simulate.test_replay import RECORDED, Scripted, answer, call
+from tests.support.host import forked
 
 LIMIT_S = 60.0
 

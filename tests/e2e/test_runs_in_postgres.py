@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.flow_runs import (
+from tests.e2e.cli.flow_runs import (
     answering,
     command,
     completion,

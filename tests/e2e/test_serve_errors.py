@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.support import forked
+from tests.support.host import forked
 
 
 def fails(*arguments, **environ):

@@ -5,11 +5,11 @@ import os
 import pty
 
 from tests.e2e.client import LIMIT_S
+from tests.e2e.gateway.test_page import asking
 from tests.e2e.served import serving
 from tests.e2e.test_health_command import run
-from tests.e2e.test_page import asking
 from tests.e2e.test_roles import keys
-from tests.support import forked
+from tests.support.host import forked
 
 
 async def test_it_shows_instances_and_the_queue_in_its_order(kairos, engine, unused_port):

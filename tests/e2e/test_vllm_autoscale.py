@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from kairos.core import Bounced, Cancelled, Dispatch, Failed, Finished, InstanceJoined, InstanceLeft
-from tests.e2e.test_instances import instances
+from tests.e2e.engines.test_instances import instances
 from tests.support.ports import free_ports
 from tests.support.processes import Process
 from tests.support.vllm import READY_S, descendants, until_gone

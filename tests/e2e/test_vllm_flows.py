@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 
 from kairos.workflows import TouchPrefix
-from tests.e2e.flow_runs import Runs
-from tests.e2e.test_flow_decoding import is_asked_early
+from tests.e2e.cli.flow_runs import Runs
+from tests.e2e.cli.test_flow_decoding import is_asked_early
 
 pytestmark = pytest.mark.vllm
 

@@ -15,8 +15,8 @@ import pytest
 from kairos.core import Arrived, Failed, Started
 from kairos.gateway import listening_socket
 from kairos.observe import read_facts
-from tests.e2e.test_serve_command import keys, spawn
-from tests.support.forked import children
+from tests.e2e.gateway.test_serve_command import keys, spawn
+from tests.support.host.forked import children
 from tests.support.otlp import collecting
 
 LIMIT_S = 60

@@ -11,8 +11,8 @@ from kairos.core import Bounced
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.batch import Timing
 from tests.e2e.client import Answer
+from tests.e2e.gateway.test_serve_command import spawn
 from tests.e2e.served import serving
-from tests.e2e.test_serve_command import spawn
 from tests.faults.faults import Delay, Stall
 from tests.faults.proxy import Proxy
 

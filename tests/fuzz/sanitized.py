@@ -20,8 +20,8 @@ TESTS = (
     "tests/unit/request/test_shape.py",
     "tests/unit/request/test_large_body.py",
     "tests/unit/request/identity",
-    "tests/property/test_compiled_choice.py",
-    "tests/property/test_prefix_columns.py",
+    "tests/property/core/test_compiled_choice.py",
+    "tests/property/core/test_prefix_columns.py",
     "tests/unit/workflows/compile/test_placement.py",
 )
 _COMPILER = """#!/bin/sh

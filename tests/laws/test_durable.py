@@ -25,7 +25,7 @@ from kairos.settings import BatchSettings, FlowSettings
 from kairos.workflows import RunDirectory, RunJournal, RunRecord
 from kairos.workflows.run.output_file import new_file
 from kairos.workflows.serve.flow_store import FlowStore
-from tests.support import build
+from tests.support.simulate import build
 from tests.unit.batches.test_driver import NoGateway
 
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {}}\n'

@@ -19,7 +19,7 @@ from kairos.gateway.page.workflows import FollowedElsewhere
 from kairos.settings import Settings
 from tests.e2e.batch_files import CHAT, begin, client_of, ended, kept_in, lines_of, upload
 from tests.e2e.conftest import engine, engines, kairos  # noqa: F401 - fixtures
-from tests.support import build
+from tests.support.simulate import build
 
 ROOT = Path(__file__).parents[2]
 

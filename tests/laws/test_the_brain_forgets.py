@@ -21,8 +21,8 @@ from kairos.core import (
     Tick,
     WorkflowEnded,
 )
-from tests.support import build
 from tests.support.pristine import differences, state_of
+from tests.support.simulate import build
 
 TENANTS = "acme", "other"
 INSTANCES = [build.instance(name, kv=400, seqs=9) for name in "ab"]

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
 from kairos.workflows import Functions, RunStore
-from tests.e2e.flow_runs import answer_to
+from tests.e2e.cli.flow_runs import answer_to
 
 
 class CountingEngine:

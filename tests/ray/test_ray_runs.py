@@ -13,7 +13,7 @@ from kairos.workflows import Functions, RunStore, compile_plan
 from kairos.workflows.compile.invalid import InvalidFlow
 from kairos.workflows.declare.yaml_file import read_yaml
 from tests.e2e.embedder import Embedder
-from tests.property.test_flows import FUNCTIONS, ROWS, Drawn, scripted
+from tests.property.workflows.test_flows import FUNCTIONS, ROWS, Drawn, scripted
 from tests.ray.ray_runs import CountingEngine, run
 from tests.support.examples import examples
 

@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from kairos.core import SECOND, Arrived, Bounced, Dispatch, Finished, InstanceStatus, Refuse, Tick
-from tests.support import build
+from tests.support.simulate import build
 
 IN_FLIGHT = 8
 CALL_US = SECOND // 10

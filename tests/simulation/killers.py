@@ -29,7 +29,7 @@ from kairos.core import (
     KairosError,
     Tick,
 )
-from tests.support import build
+from tests.support.simulate import build
 
 SEQS = 8
 LASTS_S = 300

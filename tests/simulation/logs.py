@@ -5,8 +5,8 @@ import hashlib
 import msgspec
 
 from kairos.core import PLACEMENTS, POLICIES
-from tests.simulation import overload
-from tests.support import build
+from tests.simulation.core import overload
+from tests.support.simulate import build
 
 SEEDS = (1,)
 # Each policy, and each placement, with the other as it is by default.

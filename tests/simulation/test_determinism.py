@@ -5,7 +5,7 @@ import pytest
 
 from kairos.core import PLACEMENTS, Arrived, Dispatch, ProfilesLearnt
 from tests.simulation.logs import DECIDERS
-from tests.support import build
+from tests.support.simulate import build
 
 SEEDS = range(1, 3)
 

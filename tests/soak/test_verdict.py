@@ -8,7 +8,7 @@ from tests.soak import verdict
 from tests.soak.asks import Ask, Asks
 from tests.soak.client import Outcome
 from tests.soak.verdict import Ending, Sample
-from tests.support import build
+from tests.support.simulate import build
 
 WELL = {"models": ["standin"], "running": 0, "max_num_seqs": 8, "kv_booked_tokens": 0}
 ENDING = Ending(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forked
+from tests.support.host import forked
 
 DURATIONS = Path(__file__).parents[1] / "durations.json"
 UNKNOWN_S = 1.0

@@ -1,6 +1,6 @@
 """librdkafka's own stand-in for a Kafka cluster: no Java, no disk, and no transactions that hold.
 
-What it cannot do is said in `tests/contract/test_bus.py`, where it matters.
+What it cannot do is said in `tests/contract/cluster/test_bus.py`, where it matters.
 """
 
 import ctypes

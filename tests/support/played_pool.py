@@ -1,7 +1,7 @@
 """A pool that performs calls, and a process of it that dies, in the world of `pool_world`."""
 
 from kairos.core import Topic
-from tests.support.pool_world import World
+from tests.support.cluster.pool_world import World
 
 
 class PlayedPool:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 from contextlib import suppress
 
-from tests.support.forked import Program
+from tests.support.host.forked import Program
 
 STOP_S = 60
 READY_S = 60

@@ -7,7 +7,7 @@ distributed. Silences of an engine are not: a burst of prompts, or a preemption,
 a hundred times as long as most. So nothing is assumed about their bulk. Of n silences and one more,
 each is the longest with equal probability; and beyond the longest the tail is assumed to fall like
 that of a Pareto distribution (Pickands 1975 explains why tails are similar far out; the index is
-our guess, tested by `python -m tests.simulation.pace`):
+our guess, tested by `python -m tests.simulation.simulate.pace`):
 
     P(silence > x) <= 1 / (n + 1) * (longest / x) ** TAIL        for x > longest
 """

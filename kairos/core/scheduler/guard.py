@@ -12,7 +12,7 @@ dispatched until they have had the rest. Hence an overdue call is dispatched aft
 
     (work of the calls overdue before it) / `SHARE` + (1 / `SHARE` + 1) times the largest call
 
-under any policy, any arrivals, and any error of the estimates. `tests/property/test_guard.py`
+under any policy, any arrivals, and any error of the estimates. `tests/property/core/test_guard.py`
 checks this bound. Under lasting overload, when eventually every long workflow is overdue, the
 policy still orders three quarters of the work.
 

@@ -23,7 +23,7 @@ from kairos.core import (
     SetupError,
 )
 from kairos.observe import FactLog, note_start
-from tests.support import build
+from tests.support.simulate import build
 
 BEGIN = 1_750_000_000
 

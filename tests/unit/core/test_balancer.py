@@ -28,7 +28,8 @@ from kairos.core.errors import BudgetExceeded, NeverFits
 from kairos.core.scheduler.guard import NO_GUARD
 from kairos.core.scheduler.priority import priority_of
 from kairos.core.workflow_tracker import IDLE_US
-from tests.support import build, learnt
+from tests.support.core import learnt
+from tests.support.simulate import build
 
 
 def arrive(balancer, name, at=0, **fields):

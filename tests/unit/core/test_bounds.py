@@ -27,7 +27,8 @@ from kairos.core.scheduler.queue import WaitQueue
 from kairos.core.workflow_tracker import MAX_NAMES, WorkflowTracker
 from kairos.observe import workflow_snapshot, workflow_view
 from kairos.observe.views import MAX_PARENTS
-from tests.support import build, learnt
+from tests.support.core import learnt
+from tests.support.simulate import build
 
 
 class Told:

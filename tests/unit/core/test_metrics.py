@@ -23,7 +23,7 @@ from kairos.core import (
     WorkflowEnded,
 )
 from kairos.core.metrics import spread
-from tests.support import build
+from tests.support.simulate import build
 
 NOTHING = {"mean": None, "p50": None, "p90": None, "p95": None, "p99": None}
 

@@ -6,7 +6,7 @@ from kairos.core import Arrived, Finished, PlanDeclared, PlannedOperator, Planne
 from kairos.core import open_work as module
 from kairos.core.open_work import open_work, seats
 from kairos.core.pool_demand import OpenWork
-from tests.support import build
+from tests.support.simulate import build
 
 
 def arrive(balancer, name, at=0, **fields):

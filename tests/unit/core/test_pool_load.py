@@ -3,7 +3,7 @@
 import pytest
 
 from kairos.core import SECOND, Arrived, Finished, InstanceLeft, load_of_pool
-from tests.support import build
+from tests.support.simulate import build
 
 
 def told(balancer, *names, at=0, **fields):

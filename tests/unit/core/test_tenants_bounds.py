@@ -22,7 +22,8 @@ from kairos.core.orchestrator.orchestrator import MAX_TO_LEARN
 from kairos.core.orchestrator.profiles import Profiles
 from kairos.core.scheduler.output_lengths import OutputLengths
 from kairos.core.workflow_tracker import WorkflowTracker
-from tests.support import build, learnt
+from tests.support.core import learnt
+from tests.support.simulate import build
 from tests.unit.core.orchestrator.test_orchestrator import CALL_BYTES, Facts
 
 

@@ -5,7 +5,7 @@ import math
 from kairos.core import FEATURES
 from kairos.core.position import Position, features
 from kairos.core.workflow_tracker import WorkflowTracker
-from tests.support import build
+from tests.support.simulate import build
 
 
 def call(name, *, workflow="w", **fields):

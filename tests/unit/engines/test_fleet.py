@@ -12,8 +12,8 @@ from kairos.gateway import Probes
 from kairos.gateway.operators.admin import build_admin
 from kairos.proxy import EngineClient, HttpEngine
 from kairos.settings import EngineSettings
-from tests.support import build
 from tests.support.loop_clock import moved_clock
+from tests.support.simulate import build
 from tests.support.waiting import Told
 
 HERE, THERE = EngineSettings(url="http://here:1"), EngineSettings(url="http://there:2")

@@ -3,7 +3,7 @@
 from experiments.autoscaled import AutoscaledPool
 from kairos.core import PLACEMENTS, POLICIES
 from kairos.simulate import World
-from tests.support.worlds import call, dispatched, profile, submission
+from tests.support.simulate.worlds import call, dispatched, profile, submission
 
 SECOND_MS = 1000
 

@@ -12,7 +12,7 @@ from kairos.core import (
     ProfilesLearnt,
 )
 from kairos.core.core_names import MOVED
-from tests.support import build
+from tests.support.simulate import build
 
 
 def constant(value):

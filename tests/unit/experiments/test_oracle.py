@@ -2,7 +2,7 @@
 
 from experiments.oracle import KnownLengths
 from kairos.core import QUANTILES, Distribution
-from tests.support import build
+from tests.support.simulate import build
 
 
 class Learnt:

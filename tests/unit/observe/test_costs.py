@@ -6,7 +6,7 @@ from kairos.core import Arrived, Finished, InstanceJoined, InstanceStatus, Runti
 from kairos.observe import explain_from_log, read_costs
 from kairos.observe.costs import costs_of
 from kairos.simulate.clock import VirtualClock
-from tests.support import build
+from tests.support.simulate import build
 from tests.unit.observe.test_explain import log, shown  # noqa: F401  (a fixture)
 
 

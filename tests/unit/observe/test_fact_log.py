@@ -27,7 +27,7 @@ from kairos.core import (
     WorkflowEnded,
 )
 from kairos.observe import FactLog, note_start, read_facts, read_recent
-from tests.support import build
+from tests.support.simulate import build
 
 
 def records(count: int) -> list[Record]:

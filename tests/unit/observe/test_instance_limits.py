@@ -7,7 +7,7 @@ import pytest
 from kairos.core import FirstToken, InstanceJoined, Record
 from kairos.observe import FactLog, instance_limits, read_limits
 from kairos.observe.instance_limits import InstanceLimits
-from tests.support import build
+from tests.support.simulate import build
 
 FILE = "instances.json"
 

@@ -27,8 +27,8 @@ from kairos.core import Message, Topic
 from kairos.observe import bus_figures
 from kairos.observe import left_out as module
 from kairos.observe.left_out import buried, left_out
-from tests.support.pool_world import POOL as NAME
-from tests.support.pool_world import World
+from tests.support.cluster.pool_world import POOL as NAME
+from tests.support.cluster.pool_world import World
 
 NONSENSE = b'{"kairos": ["\xff'
 

@@ -22,8 +22,8 @@ from kairos.core import (
 )
 from kairos.observe import Telemetry
 from kairos.observe.figures import Count, Times
-from tests.support import build
 from tests.support.exposed import exposed
+from tests.support.simulate import build
 
 
 class Watched:

@@ -4,8 +4,8 @@ import re
 
 from kairos.core import SECOND, CallRow
 from kairos.observe.tenant_figures import MAX_APPS, MAX_TENANTS, TenantFigures
-from tests.support import build
 from tests.support.exposed import exposed
+from tests.support.simulate import build
 
 
 def row(*, tenant="a", app=None, outcome="finished", queued_s=0, took_s=None, **fields):

@@ -40,7 +40,7 @@ from kairos.observe import usage as module
 from kairos.observe.metering import UsageMeter
 from kairos.observe.prices import ModelPrices, Prices
 from kairos.observe.usage_shown import MAX_ROWS, shown
-from tests.support import build
+from tests.support.simulate import build
 from tests.unit.observe.test_explain import log  # noqa: F401  (a fixture)
 
 DAY = 20_000 * 86_400  # in s: a day of 2024, so that instants are shown as such

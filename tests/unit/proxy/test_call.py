@@ -11,7 +11,7 @@ from kairos.proxy.engine_client import InstanceNotKnown
 from kairos.proxy.passed_headers import PassedHeaders
 from kairos.proxy.response_forwarder import ERROR_BYTES, EngineError, ErrorAnswer
 from kairos.request import Body, ClientResponse
-from tests.support import build
+from tests.support.simulate import build
 
 
 class Client:

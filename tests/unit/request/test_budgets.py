@@ -19,7 +19,7 @@ from kairos.core import (
 from kairos.core.errors import BudgetExceeded
 from kairos.core.model import least
 from kairos.request import MAX_BUDGET, budget_of
-from tests.support import build
+from tests.support.simulate import build
 
 
 def balancer(*, seqs=9, instances="a", **budget):

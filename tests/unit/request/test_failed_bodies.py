@@ -3,7 +3,7 @@
 from kairos.core import REMEMBERED_US, Arrived, Bounced, Cancelled, Failed, Finished
 from kairos.request import FailedBodies
 from kairos.request.failed_bodies import _MOST_LENGTHS
-from tests.support import build
+from tests.support.simulate import build
 
 BODY, ALIKE, OTHER = b'{"a": 1}', b'{"a": 2}', b"{}"
 

@@ -30,7 +30,7 @@ from kairos.simulate import (
 )
 from kairos.simulate.export import Exported
 from kairos.simulate.workload import read_workflows
-from tests.support import build
+from tests.support.simulate import build
 
 MS = build.MS
 NOW = 1_750_000_000 * SECOND

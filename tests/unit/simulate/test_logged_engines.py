@@ -4,7 +4,7 @@ import pytest
 
 from kairos.core import CallRow, Dispatch, SetupError
 from kairos.simulate.logged_engines import FEWEST, logged_engines
-from tests.support import build
+from tests.support.simulate import build
 
 
 def row(n, *, gone, first, ended, prompt=100, answer=11, instance="a"):

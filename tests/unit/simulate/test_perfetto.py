@@ -12,7 +12,7 @@ from kairos.core import SECOND, Arrived, CallRow, Dispatch, Finished, Record, Se
 from kairos.observe import FactLog, Snapshot, workflow_view
 from kairos.simulate import write_trace, write_trace_of_log
 from kairos.simulate.perfetto import trace_events
-from tests.support import build
+from tests.support.simulate import build
 
 NEEDED = {
     "M": {"name", "pid", "tid", "args"},

@@ -15,7 +15,7 @@ from kairos.simulate import (
 from kairos.simulate.plan import SimulationPlan, check_fits, holds, planner, scenario_planner
 from kairos.simulate.workload.scenario import read
 from kairos.simulate.world import WorldEvent
-from tests.support import worlds
+from tests.support.simulate import worlds
 
 ENGINE = "a40-llama3-8b"
 TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens

@@ -17,7 +17,7 @@ from kairos.core import (
 )
 from kairos.observe import FactLog, note_start
 from kairos.simulate.recent_log import RecentLog
-from tests.support import build
+from tests.support.simulate import build
 
 
 def call(workflow, begins_s, ends_s, name=None, started_s=None, instance="a"):

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from kairos.cli.demos.view import show_tables
 from kairos.core import CallRow, RunMetrics
-from tests.support import build
+from tests.support.simulate import build
 
 
 def test_tokens_are_summed_by_agent_and_calls_without_any_count_as_calls():

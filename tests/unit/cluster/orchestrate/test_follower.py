@@ -21,7 +21,7 @@ from kairos.core import (
     Unavailable,
     WorkflowEnded,
 )
-from tests.support import build
+from tests.support.simulate import build
 
 IDLE_US = 60 * SECOND
 

@@ -29,8 +29,8 @@ from kairos.core import (
     WorkflowEnded,
 )
 from kairos.observe import workflow_snapshot, workflow_view
-from tests.support import build
 from tests.support.examples import examples
+from tests.support.simulate import build
 
 NOTHING = ProfilesLearnt()
 IDLE_US = 3 * SECOND

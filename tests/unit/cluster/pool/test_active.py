@@ -36,9 +36,9 @@ from kairos.core import (
     Topic,
     WorkflowEnded,
 )
-from tests.support import build
-from tests.support.pool_world import POOL as NAME
-from tests.support.pool_world import REPLY_TO, World, life
+from tests.support.cluster.pool_world import POOL as NAME
+from tests.support.cluster.pool_world import REPLY_TO, World, life
+from tests.support.simulate import build
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 
 from kairos.cluster.pool import bus_calls as calls_module
 from kairos.core import Arrived, Cancelled, Topic
-from tests.support.pool_world import BODY, REPLY_TO, Answer, World
+from tests.support.cluster.pool_world import BODY, REPLY_TO, Answer, World
 
 OTHER = f"{Topic.REPLIES}other"
 

@@ -9,8 +9,8 @@ from kairos.cluster.kafka.subscription import Assigned
 from kairos.cluster.pool.bus_answer import ANSWER_BYTES
 from kairos.cluster.pool.member import _Superseded
 from kairos.core import SECOND, Arrived, Finished, Topic, UpstreamFailed, WorkflowEnded
-from tests.support import build
-from tests.support.pool_world import Answer, World
+from tests.support.cluster.pool_world import Answer, World
+from tests.support.simulate import build
 
 TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 

@@ -28,7 +28,7 @@ from kairos.core import (
     Sources,
     Unavailable,
 )
-from tests.support import build
+from tests.support.simulate import build
 
 TRACE = f"00-{1:032x}-{1:016x}-01"
 GOOD = {"kairos-request-id": "r", "kairos-reply-to": "kairos.replies.host"}

@@ -26,7 +26,7 @@ from kairos.core import (
     WorkflowEnded,
 )
 from kairos.observe.left_out import left_out
-from tests.support.pool_world import POOL, World
+from tests.support.cluster.pool_world import POOL, World
 
 DISPATCH = b'{"commands":[{"type":"Dispatch","request_id":"c","instance_id":"e1"}],"turns":%b}'
 

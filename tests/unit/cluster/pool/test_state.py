@@ -7,7 +7,7 @@ from kairos.cluster.pool.messages import RecalledRecord
 from kairos.cluster.pool.offsets import Offsets
 from kairos.cluster.pool.pool_calls import PoolCalls
 from kairos.core import SECOND, Arrived, Cancelled, Dispatch, Finished, FirstToken, Record, Refuse
-from tests.support import build
+from tests.support.simulate import build
 
 
 def test_nothing_is_committed_before_anything_was_read():

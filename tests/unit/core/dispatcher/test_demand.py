@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kairos.core import QUANTILES, SLOT_AT_US, SLOTS, Distribution, exponential_distribution
 from kairos.core.dispatcher import demand
 from kairos.core.dispatcher.demand import SLOT_AT, SLOT_US, Curves, expected, mode
-from tests.support import build
+from tests.support.simulate import build
 
 INF = math.inf
 # Ascending quantiles, no two of them alike.

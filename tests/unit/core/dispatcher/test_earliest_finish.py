@@ -15,7 +15,8 @@ from kairos.core import (
 )
 from kairos.core.dispatcher.earliest_finish import OPTIMISM
 from kairos.core.scheduler.drain import DrainRate
-from tests.support import build, learnt
+from tests.support.core import learnt
+from tests.support.simulate import build
 
 
 def arrive(balancer, name, at=0, **fields):

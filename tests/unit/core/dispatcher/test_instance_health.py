@@ -4,7 +4,7 @@ import pytest
 
 from kairos.core import SECOND, InstanceStatus
 from kairos.core.dispatcher.instance_health import EASED, PRESSED, STALE_US, InstanceHealth
-from tests.support import build
+from tests.support.simulate import build
 
 INSTANCE = build.instance("i", kv=1000)
 BELOW, BETWEEN, ABOVE = EASED, (PRESSED + EASED) / 2, PRESSED

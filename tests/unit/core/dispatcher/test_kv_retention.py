@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kairos.core import SECOND, Arrived, Cancelled, Finished, InstanceLeft, Progressed
 from kairos.core.dispatcher import kv_retention
 from kairos.core.dispatcher.kv_retention import LOST, KvRetention, time_to_live
-from tests.support import build
+from tests.support.simulate import build
 
 FILL_US = 20 * SECOND
 WORTH_US = int(LOST * FILL_US)

@@ -1,4 +1,4 @@
-"""What is in flight where, fact by fact. Laws: `property/test_ledger_laws.py`."""
+"""What is in flight where, fact by fact. Laws: `property/core/test_ledger_laws.py`."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from kairos.core import (
     exponential_distribution,
 )
 from kairos.core.dispatcher import ledger as module
-from tests.support import build
+from tests.support.simulate import build
 
 LATENCY = Distribution(5e6, (1e6,) * 40 + tuple(2e6 + n * 1e6 for n in range(QUANTILES - 40)))
 

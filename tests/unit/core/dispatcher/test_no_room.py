@@ -17,7 +17,7 @@ from kairos.core import (
 )
 from kairos.core.dispatcher.no_room import NoRoom
 from kairos.core.dispatcher.survival_packing import SurvivalPacking
-from tests.support import build
+from tests.support.simulate import build
 
 # The compiled choice is so quick that it remembers nothing.
 REMEMBERING = {

@@ -1,5 +1,5 @@
 """Forecasts that are kept, and the table, are as the ledger says; in the cases in which that is
-easily missed. Laws: `property/test_ledger_laws.py`."""
+easily missed. Laws: `property/core/test_ledger_laws.py`."""
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from kairos.core import (
 )
 from kairos.core.dispatcher.instance_table import InstanceTable
 from kairos.core.dispatcher.occupancy import RENEWED_US, Occupancy, by_modes, of_request
-from tests.support import build
+from tests.support.simulate import build
 
 INSTANCE = build.instance("a", kv=1000)
 KNOWN = build.Lengths(

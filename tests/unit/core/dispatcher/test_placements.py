@@ -24,7 +24,8 @@ from kairos.core.dispatcher.occupancy import of_request
 from kairos.core.dispatcher.slots import TimeSlot
 from kairos.core.dispatcher.survival_packing import SurvivalPacking
 from kairos.core.scheduler import output_lengths
-from tests.support import build, kernel, learnt
+from tests.support.core import kernel, learnt
+from tests.support.simulate import build
 
 BY_SLOTS = ["time-slot", "kairos"]
 

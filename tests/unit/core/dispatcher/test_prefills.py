@@ -18,7 +18,7 @@ from kairos.core import (
     Record,
 )
 from kairos.core.faults.circuits import FIRST_US
-from tests.support import build
+from tests.support.simulate import build
 
 KV = 100_000
 

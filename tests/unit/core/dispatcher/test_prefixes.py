@@ -2,7 +2,7 @@
 
 from kairos.core.dispatcher.prefixes import PrefixIndex
 from kairos.simulate.workload.prompt import PromptPiece, length, prefix_hashes
-from tests.support import build
+from tests.support.simulate import build
 
 
 def prompt(*pieces, name="r", scale=1.0, **fields):

@@ -4,7 +4,7 @@ import pytest
 
 from kairos.core import SECOND, Booking, Finished, service_us
 from kairos.core.dispatcher.speed import Speed, StepPace
-from tests.support import build
+from tests.support.simulate import build
 
 COMPUTING_US = SECOND / 5
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kairos.core import SECOND
 from kairos.core.dispatcher.spare_calls import ALONE_US, AT_ONCE, BESIDE, SpareCalls
-from tests.support import build
+from tests.support.simulate import build
 
 
 def is_spare(name):

@@ -17,7 +17,7 @@ from kairos.core import (
 )
 from kairos.core.errors import CallBreaksEngines
 from kairos.core.faults.faults import UNTRUSTED
-from tests.support import build
+from tests.support.simulate import build
 
 BODY = 7
 

@@ -18,7 +18,7 @@ from kairos.core import (
     Tick,
 )
 from kairos.core.faults.quarantine import ALONE_US, BEGINS_US, HELD_US, SLOWED_US, SUSPICION_US
-from tests.support import build
+from tests.support.simulate import build
 
 
 class Pool:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.core import SECOND, InstanceStatus, SeenCall, Stalls
-from tests.support import build
+from tests.support.simulate import build
 
 LOOK_US = SECOND // 2
 

@@ -10,7 +10,7 @@ from kairos.core.orchestrator.kept_workflows import KeptWorkflows, LearningQueue
 from kairos.core.orchestrator.open_workflows import WorkflowCall
 from kairos.core.orchestrator.workflow import bytes_of
 from kairos.core.position import Position
-from tests.support import build
+from tests.support.simulate import build
 
 MOST_BYTES = 1_000_000
 POSITION = Position(**dict.fromkeys(Position.__struct_fields__, 0))

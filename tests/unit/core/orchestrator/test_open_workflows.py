@@ -21,7 +21,7 @@ from kairos.core import (
 from kairos.core.orchestrator.open_workflows import OPEN_CALLS, OpenCalls, rows_of
 from kairos.core.orchestrator.remaining_model import fit
 from kairos.core.position import Position, features
-from tests.support import build
+from tests.support.simulate import build
 from tests.unit.core.orchestrator.test_remaining_model import app_of
 
 APP = ("default", "app")

@@ -24,8 +24,8 @@ from kairos.core.orchestrator.orchestrator import MAX_ENDED
 from kairos.core.orchestrator.profiles import CallSample
 from kairos.core.orchestrator.workflow import bytes_of
 from kairos.observe import LearntStore
-from tests.support import build
-from tests.support.learnt import profile
+from tests.support.core.learnt import profile
+from tests.support.simulate import build
 
 CALL_BYTES = bytes_of(build.request("r"))
 

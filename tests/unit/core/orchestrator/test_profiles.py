@@ -9,7 +9,7 @@ from kairos.core import FEATURES, POOLED_AGENT, QUANTILES
 from kairos.core.orchestrator import pools as pools_module
 from kairos.core.orchestrator.profiles import Profiles
 from kairos.core.position import Position, features
-from tests.support.learnt import profile, sample, samples
+from tests.support.core.learnt import profile, sample, samples
 
 
 def fed(*groups, **options):

@@ -12,7 +12,7 @@ from kairos.core.learnt import MAX_REMAINING_US
 from kairos.core.orchestrator.profiles import Profiles
 from kairos.core.orchestrator.remaining_model import UNTRACKED, Calls, fit
 from kairos.core.position import Position, features
-from tests.support.learnt import sample
+from tests.support.core.learnt import sample
 
 NAMES = {0: "writer", 1: "critic"}
 

@@ -16,7 +16,8 @@ from kairos.core import (
 )
 from kairos.core.scheduler import declared_work as module
 from kairos.core.scheduler.declared_work import DeclaredPlans, DeclaredWork
-from tests.support import build, learnt
+from tests.support.core import learnt
+from tests.support.simulate import build
 
 
 def profile(agent, call_s, app="app", tenant="default"):

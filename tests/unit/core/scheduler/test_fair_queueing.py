@@ -4,7 +4,7 @@ import pytest
 
 from kairos.core import SECOND, Arrived, Finished, TenantWeight, Tick
 from kairos.core.scheduler.fair_queueing import FairQueueing
-from tests.support import build
+from tests.support.simulate import build
 
 
 class Queues:

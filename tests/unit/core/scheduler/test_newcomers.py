@@ -3,7 +3,7 @@
 import pytest
 
 from kairos.core import Arrived, Finished, QueueFull, Refuse, WorkflowEnded
-from tests.support import build
+from tests.support.simulate import build
 
 
 def full_queue(*, begun="w-begun"):

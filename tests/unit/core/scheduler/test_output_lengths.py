@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from kairos.core import QUANTILES
 from kairos.core.learnt import distribution as distribution_of
 from kairos.core.scheduler.output_lengths import _MAX_AGENTS, _WINDOW, OutputLengths
-from tests.support import build, learnt
+from tests.support.core import learnt
+from tests.support.simulate import build
 
 
 def seen(answers, tokens, agent="x", app="app"):

@@ -21,7 +21,7 @@ from kairos.core import (
 )
 from kairos.core.scheduler.policies import gittins_index
 from kairos.core.scheduler.queue import WaitQueue
-from tests.support import build
+from tests.support.simulate import build
 
 
 def constant(value):

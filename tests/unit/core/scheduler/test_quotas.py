@@ -18,7 +18,7 @@ from kairos.core import (
 )
 from kairos.core.scheduler.quota_exceeded import QuotaExceeded
 from kairos.core.workflow_tracker import IDLE_US
-from tests.support import build
+from tests.support.simulate import build
 
 NOON = int(datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()) * SECOND
 

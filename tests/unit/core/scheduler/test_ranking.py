@@ -6,7 +6,7 @@ import pytest
 
 from kairos.core.scheduler import ranking as ranking_module
 from kairos.core.scheduler.ranking import Ranking
-from tests.support.learnt import profile
+from tests.support.core.learnt import profile
 
 
 def ranking_of(*profiles):

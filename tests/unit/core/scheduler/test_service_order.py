@@ -6,7 +6,7 @@ import pytest
 
 from kairos.core import SECOND, Arrived, Bounced, Cancelled, TenantWeight, Tick
 from kairos.core.scheduler.guard import NO_GUARD
-from tests.support import build
+from tests.support.simulate import build
 
 
 def waiting(*requests, seqs=1, **given):

@@ -16,7 +16,8 @@ from kairos.core import (
     WorkEstimates,
 )
 from kairos.core.scheduler import work_estimates as module
-from tests.support import build, learnt
+from tests.support.core import learnt
+from tests.support.simulate import build
 
 SHORT = (-3.0,) * (QUANTILES // 2) + (3.0,) * (QUANTILES // 2)  # half of all end early
 

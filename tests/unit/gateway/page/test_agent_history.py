@@ -9,7 +9,7 @@ from kairos.core.orchestrator.profiles import CallSample
 from kairos.core.position import Position
 from kairos.gateway.page import agent_history as module
 from kairos.gateway.page.agent_history import AgentHistory
-from tests.support import build
+from tests.support.simulate import build
 
 MINUTE = 60 * SECOND
 

@@ -7,7 +7,7 @@ from kairos.core.orchestrator.profiles import CallSample
 from kairos.core.position import Position
 from kairos.gateway.page import agents as module
 from kairos.gateway.page.agents import Agents, agents_page
-from tests.support import build
+from tests.support.simulate import build
 
 
 @pytest.fixture

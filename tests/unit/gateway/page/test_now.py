@@ -17,7 +17,7 @@ from kairos.core import (
 from kairos.engines import InstanceView
 from kairos.gateway.page.now import Now
 from kairos.observe import Telemetry
-from tests.support import build
+from tests.support.simulate import build
 
 
 class Pool:

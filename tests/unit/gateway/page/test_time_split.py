@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kairos.core import SECOND, CallRow
 from kairos.gateway.page.time_split import TimeSplit, time_split
-from tests.support import build
+from tests.support.simulate import build
 
 
 def call(arrived, gone=None, first=None, ended=None):

@@ -17,7 +17,7 @@ from kairos.core import (
 )
 from kairos.gateway.page import workflows as module
 from kairos.gateway.page.workflows import WorkflowQuery, Workflows, explain, find
-from tests.support import build
+from tests.support.simulate import build
 
 
 class Followed:

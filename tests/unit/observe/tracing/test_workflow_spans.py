@@ -4,7 +4,7 @@ from kairos.core import SECOND, Arrived, Failed, Finished, Record, WorkflowEnded
 from kairos.observe.tracing import workflow_spans
 from kairos.observe.tracing.trace_context import root_span_id, workflow_trace_id
 from kairos.observe.tracing.workflow_spans import WorkflowSpans
-from tests.support import build
+from tests.support.simulate import build
 
 IDLE_US = 60 * SECOND
 

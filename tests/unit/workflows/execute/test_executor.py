@@ -25,7 +25,7 @@ from kairos.workflows import (
     WriteRow,
 )
 from kairos.workflows.execute.facts import Known, RowUnreadable, StopAsked
-from tests.support.flow_world import FlowWorld, Journal
+from tests.support.workflows.flow_world import FlowWorld, Journal
 
 
 def echo(messages, attempt):

@@ -24,8 +24,8 @@ from kairos.workflows import (
 from kairos.workflows.compile.held import held_at, held_id, held_in, held_text
 from kairos.workflows.execute.facts import Known, Stays
 from tests.support.examples import examples
-from tests.support.flow_world import FlowWorld
-from tests.support.naive import Naive
+from tests.support.workflows.flow_world import FlowWorld
+from tests.support.workflows.naive import Naive
 from tests.unit.workflows.execute.test_retrieval import TEXT, ask, rows
 
 

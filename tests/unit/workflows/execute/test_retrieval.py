@@ -17,8 +17,8 @@ from kairos.workflows import (
 )
 from kairos.workflows.compile.operators import kind_of
 from kairos.workflows.execute.frames import ValueFrame
-from tests.support.flow_world import FlowWorld, Journal
-from tests.support.naive import Naive
+from tests.support.workflows.flow_world import FlowWorld, Journal
+from tests.support.workflows.naive import Naive
 
 TEXT = "one two three four five six seven"
 PROMPT = "{% for each in best %}{{ each.text }};{% endfor %}{{ row.question }}"
