@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from kairos.simulate.processor_answers import vector
+from tests.support.simulate.standin import vector
 
 WORDS = ["harbour", "lamp", "river", "granite", "amber", "and", "salt", "under", "cedar", "winter"]
 QUOTA = {"message": "You exceeded your current quota", "code": "insufficient_quota"}

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from kairos.core import Finished, Record
-from kairos.simulate.standin.bodies import StandInBody, chat_prompt
-from kairos.simulate.standin.script import Script, ScriptLimits
+from tests.support.simulate.standin import Script, ScriptLimits, StandInBody, chat_prompt
 
 _SHOWN = 5
 

@@ -16,10 +16,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from kairos.settings import KeySettings
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.batch import Timing
 from tests.acceptance.instance import Instance
 from tests.e2e.served import serving
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Timing
 
 SLOTS = 8  # of each engine
 LONG, SHORT = 100, 10  # tokens

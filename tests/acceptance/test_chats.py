@@ -6,9 +6,9 @@ import time
 import msgspec
 import pytest
 
-from kairos.simulate.standin import server
 from tests.acceptance.chats import Chats, Goodput
 from tests.soak.client import call, session
+from tests.support.simulate import standin as server
 
 
 def asked(streamed):

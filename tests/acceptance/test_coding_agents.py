@@ -18,11 +18,11 @@ from openai import AsyncOpenAI
 
 from kairos.core import Arrived, Cancelled, Failed, Finished
 from kairos.host import start_child
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.script import Rule, Script, ToolUse
 from tests.e2e.batch_files import key
 from tests.e2e.conftest import kairos, pytest_asyncio_loop_factories  # noqa: F401 - fixtures
 from tests.support import vllm
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Rule, Script, ToolUse
 
 pytestmark = pytest.mark.acceptance
 BIN = Path(__file__).parents[2] / ".venv-agents" / "node_modules" / ".bin"

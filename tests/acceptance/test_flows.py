@@ -10,8 +10,8 @@ import urllib.request
 
 import pytest
 
-from kairos.workflows.declare.yaml_file import read_yaml
 from tests.e2e.cli.flow_runs import command, kairos_command, read_rows, write_rows
+from tests.support.workflows.declared import read_yaml
 from tests.support.workflows.naive import Naive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(3600)]

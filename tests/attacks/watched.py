@@ -64,7 +64,7 @@ class _WatchedRunner(asyncio.Runner):
 
 
 def main():
-    from kairos.cli.main import main as command
+    from tests.support.cli.command import main as command
 
     _WatchedRunner.delay = LoopDelay(sys.argv.pop(1))
     asyncio.Runner = _WatchedRunner

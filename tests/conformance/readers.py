@@ -1,18 +1,9 @@
-"""Readers of the same bytes: Kairos's server and client, h11 and llhttp, each with its reading."""
+"""Readers of the same bytes: h11 and llhttp. Kairos's own are in `gateway/` and `proxy/`."""
 
 import asyncio
-import re
-from types import MappingProxyType
 
 import h11
 import httptools
-
-from kairos.gateway.server.connection import Connection, ServerState
-from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.host import LoopPace
-from kairos.proxy.connections import Connections
-from kairos.proxy.engine_answer import EngineAnswer, Limit
-from kairos.proxy.engine_link import EngineLink
 
 REFUSED = "refused"
 
@@ -46,69 +37,6 @@ class Wire(asyncio.Transport):
         """Bytes that came are given nevertheless."""
 
     resume_reading = pause_reading
-
-
-class Calls:
-    """Takes each request as a call, and answers when its body is whole, or before."""
-
-    targets = MappingProxyType({})
-
-    def __init__(self, *, early=False):
-        self.pace, self.read, self.last, self._early = LoopPace(), [], None, early
-
-    def takes(self, exchange):
-        return True
-
-    def caller_of(self, exchange):
-        return exchange.caller
-
-    def take(self, exchange):
-        self.last = exchange
-        if self._early:
-            self.answer(exchange, None)
-        else:
-            exchange.read_body_by(_Body(exchange, self))
-
-    def answer(self, exchange, body):
-        target = exchange.raw_path + (b"?" + exchange.query if exchange.query else b"")
-        self.read.append((exchange.method.encode(), target, body))
-        exchange.start(200, [(b"content-length", b"0")])
-        exchange.write(b"", more=False)
-
-
-class _Body:
-    def __init__(self, exchange, calls):
-        self.exchange, self.calls, self.parts = exchange, calls, []
-
-    def body_came(self):
-        data, is_whole = self.exchange.take_body()
-        self.parts.append(data)
-        if is_whole:
-            self.exchange.read_body_by(None)
-            self.calls.answer(self.exchange, b"".join(self.parts))
-
-
-async def kairos_server(case):
-    calls, wire = Calls(early=case.early), Wire()
-    limits = ConnectionLimits()
-    connection = Connection(None, calls, calls.pace, limits, ServerState())
-    connection.connection_made(wire)
-    for piece in case.pieces:
-        if wire.closed:
-            break
-        connection.data_received(piece)
-        await asyncio.sleep(0)
-    for _ in range(3):
-        await asyncio.sleep(0)
-    is_refused = re.search(rb"HTTP/1.1 [45]\d\d ", wire.written) is not None
-    # What has been answered is refused without a word.
-    is_refused |= case.early and wire.closed and calls.last is not None and calls.last.is_kept
-    if case.ends and not wire.closed:
-        connection.eof_received()
-        await asyncio.sleep(0)
-        assert wire.closed
-    connection.connection_lost(None)
-    return tuple(calls.read), REFUSED if is_refused else ""
 
 
 def h11_server(case):
@@ -179,46 +107,6 @@ def llhttp_server(case):
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
         return _found(case, found.read), REFUSED
     return _found(case, found.read), ""
-
-
-class _Taken:
-    def __init__(self):
-        self.status, self.body, self.end = 0, bytearray(), "waits"
-
-    def begun(self, answer):
-        self.status = answer.status
-
-    def came(self, data):
-        self.body += data
-
-    def ended(self):
-        self.end = "whole"
-
-    def broke(self, error):
-        self.end = REFUSED
-
-
-async def kairos_client(case):
-    pool, taken, wire = Connections(), _Taken(), Wire()
-    wire.unsent_bytes = 100_000 if case.early else 0
-    origin = None, "a", 1
-    link = EngineLink(pool, origin)
-    link.connection_made(wire)
-    asked = b"x" * wire.unsent_bytes
-    link.send(EngineAnswer(taken, b"", asked, Limit(60), case.method.decode()))
-    for piece in case.pieces:
-        if wire.closed:
-            break
-        link.data_received(piece)
-    if case.ends and not wire.closed:
-        link.eof_received()
-        if taken.end == "waits":
-            link.connection_lost(None)
-    assert not (case.early and taken.end == "whole") or wire.closed
-    if taken.end == "waits":
-        link.abort()
-    pool.close()
-    return reading(taken.status, taken.body, taken.end)
 
 
 def reading(status, body, end):

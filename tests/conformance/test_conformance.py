@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import messages, readers
+from tests.conformance.gateway.server import kairos_server
 from tests.conformance.nginx import Nginx
+from tests.conformance.proxy.client import kairos_client
 from tests.conformance.readers import REFUSED
 
 PAGE = Path(__file__).parents[2] / "docs/decisions/http-differences.md"
@@ -60,7 +62,7 @@ class Comparison:
             self.found.append((end, peer, kind, case, ours, theirs))
 
     async def _compare_request(self, case):
-        ours = await readers.kairos_server(case)
+        ours = await kairos_server(case)
         if self._proxy is not None:
             self._compare("server", "nginx", case, ours, await self._proxy.request(case))
             return
@@ -68,7 +70,7 @@ class Comparison:
             self._compare("server", peer, case, ours, reader(case))
 
     async def _compare_response(self, number, case):
-        ours = await readers.kairos_client(case)
+        ours = await kairos_client(case)
         if self._proxy is not None:
             theirs = await self._proxy.response(number, case)
             self._compare("client", "nginx", case, ours, theirs)

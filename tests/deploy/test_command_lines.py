@@ -6,9 +6,9 @@ import shlex
 import pytest
 import typer.main
 
-from kairos.cli import main
-from kairos.simulate.standin import server
 from tests.deploy.files import DEPLOY, OURS, compose, containers
+from tests.support.cli.command import app
+from tests.support.simulate.standin import read_arguments
 
 STANDIN = ["python", "-m", "kairos.simulate.standin.server"]
 COMPOSE = [service for service in compose()["services"].values() if OURS in service["image"]]
@@ -27,7 +27,7 @@ EXAMPLES = {
 
 def parse(words):
     """Parse as the command does, and run nothing."""
-    command, name, context = typer.main.get_command(main.app), "kairos", None
+    command, name, context = typer.main.get_command(app), "kairos", None
     while True:
         context = command.make_context(name, list(words), parent=context)
         if not hasattr(command, "resolve_command"):
@@ -57,7 +57,7 @@ def test_the_stand_in_understands_its_own(monkeypatch):
     for service in lines:
         assert service["entrypoint"] == STANDIN
         monkeypatch.setattr("sys.argv", ["standin", *service["command"]])
-        assert server._arguments().port == 8000
+        assert read_arguments().port == 8000
 
 
 def test_there_are_lines_of_every_service():

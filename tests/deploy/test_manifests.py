@@ -16,7 +16,7 @@ from kairos.cluster import cluster_of
 from kairos.cluster.kafka.topic_settings import describe
 from kairos.core import inbox_topic
 from kairos.gateway.operators.scaling import add_scaling
-from kairos.settings import config
+from kairos.settings import load_settings
 from tests.deploy.files import (
     DEPLOY,
     EXAMPLES,
@@ -209,7 +209,7 @@ def test_the_settings_are_understood_and_reach_the_client(tmp_path):
     assert authority in text
     path.write_text(text.replace(authority, certifi.where()))
     environ = {"KAFKA_USERNAME": "somebody", "KAFKA_PASSWORD": "a secret"}
-    settings = config.load_settings(path, environ, {})
+    settings = load_settings(path, environ, {})
     client = cluster_of(settings, environ).client()
     assert len(settings.engine) == 2
     assert client["sasl.username"] == "somebody"

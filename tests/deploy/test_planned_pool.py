@@ -9,13 +9,12 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from kairos.cli.main import app
 from kairos.core import SetupError
-from kairos.settings import config, parse_engine
+from kairos.settings import load_settings, parse_engine
 from kairos.simulate import FileCall, write_workflows
 from tests.deploy.test_manifests import KUBERNETES
+from tests.support.cli.command import invoke
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def export(tmp_path):
 
 def plan(export, *words):
     options = ["--export", export, "--target", "p95=60s", "--no-pairs", *words]
-    found = CliRunner().invoke(app, ["plan-hardware", *map(str, options)])
+    found = invoke("plan-hardware", *map(str, options))
     if found.exception and not isinstance(found.exception, SystemExit):
         raise found.exception
     return found.stdout
@@ -110,7 +109,7 @@ def test_the_engines_in_the_manifests_are_those_that_kairos_is_told(export, tmp_
     path = tmp_path / "kairos.toml"
     path.write_text(settings["data"]["engines.toml"])
     assert tomllib.loads(path.read_text())["engine"]
-    engines = config.load_settings(path, {}, {}).engine
+    engines = load_settings(path, {}, {}).engine
     pods = [
         f"http://{each['metadata']['name']}-{number}.{each['spec']['serviceName']}.kairos.svc:8000"
         for each in documents

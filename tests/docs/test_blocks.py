@@ -13,12 +13,12 @@ import typer.main
 
 from kairos.batches.openapi import with_batches
 from kairos.capacity import read_scaling_file
-from kairos.cli.main import app
 from kairos.gateway.api.openapi import description
-from kairos.settings import config
+from kairos.settings import load_settings
 from kairos.workflows import compile_plan, read_host
-from kairos.workflows.declare.yaml_file import read_yaml
 from kairos.workflows.serve.openapi import with_flows
+from tests.support.cli.command import app
+from tests.support.workflows.declared import read_yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -182,4 +182,4 @@ def test_settings_are_read(block, tmp_path, monkeypatch):
     path = tmp_path / "kairos.toml"
     path.write_text(block.replace('sha256 = "..."', f'sha256 = "{"0" * 64}"'))
     path.chmod(0o600)
-    config.load_settings(path, {"GPU1_KEY": "x"}, {})
+    load_settings(path, {"GPU1_KEY": "x"}, {})

@@ -67,3 +67,7 @@ def test_a_door_exports_what_another_folder_uses_and_nothing_else(room):
     }
     assert set(door.__all__) == used
     assert [each for each in door.__all__ if isinstance(getattr(door, each), ModuleType)] == []
+
+
+def test_tests_of_other_rooms_seldom_reach_past_a_door():
+    assert HOUSE.reached_by_tests(ROOT / "tests") <= 100

@@ -38,7 +38,7 @@ LASTING = {
 }
 # Limits that are reached where all is well, by file likewise.
 SHORT = {
-    "e2e/test_disconnect.py": (1, "an engine that nobody reads from is silent"),
+    "e2e/request/test_disconnect.py": (1, "an engine that nobody reads from is silent"),
     "faults/test_before_vllm.py": (1, "a real engine's answer, of which no more comes"),
     "support/kafka.py": (1, "one that does not end is killed"),
 }

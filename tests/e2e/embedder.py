@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from kairos.simulate.processor_answers import vector
+from tests.support.simulate.standin import vector
 
 MODEL = "made-up"
 

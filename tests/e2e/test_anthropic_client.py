@@ -7,10 +7,10 @@ import anthropic
 import pytest
 
 from kairos.core import Arrived, Failed, Finished, FirstToken
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.script import Rule, Script, ToolUse
 from tests.e2e.batch_files import key
 from tests.kinds.table import says
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Rule, Script, ToolUse
 
 HELLO = [{"role": "user", "content": "Hello there"}]
 ASKED = {"model": "tiny", "max_tokens": 5, "messages": HELLO}

@@ -78,7 +78,7 @@ async def test_who_is_refused_is_told_and_no_key_token_or_body(kairos, standin, 
 
 
 async def test_a_tenant_that_is_over_its_quota_is_told_by_its_key(kairos, standin, path):
-    from kairos.settings.tenants import QuotaSettings
+    from tests.support.settings.quotas import QuotaSettings
 
     served = await kairos(
         standin.url,

@@ -11,7 +11,6 @@ from aiohttp import web
 from kairos.batches import service as batches_service
 from kairos.core import SECOND, Arrived, Cancelled
 from kairos.host import WallClock
-from kairos.observe import disk_looks
 from tests.e2e.batch_files import (
     CHAT,
     begin,
@@ -24,6 +23,7 @@ from tests.e2e.batch_files import (
     read,
     upload,
 )
+from tests.support.observe.figures import look_often
 
 
 @pytest.fixture
@@ -541,7 +541,7 @@ async def test_a_file_that_expires_sooner_says_so(client):
 async def test_metrics_tell_lines_by_how_they_ended_and_batches_that_are_open(
     kairos, engine, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(disk_looks, "LOOK_S", 0.05)
+    look_often(monkeypatch)
     served = await kairos(engine.url, batches=kept_in(tmp_path / "batches"), max_num_seqs=1)
 
     async def told(line):

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from kairos.core import Arrived
-from kairos.simulate.standin import server as standins
 from tests.e2e.batch_files import key
 from tests.e2e.flows import answers, invoke, kept_in, put
+from tests.support.simulate import standin as standins
 
 RULES = "You judge what is said of a report, and you say why in a few words. " * 30
 JUDGED = f"""

@@ -6,9 +6,9 @@ import json
 import pytest
 from openai import AsyncOpenAI
 
-from kairos.cli.demos.engines import start_engines
 from kairos.engines.llama import ALIAS
 from tests.e2e.cli.flow_runs import Runs, answering
+from tests.support.cli.command import start_engines
 from tests.support.vllm import READY_S
 
 # Halo's mixed processors: the draft and the last word on one engine, the check on another.

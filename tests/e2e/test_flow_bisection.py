@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from kairos.settings import RetrievalSettings
-from kairos.simulate.processor_answers import vector
 from tests.e2e.cli.flow_runs import Runs, answering
+from tests.support.simulate.standin import vector
 
 FLOW = """
 flow: ask

@@ -3,9 +3,9 @@
 import asyncio
 import re
 
-from kairos.observe import disk_looks
 from tests.e2e.batch_files import key
 from tests.e2e.flows import answers, invoke, kept_in, put
+from tests.support.observe.figures import look_often
 
 ACME = {"authorization": "Bearer acme"}
 
@@ -27,7 +27,7 @@ async def shown(ask, name, until):
 
 
 async def test_invocations_are_counted_by_how_they_ended(kairos, engine, tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_looks, "LOOK_S", 0.05)
+    look_often(monkeypatch)
     answers(engine)
     served = await kairos(
         engine.url, flows=kept_in(tmp_path / "flows"), key=(key("acme"), key("bolt"))

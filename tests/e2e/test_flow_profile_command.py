@@ -5,8 +5,8 @@ import json
 import pytest
 from aiohttp import web
 
-from kairos.simulate.standin.server import StandInSettings, serve
 from tests.e2e.cli.flow_runs import answering, kairos_command, write_rows
+from tests.support.simulate.standin import StandInSettings, serve
 
 FLOW = """
 flow: chain

@@ -5,7 +5,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from kairos.core import Arrived, SetupError
-from kairos.observe import disk_looks
 from kairos.settings import RetrievalSettings
 from tests.e2e.batch_files import client_of, key
 from tests.e2e.flows import answers, events, invoke, kept_in, prompts, put
@@ -19,13 +18,14 @@ from tests.e2e.workflows.test_retrieval import (
     reranker,
     texts_of,
 )
+from tests.support.observe.figures import look_often
 
 __all__ = ["embedders", "reranker"]  # fixtures
 
 
 @pytest.fixture
 async def served(kairos, engine, embedders, reranker, tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_looks, "LOOK_S", 0.05)
+    look_often(monkeypatch)
     answers(engine)
     retrieval = RetrievalSettings(
         embedders=tuple(each.url for each in embedders),
@@ -155,7 +155,7 @@ async def test_what_processors_did_is_counted_by_each_of_them(served, embedders,
 async def test_a_batch_that_an_engine_fails_is_counted(
     kairos, engine, embedders, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(disk_looks, "LOOK_S", 0.05)
+    look_often(monkeypatch)
     urls = ("http://127.0.0.1:9", embedders[0].url)  # at the first nothing listens
     retrieval = RetrievalSettings(embedders=urls, collections=str(tmp_path / "collections"))
     served = await kairos(engine.url, flows=kept_in(tmp_path / "flows"), retrieval=retrieval)

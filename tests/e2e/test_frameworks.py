@@ -8,9 +8,9 @@ import pytest
 
 from kairos.core import WorkflowEnded
 from kairos.settings import TelemetrySettings
-from kairos.simulate.standin.script import Rule
 from tests.frameworks import engine, flows
 from tests.support.otlp import collecting
+from tests.support.simulate.standin import Rule
 
 CALL = "POST /v1/chat/completions"
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from kairos.core import Arrived, WorkflowEnded
 from kairos.gateway import Gateway
 from kairos.settings import KeySettings
-from kairos.settings.tenants import QuotaSettings
+from tests.support.settings.quotas import QuotaSettings
 
 CHAT = "/v1/chat/completions"
 

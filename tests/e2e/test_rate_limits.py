@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from kairos.core import Arrived, EntitlementsChanged
 from kairos.settings import KeySettings
-from kairos.settings.tenants import QuotaSettings, ServiceClassSettings
 from tests.e2e.cluster.test_pool import Pool, stack, until  # noqa: F401 - a fixture
 from tests.e2e.test_workers import decider_of, serve  # noqa: F401 - a fixture
+from tests.support.settings.quotas import QuotaSettings, ServiceClassSettings
 
 ACME = KeySettings(sha256=sha256(b"acme").hexdigest(), tenant="acme")
 BELL = KeySettings(sha256=sha256(b"bell").hexdigest(), tenant="bell")

@@ -6,8 +6,8 @@ import pytest
 
 from kairos.core import Arrived
 from kairos.settings import KeySettings
-from kairos.simulate.standin import server as standins
 from tests.e2e.served import serving
+from tests.support.simulate import standin as standins
 
 SECRET = "payroll"  # in each name that the honest tenant uses
 MINE = {

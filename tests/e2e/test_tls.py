@@ -18,9 +18,9 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.cli.main import main
 from kairos.settings import TlsFiles, client_context
 from tests.support.certificates import Authority
+from tests.support.cli.command import main
 from tests.support.processes import Process
 
 MESSAGES = [{"role": "user", "content": "Hello there"}]

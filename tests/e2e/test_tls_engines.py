@@ -13,7 +13,7 @@ from aiohttp import web
 
 from kairos.core import Finished, InstanceLeft, SetupError
 from kairos.host import fresh_context
-from kairos.settings import EngineSettings, Settings, TlsFiles, config, parse_engine, server_context
+from kairos.settings import EngineSettings, TlsFiles, load_settings, parse_engine, server_context
 from tests.e2e.engine import Engine
 from tests.support.certificates import Authority
 from tests.support.processes import Process
@@ -224,4 +224,4 @@ def test_the_command_line_names_files_of_an_engine():
 def test_files_of_no_use_are_refused(given, says):
     engine = EngineSettings(**({"url": "https://a:1"} | given))
     with pytest.raises(SetupError, match=says):
-        config._check(Settings(engine=(engine,)), {})
+        load_settings(None, {}, {"engine": (engine,)})

@@ -11,9 +11,9 @@ import anthropic
 import openai
 import pytest
 
-from kairos.cli.demos.engines import start_engines
 from kairos.core import Cancelled, Failed, Finished, InstanceLeft, InstanceStatus
-from kairos.engines import monitor
+from tests.support.cli.command import start_engines
+from tests.support.engines.probes import probe_every
 from tests.support.processes import Process
 from tests.support.vllm import descendants, named, needs_vllm, until_gone
 
@@ -114,7 +114,7 @@ async def test_the_part_of_a_prompt_that_was_in_the_cache_is_known(kairos, clien
 
 @pytest.fixture
 def often(monkeypatch):
-    monkeypatch.setattr(monitor, "INTERVAL_S", 0.1)
+    probe_every(monkeypatch, 0.1)
 
 
 @pytest.mark.usefixtures("often")

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from kairos.cli.demos.engines import start_engines
 from kairos.core import Finished, FirstToken, Progressed
 from tests.e2e.deciding import deciding
+from tests.support.cli.command import start_engines
 from tests.support.vllm import needs_vllm
 
 pytestmark = pytest.mark.vllm

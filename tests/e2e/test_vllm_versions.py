@@ -4,8 +4,8 @@ import aiohttp
 import pytest
 
 from kairos.engines import read_metrics
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.routes import NEWEST, OLDEST
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import NEWEST, OLDEST
 
 CHAT = "/v1/chat/completions"
 TALK = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}

@@ -9,12 +9,12 @@ import pytest
 from aiohttp import web
 
 from kairos.core import Arrived, Bounced, Cancelled, Failed, FirstToken, InstanceLeft
-from kairos.engines import monitor
 from kairos.proxy import wait_comments
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.batch import Timing
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
+from tests.support.engines.probes import probe_every
 from tests.support.loop_clock import moved_clock
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Timing
 
 COMMENT = b": waiting for an instance\n\n"
 
@@ -22,7 +22,7 @@ COMMENT = b": waiting for an instance\n\n"
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     monkeypatch.setattr(wait_comments, "KEEP_ALIVE_S", 0.05)
-    monkeypatch.setattr(monitor, "INTERVAL_S", 1000)
+    probe_every(monkeypatch)
 
 
 @pytest.fixture

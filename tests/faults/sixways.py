@@ -19,13 +19,13 @@ import aiohttp
 import msgspec
 
 from kairos.proxy.engine_client import STALL_S
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.batch import Timing
 from tests.acceptance.chats import Chats
 from tests.e2e.served import serving
 from tests.faults.faults import Cut, EngineDies, Fault, Noise, Stall, Status, WrongBody
 from tests.faults.proxy import Proxy, is_call
 from tests.soak.client import End, Outcome, call, session
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Timing
 
 CALLS, AT_ONCE = 400, 24
 TOKENS, STEP_S = 10, 0.010  # of a call

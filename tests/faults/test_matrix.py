@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from kairos.core import Arrived, Dispatch, FirstToken
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.batch import Timing
 from tests.e2e.served import serving
 from tests.faults.matrix import (
     AMID,
@@ -28,6 +26,8 @@ from tests.faults.matrix import (
 )
 from tests.faults.poison import POISON
 from tests.faults.villain import Mortal
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Timing
 
 STEP_S = 0.03
 SHORT, MIDDLE, LONG = 10, 30, 60  # tokens

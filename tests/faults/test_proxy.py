@@ -7,10 +7,10 @@ from contextlib import suppress
 import aiohttp
 import pytest
 
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.batch import Timing
 from tests.faults.faults import Cut, Stall, Status
 from tests.faults.proxy import Proxy
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Timing
 
 LIMIT_S = 60
 TOKENS = 6

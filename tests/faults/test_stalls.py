@@ -8,13 +8,13 @@ import aiohttp
 import pytest
 
 from kairos.core import Bounced
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.batch import Timing
 from tests.e2e.client import Answer
 from tests.e2e.gateway.test_serve_command import spawn
 from tests.e2e.served import serving
 from tests.faults.faults import Delay, Stall
 from tests.faults.proxy import Proxy
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Timing
 
 TOKENS = 10
 CALLERS = 16  # at a time: both engines together have room for as many, so each has its half

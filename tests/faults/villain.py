@@ -15,12 +15,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.batch import Timing
 from tests.e2e.served import serving
 from tests.faults.faults import Cut, Delay
 from tests.faults.poison import POISON, is_poison
 from tests.faults.proxy import Proxy
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Timing
 
 CALLERS = 8
 EACH_S = 0.5  # between two poisonous calls

@@ -11,10 +11,16 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from kairos.simulate.standin import server
-from kairos.simulate.standin.batch import Timing
-from kairos.simulate.standin.bodies import StandInBody, StandInPrompt, chat_prompt, responses_prompt
-from kairos.simulate.standin.script import Script, tokenize
+from tests.support.simulate import standin as server
+from tests.support.simulate.standin import (
+    Script,
+    StandInBody,
+    StandInPrompt,
+    Timing,
+    chat_prompt,
+    responses_prompt,
+    tokenize,
+)
 
 MARK = re.compile(r"run-[0-9a-f]{6}")
 SETTINGS = server.StandInSettings(

@@ -11,7 +11,7 @@ import pytest
 
 from kairos.core import Arrived, WorkflowEnded
 from kairos.host import start_child
-from kairos.simulate.standin.script import load
+from tests.support.simulate.standin import load
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

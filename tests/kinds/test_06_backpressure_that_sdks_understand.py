@@ -6,9 +6,9 @@ import anthropic
 import openai
 import pytest
 
-from kairos.settings.config import QuotaSettings
 from tests.e2e.batch_files import key
 from tests.kinds.table import drops, never, says, whole
+from tests.support.settings.quotas import QuotaSettings
 
 HELLO = [{"role": "user", "content": "Hello"}]
 IN_A_MINUTE = {"Retry-After": "90"}

@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.batch import Timing
 from tests.kinds.table import CHAT, COMPLETIONS, EMBEDDINGS, NEVER_S, body, says
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Timing
 
 CALLS_PER_S = 40
 TIMING = Timing(step_s=0.005, step_per_seq_s=0.0001)

@@ -10,66 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.cluster import ReceivedMessage
-from kairos.cluster.kafka.items import Assigned, Passed
-from kairos.cluster.kafka.share import Share
-from kairos.cluster.kafka.trials import Trials
 from kairos.core import KairosError, ShareUsed
-from kairos.gateway.page.watch import Watch
-from kairos.gateway.server import connection_limits
-from kairos.gateway.server.connection_limits import ConnectionLimits
 from kairos.proxy import CallsInFlight
 from kairos.request import Bodies, ClientResponse
 from kairos.workflows.retrieve.engine_pool import EnginePool
+from tests.laws.cluster.shares import Trials, custody, new_share, trials
+from tests.laws.gateway.clients import clients, new_limits, new_watch, old_heads, viewers
 from tests.support.pristine import differences, state_of
-from tests.unit.gateway.server.test_connection_limits import Client
 from tests.unit.request.test_bodies import PACKED, Source, Taker
-
-
-class Late(Client):
-    """A client whose connection ends as soon as its head is late."""
-
-    def __init__(self, limits, *arguments, **fields):
-        self.limits = limits
-        super().__init__(limits, *arguments, **fields)
-
-    def head_is_late(self):
-        self.late = True
-        self.limits.left(self, self.peer)
-
-
-async def clients(limits):
-    """Clients with and without heads, idle ones that make room, ones that are turned away."""
-    at = asyncio.get_running_loop().time()
-    came = [Late(limits, is_idle=number == 2) for number in range(10)]
-    stay = [each for each in came if each.stays and not each.closed]
-    for each in came:
-        if not each.stays and hasattr(each.transport, "protocol"):
-            each.transport.protocol.connection_lost(None)
-    limits.has_head(stay[0], stay[0].peer)
-    limits.has_head(stay[0], stay[0].peer)
-    for each in stay[:2]:
-        limits.left(each, each.peer)
-        limits.left(each, each.peer)
-    for name in stay[2].peer.unfinished:
-        stay[2].peer.unfinished[name] = at - connection_limits.HEAD_S - 1
-    limits._look()
-    assert all(each.late for each in stay[2:])
-    assert not limits._peers
-
-
-async def old_heads(limits):
-    """Enough connections await a request head that the oldest is evicted."""
-    came = []
-    for _ in range(4):
-        came.append(Late(limits))
-        if came[-1].stays:
-            for each in came[-1].peer.unfinished:
-                came[-1].peer.unfinished[each] -= 2
-    assert any(each.late for each in came)
-    for each in came:
-        if each.stays:
-            limits.left(each, each.peer)
 
 
 async def bodies(held):
@@ -93,50 +41,6 @@ async def bodies(held):
         held.end(response)
 
 
-async def custody(share):
-    """A member that claims a share, works it off and leaves in order."""
-    share.is_open = True
-    share.claim("me")
-    began = share.watermark.state()[0]
-    for offset in range(began, began + 3):
-        share.add(ReceivedMessage("t", 0, offset, 0, "k", b"v", {}))
-    share.add(Passed("t", 0, began + 5))
-    done = list(share.begin())
-    assert len(done) == 1
-    while (following := share.next_of("k")) is not None:
-        share.finish(done.pop())
-        done.append(following)
-    share.finish(done.pop())
-    list(share.begin())
-    share.leave()
-    share.is_open = False
-
-
-async def trials(court):
-    """A suspect is tried while something else is in hand, and acquitted."""
-    share = Share(Assigned("t", 0, 0, "held:a deaths:2 suspects:AQI="))
-    share.claim("me")
-    court.ask()
-    court.begin()
-    court.answer(share)
-
-    async def secure():
-        return
-
-    async def suspect():
-        court.begin()
-        async with court.trial(share, 0, secure):
-            share.custody.done(0)
-            share.custody.done(2)
-        court.end()
-
-    task = asyncio.create_task(suspect())
-    await asyncio.sleep(0)
-    court.end()
-    await asyncio.wait_for(task, 60)
-    court.review()
-
-
 async def turns(calls):
     """Calls that go, that wait and leave, that are declined, and some that were never there."""
     told = SimpleNamespace(go=lambda _: None, give_up=lambda *_, **__: None)
@@ -151,20 +55,6 @@ async def turns(calls):
         calls.forget(f"r{number}")
 
 
-async def viewers(watch):
-    """Two viewers; the last one closes the page."""
-    task = asyncio.create_task(watch.run())
-    pages = [watch.pictures(), watch.pictures()]
-    for each in pages:
-        assert await asyncio.wait_for(anext(each), 60) == b"picture"
-    for each in pages:
-        await each.aclose()
-    watch._is_over = False
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    watch._is_over = False
-
-
 async def items(pool):
     assert await pool.results((1,), 0, range(20)) == [2 * each for each in range(20)]
     for _ in range(9):
@@ -176,21 +66,21 @@ async def double(_engine, numbers):
 
 
 EVERYTHING = {
-    "connections": (lambda: ConnectionLimits(8, share=1), clients, {"ConnectionLimits._looks"}),
+    "connections": (new_limits, clients, {"ConnectionLimits._looks"}),
     "heads that are awaited": (
-        lambda: ConnectionLimits(8, share=1),
+        new_limits,
         old_heads,
         {"ConnectionLimits._looks"},
     ),
     "bodies": (lambda: Bodies(1000, 10_000), bodies, set()),
     "a share of a topic": (
-        lambda: Share(Assigned("t", 0, 0, "")),
+        new_share,
         custody,
         {"Watermark._next", "Watermark._end", "Share._is_claimed"},
     ),
     "trials of suspects": (Trials, trials, set()),
     "calls in flight": (CallsInFlight, turns, set()),
-    "viewers of the page": (lambda: Watch(lambda: b"picture"), viewers, set()),
+    "viewers of the page": (new_watch, viewers, set()),
     "work over several engines": (
         lambda: EnginePool(("a", "b"), double, 4),
         items,

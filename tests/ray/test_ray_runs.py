@@ -7,15 +7,15 @@ from aiohttp import web
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kairos.cli.flows.flow_run import check_task, new_record, run_task
 from kairos.settings import RetrievalSettings
 from kairos.workflows import Functions, RunStore, compile_plan
 from kairos.workflows.compile.invalid import InvalidFlow
-from kairos.workflows.declare.yaml_file import read_yaml
 from tests.e2e.embedder import Embedder
 from tests.property.workflows.test_flows import FUNCTIONS, ROWS, Drawn, scripted
 from tests.ray.ray_runs import CountingEngine, run
+from tests.support.cli.command import check_task, new_record, run_task
 from tests.support.examples import examples
+from tests.support.workflows.declared import read_yaml
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
 

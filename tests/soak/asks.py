@@ -12,10 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from kairos.simulate.standin.bodies import StandInBody, chat_prompt
-from kairos.simulate.standin.script import Script, ScriptLimits
 from tests.faults.poison import POISON
 from tests.soak.engine import ENGINE_SEED, EngineKind
+from tests.support.simulate.standin import Script, ScriptLimits, StandInBody, chat_prompt
 
 USUAL, BURST = 0.5, 3.0  # of the capacity of all
 BURST_EVERY_S, BURST_S = 30.0, 3.0

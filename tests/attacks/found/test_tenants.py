@@ -10,10 +10,10 @@ from aiohttp import web
 
 from kairos.core import Cancelled
 from kairos.settings import BatchSettings, FlowSettings, KeySettings
-from kairos.settings.tenants import QuotaSettings
 from kairos.workflows.retrieve.engine_group import EngineGroup
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_workers import serve  # noqa: F401 - a fixture
+from tests.support.settings.quotas import QuotaSettings
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 HERS, MINE = {"Authorization": "Bearer hers"}, {"Authorization": "Bearer mine"}

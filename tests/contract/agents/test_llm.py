@@ -13,8 +13,7 @@ from aiohttp import web
 from kairos.agent import Application, Task, read_result, run, submit
 from kairos.agents import bus_llm
 from kairos.agents.bus_llm import BusLLM
-from kairos.cluster import KafkaCluster, MemoryBus, Producer, Tail, Told, ensure_topics
-from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster import KafkaCluster, MemoryBus, Producer, Tail, Told, cluster_of, ensure_topics
 from kairos.cluster.pool.messages import read_call_headers
 from kairos.core import (
     Cancelled,
@@ -25,6 +24,7 @@ from kairos.core import (
     UpstreamFailed,
 )
 from kairos.proxy import HttpLLM, Patience
+from kairos.settings import Settings
 
 LIMIT_S = 60
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -212,7 +212,7 @@ def mock(mock_kafka):
 @pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])
 def connection(request):
     found = request.getfixturevalue(request.param)
-    return found if request.param == "mock" else parse_bus(found)
+    return found if request.param == "mock" else cluster_of(Settings(bus=found), {})
 
 
 @pytest.fixture(params=["http", "mock", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -221,7 +221,7 @@ def calling(request):
     if request.param == "http":
         return over_http
     found = request.getfixturevalue(request.param)
-    connection = found if request.param == "mock" else parse_bus(found)
+    connection = found if request.param == "mock" else cluster_of(Settings(bus=found), {})
 
     def start(model, /, **options):
         return over_bus(connection, model, **options)
@@ -478,7 +478,7 @@ class TestBus:
     async def test_calls_outlive_a_crash_of_the_broker(self, broker):
         model = Model()
         model.answers = [LOST]
-        async with over_bus(parse_bus(broker.url), model) as llm:
+        async with over_bus(cluster_of(Settings(bus=broker.url), {}), model) as llm:
             waits = asyncio.create_task(llm.complete({}, {"X-Request-Id": "before"}))
             message = await llm.taker.message(1)
             broker.kill()

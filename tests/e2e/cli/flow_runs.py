@@ -14,9 +14,9 @@ from aiohttp import web
 
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
 from kairos.workflows import Functions, RunStore, open_table
-from kairos.workflows.declare.yaml_file import read_yaml
 from tests.e2e.client import LIMIT_S
 from tests.support.host import forked
+from tests.support.workflows.declared import read_yaml
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,18 +13,23 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from kairos.agents import runtime as agent
+from kairos import agent
 from kairos.cli.demos.engines import LENGTHS, SCRIPT
 from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_arrivals, plan_submissions
-from kairos.cluster import MemoryBus, Tail, ensure_topics
-from kairos.cluster.kafka.cluster import parse_bus
+from kairos.cluster import MemoryBus, Tail, cluster_of, ensure_topics
 from kairos.core import Topic
 from kairos.proxy import HttpLLM
-from kairos.simulate.standin.batch import INSTANT
-from kairos.simulate.standin.script import Script, load, load_lengths
-from kairos.simulate.standin.server import StandInSettings, serve
+from kairos.settings import Settings
 from tests.support.host import forked
+from tests.support.simulate.standin import (
+    INSTANT,
+    Script,
+    StandInSettings,
+    load,
+    load_lengths,
+    serve,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -131,7 +136,7 @@ class Results:
 
 @pytest.fixture
 async def results(kafka):
-    connection = parse_bus(kafka)
+    connection = cluster_of(Settings(bus=kafka), {})
     await ensure_topics(connection, [Topic.RESULTS])
     async with Tail(connection, Topic.RESULTS) as tail:
         yield Results(tail)

@@ -14,12 +14,17 @@ from pathlib import Path
 import pytest
 
 from kairos.cli.demos.engines import LENGTHS, SCRIPT
-from kairos.simulate.standin.batch import INSTANT
-from kairos.simulate.standin.script import Script, load, load_lengths
-from kairos.simulate.standin.server import StandInSettings, serve
-from kairos.simulate.workload import read_workflows
-from tests.support import impatient
+from tests.support.cluster import impatient
 from tests.support.host import forked
+from tests.support.simulate.model import read_workflows
+from tests.support.simulate.standin import (
+    INSTANT,
+    Script,
+    StandInSettings,
+    load,
+    load_lengths,
+    serve,
+)
 from tests.support.vllm import needs_vllm
 
 MARK = "KAIROS_TEST_MARK"

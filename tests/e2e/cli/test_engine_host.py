@@ -16,9 +16,9 @@ from kairos.cli.flows.hosted_pool import hosted_pool
 from kairos.cli.main import app
 from kairos.core import SetupError
 from kairos.workflows import Functions, HostedEngine, RunStore
-from kairos.workflows.declare.yaml_file import read_yaml
 from tests.e2e.cli.flow_runs import read_rows, write_rows
 from tests.support.vllm import needs_vllm
+from tests.support.workflows.declared import read_yaml
 
 FLOW = """
 flow: review

@@ -10,10 +10,10 @@ from examples.demo import LLAMA
 from kairos.cli.demos.engines import start_engines
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
-from kairos.simulate.standin.server import StandInSettings, serve
 from kairos.workflows import CallAnswered, IssueCall
 from tests.e2e.cli.flow_runs import Runs, completion, read_rows
 from tests.e2e.flows import invoke, kept_in, put
+from tests.support.simulate.standin import StandInSettings, serve
 
 QUESTIONS = """
 flow: questions

@@ -8,9 +8,8 @@ import pytest
 from experiments.e56_kept_order import BLOCK, debate, drawn_flow
 from kairos import flow
 from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.simulate.standin.batch import INSTANT
-from kairos.simulate.standin.server import StandInSettings, serve
 from kairos.workflows import RunStore
+from tests.support.simulate.standin import INSTANT, StandInSettings, serve
 
 pytestmark = pytest.mark.long
 

@@ -10,11 +10,8 @@ import aiohttp
 import msgspec
 import pytest
 
+from kairos import agent
 from kairos.agent import read_result
-from kairos.agents import runtime as agent
-from kairos.cli.demos.engines import SCRIPT
-from kairos.cli.demos.options import Options
-from kairos.cli.demos.plan import plan_submissions
 from kairos.cluster import (
     CALL,
     TAKEOVER_HEADER,
@@ -31,6 +28,7 @@ from kairos.cluster.kafka.subscription import CaughtUp, Subscription
 from kairos.cluster.pool.messages import EPOCH
 from kairos.core import SECOND, Arrived, Message, Orchestrator, Record, Topic
 from kairos.proxy import HttpLLM
+from tests.support.cli.command import SCRIPT, Options, plan_submissions
 from tests.support.kafka import Broker
 from tests.support.ports import free_ports
 from tests.support.processes import Process

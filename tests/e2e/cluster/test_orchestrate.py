@@ -43,7 +43,7 @@ from kairos.core import (
     WorkflowEnded,
 )
 from kairos.observe import explain, workflow_snapshot, workflow_view
-from tests.support.impatient import SAVE_S
+from tests.support.cluster.impatient import SAVE_S
 from tests.support.ports import free_ports
 from tests.support.processes import Process
 from tests.support.simulate import build
@@ -92,7 +92,7 @@ class World:
         self.number += 1
         [port] = free_ports(1)
         command = ("orchestrate", "--bus", self.bus, "--port", port, *options)
-        name, module = f"orchestrator-{self.number}", "tests.support.impatient"
+        name, module = f"orchestrator-{self.number}", "tests.support.cluster.impatient"
         process = Process(self.directory, name, *command, module=module)
         process.url = f"http://127.0.0.1:{port}"
         self.stack.callback(process.kill)

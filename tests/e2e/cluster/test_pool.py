@@ -11,19 +11,19 @@ import aiohttp
 import msgspec
 import pytest
 
-from kairos.cli.bus_check import CHECKED, check_bus, skip_record
 from kairos.cluster import CALL, TYPE_HEADER, Producer, ReceivedMessage, ensure_topics
 from kairos.cluster import POOL_HEADER as IN_POOL
 from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.pool.messages import EPOCH, PERFORMER, TURN
 from kairos.core import SetupError, Topic
-from kairos.observe.left_out import left_out
 from kairos.service import running
 from kairos.settings import EngineSettings, Settings
 from tests.e2e.client import LIMIT_S
 from tests.support.buses import until_logged
-from tests.support.impatient import SESSION_S
+from tests.support.cli.command import CHECKED, check_bus, skip_record
+from tests.support.cluster.impatient import SESSION_S
+from tests.support.observe.figures import left_out
 from tests.support.ports import free_ports
 from tests.support.processes import Process
 
@@ -56,7 +56,7 @@ class Pool:
         options = ("--bus", self.bus, "--pool", self.name, "--engine", engine)
         name = f"{command[0]}-{secrets.token_hex(2)}"
         environ = {"KAIROS_TEST_SESSION_S": str(session_s)}
-        module = "tests.support.impatient"
+        module = "tests.support.cluster.impatient"
         process = Process(self._directory, name, *command, *options, module=module, environ=environ)
         self._stack.callback(process.kill)
         process.start()

@@ -15,9 +15,10 @@ from kairos.core import (
     InstanceJoined,
     InstanceLeft,
 )
-from kairos.engines import fleet, monitor
+from kairos.engines import fleet
 from kairos.settings import EngineSettings, Settings
 from tests.e2e.client import LIMIT_S
+from tests.support.engines.probes import probe_every
 
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -475,7 +476,7 @@ async def test_settings_that_still_name_one_that_drains_keep_it(kairos, engine):
 
 
 async def test_one_that_is_named_as_before_is_not_asked_anew(kairos, engines, monkeypatch):
-    monkeypatch.setattr(monitor, "INTERVAL_S", 1000)
+    probe_every(monkeypatch)
     first, second = await engines(), await engines()
     served = await kairos(first.url)
     asked = len(first.probes)

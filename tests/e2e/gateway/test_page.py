@@ -12,13 +12,12 @@ import pytest
 
 from kairos.core import Arrived, Finished
 from kairos.gateway.page import agent_history
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.batch import Timing
-from kairos.simulate.standin.routes import StandInSettings
 from tests.e2e.client import LIMIT_S
 from tests.e2e.served import serving
 from tests.e2e.test_roles import keys
 from tests.support.browser import browsing
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import StandInSettings, Timing
 
 pytestmark = pytest.mark.browser
 SCRIPT = "<script>document.title='taken'</script><img src=x onerror=document.title='taken'>"

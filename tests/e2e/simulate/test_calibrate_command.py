@@ -7,15 +7,14 @@ import re
 import msgspec
 import pytest
 from aiohttp import web
-from typer.testing import CliRunner
 
-from kairos.cli.main import app
 from kairos.core import SetupError
 from kairos.proxy import Upstream
 from kairos.simulate import calibrate, load_profile, measured_engine
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.batch import INSTANT, Timing
 from tests.e2e.client import LIMIT_S
+from tests.support.cli.command import invoke
 
 BRIEF = calibrate.CalibrationPlan(rounds=1, decode_s=0.05, mixed_s=0.2, longest_run_s=1.0)
 TIMING = Timing(step_s=0.001, step_per_seq_s=0.0, prefill_tokens_per_s=1e6)
@@ -41,7 +40,7 @@ async def command(*engines, options=()):
     urls = [word for url in engines for word in ("--engine", url)]
     words = ["calibrate", *urls, "--quick", "--max-num-seqs", "8", *options]
     async with asyncio.timeout(LIMIT_S):
-        return await asyncio.to_thread(CliRunner().invoke, app, words)
+        return await asyncio.to_thread(invoke, *words)
 
 
 async def refused(*engines, options=()):

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from aiohttp import web
 
-from kairos.cli.flows.flow_run import run_flow
 from kairos.core import Arrived, SetupError
 from kairos.flow import Flow
 from kairos.workflows import RunJournal
@@ -17,6 +16,7 @@ from kairos.workflows.declare.yaml_file import read_yaml
 from kairos.workflows.run import driver
 from kairos.workflows.run.rows import ROW_BYTES
 from tests.e2e.cli.flow_runs import Runs, answer_to, answering, completion, read_rows
+from tests.support.cli.command import run_flow
 from tests.support.workflows.naive import Naive
 
 SUMMARIES = """

@@ -22,13 +22,13 @@ from experiments.flow_workloads import map_reduce, trading
 from experiments.flows_vllm_run import on_devices, on_engines
 from experiments.switching import rows as documents
 from experiments.switching import workflow
-from kairos.cli.flows.hosted_pool import hosted_pool
 from kairos.core import SetupError
 from kairos.proxy import HttpLLM
 from kairos.workflows import HostedEngine, HostFile, Passes
 from kairos.workflows.run import service
 from kairos.workflows.run.host_file import HostedModel
 from tests.e2e.cli.flow_runs import answering
+from tests.support.cli.command import hosted_pool
 from tests.support.vllm import needs_vllm
 
 pytestmark = pytest.mark.usefixtures("forks")

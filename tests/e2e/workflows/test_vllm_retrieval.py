@@ -4,7 +4,6 @@ import aiohttp
 import pytest
 
 from examples.minilm import ALIAS, FOR_VLLM, unpack_minilm
-from kairos.cli.demos.engines import start_engines
 from kairos.proxy import headers_with
 from kairos.settings import RetrievalSettings
 from kairos.workflows.retrieve import embedding
@@ -12,6 +11,7 @@ from kairos.workflows.retrieve.asked_engine import AskedEngine
 from kairos.workflows.retrieve.exact_search import normalised
 from kairos.workflows.retrieve.vectors import matrix_of
 from tests.e2e.cli.flow_runs import Runs, answering
+from tests.support.cli.command import start_engines
 from tests.support.vllm import READY_S, needs_vllm
 
 TEXTS = [

@@ -45,11 +45,11 @@ LIMITS = [
     (RetrievalSettings, "hold_mb", [1_024], [4, 2_048]),
     *(
         (RetrievalSettings, name, [engines(64)], [engines(65), engines(1) * 2, ("ftp://e:80",)])
-        for name in ("embedders", "rerankers", "processors")
+        for name in ("embedders", "rerankers")
     ),
     *(
         (RetrievalSettings, name, [("http://e:80,api_key_env=K",)], [(f"http://{wrong}",)])
-        for name in ("embedders", "rerankers", "processors")
+        for name in ("embedders", "rerankers")
         for wrong in ("user:secret@e:80", "e:80,key=K", "e:80,api_key_env=K,api_key_env=L")
     ),
     (

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kairos.capacity.autoscaling import Autoscaler, ScalingRules
 from kairos.core import Look
-from kairos.core.pool_demand import OpenWork
+from tests.support.core.demand import OpenWork
 from tests.support.examples import examples
 
 EVERY_S = 15.0

@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kairos import flow
-from kairos.simulate.processor_answers import processed
 from kairos.workflows import (
     FailRow,
     FlowLimits,
@@ -23,6 +22,7 @@ from kairos.workflows.compile.graph import in_order
 from kairos.workflows.compile.invalid import InvalidFlow, OperatorFailed
 from kairos.workflows.execute.facts import OperatorsOpened
 from tests.support.examples import examples
+from tests.support.simulate.standin import processed
 from tests.support.workflows.flow_world import FlowWorld, Journal
 from tests.support.workflows.naive import Naive
 

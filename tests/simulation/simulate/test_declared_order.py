@@ -18,9 +18,9 @@ from kairos.core import (
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import Functions, compile_plan, plan_work
-from kairos.workflows.declare.yaml_file import read_yaml
 from tests.support.flow_tables import example
 from tests.support.simulate import build
+from tests.support.workflows.declared import read_yaml
 
 POOL = engines(POLICIES["kairos"], PLACEMENTS["kairos"])
 

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.cli.flows.flow_profiled import sampled_rows, simulated_profile
 from kairos.core import PLACEMENTS, POLICIES, SECOND
 from kairos.simulate import PoolOptions, load_profile
 from kairos.simulate.flow_client import FlowClient
@@ -12,6 +11,7 @@ from kairos.simulate.flow_simulation import simulate_flow
 from kairos.simulate.processors import TEOLA, Surroundings
 from kairos.workflows import LoadedFlow, compile_plan, forecast_flow, open_table
 from kairos.workflows.compile.passes.prefill import MOST_ROWS
+from tests.support.cli.command import sampled_rows, simulated_profile
 from tests.support.flow_tables import FLOWS, example, rows
 
 POOL = PoolOptions(

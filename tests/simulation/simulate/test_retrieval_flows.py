@@ -13,8 +13,8 @@ from kairos.simulate.flow_prompts import prompt_of
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.processors import NOTHING_AROUND, TEOLA, ProcessorTimes, Surroundings
 from kairos.workflows import FlowLimits, Generation, LoadedFlow, compile_plan
-from kairos.workflows.compile.operators import MessageTemplate
 from tests.support.flow_tables import RETRIEVAL, example, rows
+from tests.support.workflows.declared import MessageTemplate
 
 TIMED = Surroundings(processors=TEOLA, function_us=SECOND)
 

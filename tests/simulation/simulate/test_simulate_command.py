@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kairos.cli.main import main
 from kairos.core import SECOND
 from kairos.host import start_child
 from kairos.observe import FactLog, read_facts
 from kairos.simulate import Load, Simulation, load_workflows, offered_workload, summarise
 from kairos.simulate.plan import planner
 from kairos.simulate.world import WorldEvent
+from tests.support.cli.command import main
 
 ROOT = Path(__file__).parents[3]
 RECORDED = ROOT / "traces" / "demo-smollm2.jsonl.gz"

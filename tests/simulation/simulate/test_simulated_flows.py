@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.cli.main import main
 from kairos.core import PLACEMENTS, POLICIES
 from kairos.simulate import PoolOptions, load_profile
 from kairos.simulate.flow_answers import answer, tokens_of
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import FlowFigures, Functions, Generation
 from kairos.workflows.compile.json_schema import problem
-from kairos.workflows.compile.operators import MessageTemplate
+from tests.support.cli.command import main
+from tests.support.workflows.declared import MessageTemplate
 
 WORDS = "growth of revenue against cost of capital in a year of change "
 POOL = PoolOptions(

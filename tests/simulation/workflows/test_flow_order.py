@@ -13,12 +13,11 @@ from experiments.flow_workloads import debate, parallel, trading
 from kairos import flow
 from kairos.core import PLACEMENTS, POLICIES
 from kairos.simulate import PoolOptions, load_profile
-from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import Functions
 from kairos.workflows.compile.call_shapes import call_shapes
 from kairos.workflows.compile.order import cache_aware_order
 from kairos.workflows.compile.passes.order import AS_DECLARED, of_sequences
+from tests.support.simulate.model import FlowClient, simulate_flow
 
 POOL = PoolOptions(
     instances=2,

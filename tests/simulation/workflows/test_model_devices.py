@@ -9,9 +9,6 @@ from kairos import flow
 from kairos.capacity import Link
 from kairos.core import PLACEMENTS, POLICIES
 from kairos.simulate import PoolOptions, World, load_profile
-from kairos.simulate.engine.host_tier import HostTier
-from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulation import functions_runner, simulate_flow
 from kairos.workflows import (
     DeviceTurn,
     FlowLimits,
@@ -23,6 +20,7 @@ from kairos.workflows import (
 )
 from kairos.workflows.compile.placement_baselines import round_robin
 from kairos.workflows.execute.facts import OperatorsOpened
+from tests.support.simulate.model import FlowClient, HostTier, functions_runner, simulate_flow
 
 LLAMA = msgspec.structs.replace(load_profile("a40-llama3-8b"), max_num_seqs=16)
 PROFILES = {"small": LLAMA, "large": msgspec.structs.replace(LLAMA, name="large")}

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import msgspec
 
-from kairos.simulate.processor_answers import processed
 from kairos.workflows import (
     CacheAnswered,
     CallAnswered,
@@ -37,6 +36,7 @@ from kairos.workflows import (
 from kairos.workflows.compile.values import Missing, part
 from kairos.workflows.execute.commands import DropCall, DropHeld
 from kairos.workflows.execute.facts import Known
+from tests.support.simulate.standin import processed
 
 
 class Journal:

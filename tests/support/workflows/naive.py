@@ -1,7 +1,6 @@
 """Flows as plain recursion: one row after the other, one call after the other, nothing merged,
 fetched or left out. What an executor of any plan must come to."""
 
-from kairos.simulate.processor_answers import processed
 from kairos.workflows import Generation, RegisteredCall
 from kairos.workflows.compile.invalid import OperatorFailed
 from kairos.workflows.compile.operators import (
@@ -23,6 +22,7 @@ from kairos.workflows.compile.retrieval import check_arguments, chunked, setting
 from kairos.workflows.compile.templates import Expression, Template
 from kairos.workflows.compile.values import Missing, as_text, part
 from kairos.workflows.execute.requests import value_of
+from tests.support.simulate.standin import processed
 
 ABSENT = object()
 

@@ -7,7 +7,7 @@ from kairos.capacity.autoscaling import ScalingRules
 from kairos.capacity.command_engines import CommandEngines, EngineCommands
 from kairos.capacity.operated_pool import SeenInstance, SeenWork
 from kairos.core import InvalidFile, Look, SetupError
-from kairos.core.pool_demand import OpenWork
+from tests.support.core.demand import OpenWork
 
 FIRST = "http://first:8000"
 

@@ -4,7 +4,7 @@ import pytest
 
 from kairos.capacity.autoscaling import Autoscaler, ScalingRules
 from kairos.core import DayShape, Look, SetupError
-from kairos.core.pool_demand import DAY_S, OpenWork
+from tests.support.core.demand import DAY_S, OpenWork
 
 EVERY_S = 15.0
 

@@ -6,11 +6,13 @@ from experiments.kv_tiers import KvChoice, KvTiers, choose, recompute_us
 from kairos.capacity import Link
 from kairos.core import EngineProfile, StepCost
 from kairos.simulate import CacheLink, KvLinks
-from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.engine_calls import EngineCall
-from kairos.simulate.engine.host_tier import HostTier
-from kairos.simulate.engines import SimulatedEngines
-from kairos.simulate.workload.prompt import PromptPiece
+from tests.support.simulate.model import (
+    EngineCall,
+    HostTier,
+    PromptPiece,
+    SimulatedEngines,
+    VirtualClock,
+)
 
 BYTES = 100.0  # of a token's cache
 

@@ -3,10 +3,9 @@
 import platform
 
 import pytest
-from typer.testing import CliRunner
 
-from kairos.cli.main import app
 from kairos.host.interpreter import built
+from tests.support.cli.command import invoke
 
 
 @pytest.mark.parametrize(
@@ -23,5 +22,5 @@ def test_how_it_was_built(prefix, arguments, expected):
 
 
 def test_the_version_says_which_python_runs():
-    said = CliRunner().invoke(app, ["--version"]).output
+    said = invoke("--version").output
     assert f", Python {platform.python_version()}, " in said

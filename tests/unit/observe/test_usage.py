@@ -12,10 +12,8 @@ from datetime import UTC, datetime
 import pytest
 from pyarrow import parquet
 from rich.console import Console
-from typer.testing import CliRunner
 
 from kairos.cli import usage_parquet
-from kairos.cli.main import app
 from kairos.core import (
     SECOND,
     Arrived,
@@ -40,6 +38,7 @@ from kairos.observe import usage as module
 from kairos.observe.metering import UsageMeter
 from kairos.observe.prices import ModelPrices, Prices
 from kairos.observe.usage_shown import MAX_ROWS, shown
+from tests.support.cli.command import invoke
 from tests.support.simulate import build
 from tests.unit.observe.test_explain import log  # noqa: F401  (a fixture)
 
@@ -447,7 +446,7 @@ def test_a_parquet_file_has_every_group_with_types_and_the_period(
 def test_without_pyarrow_it_is_said_how_to_get_it(log, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     options = ["usage", str(log(BEGIN, *FOUR)), "--parquet", str(tmp_path / "out.parquet")]
-    ended = CliRunner().invoke(app, options)
+    ended = invoke(*options)
     assert isinstance(ended.exception, SetupError)
     assert "pip install pyarrow" in str(ended.exception)
     assert not (tmp_path / "out.parquet").exists()
@@ -546,7 +545,7 @@ def test_a_file_of_prices_that_is_missing_is_said(tmp_path):
 
 
 def run(*words):
-    return CliRunner().invoke(app, ["usage", *map(str, words)], env={"COLUMNS": "200"})
+    return invoke("usage", *map(str, words), env={"COLUMNS": "200"})
 
 
 def test_the_command_reads_shows_and_writes(log, tmp_path):  # noqa: F811

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from kairos.cluster.local.brain import entitlements_of
 from kairos.core import POLICIES, Budget, SetupError, TenantWeight
 from kairos.settings import (
     EngineSettings,
@@ -13,6 +12,7 @@ from kairos.settings import (
     Settings,
     load_settings,
     parse_engine,
+    tenant_entitlements,
 )
 from kairos.settings.tenants import QuotaSettings, ServiceClassSettings, TenantSettings
 
@@ -472,7 +472,8 @@ def test_tenants_have_weights_and_so_do_their_apps(tmp_path):
     key = f'[[key]]\nsha256 = "{DIGEST}"\ntenant = "acme"\n'
     path.write_text(f'{key}[[tenant]]\nname = "acme"\nweight = 3\n[tenant.apps]\nchat = 2\n')
     settings = load_settings(path, {}, {})
-    assert entitlements_of(settings).weights == {"acme": TenantWeight(3.0, {"chat": 2.0})}
+    entitled = tenant_entitlements(settings.tenant, settings.service_class, settings.quota)
+    assert entitled.weights == {"acme": TenantWeight(3.0, {"chat": 2.0})}
 
 
 def test_the_file_says_where_the_tokenizers_of_models_are_and_the_environment_does_not(file):

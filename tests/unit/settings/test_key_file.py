@@ -5,11 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kairos.cluster.workers.child import _told
-from kairos.cluster.workers.setup import Changed
-from kairos.cluster.workers.supervisor import _encode
 from kairos.core import InvalidFile, SetupError
-from kairos.settings import KeySettings, Settings, key_to_toml, load_settings, read_keys
+from kairos.settings import KeySettings, key_to_toml, load_settings, read_keys
 from kairos.settings.tenants import TenantSettings
 
 DIGEST, OTHER = "0123456789abcdef" * 4, "f" * 64
@@ -150,12 +147,3 @@ def test_a_tenant_whose_last_key_was_revoked_keeps_no_settings_from_being_read(f
 
 def test_what_is_at_its_default_is_not_written():
     assert key_to_toml([KeySettings(sha256=DIGEST, tenant="acme")]).partition("\n")[2] == f"\n{KEY}"
-
-
-def test_workers_are_told_of_keys_that_expire(file):
-    keys = read_keys(
-        file(f"{KEY}expires = 9999-01-01T11:59:59.999999+12:00\ncreated = 2000-01-01\n")
-    )
-    (told,) = _told.decode(_encode(Changed(Settings(key=keys)))).settings.key
-    assert told == keys[0]
-    assert told.expires_at == keys[0].expires_at

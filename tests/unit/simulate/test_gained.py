@@ -6,9 +6,7 @@ from contextlib import closing
 from statistics import fmean
 
 import pytest
-from typer.testing import CliRunner
 
-from kairos.cli.main import app
 from kairos.core import PLACEMENTS, POLICIES, SECOND, Interval, SetupError
 from kairos.observe import FactLog
 from kairos.simulate import (
@@ -24,6 +22,7 @@ from kairos.simulate import (
 )
 from kairos.simulate.gained import BASELINES, KAIROS, _verdict
 from kairos.simulate.workload.workflows import workflow
+from tests.support.cli.command import invoke
 
 FCFS = Decided("fcfs", "round-robin")
 
@@ -110,11 +109,11 @@ def test_a_difference_counts_beyond_its_interval_and_the_models_own_error(times,
 
 def test_the_command_tells_it_and_how_far_the_model_is_to_be_trusted(served):
     asked = ["gained", "--log", str(served[0]), "--since", "all", "--policy", "fcfs"]
-    run = CliRunner().invoke(app, [*asked, "--placement", "round-robin"])
+    run = invoke(*asked, "--placement", "round-robin")
     assert run.exit_code == 0, run.output
     assert re.search(r"fcfs +│ round-robin .* what served", run.stdout)
     assert "trust in it is good" in " ".join(run.stdout.split())
-    run = CliRunner().invoke(app, [*asked, "--placement", "round-robin", "--json"])
+    run = invoke(*asked, "--placement", "round-robin", "--json")
     assert json.loads(run.stdout)["workflows"] == 60
-    wrong = CliRunner().invoke(app, [*asked, "--placement", "nowhere"])
+    wrong = invoke(*asked, "--placement", "nowhere")
     assert isinstance(wrong.exception, SetupError)

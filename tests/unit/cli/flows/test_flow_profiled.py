@@ -13,10 +13,10 @@ from kairos.cli.flows.flow_profiled import (
 )
 from kairos.core import PLACEMENTS, POLICIES, Interval, InvalidFile, SetupError
 from kairos.simulate import PoolOptions, load_profile
-from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import ROWS_KEPT, Passes, compile_plan, open_table, profiles_by_operator
-from kairos.workflows.declare.yaml_file import read_yaml
 from tests.support.flow_tables import FLOWS, example, rows
+from tests.support.simulate.model import simulate_flow
+from tests.support.workflows.declared import read_yaml
 
 POOL = PoolOptions(
     instances=1,

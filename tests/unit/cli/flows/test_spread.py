@@ -9,8 +9,8 @@ from kairos.cli.flows.spread.partition import PartTable
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
 from kairos.workflows import Functions, RunStore, open_table
-from kairos.workflows.declare.yaml_file import read_yaml
 from tests.support.examples import examples
+from tests.support.workflows.declared import read_yaml
 
 FLOW = """
 flow: one

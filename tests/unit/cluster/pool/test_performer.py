@@ -25,8 +25,8 @@ from kairos.core import (
     Unavailable,
     WorkflowEnded,
 )
-from kairos.observe.left_out import left_out
 from tests.support.cluster.pool_world import POOL, World
+from tests.support.observe.figures import left_out
 
 DISPATCH = b'{"commands":[{"type":"Dispatch","request_id":"c","instance_id":"e1"}],"turns":%b}'
 

@@ -7,7 +7,7 @@ from kairos.cluster import POOL_HEADER, TAKEOVER_HEADER, ReceivedMessage
 from kairos.cluster.pool.messages import CAUSE, EPOCH, TURN
 from kairos.cluster.pool.recall import Recall
 from kairos.core import Finished, Record, Topic
-from kairos.observe.left_out import left_out
+from tests.support.observe.figures import left_out
 
 UNTIL = 100
 

@@ -1,8 +1,8 @@
 """Which prompts are taken for cached where."""
 
 from kairos.core.dispatcher.prefixes import PrefixIndex
-from kairos.simulate.workload.prompt import PromptPiece, length, prefix_hashes
 from tests.support.simulate import build
+from tests.support.simulate.model import PromptPiece, length, prefix_hashes
 
 
 def prompt(*pieces, name="r", scale=1.0, **fields):

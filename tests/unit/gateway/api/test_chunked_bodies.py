@@ -6,7 +6,8 @@ import pytest
 
 from kairos.gateway.server.connection import Connection, ServerState
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from tests.conformance.readers import Calls, Wire
+from tests.conformance.gateway.server import Calls
+from tests.conformance.readers import Wire
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
 BODY = bytes(range(256)) * 16

@@ -5,10 +5,9 @@ import asyncio
 import pytest
 
 from kairos.core import SECOND, AgentRank, Orchestrator, ProfilesLearnt, Unavailable
-from kairos.core.orchestrator.profiles import CallSample
-from kairos.core.position import Position
 from kairos.gateway.page import agent_history as module
 from kairos.gateway.page.agent_history import AgentHistory
+from tests.support.core import learnt
 from tests.support.simulate import build
 
 MINUTE = 60 * SECOND
@@ -22,14 +21,7 @@ class Watched:
         )
 
     def sample(self, agent="a", tenant="acme"):
-        sample = CallSample(
-            key=(tenant, "shop", agent),
-            position=Position(prompt_tokens=10),
-            call_us=SECOND,
-            completion_tokens=5,
-            remaining_us=SECOND,
-            remaining_stages=1,
-        )
+        sample = learnt.sample(agent, SECOND, app="shop", tenant=tenant)
         self.orchestrator.profiles.add(sample)
 
     def rank(self, value):

@@ -3,10 +3,9 @@
 import pytest
 
 from kairos.core import SECOND, AgentRank, Orchestrator, ProfilesLearnt
-from kairos.core.orchestrator.profiles import CallSample
-from kairos.core.position import Position
 from kairos.gateway.page import agents as module
 from kairos.gateway.page.agents import Agents, agents_page
+from tests.support.core import learnt
 from tests.support.simulate import build
 
 
@@ -17,14 +16,7 @@ def page(monkeypatch):
     orchestrator, balancer = Orchestrator(), build.balancer()
     for n, (tenant, agent) in enumerate([("bell", "z"), *(("acme", each) for each in "abc")]):
         orchestrator.profiles.add(
-            CallSample(
-                key=(tenant, "shop", agent),
-                position=Position(prompt_tokens=10),
-                call_us=SECOND,
-                completion_tokens=n,
-                remaining_us=SECOND,
-                remaining_stages=1,
-            )
+            learnt.sample(agent, SECOND, app="shop", tenant=tenant, completion_tokens=n)
         )
     balancer.handle(ProfilesLearnt(ranks=(AgentRank("acme", "shop", "b", 2.0 * SECOND),)), 0)
     agents = Agents(lambda: balancer.estimates, lambda: orchestrator)

@@ -7,7 +7,7 @@ import pytest
 from kairos.core import Bounced, Cancelled, Dispatch, Failed, Finished, FirstToken, Unavailable
 from kairos.observe.tracing.call_trace import CallTrace
 from kairos.observe.tracing.trace_context import TraceContext
-from tests.support import build
+from tests.support.simulate import build
 
 ENDS = {
     "finished": lambda trace, at: trace.told(Finished("a"), at),

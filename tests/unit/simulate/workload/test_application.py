@@ -5,12 +5,11 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from typer.testing import CliRunner
 
-from kairos.cli.main import app
 from kairos.core import InvalidFile, SetupError
 from kairos.simulate import load_application, load_workflows
 from kairos.simulate.workload.application import BUILT_IN, generate
+from tests.support.cli.command import invoke
 
 ROOT = Path(__file__).resolve().parents[4]
 OWN = """
@@ -72,7 +71,7 @@ def test_a_sample_is_what_its_model_makes(tmp_path, name):
     sample = ROOT / "traces" / "samples" / f"{name}.jsonl.gz"
     made = tmp_path / "made.jsonl.gz"
 
-    done = CliRunner().invoke(app, ["traces", "generate", name, str(made)])
+    done = invoke("traces", "generate", name, str(made))
 
     assert done.exit_code == 0
     # Which bytes gzip makes of them is the library's matter.

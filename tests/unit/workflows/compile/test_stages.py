@@ -3,7 +3,6 @@
 import pytest
 
 from kairos import flow
-from kairos.simulate.processor_answers import processed
 from kairos.workflows import (
     CallAnswered,
     CallBroke,
@@ -15,6 +14,7 @@ from kairos.workflows import (
     WriteRow,
     primitive_lines,
 )
+from tests.support.simulate.standin import processed
 
 OFF = flow.Passes(stages=False, cached=False)
 ON = flow.Passes(cached=False)

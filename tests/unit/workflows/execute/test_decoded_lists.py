@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.simulate.processor_answers import processed
 from kairos.workflows import (
     CallAnswered,
     Executor,
@@ -19,6 +18,7 @@ from kairos.workflows import (
     WriteRow,
 )
 from kairos.workflows.compile.passes.decoding import partial_decodes
+from tests.support.simulate.standin import processed
 
 TEXTS = {"type": "array", "items": {"type": "string"}}
 LIST = {"type": "object", "properties": {"q": TEXTS}, "required": ["q"]}

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.flow import Flow
-from kairos.simulate.processor_answers import processed
 from kairos.workflows import (
     CallAnswered,
     CallBroke,
@@ -24,6 +23,7 @@ from kairos.workflows import (
 from kairos.workflows.compile.held import held_at, held_id, held_in, held_text
 from kairos.workflows.execute.facts import Known, Stays
 from tests.support.examples import examples
+from tests.support.simulate.standin import processed
 from tests.support.workflows.flow_world import FlowWorld
 from tests.support.workflows.naive import Naive
 from tests.unit.workflows.execute.test_retrieval import TEXT, ask, rows

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.simulate.processor_answers import processed
 from kairos.workflows import (
     TYPICAL_LATENCIES,
     CacheAnswered,
@@ -21,6 +20,7 @@ from kairos.workflows import (
     compile_plan,
 )
 from kairos.workflows.execute.facts import Known
+from tests.support.simulate.standin import processed
 
 SYSTEM = "You answer a question from passages, in a few words. " * 10
 

@@ -3,7 +3,6 @@
 import gc
 
 from kairos.flow import Flow
-from kairos.simulate.processor_answers import processed, vector
 from kairos.workflows import (
     Embedding,
     FailRow,
@@ -17,6 +16,7 @@ from kairos.workflows import (
 )
 from kairos.workflows.compile.operators import kind_of
 from kairos.workflows.execute.frames import ValueFrame
+from tests.support.simulate.standin import processed, vector
 from tests.support.workflows.flow_world import FlowWorld, Journal
 from tests.support.workflows.naive import Naive
 

@@ -6,11 +6,8 @@ import pytest
 from kairos.capacity import CallShape
 from kairos.core import EngineProfile, StepCost
 from kairos.simulate import load_profile
-from kairos.simulate.engine.engine import ModelledEngine
-from kairos.simulate.engine.engine_calls import EngineCall
-from kairos.simulate.engine.profiles import names
-from kairos.simulate.workload.prompt import PromptPiece
 from kairos.workflows.compile.costs.fluid import largest_batch, makespan_us
+from tests.support.simulate.model import EngineCall, ModelledEngine, PromptPiece, profile_names
 
 # Round figures: a step is 10 µs, and 100 for the weights or 2 a prompt token and 5 a sequence.
 ROUND = EngineProfile(
@@ -77,7 +74,7 @@ def test_no_calls_take_no_time():
     assert makespan_us(ROUND, CallShape(prompt=10, answer=5), 0) == 0
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 @pytest.mark.parametrize(
     ("prompt", "answer", "cached"),
     [

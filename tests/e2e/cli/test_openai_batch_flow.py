@@ -105,7 +105,7 @@ async def test_a_line_that_cannot_be_a_row_stops_the_command_before_anything_is_
 async def test_the_recipe_for_pandas_gives_the_frame_with_a_column_more(
     tmp_path, engine, monkeypatch
 ):
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "bring-your-data.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "bring-your-data.md").read_text()
     recipe = re.search(r"## pandas.*?```python\n(.*?)```", page, re.DOTALL)[1]
     known = {}
     exec(recipe, known)

@@ -1,12 +1,13 @@
 """Run `kairos` so that it waits less, for what is dead and between what it saves: `python -m
-tests.support.impatient`. For tests that would only wait longer: of `kairos demo` for its seeds."""
+tests.support.cluster.impatient`. For tests that would only wait longer: of `kairos demo` for its
+seeds."""
 
 import os
 import sys
 
-from kairos.cli.main import main
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.orchestrate import follower
+from tests.support.cli.command import main
 
 SESSION_S = 3.0  # of Kafka's groups
 SAVE_S = 1.0  # of `kairos orchestrate`

@@ -24,7 +24,8 @@ from kairos.request import BESIDE_BYTES, read_body
 from kairos.request.identity.conversation import without_marks
 from kairos.workflows.serve.chat_body import read_flow_chat
 from tests.attacks.found.test_tenants import HERS, MINE, keys
-from tests.conformance.readers import Calls, Wire
+from tests.conformance.gateway.server import Calls
+from tests.conformance.readers import Wire
 
 SIZE = 2_000_000  # bytes
 CHAT = b'{"model":"tiny","messages":[{"role":"user","content":"hi"}]'

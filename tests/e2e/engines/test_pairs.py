@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from kairos.core import Bounced, Cancelled, Failed, Finished, InstanceLeft, PrefillFailed
-from kairos.engines import monitor
 from kairos.settings import EngineSettings
-from kairos.simulate.standin import server as standins
+from tests.support.engines.probes import probe_every
+from tests.support.simulate import standin as standins
 
 MESSAGES = [{"role": "user", "content": "What would it cost to compute this prompt twice?"}]
 WANTED = {
@@ -28,7 +28,7 @@ WANTED = {
 @pytest.fixture(autouse=True)
 def seldom(monkeypatch):
     """Engines are looked at once, so that only calls meet what is wrong with them."""
-    monkeypatch.setattr(monitor, "INTERVAL_S", 1000)
+    probe_every(monkeypatch)
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from kairos.core import (
     InstanceStatus,
     Refuse,
 )
-from kairos.engines import monitor
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
+from tests.support.engines.probes import probe_every
 from tests.support.loop_clock import moved_clock
 
 ERROR = b'data: {"error": {"message": "EngineCore encountered an issue", "code": 500}}\n\n'
@@ -28,7 +28,7 @@ ASKED = {"model": "tiny", "messages": []}
 @pytest.fixture(autouse=True)
 def seldom(monkeypatch):
     """Engines are looked at once, so that only calls meet what is wrong with them."""
-    monkeypatch.setattr(monitor, "INTERVAL_S", 1000)
+    probe_every(monkeypatch)
 
 
 async def whole(request):

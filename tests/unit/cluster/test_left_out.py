@@ -1,5 +1,4 @@
-"""What is forged or foreign on a topic of the bus does nothing, and is counted: each topic of the
-table."""
+"""Forged and foreign records of each topic of the bus: they do nothing, and are counted."""
 
 import asyncio
 from collections import Counter

@@ -6,17 +6,15 @@ import aiohttp
 import pytest
 
 from agents import cg, qa, rg
-from kairos import service
-from kairos.agents import runtime as agent
+from kairos import agent, service
 from kairos.cluster import MemoryBus
 from kairos.cluster.local import learning
 from kairos.core import Arrived, ProfilesLearnt, Topic, WorkflowEnded
 from kairos.proxy import HttpLLM
 from kairos.settings import EngineSettings, Settings
-from kairos.simulate.standin import server as standins
-from kairos.simulate.standin.batch import Timing
-from kairos.simulate.standin.script import Rule, Script
 from tests.e2e.client import LIMIT_S
+from tests.support.simulate import standin as standins
+from tests.support.simulate.standin import Rule, Script, Timing
 
 RIGHT = ["```python\ndef f():\n    return 1\n```\n"]
 WRONG = ["```python\ndef f():\n    return 2\n```\n"]

@@ -8,11 +8,11 @@ import pytest
 
 from kairos.core import Finished
 from kairos.observe import fact_log, read_facts
-from kairos.simulate.workload import read_workflows
 from tests.e2e.client import LIMIT_S
+from tests.e2e.observe.test_insight import AS_ACME, said
 from tests.e2e.test_identity import KEYS
-from tests.e2e.test_insight import AS_ACME, said
 from tests.support.host import forked
+from tests.support.simulate.model import read_workflows
 
 
 async def run(*arguments, fresh=False, **environment):

@@ -1,0 +1,5 @@
+"""Limits of tenants as settings have them."""
+
+from kairos.settings.tenants import QuotaSettings, ServiceClassSettings
+
+__all__ = ["QuotaSettings", "ServiceClassSettings"]
