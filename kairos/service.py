@@ -10,6 +10,7 @@ import msgspec
 
 from kairos.batches import batch_figures, serving_batches
 from kairos.cluster import (
+    Cells,
     LocalControl,
     Reload,
     balancer_changes,
@@ -254,7 +255,10 @@ async def _put_together(
     ):
         prompts = PromptTokens(tokenizers)
         async with (
-            open_tracing(settings.telemetry, settings.pool if cluster else None) as tracing,
+            open_tracing(
+                settings.telemetry,
+                settings.pool if cluster is not None and not settings.is_over_pools else None,
+            ) as tracing,
             EngineClient(
                 stall_s=settings.stall_s,
                 answer_s=settings.answer_s,
@@ -271,8 +275,12 @@ async def _put_together(
             )
             engine = HttpEngine(client)
             port.engine = engine
-            fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
-            fleet.follow(settings.engine)
+            pools = settings.pools if settings.is_over_pools else (settings.pool,)
+            cells = Cells(pools, WallClock().now)
+            fleet = Fleet(
+                *(monitor, client.upstreams, engine.calls.running, port.balancer), cells.follow
+            )
+            fleet.follow(settings.own_engines)
             beside = [monitor.run(), fleet.run(), engine.stall_watch.run(), *flush_tasks(log)]
             of_all = engine, monitor, fleet, telemetry, prompts, orchestrator, tracing
             parts = partial(_Parts, *of_all)
@@ -289,7 +297,7 @@ async def _put_together(
 
                 new = partial(new_balancer, settings)
                 joined = pool_control(
-                    settings, cluster, engine, monitor, telemetry, prompts, new, watching
+                    settings, cluster, cells, engine, monitor, telemetry, prompts, new, watching
                 )
                 async with joined as brain:
                     port.decides = brain

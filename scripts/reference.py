@@ -41,6 +41,7 @@ _LABELS = (
         "`tenant`, `app`",
         "on the operators' port alone: 200 tenants, and 16 apps of each; the rest is `other`",
     ),
+    ("`pool`", "of a gateway over several pools: one of `pools`"),
     ("`state`", "of a batch, as in OpenAI's API: of lines how they ended"),
     ("`flow`", "of a tenant, by the name that it has there"),
     ("`kind`", "of an operator: `embed`, `rerank`, `ingest`, `search`"),
@@ -86,6 +87,7 @@ _WATCH = (
 )
 # What the metric's own text leaves open.
 _MORE = {
+    "kairos_cell_up": "Of a gateway over several pools. 0: new workflows go to other pools.",
     "kairos_bus_left_out": "Anybody who may write to a topic can send such. They do nothing.",
     "kairos_bus_dead_letters": "The reason is on `kairos.dead-letters`. Those of "
     "agents are in their own logs.",
@@ -443,6 +445,7 @@ def _yes(value: bool) -> str:
 def metrics() -> str:
     """Every series of `/metrics`, from the service that would serve it."""
     from kairos.batches.figures import BatchFigures
+    from kairos.cluster import Cells
     from kairos.core import PLACEMENTS, POLICIES, Balancer, Orchestrator
     from kairos.observe import telemetry
     from kairos.observe.tracing.otlp_exporter import CountedExporter
@@ -454,6 +457,7 @@ def metrics() -> str:
     made.count_errors("queue_full", 0)
     made.show(CountedExporter(None))
     made.show(BatchFigures(dict, dict))
+    made.show(Cells(("cell-1",), lambda: 0))
     flows = InvocationFigures(
         list,
         lambda _: [FlowCount("acme", "reports", "finished", 1, 1.0)],

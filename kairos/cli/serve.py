@@ -229,6 +229,9 @@ def balance(
     settings = load()
     if settings.bus == "memory":
         raise SetupError("name the bus: kairos balance --bus kafka://HOST:PORT")
+    if settings.is_over_pools:
+        known = ", ".join(settings.pools)[:1000]
+        raise SetupError(f"name the pool to decide for: kairos balance --pool NAME, of {known}")
     run(_balance(settings, load if has_files(config_file, settings) else None))
 
 

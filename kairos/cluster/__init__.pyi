@@ -27,6 +27,7 @@ from .local.local_control import LocalControl as LocalControl
 from .local.reload import Reload as Reload
 from .orchestrate.service import following_workflows as following_workflows
 from .pool.bus_call import read_call as read_call
+from .pool.cells import Cells as Cells
 from .pool.cluster_control import ClusterControl as ClusterControl
 from .pool.cluster_control import pool_control as pool_control
 from .pool.messages import ALIVE as ALIVE

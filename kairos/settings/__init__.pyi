@@ -34,6 +34,7 @@ from .tenants import check_entitlements as check_entitlements
 from .tenants import check_keys as check_keys
 from .tenants import classes_by_name as classes_by_name
 from .tenants import is_tenant as is_tenant
+from .tenants import part_of_quota as part_of_quota
 from .tenants import tenant_entitlements as tenant_entitlements
 from .tenants import with_zone as with_zone
 from .tls import TlsFiles as TlsFiles

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Collection, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,12 +49,18 @@ STALL_S, ANSWER_S, LONGEST_ANSWER_S = 120, 600, 3600
 
 # vLLM's own default; an engine tells its KV memory, but not this.
 MAX_NUM_SEQS = 256
+MAX_POOLS = 256  # between which one gateway spreads workflows
 MAX_WORKERS = 64  # processes that perform calls on one host
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _LISTS = {"engine", "key", "tenant", "quota", "service_class"}
 _OTHERS = {"identity", "tokenizer", "kafka", "oidc", "batches", "flows", "retrieval", "telemetry"}
-_LISTED = {"admin_hosts", "allowed_hosts", "cors_origins"}  # in the environment with commas
+_LISTED = {
+    "admin_hosts",
+    "allowed_hosts",
+    "cors_origins",
+    "pools",
+}  # in the environment with commas
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\sA-Z,*]+")
 _TABLES = _LISTS | _OTHERS
 
@@ -118,6 +125,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     audit_log: str | None = None  # file of operators' actions and refusals; bounded
     bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]: several processes share the work
     pool: str = "default"  # on a bus: the engines for which decisions are made in one place
+    # On a bus: the pools (cells) between which `kairos serve` spreads workflows. Each has a `kairos
+    # balance` of its own, and every engine names its `pool`.
+    pools: tuple[str, ...] = ()
     learnt_path: str | None = None  # file of learnt profiles; none: learnt.json next to the log
     infer: bool = True  # infer agent, workflow and parents where a call does not declare them
     engine: tuple[EngineSettings, ...] = ()  # see below
@@ -168,6 +178,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Maximum budget of a workflow."""
         wall_us = None if self.budget_s is None else self.budget_s * SECOND
         return Budget(self.budget_calls, self.budget_tokens, wall_us)
+
+    @property
+    def is_over_pools(self) -> bool:
+        """Whether this process spreads workflows over `pools`, and decides for none of them."""
+        return bool(self.pools) and self.pool not in self.pools
+
+    @property
+    def own_engines(self) -> tuple[EngineSettings, ...]:
+        """Engines that this process uses: its pool's or, over several pools, all engines."""
+        if self.is_over_pools:
+            return self.engine
+        return tuple(each for each in self.engine if each.pool in (None, self.pool))
+
+    @property
+    def pool_share(self) -> Fraction:
+        """Part of the engines of all `pools` that are in this process's pool; 1 without `pools`.
+
+        The pool enforces this part of every quota.
+        """
+        if not self.pools or self.is_over_pools:
+            return Fraction(1)
+        return Fraction(len(self.own_engines), len(self.engine))
 
     @property
     def learnt_file(self) -> Path | None:
@@ -270,6 +302,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
             "leave out --workers: with --bus several `kairos serve` of one pool share the work"
         )
     check_engines(settings.engine, environ)
+    _check_pools(settings)
     check_keys(settings.key)
     check_classes(settings.service_class, settings.key)
     if settings.oidc is not None:
@@ -283,6 +316,36 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
             raise SetupError(
                 f"identity.{name}: '{path}' is not one of user, prompt_cache_key, metadata.NAME"
             )
+
+
+def _check_pools(settings: Settings) -> None:
+    pools, engines = settings.pools, settings.engine
+    if settings.bus == "memory":
+        named = next((f"engine {each.id}: pool" for each in engines if each.pool is not None), None)
+        if pools or named is not None:
+            what = named or "pools"
+            raise SetupError(f"{what}: needs --bus kafka://HOST:PORT; leave it out without a bus")
+    elif pools:
+        _check_pool_names(pools, engines)
+        known = ", ".join(pools)[:1000]
+        for engine in engines:
+            if engine.pool not in pools:
+                raise SetupError(f"engine {engine.id}: write its pool, one of {known}")
+        if settings.pool not in (Settings().pool, *pools):
+            raise SetupError(f"pool '{settings.pool}' is not one of pools ({known})")
+
+
+def _check_pool_names(pools: tuple[str, ...], engines: tuple[EngineSettings, ...]) -> None:
+    if len(pools) > MAX_POOLS:
+        raise SetupError(f"{len(pools)} pools are too many: at most {MAX_POOLS}")
+    named = {each.pool for each in engines}
+    for name in pools:
+        if not re.match(NAME_PATTERN, name):
+            raise SetupError(f"pools: '{name}' is not a valid pool name (letters, digits, _ -)")
+        if pools.count(name) > 1:
+            raise SetupError(f"pools: '{name}' is named twice")
+        if name not in named:
+            raise SetupError(f"pools: '{name}' has no engine; write pool = \"{name}\" below one")
 
 
 def _check_places(settings: Settings) -> None:

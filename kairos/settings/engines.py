@@ -52,6 +52,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     # caches; `both`: whole calls.
     phase: Phase = "both"
     usd_per_hour: float | None = None  # among equal engines the cheapest is used first
+    pool: str | None = None  # on a bus: the pool that it belongs to; none: that of the process
     # For an https:// URL, files in PEM, which are read again when they change. `ca`: authorities
     # that must have signed its certificate; none: those of the system.
     ca: str | None = None

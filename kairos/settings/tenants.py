@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from math import ceil
 from typing import Literal
 
 import msgspec
@@ -30,6 +32,14 @@ _MOST_CHARACTERS = 128  # of a name that comes from elsewhere
 _LIMITS = range(1, 1 << 53)  # of quotas
 ENTITLEMENTS_BYTES = 512 << 10  # a message on the bus has twice that
 _LONGEST_S = 365 * 86_400
+# Limits of a quota that several pools split; `kv_share` is a part of each one's memory.
+_SPLIT = (
+    "calls_per_minute",
+    "tokens_per_minute",
+    "tokens_per_day",
+    "calls_at_once",
+    "workflows_at_once",
+)
 
 
 Role = Literal["caller", "viewer", "admin"]
@@ -214,6 +224,22 @@ def tenant_entitlements(
         {each.name: TenantWeight(each.weight, each.apps) for each in tenants},
         classes_by_name(service_classes),
         tuple(Quota(**msgspec.structs.asdict(each)) for each in quotas),
+    )
+
+
+def part_of_quota(quota: Quota, part: Fraction) -> Quota:
+    """Return the part of a quota that one of several pools enforces.
+
+    Limits are rounded up, so that each pool admits something: all pools together admit less than
+    one more than the limit for each pool. A share of KV memory is one of each pool's memory.
+    """
+    return msgspec.structs.replace(
+        quota,
+        **{
+            name: ceil(limit * part)
+            for name in _SPLIT
+            if (limit := getattr(quota, name)) is not None
+        },
     )
 
 

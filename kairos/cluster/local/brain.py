@@ -1,7 +1,9 @@
 """Creation of the balancer from the settings."""
 
+import msgspec
+
 from kairos.core import SECOND, Balancer, Entitlements, placement_named, policy_named
-from kairos.settings import Settings, tenant_entitlements
+from kairos.settings import Settings, part_of_quota, tenant_entitlements
 
 
 def new_balancer(settings: Settings) -> Balancer:
@@ -23,5 +25,14 @@ ENTITLING = ("tenant", "service_class", "quota")  # settings that determine enti
 
 
 def entitlements_of(settings: Settings) -> Entitlements:
-    """Return the entitlements of the tenants, service classes and quotas in the settings."""
-    return tenant_entitlements(settings.tenant, settings.service_class, settings.quota)
+    """Return the entitlements of the tenants, service classes and quotas in the settings.
+
+    One of several pools enforces its part of each quota.
+    """
+    entitled = tenant_entitlements(settings.tenant, settings.service_class, settings.quota)
+    part = settings.pool_share
+    if part == 1:
+        return entitled
+    return msgspec.structs.replace(
+        entitled, quotas=tuple(part_of_quota(each, part) for each in entitled.quotas)
+    )

@@ -100,7 +100,7 @@ def _nothing(_: Settings) -> None:
 
 
 def _engines(fleet: Fleet) -> Change:
-    return lambda settings: fleet.follow(settings.engine)
+    return lambda settings: fleet.follow(settings.own_engines)
 
 
 def _keys(access: Access) -> Change:

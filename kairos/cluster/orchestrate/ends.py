@@ -1,4 +1,4 @@
-"""Notification of a pool's balancer that workflows have ended.
+"""Notification of the balancers of pools that workflows have ended.
 
 A workflow ends when its result is on `kairos.results`, or when a client says so.
 """
@@ -22,10 +22,11 @@ _AT_ONCE = 100
 
 
 class Ends:
-    def __init__(self, bus: Bus, pool: str) -> None:
+    def __init__(self, bus: Bus, pools: Sequence[str]) -> None:
+        """Take the pools that workflows may have been in: each is notified of every end."""
         self.told = 0
         self._bus = bus
-        self._pool = pool
+        self._pools = pools
         self._id = f"orchestrator-{secrets.token_hex(8)}"
 
     async def run(self) -> None:
@@ -37,7 +38,8 @@ class Ends:
 
     async def tell(self, event: WorkflowEnded) -> None:
         """Publish a workflow's end; return once it is on the bus."""
-        await self._bus.publish(*self._telling(event))
+        for topic, message in self._telling(event):
+            await self._bus.publish(topic, message)
 
     async def _ended(self, message: Message) -> Sequence[Outgoing]:
         try:
@@ -46,9 +48,10 @@ class Ends:
             logger.warning("a message of %s is left out: %s", Topic.RESULTS, error)
             count_left_out(Topic.RESULTS)
             return ()
-        return (self._telling(WorkflowEnded(TENANT, envelope.workflow_id)),)
+        return self._telling(WorkflowEnded(TENANT, envelope.workflow_id))
 
-    def _telling(self, event: WorkflowEnded) -> Outgoing:
+    def _telling(self, event: WorkflowEnded) -> list[Outgoing]:
         self.told += 1
-        value = msgspec.json.encode(Told(self._id, event))
-        return Topic.REQUESTS, Message(key=self._pool, value=value, headers={TYPE_HEADER: TOLD})
+        value, headers = msgspec.json.encode(Told(self._id, event)), {TYPE_HEADER: TOLD}
+        messages = (Message(key=pool, value=value, headers=headers) for pool in self._pools)
+        return [(Topic.REQUESTS, message) for message in messages]

@@ -64,7 +64,7 @@ async def following_workflows(settings: Settings) -> AsyncIterator[Orchestration
     ):
         await ensure_topics(cluster, TOPICS)
         async with KafkaBus(cluster) as bus, Producer(cluster) as producer:
-            ends = Ends(bus, settings.pool)
+            ends = Ends(bus, settings.pools or (settings.pool,))
             idle_us = settings.workflow_idle_s * SECOND
             follower = Follower(cluster, producer, ends, idle_us=idle_us)
             app = _app(follower, access, OrchestratorMetrics(follower, ends), audit)

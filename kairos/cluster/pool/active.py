@@ -228,9 +228,14 @@ class ActiveBalancer:
         self._decisions.feed(event)
 
     async def watch(self) -> None:
-        """Feed a `Tick` when calls have waited too long, and cancel calls of dead performers."""
+        """Feed a `Tick` when calls have waited too long, and cancel calls of dead performers.
+
+        Send an empty order as a sign of life: gateways over several pools leave out a pool whose
+        balancer is silent.
+        """
         while True:
             await asyncio.sleep(_WATCH_S)
+            self._publisher.show_life()
             now = self._clock.now()
             tick_at = self.balancer.tick_at
             if tick_at is not None and tick_at <= now:

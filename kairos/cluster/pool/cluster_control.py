@@ -16,6 +16,7 @@ from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.topic_setup import ensure_topics
 from kairos.cluster.pool.bus_calls import BusCalls
+from kairos.cluster.pool.cells import Cells
 from kairos.cluster.pool.member import PoolMember
 from kairos.cluster.pool.performer import Performer
 from kairos.core import (
@@ -56,13 +57,40 @@ class AskTheOrchestrator(InvalidRequest):
         )
 
 
+class OverPools:
+    """Stand-in for a pool member in a gateway over several pools, which decides for none.
+
+    `balancer` is idle: it knows no instance and no call.
+    """
+
+    active: None = None
+
+    def __init__(self, cells: Cells, balancer: Balancer) -> None:
+        self.cells, self.balancer = cells, balancer
+
+    def feed(self, event: InstanceJoined | InstanceLeft | InstanceStatus) -> None:
+        """Note which instances serve: workflows are spread over pools that can serve them."""
+        self.cells.hear(event)
+
+    def entitle(self, entitlements: Entitlements) -> None:
+        """Do nothing: the balancers of the pools have these from the same settings."""
+
+    async def run(self) -> None:
+        """Do nothing."""
+
+
 class ClusterControl:
-    """Counterpart of `LocalControl` for a pool of processes.
+    """Counterpart of `LocalControl` for a pool of processes, or for several pools.
 
     Workflows are followed by `kairos orchestrate`.
     """
 
-    def __init__(self, calls: CallsInFlight, performer: Performer, member: PoolMember) -> None:
+    def __init__(
+        self,
+        calls: CallsInFlight,
+        performer: Performer,
+        member: "PoolMember | OverPools",
+    ) -> None:
         self._calls = calls
         self.performer = performer
         self.member = member
@@ -129,6 +157,7 @@ class ClusterControl:
 async def pool_control(
     settings: Settings,
     cluster: KafkaCluster,
+    cells: Cells,
     engine: HttpEngine,
     monitor: Monitor,
     telemetry: Telemetry,
@@ -146,24 +175,28 @@ async def pool_control(
     async with (
         Producer(cluster) as producer,
         Performer(
-            cluster, pool, producer, engine.calls, clock, max_wait_s=settings.max_wait_s
+            cluster, cells, producer, engine.calls, clock, max_wait_s=settings.max_wait_s
         ) as performer,
         asyncio.TaskGroup() as tasks,
     ):
         performing = tasks.create_task(performer.run())
-        calls = BusCalls(
-            performer,
-            engine,
-            producer,
-            prompts,
-            on_trouble=monitor.hear_of,
-            on_error=telemetry.count_error,
-            max_held_bytes=settings.max_held_bytes,
-        )
-        member = PoolMember(
-            cluster, pool, producer, performer, calls, clock, new_balancer, observers
-        )
         try:
+            if settings.is_over_pools:
+                telemetry.show(cells)
+                yield ClusterControl(engine.calls, performer, OverPools(cells, new_balancer()))
+                return
+            calls = BusCalls(
+                performer,
+                engine,
+                producer,
+                prompts,
+                on_trouble=monitor.hear_of,
+                on_error=telemetry.count_error,
+                max_held_bytes=settings.max_held_bytes,
+            )
+            member = PoolMember(
+                cluster, pool, producer, performer, calls, clock, new_balancer, observers
+            )
             yield ClusterControl(engine.calls, performer, member)
             await calls.finish(GRACE_S)
         finally:

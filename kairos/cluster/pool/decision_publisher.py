@@ -93,6 +93,12 @@ class DecisionPublisher:
         """Send an empty order, so that performers ignore balancers before this one."""
         self.order("", ())
 
+    def show_life(self) -> None:
+        """Send an empty order, which nothing depends on."""
+        empty, headers = _encode(Orders((), ())), {EPOCH: self._epoch, PERFORMER: ""}
+        sent = self._send(Topic.DISPATCHES, self._pool, empty, headers)
+        sent.add_done_callback(lambda future: future.cancelled() or future.exception())
+
     def _say(self, record: Record, context: FactContext) -> None:
         if self.is_broken:
             return

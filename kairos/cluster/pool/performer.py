@@ -1,4 +1,7 @@
-"""Performance of calls in one process, while another one decides on them."""
+"""Performance of calls in one process, while another one decides on them.
+
+Or several others: each for its pool.
+"""
 
 import asyncio
 import logging
@@ -17,6 +20,7 @@ from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
 from kairos.cluster.kafka.topic_setup import partition_of
+from kairos.cluster.pool.cells import Cells
 from kairos.cluster.pool.epoch_fence import EpochFence
 from kairos.cluster.pool.messages import (
     ALIVE,
@@ -69,14 +73,15 @@ _encode = msgspec.json.Encoder().encode
 class Performer:
     """Counterpart of the runtime in a process that performs calls.
 
-    It sends facts about calls to the pool's active balancer, in whichever process, and passes that
-    one's orders on to the calls. An async context manager; once it is entered no order is missed.
+    It sends facts about calls to their pool's active balancer, in whichever process, and passes
+    that one's orders on to the calls. An async context manager; once it is entered no order is
+    missed.
     """
 
     def __init__(
         self,
         cluster: KafkaCluster,
-        pool: str,
+        cells: Cells,
         producer: Producer,
         calls: CallsInFlight,
         clock: Clock,
@@ -85,23 +90,31 @@ class Performer:
     ) -> None:
         self.id = _name()
         self._orders = Subscription(cluster, [Topic.DISPATCHES], start="end")
-        self._pool = pool
+        self._cells = cells
+        self._pool_of: dict[str, str] = {}  # calls that have not ended, where there are several
         self._producer = producer
         self._calls = calls
         self._clock = clock
         self._max_wait_us = int((max_wait_s + _PATIENCE_S) * 1e6)
         self._asked_at: dict[str, int] = {}  # calls without an order, in order of arrival
-        # What the bus did not take yet, and whether it is a workflow's end.
-        self._untold: deque[tuple[bytes, bool]] = deque()
+        # What the bus did not take yet: fact, pool, and whether it is a workflow's end.
+        self._untold: deque[tuple[bytes, str, bool]] = deque()
         self._untold_ends = 0
-        self._fence = EpochFence(cluster, pool, self._obey)
+        self._fences = {
+            pool: EpochFence(cluster, pool, partial(self._obey, pool)) for pool in cells.pools
+        }
 
     async def __aenter__(self) -> Self:
-        partition = partition_of(self._pool, await self._producer.partitions(Topic.DISPATCHES))
+        partitions = await self._producer.partitions(Topic.DISPATCHES)
+        awaited = {
+            CaughtUp(Topic.DISPATCHES, partition_of(each, partitions)) for each in self._fences
+        }
         await self._orders.__aenter__()
         # Where the topic ends is known once it was reached; from then on no order can be missed.
-        while CaughtUp(Topic.DISPATCHES, partition) not in await self._orders.batch():
-            pass
+        while awaited:
+            awaited.difference_update(
+                each for each in await self._orders.batch() if isinstance(each, CaughtUp)
+            )
         return self
 
     async def __aexit__(self, *raised: object) -> None:
@@ -132,18 +145,35 @@ class Performer:
             self._asked_at[event.request_id] = self.now()
         fact = _encode(Told(self.id, event, self._turn(event)))
         if isinstance(event, Arrived):
-            if len(fact) > TOLD_BYTES:
-                raise InvalidRequest(f"the call's metadata exceeds {TOLD_BYTES} bytes")
-            told = self._tell(fact)
-            self._asked_at[event.request.id] = self.now()
-            told.add_done_callback(partial(self._after_asking, event.request.id))
+            self._tell_arrival(event, fact)
             return
-        if isinstance(event, Finished | Failed | Cancelled):
-            self._asked_at.pop(event.request_id, None)
-        is_kept = self._keep(fact, is_end=isinstance(event, WorkflowEnded))
-        if not is_kept and isinstance(event, WorkflowEnded) and event.cancelled:
-            raise Unavailable("the bus is unreachable, and too many ends of workflows are waiting")
+        if isinstance(event, WorkflowEnded):
+            pools = self._cells.pools_of(event.tenant, event.workflow_id)
+            kept = [self._keep(fact, pool, is_end=True) for pool in pools]
+            if event.cancelled and not all(kept):
+                raise Unavailable("the bus is unreachable, and too many workflows' ends wait")
+        else:
+            self._keep(fact, self._of_call(event), is_end=False)
         self._tell_rest()
+
+    def _tell_arrival(self, event: Arrived, fact: bytes) -> None:
+        if len(fact) > TOLD_BYTES:
+            raise InvalidRequest(f"the call's metadata exceeds {TOLD_BYTES} bytes")
+        request, pool = event.request, self._cells.choose(event.request)
+        told = self._tell(fact, pool)
+        if len(self._fences) > 1:
+            self._pool_of[request.id] = pool
+        self._asked_at[request.id] = self.now()
+        told.add_done_callback(partial(self._after_asking, request.id))
+
+    def _of_call(self, event: Event) -> str:
+        """Return the pool that the call of the fact is in; forget a call that has ended."""
+        request_id = getattr(event, "request_id", "")
+        pool = self._pool_of.get(request_id, self._cells.pools[0])
+        if isinstance(event, Finished | Failed | Cancelled):
+            self._asked_at.pop(request_id, None)
+            self._pool_of.pop(request_id, None)
+        return pool
 
     def take(self, orders: Iterable[tuple[Dispatch | Refuse | Declined, int]]) -> None:
         """Execute orders for calls on the given turns; ignore outdated or repeated ones."""
@@ -156,7 +186,8 @@ class Performer:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
             tasks.create_task(self._watch())
-            tasks.create_task(self._fence.run())
+            for fence in self._fences.values():
+                tasks.create_task(fence.run())
             while True:
                 for item in await self._orders.batch():
                     if isinstance(item, ReceivedMessage):
@@ -166,7 +197,11 @@ class Performer:
         while True:
             try:
                 alive = _encode(Alive(self.id))
-                await self._producer.send(Topic.REQUESTS, self._pool, alive, {TYPE_HEADER: ALIVE})
+                sent = [
+                    self._producer.send(Topic.REQUESTS, pool, alive, {TYPE_HEADER: ALIVE})
+                    for pool in self._fences
+                ]
+                await asyncio.gather(*sent)
             except KairosError as error:
                 logger.warning("%s", error)
             await asyncio.sleep(BEAT_S)
@@ -190,47 +225,54 @@ class Performer:
         return 0
 
     def _tell_progress(self, progressed: Progressed) -> None:
-        counts = list(progressed.completion_tokens.items())
-        for start in range(0, len(counts), TOLD_CALLS):
-            part = Progressed(dict(counts[start : start + TOLD_CALLS]))
-            try:
-                told = self._tell(_encode(Told(self.id, part)))
-            except Unavailable:
-                return
-            told.add_done_callback(_say_if_lost)
+        by_pool: dict[str, list[tuple[str, int]]] = {}
+        for each, tokens in progressed.completion_tokens.items():
+            pool = self._pool_of.get(each, self._cells.pools[0])
+            by_pool.setdefault(pool, []).append((each, tokens))
+        for pool, counts in by_pool.items():
+            for start in range(0, len(counts), TOLD_CALLS):
+                part = Progressed(dict(counts[start : start + TOLD_CALLS]))
+                try:
+                    told = self._tell(_encode(Told(self.id, part)), pool)
+                except Unavailable:
+                    return
+                told.add_done_callback(_say_if_lost)
 
     def _tell_plan(self, declared: PlanDeclared) -> None:
         fact = _encode(Told(self.id, declared))
         if len(fact) > TOLD_BYTES:
             raise InvalidRequest(f"the plan has more than {TOLD_BYTES} bytes")
-        self._tell(fact).add_done_callback(_say_if_lost)
+        for pool in self._fences:
+            self._tell(fact, pool).add_done_callback(_say_if_lost)
 
-    def _tell(self, fact: bytes) -> asyncio.Future[int]:
-        return self._producer.send(Topic.REQUESTS, self._pool, fact, {TYPE_HEADER: TOLD})
+    def _tell(self, fact: bytes, pool: str) -> asyncio.Future[int]:
+        return self._producer.send(Topic.REQUESTS, pool, fact, {TYPE_HEADER: TOLD})
 
-    def _keep(self, fact: bytes, *, is_end: bool) -> bool:
+    def _keep(self, fact: bytes, pool: str, *, is_end: bool) -> bool:
         """Keep a fact until the bus takes it. Return whether there is room."""
         if is_end and self._untold_ends >= _MOST_ENDS:
             return False
         self._untold_ends += is_end
-        self._untold.append((fact, is_end))
+        self._untold.append((fact, pool, is_end))
         return True
 
     def _tell_rest(self) -> None:
         for _ in range(len(self._untold)):
-            fact, is_end = self._untold[0]
+            fact, pool, is_end = self._untold[0]
             try:
-                told = self._tell(fact)
+                told = self._tell(fact, pool)
             except Unavailable:
                 return
             self._untold.popleft()
             self._untold_ends -= is_end
-            told.add_done_callback(partial(self._after_telling, fact, is_end=is_end))
+            told.add_done_callback(partial(self._after_telling, fact, pool, is_end=is_end))
 
-    def _after_telling(self, fact: bytes, told: asyncio.Future[int], *, is_end: bool) -> None:
+    def _after_telling(
+        self, fact: bytes, pool: str, told: asyncio.Future[int], *, is_end: bool
+    ) -> None:
         if not told.cancelled() and (error := told.exception()) is not None:
             logger.warning("%s", error)
-            self._keep(fact, is_end=is_end)
+            self._keep(fact, pool, is_end=is_end)
 
     def _give_up(self) -> None:
         """Refuse calls without a decision for longer than the maximum wait."""
@@ -240,16 +282,18 @@ class Performer:
             self.take([(Refuse(request_id, None, "waited_too_long"), 0)])
 
     def _read(self, item: ReceivedMessage) -> None:
-        if item.key != self._pool:
+        fence = self._fences.get(item.key)
+        if fence is None:
             return
         try:
             epoch, orders = read_orders(item)
         except UNREADABLE as error:
             leave_out(item, error)
             return
-        self._fence.take(epoch, item, orders)
+        fence.take(epoch, item, orders)
 
-    def _obey(self, item: ReceivedMessage, orders: Orders) -> None:
+    def _obey(self, pool: str, item: ReceivedMessage, orders: Orders) -> None:
+        self._cells.hear_balancer(pool)
         if item.headers.get(PERFORMER) == self.id:
             try:
                 self.take(zip(orders.commands, orders.turns, strict=True))

@@ -22,6 +22,7 @@ from kairos.cluster.pool import epoch_fence as fence_module
 from kairos.cluster.pool import member as member_module
 from kairos.cluster.pool import performer as performer_module
 from kairos.cluster.pool.bus_calls import BusCalls
+from kairos.cluster.pool.cells import Cells
 from kairos.cluster.pool.member import PoolMember
 from kairos.cluster.pool.messages import CAUSE, EPOCH, PERFORMER, REDO
 from kairos.cluster.pool.performer import Performer
@@ -313,7 +314,7 @@ class Client:
 class Process:
     """What a gateway on a bus is made of."""
 
-    def __init__(self, world, number):
+    def __init__(self, world, number, pools=(POOL,)):
         self.world, self.number = world, number
         self.is_dead = False
         self.is_cut_off = False  # nothing that it sends arrives
@@ -323,8 +324,14 @@ class Process:
         self.clients = []
         self.outbox = Outbox(self)
         self.engine = HttpEngine(Engines(self))
+        self.cells = Cells(pools, world.clock.now)
         self.performer = Performer(
-            self, POOL, self.outbox, self.engine.calls, world.clock, max_wait_s=world.gives_up_s
+            self,
+            self.cells,
+            self.outbox,
+            self.engine.calls,
+            world.clock,
+            max_wait_s=world.gives_up_s,
         )
         self.performer.id = f"p{number}"
         self.calls = BusCalls(
@@ -353,10 +360,10 @@ class Process:
     def __repr__(self):
         return self.performer.id
 
-    async def begin(self):
+    async def begin(self, *, decides=True):
         await self.performer.__aenter__()
         self.performing = asyncio.create_task(self.performer.run())
-        self.deciding = asyncio.create_task(self.member.run())
+        self.deciding = asyncio.create_task(self.member.run() if decides else asyncio.sleep(0))
 
     @property
     def active(self):
@@ -483,10 +490,11 @@ class World:
 
         self.loop.run_until_complete(spin())
 
-    def process(self):
-        process = Process(self, len(self.processes))
+    def process(self, pools=(POOL,)):
+        """A gateway. Over several pools it decides for none."""
+        process = Process(self, len(self.processes), pools)
         self.processes.append(process)
-        self.loop.run_until_complete(process.begin())
+        self.loop.run_until_complete(process.begin(decides=len(pools) == 1))
         self.settle()
         return process
 

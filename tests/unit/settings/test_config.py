@@ -595,3 +595,50 @@ def test_idle_connections_of_clients_outlive_those_of_proxies_unless_said_otherw
     assert load_settings(None, {}, {}).client_idle_s > 600  # of Google's load balancers
     assert load_settings(None, {"KAIROS_CLIENT_IDLE_S": "30"}, {}).client_idle_s == 30
     assert problem(client_idle_s=0) == "client_idle_s must be at least 1"
+
+
+CELLS = """
+    bus = "kafka://k:9092"
+    pools = ["a", "b"]
+    engine = [
+        {url = "http://e1:80", pool = "a"},
+        {url = "http://e2:80", pool = "b"},
+        {url = "http://e3:80", pool = "b"},
+    ]
+"""
+
+
+def test_one_file_is_for_gateways_over_pools_and_for_the_balancers_of_each(file):
+    path = file(CELLS)
+    gateway = load_settings(path, {}, {})
+    assert gateway.is_over_pools
+    assert len(gateway.own_engines) == 3
+    balancer = load_settings(path, {}, {"pool": "b"})
+    assert not balancer.is_over_pools
+    assert [each.id for each in balancer.own_engines] == ["e2:80", "e3:80"]
+
+
+def test_engines_without_a_pool_are_those_of_the_process(file):
+    path = file('bus = "kafka://k:9092"\npool = "b"\nengine = [{url = "http://e1:80"}]')
+    assert [each.id for each in load_settings(path, {}, {}).own_engines] == ["e1:80"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"bus": "memory"}, "needs --bus kafka://HOST:PORT"),
+        ({"pools": ["a"]}, "engine e2:80: write its pool, one of a"),
+        ({"pools": ["a", "b", "c"]}, "'c' has no engine; write pool = \"c\" below one"),
+        ({"pools": ["a", "b", "b"]}, "'b' is named twice"),
+        ({"pools": ["a", "b", "c d"]}, "'c d' is not a valid pool name"),
+        ({"pools": [f"p{n}" for n in range(257)]}, "257 pools are too many: at most 256"),
+        ({"pool": "c"}, "pool 'c' is not one of pools (a, b)"),
+    ],
+)
+def test_pools_that_cannot_be_served_are_refused(file, wrong, says):
+    assert says in problem(file(CELLS), **wrong)
+
+
+def test_pools_can_be_given_in_the_environment(file):
+    path = file(CELLS.replace('pools = ["a", "b"]', ""))
+    assert load_settings(path, {"KAIROS_POOLS": "a, b"}, {}).pools == ("a", "b")

@@ -15,7 +15,7 @@ class Published:
 
 
 async def test_ends_that_were_told_on_are_counted_on_standby_too():
-    ends = Ends(Published(), "default")
+    ends = Ends(Published(), ("default",))
     metrics = OrchestratorMetrics(Follower(None, None, ends, idle_us=1), ends)
     for n in range(3):
         await ends.tell(WorkflowEnded("default", f"w{n}"))

@@ -14,6 +14,7 @@ from kairos.core import (
     Dispatch,
     Finished,
     FirstToken,
+    InstanceJoined,
     InvalidRequest,
     PlanDeclared,
     PlannedOperator,
@@ -25,6 +26,7 @@ from kairos.core import (
     Unavailable,
     WorkflowEnded,
 )
+from kairos.settings import EngineSettings
 from tests.support.cluster.pool_world import POOL, World
 from tests.support.observe.figures import left_out
 
@@ -323,3 +325,121 @@ def test_a_call_with_an_absurdly_long_name_is_the_clients_mistake(world, process
     world.settle()
     assert isinstance(client.error, InvalidRequest)
     assert client.status == 400
+
+
+class OverTwo:
+    """A gateway over two pools: one that a process of the world decides for, and `far`."""
+
+    def __init__(self, world):
+        self.world, self.decider = world, world.process()
+        world.assign(self.decider)
+        self.far_epoch = world.append(
+            Topic.EVENTS, "far", None, {TAKEOVER_HEADER: "p9", IN_POOL: "far"}
+        )
+        self.gateway = world.process((POOL, "far"))
+        engines = [
+            EngineSettings(url="http://e0", pool=POOL),
+            EngineSettings(url="http://e1", pool="far"),
+        ]
+        self.gateway.cells.follow(engines, ())
+        for joined in world.fleet.values():
+            self.gateway.cells.hear(InstanceJoined(joined))
+        world.flow()
+
+    def call_in(self, pool, count=1):
+        """Make calls of workflows that are in the pool; return their names."""
+        names = []
+        for number in range(200):
+            name = f"{pool}-{number}"
+            if self.gateway.cells.pools_of("default", f"w-{name}") == [pool]:
+                self.world.call(self.gateway, name)
+                names.append(name)
+            if len(names) == count:
+                return names
+        raise AssertionError
+
+    def order(self, *commands, key="far", turn=0):
+        self.world.flow()
+        order(
+            self.gateway,
+            *commands,
+            turn=turn,
+            epoch=self.far_epoch,
+            performer=self.gateway.performer.id,
+            key=key,
+        )
+        self.world.flow()
+
+    def told_of(self, name):
+        """Return the pools that had facts of the call or workflow, in order of the facts."""
+        return [
+            (m.key, msgspec.json.decode(m.value)["event"]["type"])
+            for m in self.world.logs[Topic.REQUESTS]
+            if m.headers["kairos-type"] == "told" and name.encode() in m.value
+        ]
+
+
+@pytest.fixture
+def over_two(world):
+    return OverTwo(world)
+
+
+def test_each_pool_decides_on_its_own_calls(world, over_two):
+    [near], [far] = over_two.call_in(POOL), over_two.call_in("far")
+    world.flow()
+    over_two.order(Dispatch(far, "e1"))
+    assert sorted((name, where) for _, name, where in world.starts) == sorted(
+        [(far, "e1"), (near, world.run(near).instance_id)]
+    )
+    for name in (near, far):
+        world.run(name).end()
+    world.flow()
+    assert {pool for pool, _ in over_two.told_of(near)} == {POOL}
+    assert {pool for pool, _ in over_two.told_of(far)} == {"far"}
+    assert over_two.told_of(far)[-1] == ("far", "Finished")
+    assert [client.status for client in over_two.gateway.clients] == [200, 200]
+
+
+def test_a_pool_whose_balancer_says_nothing_gets_no_new_workflows(world, over_two):
+    over_two.order()
+    assert over_two.call_in("far")
+    world.sleep(12)
+    assert over_two.gateway.cells.is_away("far")
+    assert not over_two.gateway.cells.is_away(POOL), "its balancer shows that it is alive"
+    world.call(over_two.gateway, "late")
+    world.flow()
+    assert over_two.told_of("late")[0] == (POOL, "Arrived")
+    assert world.run("late").instance_id in ("e0", "e1")
+    over_two.order()
+    assert not over_two.gateway.cells.is_away("far")
+
+
+def test_progress_is_told_to_the_pool_of_each_call(world, over_two):
+    [near], [far] = over_two.call_in(POOL), over_two.call_in("far")
+    world.flow()
+    over_two.order(Dispatch(far, "e1"))
+    over_two.gateway.performer.feed(Progressed({near: 3, far: 5}))
+    world.flow()
+    progress = {
+        m.key: msgspec.json.decode(m.value)["event"]["completion_tokens"]
+        for m in world.logs[Topic.REQUESTS]
+        if b"Progressed" in m.value
+    }
+    assert progress == {POOL: {near: 3}, "far": {far: 5}}
+
+
+def test_a_refused_call_is_forgotten_once_its_pool_knows(world, over_two):
+    [far] = over_two.call_in("far")
+    world.flow()
+    over_two.order(Refuse(far, None))
+    [client] = over_two.gateway.clients
+    assert client.error.code == "no_instance"
+    assert over_two.told_of(far) == [("far", "Arrived"), ("far", "Failed")]
+    assert over_two.gateway.performer._pool_of == {}
+
+
+def test_an_end_reaches_the_pool_of_the_workflow(world, over_two):
+    [far] = over_two.call_in("far")
+    over_two.gateway.performer.feed(WorkflowEnded("default", f"w-{far}"))
+    world.flow()
+    assert ("far", "WorkflowEnded") in over_two.told_of(f"w-{far}")
