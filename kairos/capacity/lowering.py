@@ -19,7 +19,7 @@ from statistics import fmean
 
 import msgspec
 
-BYTES_PER_TOKEN = 4.0  # of text between calls; English in today's tokenizers
+from kairos.core import BYTES_PER_TOKEN
 
 
 class ObservedCall(msgspec.Struct, frozen=True, kw_only=True):

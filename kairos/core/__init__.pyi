@@ -114,6 +114,7 @@ from .learnt import exponential_distribution as exponential_distribution
 from .metrics import RunMetrics as RunMetrics
 from .metrics import compare_metrics as compare_metrics
 from .metrics import percentile as percentile
+from .model import BYTES_PER_TOKEN as BYTES_PER_TOKEN
 from .model import EXPECTED_COMPLETION_TOKENS as EXPECTED_COMPLETION_TOKENS
 from .model import IDENTIFIER_PATTERN as IDENTIFIER_PATTERN
 from .model import PARENTS_LIMIT as PARENTS_LIMIT

@@ -18,6 +18,7 @@ IDENTIFIER_PATTERN = r"\A[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}\Z"
 # W3C trace context; its group is the trace id.
 TRACEPARENT_PATTERN = r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 
+BYTES_PER_TOKEN = 4  # of text that was not tokenized: English, under a 32k-128k vocabulary
 # Assumed length of an answer, unless the call sets a lower limit.
 EXPECTED_COMPLETION_TOKENS = 256
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core import EXPECTED_COMPLETION_TOKENS, InvalidRequest, ModelNotFound
+from kairos.core import BYTES_PER_TOKEN, EXPECTED_COMPLETION_TOKENS, InvalidRequest, ModelNotFound
 from kairos.request.identity.aliases import BODY_FIELDS
 from kairos.request.identity.conversation import Prompt, without_marks
 from kairos.request.kept_responses import check_response_id, new_response_id
@@ -41,7 +41,6 @@ from kairos.request.shape import (
     too_deep,
 )
 
-BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
 # What engines make of an upload, a recording or a picture: Whisper has 1,500 for half a minute.
 _UPLOAD_TOKENS = 1_500
 _NO_LIMIT = 10**9  # tokens; what a client allows beyond is as good as no limit
@@ -269,7 +268,7 @@ def body_of(
 
 def _upload(content_type: bytes, content: bytes) -> Body:
     """Return a form with its model; other bodies have none."""
-    tokens = min(max(1, len(content) // 4), _UPLOAD_TOKENS)
+    tokens = min(max(1, len(content) // BYTES_PER_TOKEN), _UPLOAD_TOKENS)
     body = Body(content, prompt_tokens=tokens)
     if content_type[:19].lower() == b"multipart/form-data":
         from kairos.request.multipart import fields_of  # which few processes need

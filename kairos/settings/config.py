@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -384,8 +384,3 @@ def default_api_key(variable: str | None, environ: Mapping[str, str]) -> str | N
     if not environ.get(variable):
         raise SetupError(f"the variable {variable} is not set")
     return environ[variable]
-
-
-def _check_known(what: str, name: str, known: Collection[str]) -> None:
-    if name not in known:
-        raise SetupError(f"there is no {what} '{name}'; known: {', '.join(sorted(known))}")

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from kairos.core import BYTES_PER_TOKEN
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.flow_answers import BYTES_PER_TOKEN
 from kairos.workflows import ItemsFinished, Path
 
 LOOK_US = 10_000  # so long after it was generated an item is told, at most

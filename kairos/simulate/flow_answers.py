@@ -10,10 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.core import EXPECTED_COMPLETION_TOKENS, text_digest
+from kairos.core import BYTES_PER_TOKEN, EXPECTED_COMPLETION_TOKENS, text_digest
 from kairos.workflows import Generation
 
-BYTES_PER_TOKEN = 4
 SHORTEST = 0.25  # of the tokens that an answer may have
 _DEEPEST = 20
 

@@ -11,7 +11,7 @@ A token is four bytes. Each message begins a new token, as templates' special to
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
-from kairos.simulate.flow_answers import BYTES_PER_TOKEN
+from kairos.core import BYTES_PER_TOKEN
 from kairos.simulate.workload.prompt import Prompt, PromptPiece
 
 _PIECE_BYTES = 16 * BYTES_PER_TOKEN  # as a block of vLLM's

@@ -81,7 +81,7 @@ class KafkaCluster(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def __repr__(self) -> str:
-        return f"Connection(servers={self.servers!r}, options={sorted(self.options)})"
+        return f"KafkaCluster(servers={self.servers!r}, options={sorted(self.options)})"
 
 
 def cluster_of(settings: Settings, environ: Mapping[str, str]) -> KafkaCluster | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from kairos.core import InvalidRequest, PlannedWork, SetupError, Unavailable, UpstreamFailed
 from kairos.proxy.llm.patience import Patience
-from kairos.proxy.llm.refusals import INSUFFICIENT_QUOTA, read_error
+from kairos.proxy.llm.refusals import is_for_now, read_error
 from kairos.proxy.llm.streamed_chat import Listen, read_stream
 
 _RETRY_AFTER_MAX_S = 30
@@ -248,7 +248,7 @@ def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
             ) from error
     said = read_error(raw)
     message = f"the model's server answered {status}: {said.message[:_MESSAGE_LIMIT] or 'nothing'}"
-    if status in (429, 503) and said.code != INSUFFICIENT_QUOTA:
+    if is_for_now(status, said):
         refusal = RefusedForNow(message)
         if isinstance(said.code, str):
             refusal.code = said.code

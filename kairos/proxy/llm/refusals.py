@@ -25,7 +25,7 @@ _STATUS = {
         *(Unavailable, UpstreamUnreachable),
     )
 }
-INSUFFICIENT_QUOTA = "insufficient_quota"  # OpenAI's 429 that no waiting ends
+_INSUFFICIENT_QUOTA = "insufficient_quota"  # OpenAI's 429 that no waiting ends
 _BUDGET, _SPENT = "budget_", 403
 
 
@@ -49,10 +49,15 @@ def read_error(body: bytes) -> ErrorTold:
         return ErrorTold(body[:_MESSAGE].decode(errors="replace"))
 
 
+def is_for_now(status: int, told: ErrorTold) -> bool:
+    """Return whether a server that refused may accept the same call later."""
+    return status in (429, 503) and told.code != _INSUFFICIENT_QUOTA
+
+
 def refusal_error(status: int, told: ErrorTold, prefix: str = "") -> KairosError:
     """Return Unavailable if a retry makes sense, InvalidRequest if not, else UpstreamFailed."""
     kind: type[KairosError] = UpstreamFailed
-    if status in (429, 503) and told.code != INSUFFICIENT_QUOTA:
+    if is_for_now(status, told):
         kind = Unavailable
     elif 400 <= status < 500:
         kind = InvalidRequest

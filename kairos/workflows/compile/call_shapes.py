@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from kairos.core import EXPECTED_COMPLETION_TOKENS
+from kairos.core import BYTES_PER_TOKEN, EXPECTED_COMPLETION_TOKENS
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall
 from kairos.workflows.compile.operators import Generation, Operator
 from kairos.workflows.compile.prompts import Computed, Hole, Piece, Prompt, prompts
 from kairos.workflows.compile.references import needs
 from kairos.workflows.compile.tree import PrefixNode, PromptTree, size_bytes
-from kairos.workflows.compile.values import BYTES_PER_TOKEN
 
 COLUMN_TOKENS = 500  # assumed for a value that only the row has
 

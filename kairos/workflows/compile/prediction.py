@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.core import EXPECTED_COMPLETION_TOKENS
+from kairos.core import BYTES_PER_TOKEN, EXPECTED_COMPLETION_TOKENS
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.invalid import OperatorFailed
 from kairos.workflows.compile.operators import (
@@ -40,7 +40,7 @@ from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.references import needs, referred
 from kairos.workflows.compile.retrieval import chunked
 from kairos.workflows.compile.templates import Opaque, Static, template
-from kairos.workflows.compile.values import BYTES_PER_TOKEN, Missing, as_text, part
+from kairos.workflows.compile.values import Missing, as_text, part
 
 _DIGEST_BYTES = 16
 _encode = msgspec.json.Encoder(order="sorted").encode

@@ -12,7 +12,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from kairos.workflows.compile.unknown_values import BYTES_PER_TOKEN, Pieces, UnknownText
+from kairos.core import BYTES_PER_TOKEN
+from kairos.workflows.compile.unknown_values import Pieces, UnknownText
 
 _MARK_BYTES = 64
 _MARKED_CLOSELY = 1_024  # bytes at the beginning of a text

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from kairos.core import BYTES_PER_TOKEN
 from kairos.workflows.compile.call_shapes import answers_bytes, fixed
 from kairos.workflows.compile.operators import Operator
 from kairos.workflows.compile.prompts import Computed, Hole, Piece, Speaker, Text, prompts
 from kairos.workflows.compile.tree import PrefixNode, PromptTree, size_bytes
-from kairos.workflows.compile.values import BYTES_PER_TOKEN
 
 _SHOWN = 48  # characters of a text
 

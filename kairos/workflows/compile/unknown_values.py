@@ -8,11 +8,10 @@ from hashlib import blake2b
 
 import msgspec
 
+from kairos.core import BYTES_PER_TOKEN
 from kairos.workflows.compile.operators import Argument, Constant, Reference, References
 from kairos.workflows.compile.templates import Opaque, Static, template
 from kairos.workflows.compile.values import Missing, as_text, part
-
-BYTES_PER_TOKEN = 4
 
 
 class UnknownText(msgspec.Struct, frozen=True):

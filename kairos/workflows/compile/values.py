@@ -8,8 +8,6 @@ import msgspec
 
 from kairos.workflows.compile.operators import Path
 
-BYTES_PER_TOKEN = 4  # of texts that were not tokenized
-
 _Value = TypeVar("_Value")
 
 

@@ -10,14 +10,12 @@ many more as belong together.
 import heapq
 from collections.abc import Callable, Collection
 
-from kairos.core import EXPECTED_COMPLETION_TOKENS
+from kairos.core import BYTES_PER_TOKEN, EXPECTED_COMPLETION_TOKENS
 from kairos.workflows.compile.operators import Generation, RegisteredCall
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder
 from kairos.workflows.execute.flight import Flight
 from kairos.workflows.execute.limits import MOST_IN_FLIGHT, FlowLimits
 from kairos.workflows.execute.operator_gate import OperatorGate
-
-_BYTES_PER_TOKEN = 4
 
 
 class Lane:
@@ -98,7 +96,7 @@ def most_tokens(prompt_size: int, max_tokens: int | None) -> int:
         prompt_size: characters of all messages.
         max_tokens: the longest answer; None: the expected length is taken.
     """
-    return prompt_size // _BYTES_PER_TOKEN + (max_tokens or EXPECTED_COMPLETION_TOKENS)
+    return prompt_size // BYTES_PER_TOKEN + (max_tokens or EXPECTED_COMPLETION_TOKENS)
 
 
 class CallWindow:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kairos.core import EXPECTED_COMPLETION_TOKENS
+from kairos.core import BYTES_PER_TOKEN, EXPECTED_COMPLETION_TOKENS
 from kairos.workflows import FlowPrediction, Generation, Plan
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.invalid import OperatorFailed
@@ -33,7 +33,7 @@ from kairos.workflows.compile.references import needs
 from kairos.workflows.compile.retrieval import chunked
 from kairos.workflows.compile.signatures import of_structure
 from kairos.workflows.compile.templates import Opaque, Static, template
-from kairos.workflows.compile.values import BYTES_PER_TOKEN, Missing, as_text, part
+from kairos.workflows.compile.values import Missing, as_text, part
 
 
 class Symbol(msgspec.Struct, frozen=True):

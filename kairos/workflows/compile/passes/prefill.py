@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from kairos.core import BYTES_PER_TOKEN
 from kairos.workflows.compile.call_shapes import COLUMN_TOKENS
 from kairos.workflows.compile.certainty import certain
 from kairos.workflows.compile.check import every_operator
@@ -40,7 +41,6 @@ from kairos.workflows.compile.prompts import beginning
 from kairos.workflows.compile.references import needs, placeholders, referred
 from kairos.workflows.compile.template_language import TemplateWork
 from kairos.workflows.compile.templates import Opaque, Slot, Static, template
-from kairos.workflows.compile.values import BYTES_PER_TOKEN
 
 LEAST_TOKENS = 16  # a shorter prefix fills no block of an engine
 MOST_SPLITS = 8  # candidate places in a prompt, from its end on

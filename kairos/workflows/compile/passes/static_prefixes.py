@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from kairos.core import PREFIX_MARKS
+from kairos.core import BYTES_PER_TOKEN, PREFIX_MARKS
 from kairos.workflows.compile.call_shapes import fixed
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import Generation, Operator
 from kairos.workflows.compile.prompts import Prompt, Speaker, Text, beginning, prompts
-from kairos.workflows.compile.values import BYTES_PER_TOKEN
 
 MOST_PREFIXES = 256
 # A shorter one is not in the index of cached prefixes, and takes engines less than a step.
