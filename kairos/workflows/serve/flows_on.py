@@ -13,7 +13,7 @@ from kairos.host import WallClock
 from kairos.settings import FlowSettings, Settings
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.declare.python_file import load_functions
-from kairos.workflows.retrieve.service import ProcessorService, processor_service
+from kairos.workflows.retrieve.flow_processors import ProcessorService, processor_service
 from kairos.workflows.serve.flow_models import FlowModels
 from kairos.workflows.serve.flow_routes import FlowRoutes
 from kairos.workflows.serve.flow_store import FlowStore, InvocationCounts

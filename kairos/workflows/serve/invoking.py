@@ -20,7 +20,7 @@ from kairos.workflows.compile.columns import Columns
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.facts import FlowFact
-from kairos.workflows.retrieve.service import ProcessorService
+from kairos.workflows.retrieve.flow_processors import ProcessorService
 from kairos.workflows.run.calls import RunCalls
 from kairos.workflows.run.function_batches import FunctionBatches
 from kairos.workflows.serve.declared_apps import DeclaredApps
