@@ -42,6 +42,7 @@ LIMITS = [
     *((flows, name, [1], [0, -1]) for name in ("max_flows", "max_running")),
     (flows, "max_flow_bytes", [1, MOST_FLOW_BYTES], [0, MOST_FLOW_BYTES + 1]),
     (flows, "directory", ["d"], [""]),
+    (RetrievalSettings, "processors", [()], [("http://p:1",)]),
     (RetrievalSettings, "hold_mb", [1_024], [4, 2_048]),
     *(
         (RetrievalSettings, name, [engines(64)], [engines(65), engines(1) * 2, ("ftp://e:80",)])
