@@ -21,10 +21,13 @@ from .compile.flow_work import measured_reuse as measured_reuse
 from .compile.flow_work import work_of_flow as work_of_flow
 from .compile.forecast import forecast_flow as forecast_flow
 from .compile.forecast import with_text_tokens as with_text_tokens
+from .compile.held import fill_held as fill_held
+from .compile.held import held_id as held_id
 from .compile.operators import Declaration as Declaration
 from .compile.operators import Embedding as Embedding
 from .compile.operators import Generation as Generation
 from .compile.operators import Ingest as Ingest
+from .compile.operators import Operator as Operator
 from .compile.operators import Path as Path
 from .compile.operators import RegisteredCall as RegisteredCall
 from .compile.operators import Rerank as Rerank
@@ -46,6 +49,8 @@ from .compile.sharing import shared_columns as shared_columns
 from .declare.declaring import Flow as Flow
 from .declare.functions import FunctionFailed as FunctionFailed
 from .declare.functions import Functions as Functions
+from .declare.functions import RegisteredFunction as RegisteredFunction
+from .declare.functions import given as given
 from .declare.openai_batch import from_openai_batch as from_openai_batch
 from .declare.operand import Operand as Operand
 from .execute.batching import BatchOrder as BatchOrder
@@ -54,6 +59,7 @@ from .execute.batching import BatchShare as BatchShare
 from .execute.batching import Query as Query
 from .execute.batching import topology_aware as topology_aware
 from .execute.commands import TOUCH_AGENT as TOUCH_AGENT
+from .execute.commands import DropHeld as DropHeld
 from .execute.commands import DropRow as DropRow
 from .execute.commands import EndRun as EndRun
 from .execute.commands import FailRow as FailRow
@@ -83,6 +89,7 @@ from .execute.facts import ItemsFinished as ItemsFinished
 from .execute.facts import PrefixTouched as PrefixTouched
 from .execute.facts import RowRead as RowRead
 from .execute.facts import RowsAwaited as RowsAwaited
+from .execute.facts import Stays as Stays
 from .execute.limits import OPEN_ROWS as OPEN_ROWS
 from .execute.limits import FlowFigures as FlowFigures
 from .execute.limits import FlowLimits as FlowLimits
@@ -94,6 +101,7 @@ from .execute.observation import TimeShares as TimeShares
 from .execute.timeline import Calling as Calling
 from .execute.timeline import Timeline as Timeline
 from .execute.windows import most_tokens as most_tokens
+from .retrieve.flow_processors import ProcessorService as ProcessorService
 from .retrieve.flow_processors import processor_service as processor_service
 from .run.arrow import import_arrow as import_arrow
 from .run.calls import ChatLLM as ChatLLM
@@ -118,13 +126,16 @@ from .run.flow_run import RunPool as RunPool
 from .run.flow_run import line_names as line_names
 from .run.flow_run import waits_for as waits_for
 from .run.function_batches import FunctionBatches as FunctionBatches
+from .run.function_batches import awaited as awaited
 from .run.host_file import HostFile as HostFile
 from .run.host_file import read_host as read_host
 from .run.intake import TableIntake as TableIntake
 from .run.journal import RunJournal as RunJournal
 from .run.postgres_results import PostgresResults as PostgresResults
 from .run.postgres_results import read_postgres_record as read_postgres_record
+from .run.processing import ProcessorCalls as ProcessorCalls
 from .run.processing import Processors as Processors
+from .run.processing import ValuesLost as ValuesLost
 from .run.processing import check_processors as check_processors
 from .run.processing import with_models as with_models
 from .run.result_cache import ResultCache as ResultCache

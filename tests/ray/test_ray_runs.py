@@ -1,19 +1,37 @@
 """Runs on a real Ray: the same tables as in one process, and no call that is asked twice."""
 
 import asyncio
+import json
+from collections import Counter
+from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 from aiohttp import web
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
-from kairos.workflows import Functions, RunStore, compile_plan
+from kairos.workflows import (
+    Embedding,
+    Functions,
+    Ingest,
+    Rerank,
+    RunProcessor,
+    RunStore,
+    Search,
+    Stays,
+    ValuesLost,
+    compile_plan,
+    every_operator,
+    processor_service,
+)
 from kairos.workflows.compile.invalid import InvalidFlow
 from tests.e2e.embedder import Embedder
 from tests.property.workflows.test_flows import FUNCTIONS, ROWS, Drawn, scripted
 from tests.ray.ray_runs import CountingEngine, run
-from tests.support.cli.command import check_task, new_record, run_task
+from tests.support.cli.command import check_task, new_record, performers, run_task
 from tests.support.examples import examples
 from tests.support.workflows.declared import read_yaml
 
@@ -42,15 +60,11 @@ def texts(count, distinct):
     return [{"text": f"doc {n * 7 % distinct}", "question": f"q{n}"} for n in range(count)]
 
 
-class DrawnHere(Drawn):
-    """Drawn flows without processors, which would need engines."""
-
-    def retrieve(self, made, depth):
-        return self.llm(made, depth)
-
-
 def drawn_here(seed, size):
-    declaration = DrawnHere(seed).whole(size)
+    """Draw a flow in which no row finds what another has put into a collection."""
+    declaration = Drawn(seed).whole(size)
+    params = [each.params for each in every_operator(declaration.operators)]
+    assume(not any(isinstance(each, Ingest | Search) and each.collection for each in params))
     try:
         compile_plan(declaration)
     except InvalidFlow:
@@ -61,10 +75,58 @@ def drawn_here(seed, size):
 FLOWS = st.builds(drawn_here, st.integers(0, 10**9), st.integers(1, 7))
 
 
+class DrawnEmbedder(Embedder):
+    """Serves the only model that drawn flows name, and counts texts and batches."""
+
+    def __init__(self, delay_s=0.0):
+        super().__init__(None, delay_s)
+        self.texts, self.sizes = Counter(), []
+        self.at_once, self.most_at_once = 0, 0
+
+    async def _models(self, request):
+        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    async def _embeddings(self, request):
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            return await super()._embeddings(request)
+        finally:
+            self.at_once -= 1
+
+    async def _rerank(self, request):
+        asked = await request.json()
+        words = set(asked["query"].split())
+        scores = [len(words & set(passage.split())) for passage in asked["documents"]]
+        results = [{"index": at, "relevance_score": score} for at, score in enumerate(scores)]
+        return web.json_response({"results": results})
+
+    def _done(self, items):
+        self.texts.update(items)
+        self.sizes.append(len(items))
+
+
+@asynccontextmanager
+async def served(embedder):
+    runner = web.AppRunner(embedder.app())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
 async def compare(folder, declaration, rows, partitions):
     """Run it in one process and on Ray, and compare what comes out and what was asked."""
-    async with CountingEngine(scripted).running() as engine:
-        given_ = {"url": engine.url, "uses_cache": False, "functions": FUNCTIONS}
+    async with CountingEngine(scripted).running() as engine, served(DrawnEmbedder()) as url:
+        retrieval = RetrievalSettings(embedders=(url,), rerankers=(url,))
+        given_ = {
+            "url": engine.url,
+            "uses_cache": False,
+            "functions": FUNCTIONS,
+            "retrieval": retrieval,
+        }
         alone = await run(folder, declaration, rows, "alone", **given_)
         asked_alone, again_alone = dict(engine.asked), engine.again()
         for count, results in partitions.items():
@@ -77,13 +139,19 @@ async def compare(folder, declaration, rows, partitions):
             assert engine.asked.keys() <= asked_alone.keys()
 
 
+# Bytes of the smallest values of processors that stay with Ray: all do, or large ones.
+HELD_FROM = st.sampled_from([1, performers.HELD_FROM])
+
+
 @examples(30, gate=8)
-@given(FLOWS, ROWS)
+@given(FLOWS, ROWS, HELD_FROM)
 def test_any_flow_gives_the_same_table_on_any_number_of_workers(
-    ray, database, tmp_path_factory, declaration, rows
+    ray, database, tmp_path_factory, declaration, rows, held_from
 ):
     folder = tmp_path_factory.mktemp("drawn")
-    asyncio.run(compare(folder, declaration, rows, {1: None, 2: database.url}))
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(performers, "HELD_FROM", held_from)
+        asyncio.run(compare(folder, declaration, rows, {1: None, 2: database.url}))
 
 
 @pytest.mark.long
@@ -132,24 +200,139 @@ outputs: {best: best, answer: answer}
 """
 
 
-async def test_what_is_embedded_searched_and_ranked_is_the_same_in_partitions(ray, tmp_path):
+@pytest.mark.parametrize("held_from", [1, performers.HELD_FROM])
+async def test_what_is_embedded_searched_and_ranked_is_the_same_in_partitions(
+    ray, tmp_path, held_from, monkeypatch
+):
+    monkeypatch.setattr(performers, "HELD_FROM", held_from)
     rows = [{"text": f"a b c d{n} e f g{n % 7} h", "question": f"d{n} c"} for n in range(80)]
     declaration = read_yaml(SEARCHED)
-    runner = web.AppRunner(Embedder(tmp_path / "embedded", 0.0).app())
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    embedder = DrawnEmbedder()
+    async with CountingEngine().running() as engine, served(embedder) as url:
         retrieval = RetrievalSettings(embedders=(url,), rerankers=(url,))
-        async with CountingEngine().running() as engine:
-            given_ = {"url": engine.url, "retrieval": retrieval}
-            alone = await run(tmp_path, declaration, rows, "alone", **given_)
-            on = {"on": "local-ray", "partitions": 2}
-            spread = await run(tmp_path, declaration, rows, "ray", **given_, **on)
-            assert spread.tables == alone.tables
-            assert alone.record.figures["written"] == len(rows)
-    finally:
-        await runner.cleanup()
+        given_ = {"url": engine.url, "retrieval": retrieval, "uses_cache": False}
+        alone = await run(tmp_path, declaration, rows, "alone", **given_)
+        texts_alone = dict(embedder.texts)
+        embedder.texts.clear()
+        on = {"on": "local-ray", "partitions": 2}
+        spread = await run(tmp_path, declaration, rows, "ray", **given_, **on)
+        assert spread.tables == alone.tables
+        assert alone.record.figures["written"] == len(rows)
+        assert embedder.texts.keys() == texts_alone.keys()
+
+
+async def test_batches_of_an_embedder_have_texts_of_all_partitions(ray, tmp_path):
+    flow = """
+flow: embedded
+operators:
+  row: {kind: input}
+  vector: {kind: embed, inputs: {texts: row.text}, batch: 64}
+outputs: {vector: vector}
+"""
+    rows, embedder = texts(2_000, 2_000), DrawnEmbedder(delay_s=0.05)
+    async with served(embedder) as url:
+        retrieval = RetrievalSettings(embedders=(url,))
+        on = {"on": "local-ray", "partitions": 4, "retrieval": retrieval, "uses_cache": False}
+        spread = await run(tmp_path, read_yaml(flow), rows, "ray", **on)
+    assert spread.record.figures["written"] == len(rows)
+    assert sum(embedder.sizes) == len(rows)
+    assert embedder.most_at_once == 2, "of one engine, by all partitions together"
+    print(f"batches of an embedder: {Counter(embedder.sizes)}")
+
+
+async def test_values_that_ray_lost_are_made_again_and_those_alone(ray, tmp_path):
+    """Lose an object with its owner, and make the calls that the executor makes of it."""
+    embedder, vectors = DrawnEmbedder(), "a" * 32
+    async with served(embedder) as url:
+        settings = RetrievalSettings(embedders=(url,))
+        declaration = with_only_model(read_yaml(SEARCHED), "m")
+        actors = performers.start_processors(ray, "lost", declaration, settings, {}, None)
+        async with processor_service(RetrievalSettings(), {}) as here:
+            processors = performers.RayProcessors(actors, here.of(), 1)
+            embed = command("embed", vectors, {"texts": ["a", "b"], "batch": 16}, model="m")
+            told = {"texts": ["a", "b"], "vectors": f"held:{vectors}"}
+            kept = command("ingest", "b" * 32, told, held={vectors: "ray"})
+            assert isinstance(await processors.run(embed), Stays)
+            assert isinstance(await processors.run(kept), Stays)
+            owner = ray.remote(Owner).remote()
+            (processors._references[vectors],) = await owner.made.remote()
+            ray.kill(owner)
+            with pytest.raises(ray.exceptions.RayActorError):
+                await owner.made.remote()
+            with pytest.raises(ValuesLost) as lost:
+                await asyncio.wait_for(repeated(processors, kept), 60)
+            assert lost.value.ids == (vectors,)
+            await processors.run(embed)
+            assert isinstance(await processors.run(kept), Stays)
+            assert embedder.texts == {"a": 2, "b": 2}
+        performers.stop(ray, actors.values())
+
+
+async def repeated(processors, command):
+    """Make a call again and again: Ray removes the objects of a process a moment after its end."""
+    while True:
+        await processors.run(command)
+        await asyncio.sleep(0.1)
+
+
+class Owner:
+    """Makes an object that ends with the process of this actor."""
+
+    def made(self):
+        import ray
+
+        return [ray.put("v" * 1_000_000)]
+
+
+def with_only_model(declaration, model):
+    """Return the operators that rank nothing, with a model for each that embeds."""
+    operators = tuple(
+        msgspec.structs.replace(each, params=msgspec.structs.replace(each.params, model=model))
+        if isinstance(each.params, Embedding)
+        else each
+        for each in declaration.operators
+        if not isinstance(each.params, Rerank)
+    )
+    return msgspec.structs.replace(declaration, operators=operators)
+
+
+def command(kind, signature, arguments, model=None, held=None):
+    return RunProcessor(
+        call=1, stage=0, node="n", row=0, attempt=1, operator="o", signature=signature, delay_us=0,
+        kind=kind, model=model, arguments=arguments, idempotency_key=None, depth=0, stays=True,
+        held=held or {},
+    )  # fmt: skip
+
+
+async def test_heavy_functions_are_called_in_processes_with_their_cpus(ray, tmp_path):
+    flow = """
+flow: heavy
+operators:
+  row: {kind: input}
+  made: {kind: call, function: where, purity: pure, cpus: 2, inputs: {n: row.n}}
+outputs: {made: made}
+"""
+    functions = Functions()
+    functions.register(where, purity="pure")
+    rows = [{"n": n} for n in range(40)]
+    on = {"on": "local-ray", "partitions": 4, "functions": functions}
+    spread = await run(tmp_path, read_yaml(flow), rows, "ray", **on)
+    assert spread.record.figures["written"] == 39
+    made = [json.loads(line)["made"] for line in spread.out.splitlines()]
+    assert {each["cpus"] for each in made} == {2.0}
+    assert b"ValueError: n is 7" in spread.errors
+    too_many = read_yaml(flow.replace("cpus: 2", "cpus: 999"))
+    with pytest.raises(SetupError, match="no host of the cluster has more than"):
+        await run(tmp_path, too_many, rows, "more", **on)
+
+
+def where(n):
+    """Return the CPUs that Ray has given to this call."""
+    import ray
+
+    if n == 7:
+        raise ValueError("n is 7")
+    return {"n": n, "cpus": ray.get_runtime_context().get_assigned_resources()["CPU"]}
 
 
 async def test_a_budget_is_of_all_partitions_together_and_a_run_goes_on_after_it(

@@ -36,6 +36,7 @@ MOST_CASES = 256
 MOST_WORDS = 10_000  # of a passage
 MOST_TOP_K = 1_000
 MOST_BATCH = 2_048
+MOST_CPUS = 1_024
 
 
 def check_params(operator: Operator) -> None:
@@ -106,6 +107,11 @@ def _check_retrieval(operator: Operator, params: Chunking | Processing) -> None:
 def _check_call(operator: Operator, params: RegisteredCall) -> None:
     if not 1 <= len(params.function) <= 256:
         raise InvalidFlow(operator.name, "it names a registered function", key="function")
+    if params.cpus is not None:
+        _between(operator, "cpus", params.cpus, 1, MOST_CPUS)
+        if params.is_batched:
+            one = "a function that takes several calls at once runs where they are gathered"
+            raise InvalidFlow(operator.name, one, key="cpus")
     if params.partial and (params.purity != "pure" or len(operator.inputs) != 1):
         one = "a function that takes prefixes is pure, and has a text as its only argument"
         raise InvalidFlow(operator.name, one, key="partial")

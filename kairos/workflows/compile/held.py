@@ -34,3 +34,20 @@ def held_in(arguments: Mapping[str, object]) -> Iterator[str]:
         for each in value if isinstance(value, list) else (value,):
             if (found := held_id(each)) is not None:
                 yield found
+
+
+def fill_held(arguments: Mapping[str, object], values: Mapping[str, object]) -> dict[str, object]:
+    """Return a processor's arguments with these values, by id, in place of their texts."""
+
+    def of(argument: object) -> object:
+        found = held_id(argument)
+        return argument if found is None else values[found]
+
+    filled = dict(arguments)
+    for name in ("vectors", "collection"):
+        argument = arguments.get(name)
+        if isinstance(argument, list):
+            filled[name] = [of(each) for each in argument]
+        elif argument is not None:
+            filled[name] = of(argument)
+    return filled

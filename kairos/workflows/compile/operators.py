@@ -104,7 +104,7 @@ class RegisteredCall(msgspec.Struct, frozen=True, tag="call", omit_defaults=True
     Its arguments are the operator's inputs. `version`: of the function; results of another version
     are recomputed. `is_batched`: the function takes the arguments of several calls at once, at most
     `batch`. `partial`: it returns a list of parts of a text, and may be called on a prefix of that
-    text.
+    text. `cpus`: it is heavy, and a run on Ray calls it as a task with this number of CPUs.
     """
 
     function: str
@@ -113,6 +113,7 @@ class RegisteredCall(msgspec.Struct, frozen=True, tag="call", omit_defaults=True
     is_batched: bool = False
     batch: int | None = None
     partial: bool = False
+    cpus: int | None = None
 
     @property
     def items(self) -> int:

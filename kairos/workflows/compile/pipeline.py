@@ -149,7 +149,7 @@ def compile_plan(
         now = staged(now)
     stay = staying(now) if values_stay else frozenset()
     divided = Divided(
-        fetches=cache_fetches(now.operators, stay) if passes.cached else (),
+        fetches=cache_fetches(now.operators) if passes.cached else (),
         partial=partial_decodes(now.operators) if passes.decoding else (),
         prefills=partial_prefills(now, latencies) if passes.prefill else (),
     )

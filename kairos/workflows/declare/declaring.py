@@ -165,6 +165,7 @@ class Flow(RetrievalOperators):
         batched: bool = False,
         batch: int | None = None,
         partial: bool = False,
+        cpus: int | None = None,
         retries: int = 0,
         on_error: OnError = "fail",
         default: object = None,
@@ -178,14 +179,15 @@ class Flow(RetrievalOperators):
         `batched`: waiting calls are made together, at most `batch`; the function gets each argument
         as a list, and returns a list. `partial`: it returns a list of parts of a text, and may be
         called on a prefix of a model's answer: all parts but the last are passed on to a `map` or
-        `embed` at once.
+        `embed` at once. `cpus`: it computes for long, and a run on Ray gives each call these CPUs
+        of any host; elsewhere it is called in a thread.
         """
         function = self.functions.known_as(function, purity or "effect", version, batched=batched)
         known = self.functions[function]
         if purity not in (None, known.purity):
             raise InvalidFlow(name, f"'{function}' is registered as {known.purity}")
         params = RegisteredCall(
-            function, known.purity, known.version, known.batched, batch, partial
+            function, known.purity, known.version, known.batched, batch, partial, cpus
         )
         return self._add(
             name,

@@ -74,6 +74,7 @@ class CallEntry(Fallible, frozen=True, kw_only=True):
     batched: bool = False
     batch: int | None = None
     partial: bool = False
+    cpus: int | None = None
 
 
 class ChunkEntry(OperatorEntry, frozen=True, kw_only=True):

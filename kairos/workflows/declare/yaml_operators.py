@@ -140,6 +140,7 @@ def params_of(
                 entry.batched,
                 entry.batch,
                 entry.partial,
+                entry.cpus,
             )
         case BranchEntry():
             return _branch(name, entry, scope)

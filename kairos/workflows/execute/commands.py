@@ -55,7 +55,7 @@ class RunFunction(CallAttempt, frozen=True):
     """Call a registered function, with copies of these arguments.
 
     `idempotency_key`: within the run, for a function with effects. `batch`: calls that the function
-    takes at once; `depth`: as below.
+    takes at once; `depth`: as below; `cpus`: of a heavy function.
     """
 
     function: str
@@ -63,6 +63,7 @@ class RunFunction(CallAttempt, frozen=True):
     idempotency_key: str | None
     batch: int | None = None
     depth: int = 0
+    cpus: int | None = None
 
 
 class RunProcessor(CallAttempt, frozen=True):

@@ -52,6 +52,7 @@ class FlightCommands:
                 idempotency_key=key,
                 batch=params.items if params.is_batched else None,
                 depth=self._depths[operator.name],
+                cpus=params.cpus,
             )
         assert isinstance(params, Processing)
         return RunProcessor(

@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
@@ -37,7 +37,7 @@ from kairos.workflows.execute.observation import TimeShares
 from kairos.workflows.run.chat_answer import read_chat
 from kairos.workflows.run.function_batches import FunctionBatches, awaited
 from kairos.workflows.run.list_items import ParsedItems, list_listener
-from kairos.workflows.run.processing import Processors, ValuesLost
+from kairos.workflows.run.processing import ProcessorCalls, ValuesLost
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,10 @@ _ERROR_LENGTH = 500
 _IDEMPOTENCY_KEY = "idempotency_key"
 
 CallCommand = IssueCall | RunFunction | RunProcessor | TouchPrefix | DropHeld
+# By name and function, its arguments and CPUs: its value, and the seconds it took.
+HeavyCall = Callable[
+    [str, RegisteredFunction, Mapping[str, object], int], Awaitable[tuple[object, float]]
+]
 Tell = Callable[[CallAnswered | CallBroke | ItemsFinished | PrefixTouched], None]
 
 
@@ -91,7 +95,7 @@ class RunCalls:
         app: str,
         llm: ChatLLM,
         functions: Functions,
-        processors: Processors | None,
+        processors: ProcessorCalls | None,
         tell: Tell,
         *,
         service_class: str,
@@ -99,6 +103,7 @@ class RunCalls:
         threads: int,
         at_once: int | None = None,
         batches: FunctionBatches | None = None,
+        heavy: HeavyCall | None = None,
         tenant: str = "",
         began_at: int = 0,
     ) -> None:
@@ -116,6 +121,7 @@ class RunCalls:
             threads: number of threads for functions.
             at_once: concurrent LLM calls at most, prefills included; None: the caller limits them.
             batches: of functions, shared with other runs; None: its own.
+            heavy: calls functions that were declared with CPUs; None: they are called in threads.
             tenant: whose turn it is in shared batches.
             began_at: in shared batches, calls of earlier runs go first.
         """
@@ -130,7 +136,7 @@ class RunCalls:
         limit = None if at_once is None else asyncio.Semaphore(at_once)
         self._own_batches = FunctionBatches(at_once) if batches is None else None
         self._batches = batches or self._own_batches
-        self._tenant, self._began_at = tenant, began_at
+        self._tenant, self._began_at, self._heavy = tenant, began_at, heavy
         self._has_room: AbstractAsyncContextManager[object] = limit or nullcontext()
         self._begun: set[tuple[int, int]] = set()  # rows that made a call
 
@@ -294,6 +300,10 @@ class RunCalls:
                 self._tenant,
             )
             return CallAnswered(command.call, value, took_us=took_us)
+        if command.cpus is not None and self._heavy is not None:
+            name, cpus = command.function, command.cpus
+            value, took_s = await self._heavy(name, known, arguments, cpus)
+            return CallAnswered(command.call, value, took_us=round(took_s * SECOND))
         took_s = 0.0
         if inspect.iscoroutinefunction(known.function):
             value = known.call(arguments)

@@ -35,7 +35,25 @@ class ValuesLost(Exception):
         super().__init__(f"{len(self.ids)} values that are needed are no longer held")
 
 
-class Processors(Protocol):
+class ProcessorCalls(Protocol):
+    """Calls of the processors of a run."""
+
+    async def run(self, command: RunProcessor) -> object:
+        """Return the value, or a `Stays` if the processor holds it.
+
+        Values are described in `workflows/compile/retrieval.py`.
+
+        Raises:
+            InvalidRequest: it cannot be done; a retry makes no sense.
+            ValuesLost: a held value that it needs is gone.
+            KairosError: it was not done; a retry may succeed.
+        """
+
+    def drop(self, command: DropHeld) -> None:
+        """Drop a held value, now or later."""
+
+
+class Processors(ProcessorCalls, Protocol):
     """Processors of a run.
 
     `models`: the models offered for `embed` and `rerank`; no entry without engines, an empty one if
@@ -55,20 +73,6 @@ class Processors(Protocol):
 
     def check_models(self, plan: Plan) -> None:
         """Raise SetupError if an operator names a model that no engine serves."""
-
-    async def run(self, command: RunProcessor) -> object:
-        """Return the value, or a `Stays` if the processor holds it.
-
-        Values are described in `workflows/compile/retrieval.py`.
-
-        Raises:
-            InvalidRequest: it cannot be done; a retry makes no sense.
-            ValuesLost: a held value that it needs is gone.
-            KairosError: it was not done; a retry may succeed.
-        """
-
-    def drop(self, command: DropHeld) -> None:
-        """Drop a held value, now or later."""
 
 
 def check_processors(plan: Plan, processors: Processors | None) -> None:

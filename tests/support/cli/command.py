@@ -9,6 +9,7 @@ from kairos.cli.demos.plan import plan_submissions
 from kairos.cli.flows.flow_profiled import sampled_rows, simulated_profile
 from kairos.cli.flows.flow_run import check_task, new_record, run_flow, run_task
 from kairos.cli.flows.hosted_pool import hosted_pool
+from kairos.cli.flows.spread import performers
 from kairos.cli.main import app, main
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "invoke",
     "main",
     "new_record",
+    "performers",
     "plan_submissions",
     "run_flow",
     "run_task",

@@ -1,5 +1,7 @@
 """Messages between the processes of a run on Ray."""
 
+from typing import Any
+
 import msgspec
 
 from kairos.workflows import Declaration, Fallback, Functions, Latencies, RunRecord
@@ -29,6 +31,8 @@ class PartitionJob(msgspec.Struct, frozen=True):
     columns: tuple[str, ...] | None
     files: tuple[str, str]  # of one host: the journal and the cache; not used with a database
     latencies: Latencies  # of its engines
+    processors: dict[tuple[str, str], Any]  # actors, by `performers.Key`
+    held_from: int  # bytes of the smallest values that stay with Ray
     keys: dict[str, str]  # environment variables that hold keys
 
 

@@ -13,8 +13,10 @@ import msgspec
 from kairos.cli.flows.call_pool import call_pool
 from kairos.cli.flows.spread.claims import PartitionClaims
 from kairos.cli.flows.spread.messages import PartitionEnd, PartitionJob, PoolTold
+from kairos.cli.flows.spread.performers import HeavyFunctions, RayProcessors
 from kairos.host import allow_many_connections, collect_less_often, switch_threads_often
 from kairos.proxy import HttpLLM, Listen
+from kairos.settings import RetrievalSettings
 from kairos.workflows import (
     FUNCTIONS,
     CapacityTold,
@@ -26,7 +28,6 @@ from kairos.workflows import (
     Passes,
     Plan,
     PostgresResults,
-    Processors,
     ResultCache,
     RunCalls,
     RunDriver,
@@ -103,6 +104,7 @@ def plan_of(job: PartitionJob) -> Plan:
         passes,
         revision=revision,
         latencies=job.latencies,
+        values_stay=True,
         batches=record.batches,
     )
 
@@ -244,7 +246,7 @@ class Partition:
         """Do nothing: the writer waits for the database."""
 
     @asynccontextmanager
-    async def _pool(self) -> AsyncIterator[tuple[RunPool, Processors | None]]:
+    async def _pool(self) -> AsyncIterator[tuple[RunPool, RayProcessors]]:
         record, told = self._job.record, self._job.pool
         environ = dict(self._job.keys)
         if told.key is not None:
@@ -255,12 +257,9 @@ class Partition:
         )  # fmt: skip
         async with call_pool(asked, environ) as pool:
             pool.llm.use_model(told.model)
-            if record.retrieval is None:
-                yield pool, None
-                return
-            at_once = record.concurrency
-            async with processor_service(record.retrieval, environ, at_once=at_once) as service:
-                yield pool, service.of()
+            async with processor_service(RetrievalSettings(), environ) as here:
+                job = self._job
+                yield pool, RayProcessors(job.processors, here.of(), job.held_from)
 
 
 class _Session:
@@ -273,7 +272,7 @@ class _Session:
         coordinator: Any,
         store: PostgresResults | RunJournal,
         pool: RunPool,
-        processors: Processors | None,
+        processors: RayProcessors,
         stage: int,
         rows: int,
     ) -> None:
@@ -316,6 +315,7 @@ class _Session:
             ahead_class=record.service_class if self._number == 0 else None,
             threads=self._at_once or FUNCTIONS,
             at_once=self._at_once,
+            heavy=HeavyFunctions().call,
         )
         driving = asyncio.create_task(self.driver.drive(self.intake, calls))
         beating = asyncio.create_task(self._beat(spending, driving))

@@ -9,13 +9,14 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kairos.cli.flows.spread import performers
 from kairos.cli.flows.spread.cluster import LOCAL, check_address, cluster
 from kairos.cli.flows.spread.coordinator import Coordinator
 from kairos.cli.flows.spread.messages import PartitionEnd, PartitionJob
@@ -75,13 +76,13 @@ def check_on_ray(record: RunRecord, declaration: Declaration) -> None:
     if record.host is not None:
         raise SetupError("--host and --on exclude each other: leave one of them out")
     place = None if record.retrieval is None else record.retrieval.collections
-    if place is None or is_postgres(place):
+    if place is None or is_postgres(place) or record.on == LOCAL:
         return
     for each in every_operator(declaration.operators):
         if isinstance(each.params, Ingest | Search) and each.params.collection is not None:
             raise SetupError(
                 f"operator '{each.name}' is of kind {each.kind} with a collection in a directory, "
-                "which partitions cannot share: with --on, name a database, --collections "
+                f"which hosts cannot share: with --on {record.on}, name a database, --collections "
                 "postgresql://[USER@]HOST[:PORT]/NAME"
             )
 
@@ -99,6 +100,7 @@ class RayRun:
         self._rows: int | None = None
         self._store: ResultStore | None = None  # while it is open
         self._is_stopping = False
+        self._has_heavy = False  # functions, which need the CPUs
 
     def stop(self) -> None:
         """Let what is in flight end, and then the run; it can be resumed."""
@@ -130,7 +132,7 @@ class RayRun:
         record = self.record
         assert record.on is not None
         self._rows = table.expected_rows(0)
-        with cluster(record.on, record.partitions) as (ray, partitions):
+        with cluster(record.on, record.partitions) as (ray, partitions), ExitStack() as stack:
             _send_whole(ray, functions)
             keys = _keys(record)
             coordinator = (
@@ -143,10 +145,16 @@ class RayRun:
                 asks = any(
                     isinstance(e.params, Generation) for e in every_operator(declaration.operators)
                 )
+                self._has_heavy = performers.check_cpus(ray, declaration)
                 pool = await _of_ray(coordinator.open.remote(declaration, asks))
+                named = await _named(record, functions.versioned(declaration))
+                processors = performers.start_processors(
+                    ray, record.id, named, record.retrieval, keys, record.concurrency
+                )
+                stack.callback(performers.stop, ray, processors.values())
                 job = PartitionJob(
                     record=record,
-                    declaration=await _named(record, functions.versioned(declaration)),
+                    declaration=named,
                     functions=functions,
                     table=source,
                     pool=pool,
@@ -155,6 +163,8 @@ class RayRun:
                     files=(str(self._directory.journal), str(cache)),
                     latencies=latencies,
                     keys=keys,
+                    processors=processors,
+                    held_from=performers.HELD_FROM,
                 )
                 plan = plan_of(job)
                 sample = await asyncio.to_thread(_sample, table)
@@ -182,7 +192,13 @@ class RayRun:
         self._store = store = await asyncio.to_thread(open_store, job, self._on_trouble)
         actor = ray.remote(Partition)
         # A task that is repeated begins with what the store has.
-        options = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": 8}
+        cpus = 0 if self._has_heavy else 1
+        options = {
+            "num_cpus": cpus,
+            "max_restarts": -1,
+            "max_task_retries": -1,
+            "max_concurrency": 8,
+        }
         sent = ray.put(job)  # held here, for partitions that are made again
         actors = [
             actor.options(**options, name=f"kairos-{self.record.id}-{number}").remote(
@@ -229,8 +245,7 @@ class RayRun:
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-            for each in actors:
-                ray.kill(each)
+            performers.stop(ray, actors)
             self._store = None
             await asyncio.to_thread(store.close, give_up=True)
         return self.record

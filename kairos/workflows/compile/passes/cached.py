@@ -5,7 +5,7 @@ the signature of the rendered request, so a row unchanged since an earlier run i
 an equal request of another flow to the same model.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -26,12 +26,8 @@ class CacheFetch(msgspec.Struct, frozen=True):
     operator: str
 
 
-def cache_fetches(
-    operators: Iterable[Operator], staying: Collection[str] = ()
-) -> tuple[CacheFetch, ...]:
-    """Return the fetches. `staying`: operators whose values stay with their processors."""
-    kept = (each.name for each in every_operator(operators) if is_kept(each))
-    return tuple(CacheFetch(name) for name in kept if name not in staying)
+def cache_fetches(operators: Iterable[Operator]) -> tuple[CacheFetch, ...]:
+    return tuple(CacheFetch(each.name) for each in every_operator(operators) if is_kept(each))
 
 
 def is_kept(operator: Operator) -> bool:

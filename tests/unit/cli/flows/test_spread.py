@@ -34,7 +34,14 @@ outputs: {said: said, kept: kept}
         ({"on": "local-ray", "results": "postgresql://a:secret@h/x"}, "PGPASSWORD"),
         ({"on": "local-ray", "bus": "kafka://x:1"}, "no longer kept on Kafka"),
         ({"on": "local-ray", "host": "host.toml"}, "--host and --on"),
-        ({"on": "local-ray", "retrieval": RetrievalSettings(collections="/x")}, "operator 'kept'"),
+        (
+            {
+                "on": "ray://head:10001",
+                "results": "postgresql://h/x",
+                "retrieval": RetrievalSettings(collections="/x"),
+            },
+            "operator 'kept'",
+        ),
     ],
 )
 def test_what_a_run_on_ray_cannot_do_is_refused_with_what_to_do(tmp_path, fields, said):

@@ -127,6 +127,21 @@ def test_what_an_operator_says_of_itself_has_bounds(params, said):
     assert said in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"cpus": 0}, "cpus: it is 0, and may be 1 to 1024"),
+        ({"cpus": 2, "batched": True}, "takes several calls at once runs where they are gathered"),
+    ],
+)
+def test_cpus_of_a_function_have_bounds_and_are_for_single_calls(params, said):
+    f = flow.Flow("f")
+    f.output("x", f.call("x", lambda: 1, purity="pure", **params))
+    with pytest.raises(InvalidFlow) as raised:
+        f.compile()
+    assert said in str(raised.value)
+
+
 def test_what_is_made_in_a_body_stays_there():
     f = flow.Flow("f")
     doc, made = f.input("doc"), []

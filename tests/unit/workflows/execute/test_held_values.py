@@ -222,7 +222,7 @@ def test_where_a_value_is_now_counts_not_where_an_earlier_session_had_it():
     row = f.input("row")
     vectors = f.embed("vectors", row["text"])
     f.output("stored", f.ingest("stored", row["text"], vectors, collection="docs"))
-    executor = Executor(plan_of(f, stages=False), FlowLimits(capacity=2))
+    executor = Executor(plan_of(f, stages=False, cached=False), FlowLimits(capacity=2))
     executor.begin()
     given = {"text": ["a"]}
     (made,) = calls(executor.handle(RowRead(0, given)))
