@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from kairos.cluster.local.brain import entitlements_of
 from kairos.settings import EngineSettings, Settings
-from kairos.settings.tenants import QuotaSettings
+
+
+def quotas(**limits):
+    return msgspec.convert({"quota": [{"tenant": "t", **limits}]}, Settings).quota
 
 
 @given(
@@ -24,7 +27,7 @@ def test_pools_together_enforce_a_quota_to_less_than_one_for_each(engines, limit
             for name, count in zip(names, engines, strict=True)
             for n in range(count)
         ),
-        quota=(QuotaSettings(tenant="t", calls_at_once=limit, tokens_per_day=calls),),
+        quota=quotas(calls_at_once=limit, tokens_per_day=calls),
     )
     parts = []
     for name in names:
@@ -44,7 +47,7 @@ def test_a_share_of_kv_memory_is_one_of_each_pools():
         bus="kafka://k:9092",
         pools=("a", "b"),
         engine=tuple(EngineSettings(url=f"http://e{n}:80", pool="abb"[n]) for n in range(3)),
-        quota=(QuotaSettings(tenant="t", kv_share=0.5, calls_at_once=9),),
+        quota=quotas(kv_share=0.5, calls_at_once=9),
     )
     [quota] = entitlements_of(msgspec.structs.replace(settings, pool="a")).quotas
     assert (quota.kv_share, quota.calls_at_once) == (0.5, 3)
