@@ -8,7 +8,8 @@ or by a hash (`tenant, by hash`). Learning is each cell's own. Counted are workf
 quarter, when agents are known, and CPU time of decisions on all facts, per call.
 Expected: random cells of 16 and more within 5 % of one decider in mean and P99, and cheaper
 decisions; tenants bound to cells worse. Where there are more than `MOST_CELLS` cells, that many of
-them are run, drawn. A quarter of an hour of one core.
+them are run, drawn. Pools from `LARGE` on have too few workflows to fill them: they show the cost
+of a decision. Five minutes of one core.
 """
 
 import time
@@ -49,10 +50,11 @@ from kairos.simulate.workload.workflows import Submission
 
 WORKLOAD, RATE_PER_S = "colocated-13b", 0.55  # workflows for each instance
 # Instances in all: seeds, and workflows for each instance.
-SIZES = {16: (5, 60), 64: (3, 60), 256: (1, 60), 1024: (1, 40)}
+SIZES = {16: (5, 60), 64: (1, 60), 256: (1, 15), 1024: (1, 15)}
 CELLS = (8, 16, 32, 64)  # instances of each
 TENANTS_CELLS = 16  # instances of each cell to which tenants are bound; 8 in the smallest pool
 ONE, RANDOM, BY_SIZE, BY_HASH = "one decider", "random", "tenant, by size", "tenant, by hash"
+LARGE = 256  # from here on cells of `TENANTS_CELLS` at random alone
 MOST_CELLS = 8  # that are run, of a pool
 _SIGMA = 0.5
 _KNOWN_AFTER = 0.25  # of the workflows
@@ -75,7 +77,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float
     queued_share: float
     decision_us: float  # CPU time of decisions per call
-    core_share: float  # of one core, that the busiest cell's decider takes
     cpu_s: float  # of the run
 
 
@@ -145,6 +146,8 @@ def measure(quick: bool) -> Iterator[Row]:
 def arms(instances: int) -> list[tuple[int, str]]:
     """Return the pools to compare, as (instances of a cell, choice)."""
     bound = min(TENANTS_CELLS, instances // 2)
+    if instances >= LARGE:
+        return [(instances, ONE), (bound, RANDOM)]
     return [
         (instances, ONE),
         *((cell, RANDOM) for cell in CELLS if cell < instances),
@@ -174,10 +177,9 @@ def pool(
     draw = Random(f"cells {seed}")  # noqa: S311
     run = sorted(draw.sample(range(cells), min(cells, MOST_CELLS)))
     known_at = submitted[round(_KNOWN_AFTER * len(submitted))].at_us
-    lasted_s = (submitted[-1].at_us - submitted[0].at_us) / SECOND
     took: list[float] = []
     queued_us = calls = failed = ns = 0
-    share, began = 0.0, time.process_time()
+    began = time.process_time()
     for place in run:
         mine = of_cell[place]
         if not mine:
@@ -186,7 +188,6 @@ def pool(
         failed += len(world.users.failed)
         calls += len(world.metrics.rows)
         ns += took_ns
-        share = max(share, took_ns / 1e9 / lasted_s)
         counted = {each.workflow.id: each.at_us for each in mine if each.at_us >= known_at}
         ended = world.metrics.ended
         took += [
@@ -212,7 +213,6 @@ def pool(
         p99_s=round(float(np.percentile(took, 99)), 3),
         queued_share=round(queued_us / SECOND / sum(took), 4),
         decision_us=round(ns / 1e3 / calls, 1),
-        core_share=round(share, 5),
         cpu_s=round(time.process_time() - began, 1),
     )
 
@@ -262,26 +262,37 @@ def section(rows: Sequence[Row]) -> str:
 
 def _line(these: Sequence[Row], whole: Mapping[int, Row], cell: int, choice: str) -> list[str]:
     cost = around([row.decision_us for row in these]).mean
-    core = f"{100 * max(row.core_share for row in these):.2g} %"
+    share = 100 * around([_core_share(row) for row in these]).mean
+    core = f"{share:.0f} %" if share >= 10 else f"{share:.2g} %"
+    is_full, seeds = these[0].instances < LARGE, len(these)
     if choice == ONE:
         mean, p99 = (around([getattr(row, key) for row in these]) for key in ("mean_s", "p99_s"))
-        times = f"{mean.mean:.1f} s", f"{p99.mean:.0f} s"
-        return [f"{choice}, {len(these)} seeds", *times, f"{cost:.0f}", "1", core]
+        times = (f"{mean.mean:.1f} s", f"{p99.mean:.0f} s") if is_full else ("", "")
+        name = f"{choice}, {seeds} seeds" if seeds > 1 else choice
+        return [name, *times, f"{cost:.0f}", "1", core]
     paired = [(row, whole[row.seed]) for row in these]
-    of_mean = around([ours.mean_s / one.mean_s for ours, one in paired])
-    of_p99 = around([ours.p99_s / one.p99_s for ours, one in paired])
+    of_mean = [ours.mean_s / one.mean_s for ours, one in paired]
+    of_p99 = [ours.p99_s / one.p99_s for ours, one in paired]
     of_cost = around([ours.decision_us / one.decision_us for ours, one in paired])
-    run = sorted({row.cells_run for row in these})
     cells = these[0].instances // cell
-    part = f", {run[0]} run" if run[0] < cells else ""
-    return [
-        f"{cells} x {cell}, {choice}{part}",
-        change(of_mean),
-        change(of_p99),
-        f"{cost:.0f}",
-        f"{of_cost.mean:.2f} [{of_cost.low:.2f}, {of_cost.high:.2f}]",
-        core,
-    ]
+    part = f", {these[0].cells_run} run" if these[0].cells_run < cells else ""
+    times = (_changed(of_mean), _changed(of_p99)) if is_full else ("", "")
+    of_one = f"{of_cost.mean:.2f}"
+    if seeds > 1:
+        of_one += f" [{of_cost.low:.2f}, {of_cost.high:.2f}]"
+    return [f"{cells} x {cell}, {choice}{part}", *times, f"{cost:.0f}", of_one, core]
+
+
+def _changed(ratios: Sequence[float]) -> str:
+    """Return the change in %, with its interval if there are several seeds."""
+    return change(around(ratios)) if len(ratios) > 1 else f"{100 * (ratios[0] - 1):+.1f}"
+
+
+def _core_share(row: Row) -> float:
+    """Return the share of one core that the decider of one cell takes at this rate."""
+    cells = row.instances // row.cell
+    calls = row.calls * cells / row.cells_run / row.workflows
+    return row.decision_us / SECOND * calls * RATE_PER_S * row.cell
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
@@ -289,6 +300,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     for cell in CELLS:
         mine = [row for row in rows if (row.cell, row.choice) == (cell, RANDOM)]
         ones = {(row.instances, row.seed): row.mean_s for row in rows if row.choice == ONE}
+        mine = [row for row in mine if row.instances < LARGE]
         gaps = [100 * (row.mean_s / ones[row.instances, row.seed] - 1) for row in mine]
         if gaps:
             name = f"random cells of {cell} instances over one decider: mean end to end"
