@@ -38,47 +38,58 @@ ConfigFile = Annotated[
 ]
 
 
+_Modules = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODULE",
+        help="Importable modules (agents.qa) whose `app` is an Application.",
+    ),
+]
+_Url = Annotated[
+    str | None,
+    typer.Option(help=f"Where LLM calls go: a Kairos or any such server \\[{GATEWAY}]."),
+]
+_Llm = Annotated[
+    Literal["http", "bus"], typer.Option(help="bus: LLM calls go over Kafka too, to the pool.")
+]
+_Model = Annotated[
+    str | None,
+    typer.Option(help="Asked for in every call \\[the server's first; over the bus any]."),
+]
+_Agent = Annotated[
+    list[str] | None,
+    typer.Option(help="Run only this agent, as APP.AGENT; repeat for each \\[all]."),
+]
+_Concurrency = Annotated[
+    int, typer.Option(min=1, max=10_000, help="Workflows at once, of each agent.")
+]
+_ApiKeyEnv = Annotated[
+    str | None, typer.Option(help="The environment variable that holds your API key.")
+]
+_Pool = Annotated[
+    str | None, typer.Option(help=f"Pool of engines, for --llm bus \\[{DEFAULTS.pool}].")
+]
+_Replies = Annotated[
+    str | None,
+    typer.Option(
+        help="Last part of the name of the topic for replies, for --llm bus; processes "
+        "may share one \\[the host's name]."
+    ),
+]
+
+
 @app.command()
 def run(
-    modules: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODULE",
-            help="Importable modules (agents.qa) whose `app` is an Application.",
-        ),
-    ],
+    modules: _Modules,
     bus: Bus = None,
-    url: Annotated[
-        str | None,
-        typer.Option(help=f"Where LLM calls go: a Kairos or any such server \\[{GATEWAY}]."),
-    ] = None,
-    llm: Annotated[
-        Literal["http", "bus"], typer.Option(help="bus: LLM calls go over Kafka too, to the pool.")
-    ] = "http",
-    model: Annotated[
-        str | None,
-        typer.Option(help="Asked for in every call \\[the server's first; over the bus any]."),
-    ] = None,
-    agent: Annotated[
-        list[str] | None,
-        typer.Option(help="Run only this agent, as APP.AGENT; repeat for each \\[all]."),
-    ] = None,
-    concurrency: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Workflows at once, of each agent.")
-    ] = 64,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="The environment variable that holds your API key.")
-    ] = None,
-    pool: Annotated[
-        str | None, typer.Option(help=f"Pool of engines, for --llm bus \\[{DEFAULTS.pool}].")
-    ] = None,
-    replies: Annotated[
-        str | None,
-        typer.Option(
-            help="Last part of the name of the topic for replies, for --llm bus; processes "
-            "may share one \\[the host's name]."
-        ),
-    ] = None,
+    url: _Url = None,
+    llm: _Llm = "http",
+    model: _Model = None,
+    agent: _Agent = None,
+    concurrency: _Concurrency = 64,
+    api_key_env: _ApiKeyEnv = None,
+    pool: _Pool = None,
+    replies: _Replies = None,
     config_file: ConfigFile = None,
 ) -> None:
     """Run the agents of one or more applications until SIGTERM or Ctrl-C.

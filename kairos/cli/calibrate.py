@@ -24,49 +24,53 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 URL = re.compile(r"https?://[^\s/@,]+")
 
 
+_Engine = Annotated[
+    list[str],
+    typer.Option(
+        help="The engine itself, not a Kairos: http://HOST:PORT. Repeat for engines that share "
+        "a machine: they are measured at the same time, and get one profile."
+    ),
+]
+_MaxNumSeqs = Annotated[int, typer.Option(min=1, max=100_000, help="The engine's setting.")]
+_MaxNumBatchedTokens = Annotated[
+    int, typer.Option(min=1, max=10_000_000, help="The engine's setting.")
+]
+_Scheduling = Annotated[Literal["fcfs", "priority"], typer.Option(help="The engine's setting.")]
+_KvTokens = Annotated[
+    int | None, typer.Option(min=1, help="Tokens that it holds, where it does not tell.")
+]
+_MaxModelLen = Annotated[
+    int | None, typer.Option(min=64, help="The context it takes, where it does not tell.")
+]
+_Quick = Annotated[bool, typer.Option("--quick", help="Measure one round instead of three.")]
+_Unstreamed = Annotated[
+    bool,
+    typer.Option(
+        "--unstreamed",
+        help="Use answers that are not streamed, as flows and batches do. On an engine that "
+        "shares one core with its server, each streamed token costs time.",
+    ),
+]
+_ApiKeyEnv = Annotated[
+    str | None, typer.Option(help="The environment variable that holds the engines' key.")
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print profile and fit, and nothing else.")]
+
+
 def calibrate(
-    engine: Annotated[
-        list[str],
-        typer.Option(
-            help="The engine itself, not a Kairos: http://HOST:PORT. Repeat for engines that share "
-            "a machine: they are measured at the same time, and get one profile."
-        ),
-    ],
+    engine: _Engine,
     output: Annotated[Path | None, typer.Option(help=r"The file to write \[NAME.toml].")] = None,
     name: Annotated[str | None, typer.Option(help=r"Name of the profile \[the model's].")] = None,
     model: Annotated[str | None, typer.Option(help=r"Model to call \[the engine's first].")] = None,
-    max_num_seqs: Annotated[
-        int, typer.Option(min=1, max=100_000, help="The engine's setting.")
-    ] = 256,
-    max_num_batched_tokens: Annotated[
-        int, typer.Option(min=1, max=10_000_000, help="The engine's setting.")
-    ] = 2048,
-    scheduling: Annotated[
-        Literal["fcfs", "priority"], typer.Option(help="The engine's setting.")
-    ] = "fcfs",
-    kv_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that it holds, where it does not tell.")
-    ] = None,
-    max_model_len: Annotated[
-        int | None, typer.Option(min=64, help="The context it takes, where it does not tell.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Measure one round instead of three.")
-    ] = False,
-    unstreamed: Annotated[
-        bool,
-        typer.Option(
-            "--unstreamed",
-            help="Use answers that are not streamed, as flows and batches do. On an engine that "
-            "shares one core with its server, each streamed token costs time.",
-        ),
-    ] = False,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="The environment variable that holds the engines' key.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print profile and fit, and nothing else.")
-    ] = False,
+    max_num_seqs: _MaxNumSeqs = 256,
+    max_num_batched_tokens: _MaxNumBatchedTokens = 2048,
+    scheduling: _Scheduling = "fcfs",
+    kv_tokens: _KvTokens = None,
+    max_model_len: _MaxModelLen = None,
+    quick: _Quick = False,
+    unstreamed: _Unstreamed = False,
+    api_key_env: _ApiKeyEnv = None,
+    as_json: _AsJson = False,
 ) -> None:
     """Measure what an engine's steps cost, and write a profile for `kairos simulate`.
 

@@ -8,39 +8,47 @@ import typer
 from kairos.cli.flow_options import FlowFile, FunctionsFile, Without, switched_off
 from kairos.core import SetupError
 
+_Inputs = Annotated[
+    Path | None, typer.Option(help="The table of rows, to reckon with how many there are.")
+]
+_Host = Annotated[
+    Path | None,
+    typer.Option(help="Devices that switch models, a .toml file: what would run where, when."),
+]
+_Devices = Annotated[
+    int | None, typer.Option(min=1, max=64, help="Override the number of devices in --host.")
+]
+_Learnt = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile",
+        help=r"Profile of the flow, from kairos profile \[FLOW's name with .profile.json].",
+    ),
+]
+_EngineProfile = Annotated[
+    str | None,
+    typer.Option(help="How long it would take on such engines: a profile's name, or a file."),
+]
+_Instances = Annotated[
+    int, typer.Option(min=1, max=1_000, help="Number of engines, for --engine-profile.")
+]
+_AsPrimitives = Annotated[
+    bool,
+    typer.Option("--primitives", help="Show the engines' work for a row, part by part."),
+]
+
 
 def plan(
     flow: FlowFile,
-    inputs: Annotated[
-        Path | None, typer.Option(help="The table of rows, to reckon with how many there are.")
-    ] = None,
+    inputs: _Inputs = None,
     functions: FunctionsFile = None,
     without: Without = None,
-    host: Annotated[
-        Path | None,
-        typer.Option(help="Devices that switch models, a .toml file: what would run where, when."),
-    ] = None,
-    devices: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Override the number of devices in --host.")
-    ] = None,
-    learnt: Annotated[
-        Path | None,
-        typer.Option(
-            "--profile",
-            help=r"Profile of the flow, from kairos profile \[FLOW's name with .profile.json].",
-        ),
-    ] = None,
-    engine_profile: Annotated[
-        str | None,
-        typer.Option(help="How long it would take on such engines: a profile's name, or a file."),
-    ] = None,
-    instances: Annotated[
-        int, typer.Option(min=1, max=1_000, help="Number of engines, for --engine-profile.")
-    ] = 1,
-    as_primitives: Annotated[
-        bool,
-        typer.Option("--primitives", help="Show the engines' work for a row, part by part."),
-    ] = False,
+    host: _Host = None,
+    devices: _Devices = None,
+    learnt: _Learnt = None,
+    engine_profile: _EngineProfile = None,
+    instances: _Instances = 1,
+    as_primitives: _AsPrimitives = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
 ) -> None:
     """Explain what would be run: what is left out, merged and fetched, and how many calls are left.
@@ -108,7 +116,5 @@ def plan(
         expected = forecast_flow(made, known, readable, pool, instances, count)
     placement = flow_placement(made, prediction, host, devices, known) if host is not None else None
     explained = explain_plan(made, prediction, placement, expected)
-    if as_json:
-        typer.echo(msgspec.json.encode(explained).decode())
-    else:
-        typer.echo("\n".join(plan_lines(explained)))
+    shown = msgspec.json.encode(explained).decode() if as_json else "\n".join(plan_lines(explained))
+    typer.echo(shown)

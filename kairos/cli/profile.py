@@ -1,5 +1,6 @@
 """`kairos profile`: what some rows teach about a declared workflow."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -20,30 +21,32 @@ from kairos.cli.flow_options import (
 from kairos.cli.running import run as run_loop
 from kairos.core import SetupError
 
+_Inputs = Annotated[Path | None, typer.Option(help="The table of rows, as `kairos run` takes it.")]
+_Simulate = Annotated[
+    str | None,
+    typer.Option(help="Instead of engines: a simulated one of this profile, answers made up."),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option(help=r"The file to write \[FLOW's path with .profile.json]."),
+]
+
 
 def profile(
     flow: FlowFile,
-    inputs: Annotated[
-        Path | None, typer.Option(help="The table of rows, as `kairos run` takes it.")
-    ] = None,
+    inputs: _Inputs = None,
     rows: Annotated[int, typer.Option(min=1, max=10_000, help="Number of rows to use.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Which rows: drawn at random by it.")] = 1,
     engine: Engines = None,
     url: Url = None,
     api_key_env: ApiKeyEnv = None,
-    simulate: Annotated[
-        str | None,
-        typer.Option(help="Instead of engines: a simulated one of this profile, answers made up."),
-    ] = None,
+    simulate: _Simulate = None,
     model: Model = None,
     functions: FunctionsFile = None,
     embedder: Embedders = None,
     reranker: Rerankers = None,
     collections: CollectionsPlace = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help=r"The file to write \[FLOW's path with .profile.json]."),
-    ] = None,
+    out: _Out = None,
 ) -> None:
     """Learn from a few rows how long prompts and answers are, and how often each operator runs.
 
@@ -81,12 +84,7 @@ def profile(
     loaded = load_flow(flow, functions)
     table = open_table(table_path(flow, inputs))
     plan = checked_plan(loaded, table)
-    named = sum((bool(engine), url is not None, simulate is not None))
-    if named != 1 and (named or plan.models):
-        raise SetupError(
-            "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a "
-            "Kairos that runs, or --simulate PROFILE"
-        )
+    _check_performers(bool(engine) + (url is not None) + (simulate is not None), plan.models)
     sample = sampled_rows(table, rows, seed)
     if simulate is not None:
         known = Settings()
@@ -110,3 +108,16 @@ def profile(
     written = out or profile_path(flow)
     write_profile(written, found)
     typer.echo("\n".join([*shown(found), f"written to {written}"]))
+
+
+def _check_performers(named: int, models: Collection[str | None]) -> None:
+    """Check that one performer is named; a plan without models needs none.
+
+    Raises:
+        SetupError: None is named, or several are.
+    """
+    if named != 1 and (named or models):
+        raise SetupError(
+            "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a "
+            "Kairos that runs, or --simulate PROFILE"
+        )

@@ -1,8 +1,9 @@
 """`kairos run`: declared workflows over tables."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,32 +30,82 @@ from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
 from kairos.core import SetupError
 
+_Out = Annotated[
+    Path,
+    typer.Option(
+        help="The table to write: .jsonl, .csv, .tsv, .parquet, .arrow. It must not be there yet."
+    ),
+]
+_Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        help="The table of rows: .jsonl, .json, .csv, .tsv (these also .gz), .parquet, .arrow, "
+        ".feather. A batch has its own."
+    ),
+]
+_Host = Annotated[
+    Path | None,
+    typer.Option(
+        help="A .toml file of models, instead of engines: each device of this machine serves "
+        "one model at a time. Kairos starts and stops the engines."
+    ),
+]
+_Revision = Annotated[
+    str,
+    typer.Option(help="Revision of the models; a change invalidates cached results."),
+]
+_NoCache = Annotated[bool, typer.Option("--no-cache", help="Results of earlier runs do not count.")]
+_Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=5000,
+        help=r"Calls, and functions, and requests of embedding or ranking, at once "
+        r"\[what the engines say; with --url 64].",
+    ),
+]
+_MaxCalls = Annotated[
+    int | None,
+    typer.Option(min=1, help="Maximum number of calls; a resumed run may make as many again."),
+]
+_MaxTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Maximum number of tokens; a resumed run may use as many again."),
+]
+_ServiceClass = Annotated[
+    str, typer.Option("--class", help="Class of service of the calls; batch: what is spare.")
+]
+_Log = Annotated[
+    Path | None,
+    typer.Option(help="Log facts and decisions here, for `kairos explain`. Needs --engine."),
+]
+_Learnt = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile",
+        help=r"Profile of the flow, from kairos profile: for batches of processors, for times "
+        r"with --host, for forecasts with --engine-profile \[FLOW.profile.json if present].",
+    ),
+]
+_EngineProfile = Annotated[
+    str | None,
+    typer.Option(help="Engine profile, to show predicted next to actual times. Needs --engine."),
+]
+
+# Options that a run's record has as they are given.
+_AS_GIVEN = (
+    *("url", "api_key_env", "model", "revision", "service_class", "concurrency", "max_calls"),
+    *("max_tokens", "on", "partitions", "results"),
+)
+
 
 def run(
     flow: FlowFile,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="The table to write: .jsonl, .csv, .tsv, .parquet, .arrow. "
-            "It must not be there yet."
-        ),
-    ],
-    inputs: Annotated[
-        Path | None,
-        typer.Option(
-            help="The table of rows: .jsonl, .json, .csv, .tsv (these also .gz), .parquet, .arrow, "
-            ".feather. A batch has its own."
-        ),
-    ] = None,
+    out: _Out,
+    inputs: _Inputs = None,
     engine: Engines = None,
     url: Url = None,
-    host: Annotated[
-        Path | None,
-        typer.Option(
-            help="A .toml file of models, instead of engines: each device of this machine serves "
-            "one model at a time. Kairos starts and stops the engines."
-        ),
-    ] = None,
+    host: _Host = None,
     api_key_env: ApiKeyEnv = None,
     model: Model = None,
     functions: FunctionsFile = None,
@@ -62,51 +113,15 @@ def run(
     reranker: Rerankers = None,
     collections: CollectionsPlace = None,
     without: Without = None,
-    revision: Annotated[
-        str,
-        typer.Option(help="Revision of the models; a change invalidates cached results."),
-    ] = "",
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Results of earlier runs do not count.")
-    ] = False,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=5000,
-            help=r"Calls, and functions, and requests of embedding or ranking, at once "
-            r"\[what the engines say; with --url 64].",
-        ),
-    ] = None,
-    max_calls: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum number of calls; a resumed run may make as many again."),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum number of tokens; a resumed run may use as many again."),
-    ] = None,
-    service_class: Annotated[
-        str, typer.Option("--class", help="Class of service of the calls; batch: what is spare.")
-    ] = "batch",
-    log: Annotated[
-        Path | None,
-        typer.Option(help="Log facts and decisions here, for `kairos explain`. Needs --engine."),
-    ] = None,
-    learnt: Annotated[
-        Path | None,
-        typer.Option(
-            "--profile",
-            help=r"Profile of the flow, from kairos profile: for batches of processors, for times "
-            r"with --host, for forecasts with --engine-profile \[FLOW.profile.json if present].",
-        ),
-    ] = None,
-    engine_profile: Annotated[
-        str | None,
-        typer.Option(
-            help="Engine profile, to show predicted next to actual times. Needs --engine."
-        ),
-    ] = None,
+    revision: _Revision = "",
+    no_cache: _NoCache = False,
+    concurrency: _Concurrency = None,
+    max_calls: _MaxCalls = None,
+    max_tokens: _MaxTokens = None,
+    service_class: _ServiceClass = "batch",
+    log: _Log = None,
+    learnt: _Learnt = None,
+    engine_profile: _EngineProfile = None,
     on: On = None,
     partitions: Partitions = None,
     results: Results = None,
@@ -135,17 +150,12 @@ def run(
     kairos run reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
     --on local-ray
     """
+    given = locals()
     from kairos.cli.flows.flow_profiled import expecting, known_batches, known_profile
-    from kairos.cli.flows.flow_run import PERFORMERS, check_task, new_record, runs_root
+    from kairos.cli.flows.flow_run import check_task, new_record, runs_root
     from kairos.workflows import RunStore, load_flow, table_path
 
-    if bool(engine) + (url is not None) + (host is not None) > 1:
-        raise SetupError(PERFORMERS)
-    _check_together(engine, engine_profile)
-    if on is None and partitions is not None:
-        raise SetupError("--partitions goes with --on local-ray, or ray://HEAD:PORT")
-    if on is not None and log is not None:
-        raise SetupError("--log and --on exclude each other: leave one of them out")
+    _check_together(given)
     table = table_path(flow, inputs)
     loaded = load_flow(flow, functions)
     store = RunStore(directory or runs_root(os.environ))
@@ -157,23 +167,13 @@ def run(
         inputs=str(table.absolute()),
         out=str(out.absolute()),
         engines=tuple(engine or ()),
-        url=url,
         host=absolute(host),
-        api_key_env=api_key_env,
-        model=model,
-        revision=revision,
-        service_class=service_class,
-        concurrency=concurrency,
         passes=switched_off(without or []),
         batches=known_batches(learnt, flow),
         learnt=None if host is None else known_profile(learnt, flow),
         retrieval=retrieval(embedder, reranker, collections),
         uses_cache=not no_cache,
-        max_calls=max_calls,
-        max_tokens=max_tokens,
-        on=on,
-        partitions=partitions,
-        results=results,
+        **{name: given[name] for name in _AS_GIVEN},
     )
     task = check_task(record, loaded.declaration, loaded.functions, table)
     if engine_profile is not None:
@@ -181,13 +181,22 @@ def run(
     run_loop(follow(task, store, log_dir=str(log) if log else None))
 
 
-def _check_together(engine: list[str] | None, engine_profile: str | None) -> None:
-    """Check options that require another one.
+def _check_together(given: Mapping[str, Any]) -> None:
+    """Check options that require or exclude another one.
 
     Raises:
-        SetupError: An option has no effect without another.
+        SetupError: An option has no effect without another, or contradicts another.
     """
-    if engine_profile is not None and not engine:
+    from kairos.cli.flows.flow_run import PERFORMERS
+
+    engine, on = given["engine"], given["on"]
+    if bool(engine) + (given["url"] is not None) + (given["host"] is not None) > 1:
+        raise SetupError(PERFORMERS)
+    if on is None and given["partitions"] is not None:
+        raise SetupError("--partitions goes with --on local-ray, or ray://HEAD:PORT")
+    if on is not None and given["log"] is not None:
+        raise SetupError("--log and --on exclude each other: leave one of them out")
+    if given["engine_profile"] is not None and not engine:
         raise SetupError(
             "--engine-profile goes with --engine: of a Kairos elsewhere nobody knows here how many "
             "engines it has"

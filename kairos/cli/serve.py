@@ -34,69 +34,78 @@ _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 Load = Callable[[], Settings]
 
 
+_Engine = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
+        "each. Also [,priority=yes|no], vLLM's scheduling policy; [,token_us=N], µs per token; "
+        "[,phase=both|prefill|decode][,usd_per_hour=N]. Values reported by the engine take "
+        "precedence. For TLS to it: [,ca=FILE][,client_certificate=FILE][,client_key=FILE]."
+    ),
+]
+_Port = Annotated[int | None, typer.Option(help=f"Port to listen on [{SERVE.port}]; 0: any.")]
+_AdminPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Port of the operators' routes, by which engines are added and removed, too; on "
+        f"loopback [{SERVE.admin_port}]."
+    ),
+]
+_AdminHosts = Annotated[
+    str | None,
+    typer.Option(
+        help="NAME[,NAME]: host names for requests to the operators' routes, in addition to "
+        "localhost and addresses."
+    ),
+]
+_AllowedHosts = Annotated[
+    str | None,
+    typer.Option(
+        help="NAME[,NAME]: host names by which callers may ask while no API key is asked for, "
+        "in addition to localhost, this machine's name and any address; *: any."
+    ),
+]
+_Workers = Annotated[
+    int | None,
+    typer.Option(
+        help=f"Use more than one core: number of processes that take connections and perform "
+        "calls; one more decides for all of them "
+        rf"\[{SERVE.workers}: a single process does both]."
+    ),
+]
+_Log = Annotated[
+    Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
+]
+_Learnt = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep what is learnt of agents in this file, and begin with what it says "
+        r"\[learnt.json in the log's directory, if there is one]."
+    ),
+]
+_ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with any of these, and API keys.")
+]
+
+
 def serve(
-    engine: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
-            "each. Also [,priority=yes|no], vLLM's scheduling policy; [,token_us=N], µs per token; "
-            "[,phase=both|prefill|decode][,usd_per_hour=N]. Values reported by the engine take "
-            "precedence. For TLS to it: [,ca=FILE][,client_certificate=FILE][,client_key=FILE]."
-        ),
-    ] = None,
+    engine: _Engine = None,
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
     placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None,
     bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None,
     pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None,
     host: Annotated[str | None, typer.Option(help=f"Address to listen on [{SERVE.host}].")] = None,
-    port: Annotated[
-        int | None, typer.Option(help=f"Port to listen on [{SERVE.port}]; 0: any.")
-    ] = None,
-    admin_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Port of the operators' routes, by which engines are added and removed, too; on "
-            f"loopback [{SERVE.admin_port}]."
-        ),
-    ] = None,
-    admin_hosts: Annotated[
-        str | None,
-        typer.Option(
-            help="NAME[,NAME]: host names for requests to the operators' routes, in addition to "
-            "localhost and addresses."
-        ),
-    ] = None,
-    allowed_hosts: Annotated[
-        str | None,
-        typer.Option(
-            help="NAME[,NAME]: host names by which callers may ask while no API key is asked for, "
-            "in addition to localhost, this machine's name and any address; *: any."
-        ),
-    ] = None,
+    port: _Port = None,
+    admin_port: _AdminPort = None,
+    admin_hosts: _AdminHosts = None,
+    allowed_hosts: _AllowedHosts = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Use more than one core: number of processes that take connections and perform "
-            "calls; one more decides for all of them "
-            rf"\[{SERVE.workers}: a single process does both]."
-        ),
-    ] = None,
-    log: Annotated[
-        Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
-    ] = None,
-    learnt: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep what is learnt of agents in this file, and begin with what it says "
-            r"\[learnt.json in the log's directory, if there is one]."
-        ),
-    ] = None,
-    config_file: Annotated[
-        Path | None, typer.Option("--config", help="TOML file with any of these, and API keys.")
-    ] = None,
+    workers: _Workers = None,
+    log: _Log = None,
+    learnt: _Learnt = None,
+    config_file: _ConfigFile = None,
 ) -> None:
     """Serve OpenAI's API in front of one or more engines.
 

@@ -24,60 +24,71 @@ POLICIES, PLACEMENTS = ", ".join(sorted(POLICY_NAMES)), ", ".join(sorted(PLACEME
 LOG_FILES = 1_000_000  # a simulation's log is whole
 
 
+_Scenario = Annotated[
+    Path | None,
+    typer.Option(help="A scenario file: applications, arrivals, instances and their failures."),
+]
+_Flow = Annotated[Path | None, typer.Option(help="A declared workflow, over the rows of --inputs.")]
+_Policy = Annotated[
+    str | None, typer.Option(help=rf"Order of the queue \[{DEFAULTS.policy}]: {POLICIES}.")
+]
+_Placement = Annotated[
+    str | None,
+    typer.Option(help=rf"Choice of the instance \[{DEFAULTS.placement}]: {PLACEMENTS}."),
+]
+_Versus = Annotated[
+    str | None, typer.Option(help="Another policy: the same runs under it too, compared.")
+]
+_Instances = Annotated[
+    int | None, typer.Option(min=1, max=10_000, help=r"Engines that serve \[4].")
+]
+_Profile = Annotated[
+    str | None,
+    typer.Option(help=r"Profile of the engines: a name, or a file \[a40-llama3-8b]."),
+]
+_Seed = Annotated[
+    int | None, typer.Option(help=r"Seed of the arrivals and the workflows' order \[1].")
+]
+_Seeds = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=1000,
+        help="Runs, of as many seeds from --seed on: means, and how sure they are.",
+    ),
+]
+_Log = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep facts and decisions of the (first) run in this directory, for kairos "
+        "explain --log and kairos export --since all."
+    ),
+]
+_AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the metrics record, and nothing else.")
+]
+
+
 def simulate(
     workflows: load_options.WorkflowsIfAny = None,
-    scenario: Annotated[
-        Path | None,
-        typer.Option(help="A scenario file: applications, arrivals, instances and their failures."),
-    ] = None,
-    flow: Annotated[
-        Path | None, typer.Option(help="A declared workflow, over the rows of --inputs.")
-    ] = None,
+    scenario: _Scenario = None,
+    flow: _Flow = None,
     inputs: Annotated[Path | None, typer.Option(help="The table of rows, for --flow.")] = None,
     functions: FunctionsFile = None,
     without: Without = None,
-    policy: Annotated[
-        str | None, typer.Option(help=rf"Order of the queue \[{DEFAULTS.policy}]: {POLICIES}.")
-    ] = None,
-    placement: Annotated[
-        str | None,
-        typer.Option(help=rf"Choice of the instance \[{DEFAULTS.placement}]: {PLACEMENTS}."),
-    ] = None,
-    versus: Annotated[
-        str | None, typer.Option(help="Another policy: the same runs under it too, compared.")
-    ] = None,
-    instances: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help=r"Engines that serve \[4].")
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(help=r"Profile of the engines: a name, or a file \[a40-llama3-8b]."),
-    ] = None,
+    policy: _Policy = None,
+    placement: _Placement = None,
+    versus: _Versus = None,
+    instances: _Instances = None,
+    profile: _Profile = None,
     rate: load_options.Rate = None,
     arrivals: load_options.Arrivals = None,
     count: load_options.Count = None,
-    seed: Annotated[
-        int | None, typer.Option(help=r"Seed of the arrivals and the workflows' order \[1].")
-    ] = None,
-    seeds: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=1000,
-            help="Runs, of as many seeds from --seed on: means, and how sure they are.",
-        ),
-    ] = 1,
+    seed: _Seed = None,
+    seeds: _Seeds = 1,
     max_context: load_options.MaxContext = None,
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep facts and decisions of the (first) run in this directory, for kairos "
-            "explain --log and kairos export --since all."
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the metrics record, and nothing else.")
-    ] = False,
+    log: _Log = None,
+    as_json: _AsJson = False,
 ) -> None:
     """See what a policy would have done: recorded workflows on a pool of simulated vLLM engines.
 
