@@ -25,7 +25,7 @@ SETTINGS = standins.StandInSettings(
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch, tmp_path):
-    monkeypatch.setattr(calibrate, "QUICK", BRIEF)
+    monkeypatch.setattr(calibrate, "QUICK_CALIBRATION", BRIEF)
     monkeypatch.chdir(tmp_path)
 
 
