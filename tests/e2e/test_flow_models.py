@@ -132,7 +132,7 @@ async def test_texts_in_parts_are_put_together_and_pictures_are_refused(client):
     assert "Summarise: one\ntwo" in answer.choices[0].message.content
 
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-    with pytest.raises(openai.BadRequestError, match="no text"):
+    with pytest.raises(openai.BadRequestError, match="not a text"):
         await client.chat.completions.create(model="flow/reports", messages=[said([picture])])
 
 

@@ -25,7 +25,7 @@ async def test_a_workflow_under_way_takes_the_place_of_one_that_has_not_begun(ka
 
     assert (refused.status, refused.headers["x-kairos-reason"]) == (429, "queue_full")
     assert int(refused.headers["retry-after"]) >= 1
-    assert "workflows that have begun go before" in refused.error()["message"]
+    assert "workflows that have begun take precedence" in refused.error()["message"]
     assert (await ask("begun")).status == 429  # there is nobody left to give way
     engine.release(2)
     assert [(await each).status for each in (runs, goes_on)] == [200, 200]
@@ -43,7 +43,7 @@ async def test_a_call_whose_deadline_cannot_be_met_is_not_begun(kairos, engine):
     refused = await served.chat(headers=who | {"x-kairos-deadline-ms": "20000"})
 
     assert (refused.status, refused.headers["x-kairos-reason"]) == (504, "deadline_exceeded")
-    assert "it would be done in 30 s at the earliest" in refused.error()["message"]
+    assert "it would finish in 30 s at the earliest" in refused.error()["message"]
     assert engine.calls == []
     [given_up] = [e for r in served.facts.records for e in r.commands if isinstance(e, Refuse)]
     assert given_up.reason == "too_late"

@@ -73,7 +73,7 @@ async def test_another_host_goes_on_with_a_run_whose_host_is_lost(hosts, engine,
     name = await begun(hosts[0], engine, database)
     resume = ("runs", "resume", name, "--results", database)
     status, said = await kairos_command(hosts[1], *resume)
-    assert (status, "name it with --flow, --inputs, --out, --engine" in said) == (1, True), said
+    assert (status, "give --flow, --inputs, --out, --engine" in said) == (1, True), said
     named = ("--flow", "chain.yaml", *PLACES, "--url", engine.url)
     status, said = await kairos_command(hosts[1], *resume, *named)
     assert status == 0, said

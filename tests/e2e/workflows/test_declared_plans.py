@@ -84,7 +84,7 @@ async def test_plans_that_cannot_be_are_refused_and_told_to_nobody(kairos, engin
         ({}, "operators"),
         (plan(), "1 to 256"),
         (plan("a", "a"), "name"),
-        ({"operators": [{"agent": "a", "follows": [0]}]}, "before its own"),
+        ({"operators": [{"agent": "a", "follows": [0]}]}, "below its own"),
         ({"operators": [{"agent": "a", "calls": -1}]}, "calls"),
     ):
         answer = await declare(served, "app", said)

@@ -309,7 +309,7 @@ async def _exchange(draw, count):
             tasks.create_task(each)
             for each in (
                 run_agents([app], bus, None),
-                Ends(bus, NAME).run(),
+                Ends(bus, (NAME,)).run(),
                 bus.consume(Topic.RESULTS, "test", note_result),
                 bus.consume(Topic.REQUESTS, "test", note_end),
             )

@@ -112,7 +112,7 @@ async def test_among_profiles_it_is_left_out():
 
 
 async def test_among_results_it_is_left_out():
-    ends = Ends(MemoryBus(), NAME)
+    ends = Ends(MemoryBus(), (NAME,))
     assert await ends._ended(Message(key="k", value=NONSENSE)) == ()
     assert ends.told == 0
     assert left_out() == {Topic.RESULTS: 1}
