@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -186,16 +187,20 @@ async def test_there_may_be_more_connections_than_the_soft_limit_on_open_files(
     assert {status for status, _ in answers} == {200}
 
 
-async def test_it_says_once_which_engine_is_not_in_use_and_why(serve, session, unused_port):
-    served = await serve("--engine", f"http://127.0.0.1:{unused_port}")
+async def test_it_says_once_which_engine_is_not_in_use_and_why(serve, session):
+    held = socket.socket()  # bound and not listening: nobody else gets the port
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
+    served = await serve("--engine", f"http://127.0.0.1:{port}")
     async with asyncio.timeout(LIMIT_S):
         while "nothing answers" not in await status(session, served):
             await asyncio.sleep(0.02)  # the process has no event for us
     served.signal(signal.SIGTERM)
 
     _, _, told = await served.ended()
+    held.close()
     assert told == (
-        f"kairos: instance 127.0.0.1:{unused_port} is not in use: "
+        f"kairos: instance 127.0.0.1:{port} is not in use: "
         "nothing answers there (Connection refused)\n"
     )
 
