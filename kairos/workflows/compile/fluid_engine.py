@@ -8,8 +8,11 @@ earlier call on the instance left, as long as memory lasts.
 
 import heapq
 import math
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import itemgetter
 
 import msgspec
 
@@ -51,6 +54,33 @@ class FluidCall(msgspec.Struct, frozen=True, kw_only=True):
     def holds(self) -> float:
         """Return the mean tokens in an engine's memory: the prompt and half of the answer."""
         return self.prompt_tokens + self.completion_tokens / 2
+
+
+def drop_inner_marks(calls: Sequence[FluidCall]) -> list[FluidCall]:
+    """Return the calls without marks inside a stretch that no prompt leaves.
+
+    All prompts with one mark of a stretch have its last mark, so an engine holds the whole stretch
+    or, but for what it has forgotten in part, nothing of it.
+    """
+    follows: dict[int, int] = {}  # by mark, the next one
+    parted = {call.answered for call in calls}
+    for call in calls:
+        if not call.prefixes:
+            continue
+        names = [name for name, _ in call.prefixes]
+        parted.add(names[-1])
+        parted.update(
+            name for name, after in pairwise(names) if follows.setdefault(name, after) != after
+        )
+        if call.begins is not None:
+            ahead = bisect_right(call.prefixes, call.begins.tokens, key=itemgetter(1))
+            parted.add(names[max(0, ahead - 1)])
+    return [
+        msgspec.structs.replace(
+            call, prefixes=tuple(each for each in call.prefixes if each[0] in parted)
+        )
+        for call in calls
+    ]
 
 
 class Running:
@@ -97,9 +127,9 @@ class FluidInstance:
 
     def cached(self, call: FluidCall) -> float:
         """Return the cached tokens of a prompt: whole blocks, never the last token."""
-        found = 0.0
+        found, known = 0.0, self._known
         for name, tokens in call.prefixes:
-            if name not in self._known:
+            if name not in known:
                 break
             found = tokens
         size = self._profile.block_size
@@ -107,41 +137,62 @@ class FluidInstance:
 
     def needs(self, call: FluidCall) -> float:
         """Return the memory that a call needs, less the prompt tokens held by other calls."""
-        shared = 0.0
-        for name, tokens in call.prefixes:
-            if name not in self._users:
-                break
-            shared = tokens
-        return call.holds - shared
+        prefixes, users = call.prefixes, self._users
+        low, high = 0, len(prefixes)  # a call holds all prefixes before one that it holds
+        while low < high:
+            middle = (low + high) // 2
+            if prefixes[middle][0] in users:
+                low = middle + 1
+            else:
+                high = middle
+        return call.holds - (prefixes[low - 1][1] if low else 0.0)
 
     def hold(self, call: FluidCall) -> None:
         """Reserve a call's memory."""
         self.held += self.needs(call)
         self.calls += 1
+        users = self._users
         for name, _ in call.prefixes:
-            self._users[name] = self._users.get(name, 0) + 1
+            users[name] = users.get(name, 0) + 1
 
     def release(self, call: FluidCall) -> None:
         """Release the memory that only this call holds."""
+        users = self._users
         for name, _ in call.prefixes:
-            self._users[name] -= 1
-            if not self._users[name]:
-                del self._users[name]
+            left = users[name] - 1
+            if left:
+                users[name] = left
+            else:
+                del users[name]
         self.held -= self.needs(call)
         self.calls -= 1
 
     def remember_prompt(self, call: FluidCall) -> None:
         before = 0.0
+        known, added = self._known, 0.0
         for name, tokens in call.prefixes:
-            self.remember(name, tokens - before)
+            if name in known:
+                known.move_to_end(name)
+            else:
+                known[name] = tokens - before
+                added += tokens - before
             before = tokens
+        self._known_tokens += added
+        self._forget_oldest()
 
-    def remember(self, name: int, tokens: float) -> None:
-        if name in self._known:
-            self._known.move_to_end(name)
+    def remember_answer(self, call: FluidCall) -> None:
+        """Keep the answer as the prefix of a chat that continues."""
+        known, name = self._known, call.answered
+        if name is None:
             return
-        self._known[name] = tokens
-        self._known_tokens += tokens
+        if name in known:
+            known.move_to_end(name)
+            return
+        known[name] = call.completion_tokens
+        self._known_tokens += call.completion_tokens
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         room = self._profile.kv_tokens
         while self._known_tokens > room:
             _, gone = self._known.popitem(last=False)

@@ -15,7 +15,7 @@ import msgspec
 from kairos.core import SECOND, EngineProfile, Interval
 from kairos.workflows.compile.expected_calls import ExpectedCalls, expected_calls
 from kairos.workflows.compile.flow_profile import FlowProfile, OperatorProfile, profiles_by_operator
-from kairos.workflows.compile.fluid_engine import Beginning, FluidCall
+from kairos.workflows.compile.fluid_engine import Beginning, FluidCall, drop_inner_marks
 from kairos.workflows.compile.kept_order import RunEngines, kept_order
 from kairos.workflows.compile.makespan import makespan
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder
@@ -78,6 +78,7 @@ def forecast_flow(
     left = chain(first, left)
     most = max(CALLS_RECKONED, _FILLED * instances * engine.max_num_seqs)
     calls = expected_calls(plan, learnt, islice(left, ROWS_RECKONED), most)
+    calls.calls = drop_inner_marks(calls.calls)
     reckoned = len(calls.ends)
     if count is None:
         count = reckoned + sum(1 for _ in left)

@@ -226,8 +226,7 @@ class _Pool:
             else:
                 self._under_way -= 1
             instance.release(call)
-            if call.answered is not None:
-                instance.remember(call.answered, call.completion_tokens)
+            instance.remember_answer(call)
             self._call_ended(index)
         self._dispatch(now)
 
