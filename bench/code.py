@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 _CORE = (
     *("admission", "agent_key", "balancer", "dispatching", "call_row", "call_tracker"),
-    *("declared_plan", "draining", "events", "learnt", "model", "open_work", "position"),
+    *("declared_plan", "events", "learnt", "model", "open_work", "position"),
     *("refusals", "shared_lru", "workflow_tracker"),
 )
 _BRAIN = (

@@ -35,7 +35,6 @@ MODULES = (
     "core/balancer.py",
     "core/call_tracker.py",
     "core/dispatching.py",
-    "core/draining.py",
     "core/open_work.py",
     "core/orchestrator/kept_workflows.py",
     "core/orchestrator/orchestrator.py",
@@ -51,9 +50,7 @@ ROOMS = ("core/dispatcher", "core/faults", "core/scheduler", "simulate/engine")
 NOT_COMPILED = frozenset(
     {
         "core/dispatcher/native.py",
-        "core/faults/breaking_caller.py",
         "core/faults/stalls.py",
-        "core/scheduler/quota_exceeded.py",
         "simulate/engine/engine_calls.py",
         "simulate/engine/fitting.py",
         "simulate/engine/profiles.py",

@@ -22,6 +22,7 @@ from .declared_plan import PlannedWork as PlannedWork
 from .declared_plan import check_plan as check_plan
 from .digest import text_digest as text_digest
 from .dispatcher.booking import Booking as Booking
+from .dispatcher.booking import service_us as service_us
 from .dispatcher.demand import SLOT_AT_US as SLOT_AT_US
 from .dispatcher.demand import SLOTS as SLOTS
 from .dispatcher.demand import Floats as Floats
@@ -31,11 +32,10 @@ from .dispatcher.occupancy import BySurvival as BySurvival
 from .dispatcher.placement import Placement as Placement
 from .dispatcher.placements import PLACEMENTS as PLACEMENTS
 from .dispatcher.placements import placement_named as placement_named
-from .dispatcher.service_cost import service_us as service_us
 from .dispatcher.survival_packing import ALIKE as ALIKE
 from .dispatcher.survival_packing import ALIKE_BUT_FOR_LOAD as ALIKE_BUT_FOR_LOAD
-from .dispatcher.weighing import Weighed as Weighed
-from .dispatcher.weighing import Weighing as Weighing
+from .dispatcher.survival_packing import Weighed as Weighed
+from .dispatcher.survival_packing import Weighing as Weighing
 from .engine_profile import EngineProfile as EngineProfile
 from .engine_profile import StepCost as StepCost
 from .entitlements import SERVICE_CLASSES as SERVICE_CLASSES
@@ -43,6 +43,8 @@ from .entitlements import STANDARD_CLASS as STANDARD_CLASS
 from .entitlements import Entitlements as Entitlements
 from .entitlements import Goes as Goes
 from .entitlements import Quota as Quota
+from .entitlements import RateLimit as RateLimit
+from .entitlements import RateLimits as RateLimits
 from .entitlements import ServiceClass as ServiceClass
 from .entitlements import TenantWeight as TenantWeight
 from .errors import AnswerTimeout as AnswerTimeout
@@ -131,7 +133,6 @@ from .model import Sources as Sources
 from .native_library import declare_function as declare_function
 from .native_library import load_library as load_library
 from .open_work import look_at_pool as look_at_pool
-from .orchestrator.agent_status import AgentStatus as AgentStatus
 from .orchestrator.graph import CallGraph as CallGraph
 from .orchestrator.joins import KnownJoins as KnownJoins
 from .orchestrator.learning_data import AppKey as AppKey
@@ -139,6 +140,7 @@ from .orchestrator.learnt_joins import MAX_SIGHTINGS as MAX_SIGHTINGS
 from .orchestrator.learnt_joins import LearntJoins as LearntJoins
 from .orchestrator.learnt_joins import SeenJoin as SeenJoin
 from .orchestrator.orchestrator import Orchestrator as Orchestrator
+from .orchestrator.profiles import AgentStatus as AgentStatus
 from .orchestrator.remaining import Remaining as Remaining
 from .orchestrator.remaining import remaining_work as remaining_work
 from .orchestrator.workflow import MAX_CALLS as MAX_CALLS
@@ -160,8 +162,6 @@ from .ports import Message as Message
 from .ports import Outgoing as Outgoing
 from .position import FEATURES as FEATURES
 from .position import STEPS as STEPS
-from .rate_limits import RateLimit as RateLimit
-from .rate_limits import RateLimits as RateLimits
 from .refusals import REFUSALS as REFUSALS
 from .refusals import Outcome as Outcome
 from .runtime import Observer as Observer

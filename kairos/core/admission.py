@@ -15,7 +15,7 @@ from kairos.core.agent_key import agent_key_of
 from kairos.core.dispatcher.available import check_servable, stranded
 from kairos.core.dispatcher.earliest_finish import OPTIMISM, least_us
 from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.entitlements import Quota
+from kairos.core.entitlements import Quota, RateLimits
 from kairos.core.errors import QueueFull, WorkflowCancelled
 from kairos.core.events import (
     Arrived,
@@ -31,7 +31,6 @@ from kairos.core.events import (
 from kairos.core.fair_share import ShareUsed, is_within_share
 from kairos.core.faults.faults import Faults
 from kairos.core.model import Budget, Instance, Request
-from kairos.core.rate_limits import RateLimits
 from kairos.core.scheduler.budgets import Budgets
 from kairos.core.scheduler.kv_shares import KvShares
 from kairos.core.scheduler.newcomers import Newcomers

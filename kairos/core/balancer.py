@@ -47,7 +47,6 @@ from kairos.core.refusals import REFUSALS
 from kairos.core.scheduler.budgets import UNLIMITED
 from kairos.core.scheduler.fair_queueing import FairQueueing
 from kairos.core.scheduler.guard import MakeGuard, PatienceGuard
-from kairos.core.scheduler.ordering import Ordering
 from kairos.core.scheduler.policies import Policy
 from kairos.core.scheduler.queue import BACKFILL, MAX_WAIT_US, PASSED_OVER
 from kairos.core.scheduler.queues import WaitQueues
@@ -95,9 +94,11 @@ class Balancer:
         """
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
-        ordering = Ordering(policy, self.estimates, guard, backfill, passed_over)
         fairness = FairQueueing(entitlements.weights, entitlements.classes)
-        self._queues = WaitQueues(ordering, fairness, max_wait_us)
+        self._queues = WaitQueues(
+            policy, self.estimates, fairness, max_wait_us=max_wait_us,
+            guard=guard, backfill=backfill, passed_over=passed_over,
+        )  # fmt: skip
         self.waiting_us = self._queues.waiting_us  # predicted work of waiting requests, by model
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all present requests
         self.faults = Faults(suspicion_us)

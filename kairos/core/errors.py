@@ -14,6 +14,8 @@ KairosError
  │   └─ GaveWay 429
  ├─ TooMuchHeld 429
  ├─ ShareUsed 429             the caller's share is used up (`fair_share.py`)
+ ├─ QuotaExceeded 429
+ ├─ CallerBreaksEngines 429
  ├─ DeadlinePassed 504
  │   └─ DeadlineTooNear 504
  ├─ AnswerTimeout 504         an answer did not come within `answer_s`, or `stall_s`
@@ -33,7 +35,7 @@ KairosError
 
 from typing import Literal
 
-from kairos.core.rate_limits import RateLimits
+from kairos.core.entitlements import Quota, RateLimits
 
 
 class KairosError(Exception):
@@ -196,6 +198,22 @@ class TooMuchHeld(KairosError):
         super().__init__(f"calls in flight hold {limit_bytes} bytes, which is the limit; try later")
 
 
+class QuotaExceeded(KairosError):
+    """The quota of the tenant, its app or its key is used up.
+
+    `Retry-After` gives the seconds until more is available.
+    """
+
+    status = 429
+    code = "quota_exceeded"
+
+    def __init__(self, quota: Quota, what: str, limit: int, retry_after_s: int) -> None:
+        super().__init__(
+            f"{quota.whose}: the quota of {limit} {what} is used up; try again in {retry_after_s} s"
+        )
+        self.retry_after_s = retry_after_s
+
+
 class DeadlinePassed(KairosError):
     """The deadline that the caller set has passed."""
 
@@ -260,6 +278,23 @@ class CallBreaksEngines(KairosError):
             "engines that serve other calls fail on this one: neither it nor a call with the same "
             "body is tried again for ten minutes; change the request"
         )
+
+
+class CallerBreaksEngines(KairosError):
+    """Engines died of calls of the same agent.
+
+    After a delay, its next call is admitted and runs alone.
+    """
+
+    status = 429
+    code = "caller_breaks_engines"
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(
+            "engines died while serving calls of this agent: its next calls run alone, one at a "
+            f"time; try again in {retry_after_s} s, and change the request"
+        )
+        self.retry_after_s = retry_after_s
 
 
 class Unavailable(KairosError):

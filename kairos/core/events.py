@@ -10,10 +10,9 @@ import msgspec
 
 from kairos.core.agent_key import AgentKey
 from kairos.core.declared_plan import PlannedWork
-from kairos.core.entitlements import Entitlements
+from kairos.core.entitlements import Entitlements, RateLimits
 from kairos.core.learnt import AgentProfile, AgentRank, JoinPlace, RemainingModel
 from kairos.core.model import Instance, Request
-from kairos.core.rate_limits import RateLimits
 
 
 class Arrived(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):

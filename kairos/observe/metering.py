@@ -1,6 +1,6 @@
 """Metering of calls from a log: facts in, one usage record per ended call.
 
-The ledger is replayed, and a call's service is computed as for fair shares (`service_cost.py`).
+The ledger is replayed, and a call's service is computed as for fair shares (`booking.py`).
 Attempts that an instance returned count, too, since they used it. A call that was running when its
 instance left is measured by the instance's last limits.
 """

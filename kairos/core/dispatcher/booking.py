@@ -1,8 +1,16 @@
-"""Booking of a request in flight on an instance, and what its end teaches about the speed."""
+"""Booking of a request in flight on an instance: its progress, its cost, and what its end teaches.
+
+The cost is in µs of the whole instance (not in the paper). While it runs, a call uses a share of
+the instance: one of its sequences, or its part of the KV memory, whichever is larger (as in
+dominant resource fairness, Ghodsi et al., NSDI 2011). While the uncached part of its prompt is
+computed, it uses the whole instance. Cached tokens are not computed, but use memory.
+"""
 
 from kairos.core.dispatcher.speed import Speed
 from kairos.core.events import Finished
-from kairos.core.model import Request
+from kairos.core.model import Instance, Request
+
+_ABOUT = 1.25  # up to this ratio of actual to expected tokens, the expected time is used
 
 
 class Booking:
@@ -13,7 +21,7 @@ class Booking:
     computed: int = 0  # tokens of its prompt expected to be computed
     computing_us: float = 0.0  # expected time for these
     beside: int = 0  # number of other calls on the instance, assumed for this time
-    charged_us: float = 0.0  # cost charged for its service (`service_cost.py`)
+    charged_us: float = 0.0  # cost charged for its service (`service_us`)
 
     def __init__(self, request: Request, instance_id: str, at: int, cached_tokens: int) -> None:
         self.request = request
@@ -52,3 +60,31 @@ def learn_speed(speed: Speed, booking: Booking, finished: Finished, running: int
     speed.prompt_took(max(0, prompt - cached), first_at - booking.at)
     if finished.completion_tokens is not None and finished.completion_tokens > 1:
         speed.token_took((at - first_at) / (finished.completion_tokens - 1), running)
+
+
+def service_us(
+    booking: Booking,
+    instance: Instance,
+    speed: Speed,
+    took_us: float,
+    lengths: tuple[int, int, float],
+) -> float:
+    """Return the cost of a call that runs for `took_us`.
+
+    Args:
+        booking: its booking.
+        instance: where it runs.
+        speed: speed of the instance.
+        took_us: duration of the call.
+        lengths: tokens at its end, as returned by `Booking.lengths`.
+    """
+    prompt, cached, answer = lengths
+    computing_us, computed = booking.computing_us, prompt - cached
+    if not booking.computed / _ABOUT <= computed <= booking.computed * _ABOUT:
+        prefill_us = speed.prefill_us(max(0, computed))
+        computing_us = speed.computing_us(prefill_us, booking.beside)
+    held = 1 / instance.max_num_seqs
+    if instance.kv_tokens:
+        held = min(1.0, max(held, (prompt + answer / 2) / instance.kv_tokens))
+    computing_us = min(computing_us, took_us)
+    return computing_us + held * (took_us - computing_us)

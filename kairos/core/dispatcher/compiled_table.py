@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from kairos.core.dispatcher.in_flight import InFlightTable
 from kairos.core.dispatcher.instance_table import computing
-from kairos.core.dispatcher.kept_contexts import KeptContexts
+from kairos.core.dispatcher.kv_retention import KeptContexts
 from kairos.core.dispatcher.ledger import Ledger
 from kairos.core.dispatcher.native import (
     COMPUTING,

@@ -28,34 +28,10 @@ from kairos.core.model import SECOND, Instance, Request
 SLOT_US = SECOND // 2
 # Beginning of each slot, in units of `SLOT_US`; the same as in forecast.c.
 SLOT_AT = (
-    *(
-        0,
-        1,
-        2,
-        3,
-        4,
-        6,
-        8,
-        10,
-        13,
-        16,
-        20,
-        25,
-        31,
-        38,
-        47,
-        58,
-        72,
-        90,
-        112,
-        140,
-        175,
-        218,
-        272,
-        340,
-    ),
-    *(425, 531, 663, 828, 1_035, 1_293, 1_616, 2_020, 2_525, 3_156, 3_945, 4_931, 6_163, 7_703),
-)
+    0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 31, 38, 47, 58, 72, 90, 112, 140, 175, 218, 272,
+    340, 425, 531, 663, 828, 1_035, 1_293, 1_616, 2_020, 2_525, 3_156, 3_945, 4_931, 6_163,
+    7_703,
+)  # fmt: skip
 SLOTS = len(SLOT_AT)
 _GRID = 256  # points of a survival curve
 _LAST = _GRID - 1.0
@@ -63,6 +39,7 @@ _LAST = _GRID - 1.0
 # that the kernel uses as bounds.
 _DECAY, _ROW = _GRID, _GRID + 3
 _GONE = 1e-4  # a smaller probability of survival counts as 0
+_MAX_MODES = 8192  # latencies
 _MAX_ROWS = 8192  # number of curves beyond which unused ones are dropped
 
 Floats = npt.NDArray[np.float64]
@@ -320,3 +297,27 @@ class Curves:
             # A call in flight uses its memory until its engine reports the end.
             alive *= (generated + grown < limits) | (grown == 0)
         return alive
+
+
+class TypicalLatencies:
+    """Mode of each agent's latency distribution, computed once per published distribution.
+
+    All unknown agents share one distribution.
+    """
+
+    def __init__(self, lengths: Lengths) -> None:
+        self._lengths = lengths
+        # By `id` of the distribution, which is stored to keep it alive.
+        self._modes: dict[int, tuple[Distribution, float]] = {}
+
+    def typical_us(self, request: Request) -> float:
+        """Return the most frequent latency of calls like this one (kairos paper, 6)."""
+        known = self._lengths.latency_us(request)
+        if known is None:
+            return self._lengths.call_us(request)
+        found = self._modes.get(id(known))
+        if found is None:
+            if len(self._modes) >= _MAX_MODES:
+                self._modes.clear()
+            found = self._modes[id(known)] = known, mode(known)
+        return found[1]

@@ -7,19 +7,15 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from statistics import median
 
-from kairos.core.dispatcher.booking import Booking, learn_speed
-from kairos.core.dispatcher.busy import BusyInstances
-from kairos.core.dispatcher.demand import Curves, Lengths, limit_of
+from kairos.core.dispatcher.booking import Booking, learn_speed, service_us
+from kairos.core.dispatcher.demand import Curves, Lengths, TypicalLatencies, limit_of
 from kairos.core.dispatcher.in_flight import InFlightTable
 from kairos.core.dispatcher.instance_health import InstanceHealth
 from kairos.core.dispatcher.kv_retention import KvRetention
-from kairos.core.dispatcher.prefills import PrefillsElsewhere
 from kairos.core.dispatcher.prefixes import PrefixIndex
-from kairos.core.dispatcher.prompts_under_way import PromptsUnderWay
-from kairos.core.dispatcher.served import ServedInstances
-from kairos.core.dispatcher.service_cost import service_us
+from kairos.core.dispatcher.prompts_under_way import PrefillsElsewhere, PromptsUnderWay
+from kairos.core.dispatcher.served import BusyInstances, ServedInstances
 from kairos.core.dispatcher.spare_calls import SpareCalls
-from kairos.core.dispatcher.typical_latency import TypicalLatencies
 from kairos.core.events import Finished, InstanceStatus
 from kairos.core.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
 
@@ -170,7 +166,7 @@ class Ledger:
         return speed.token_us(self.running(instance_id)) if speed is not None else 1e12
 
     def book(self, request: Request, instance_id: str, at: int) -> float:
-        """Book a request on an instance, and return its expected cost in µs (`service_cost.py`).
+        """Book a request on an instance, and return its expected cost in µs (`service_us`).
 
         The instance need not have joined yet: other balancers book too, and facts may be late.
         """

@@ -5,7 +5,7 @@ prompt delays all of them. So free memory and sequences say little about how muc
 may use. There are two rules:
 
 - *Next to other calls*, best-effort calls get a share of the instance's time, 5 % (the first
-  constant below). The cost of a call in µs of the whole instance is known (`service_cost.py`). A
+  constant below). The cost of a call in µs of the whole instance is known (`booking.py`). A
   best-effort call dispatched next to others is paid for by that share of the passing time; until it
   is paid, no other one is dispatched there. So the others are slowed down by about this share,
   regardless of lengths and free capacity.

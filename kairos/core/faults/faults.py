@@ -6,7 +6,7 @@ from collections.abc import Collection
 from kairos.core.agent_key import AgentKey, agent_key_of
 from kairos.core.dispatcher.booking import Booking
 from kairos.core.dispatcher.ledger import Ledger
-from kairos.core.errors import CallBreaksEngines
+from kairos.core.errors import CallBreaksEngines, CallerBreaksEngines
 from kairos.core.events import (
     Bounced,
     Cancelled,
@@ -19,7 +19,6 @@ from kairos.core.events import (
     PrefillFailed,
 )
 from kairos.core.faults.attribution import POISONOUS, CallerRecord, FaultAttribution
-from kairos.core.faults.breaking_caller import CallerBreaksEngines
 from kairos.core.faults.circuits import Circuits
 from kairos.core.faults.quarantine import KILLER, SUSPECTED, SUSPICION_US, Quarantine, slowed_us
 from kairos.core.model import SECOND, Instance, Request

@@ -11,7 +11,6 @@ import msgspec
 
 from kairos.core.agent_key import AgentKey
 from kairos.core.learnt import POOLED_AGENT, AgentProfile, RemainingModel
-from kairos.core.orchestrator.agent_status import AgentStatus, status_of
 from kairos.core.orchestrator.learning_data import AppKey, Learning, ModelData, WindowData
 from kairos.core.orchestrator.pools import (
     EVERYTHING,
@@ -41,6 +40,21 @@ class CallSample(msgspec.Struct, frozen=True):
     completion_tokens: int | None  # None: not reported by the engine
     remaining_us: int
     remaining_stages: int
+
+
+class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Learning progress of one agent, or of the pool of its app."""
+
+    app: str
+    agent: str
+    samples: int
+    converged: bool
+    # Wasserstein distance over the mean, at the last check; None before the second check.
+    distance: float | None
+    checks: int  # at 1, 2, 4, ... calls
+    reopened: int
+    censored: int  # calls that failed or were cancelled, never learnt as short
+    pooled: int = 0  # only in a pool: calls of agents that are not tracked by name
 
 
 class Profiles:
@@ -220,3 +234,17 @@ class Profiles:
             self._due_models.pop(key[:2], None)
             self._not_due_models.pop(key[:2], None)
         self._forgotten[key] = None
+
+
+def status_of(app: str, name: str, window: Window, censored: int, pooled: int = 0) -> AgentStatus:
+    return AgentStatus(
+        app=app,
+        agent=name,
+        samples=len(window),
+        converged=window.converged,
+        distance=window.distance,
+        checks=window.checks,
+        reopened=window.reopened,
+        censored=censored,
+        pooled=pooled,
+    )

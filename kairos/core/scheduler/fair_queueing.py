@@ -8,7 +8,7 @@ becomes overdue after a while, as within a tenant (`guard.py`). A tenant may wei
 each other by the same rule.
 
 A call is charged its expected cost when it is dispatched, and the tag is corrected when it ends
-(`core/dispatcher/service_cost.py`). A tenant that returns starts at the virtual time: idle time
+(`core/dispatcher/booking.py`). A tenant that returns starts at the virtual time: idle time
 earns no credit. While two tenants wait and any of their calls would fit, their tags differ by at
 most the cost of one call of each over its weight, plus the error of the charges for running calls.
 

@@ -11,22 +11,59 @@ Head-of-line blocking: if the first request in policy order does not fit, fittin
 may be dispatched, passing over at most `BACKFILL` of them. When that has lasted `PASSED_OVER` times
 the expected duration of its own call, the first gets a reservation, and only requests that do not
 delay it are dispatched (EASY backfilling: Lifka, 1995, which reserves at once).
+
+Requests that wait at the head of the queue of a full pool are checked after each fact, so reading
+them must be cheap: they are stored outside of the heap while they stay first (`Front`).
 """
 
+from bisect import insort
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import filterfalse, islice, takewhile
+from typing import Final, Generic, Protocol
 
 from kairos.core.events import Reason
 from kairos.core.model import SECOND, Request
 from kairos.core.scheduler.drain import DrainRate
-from kairos.core.scheduler.front import FirstFew, Front
 from kairos.core.scheduler.guard import MakeGuard, PatienceGuard
-from kairos.core.scheduler.heap import LazyHeap
+from kairos.core.scheduler.heap import Entry, LazyHeap
 from kairos.core.scheduler.policies import Key, Policy
-from kairos.core.scheduler.turn import InstanceRoom, Turn
 from kairos.core.scheduler.waiting import KeyEntry, WaitingRequest
 from kairos.core.scheduler.work_estimates import WorkEstimates
+
+
+class InstanceRoom(Protocol):
+    """Free capacity of the instances that could serve the queue."""
+
+    def fits(self, request: Request) -> bool:
+        """Return whether the request can be placed now."""
+
+    def refused(self, requests: Sequence[Request]) -> int:
+        """Return how many of these, counted from the first, are known not to fit.
+
+        One query is quicker than one per request. The requests after those may not fit either.
+        """
+
+    def expected_back(self) -> Iterator[str]:
+        """Yield ids of requests that memory is retained for, first in order first."""
+
+    def reserve(self, request: Request) -> None:
+        """Reserve for a request that does not fit now: later placements must not delay it."""
+
+    def keep_for(self, request: Request) -> bool:
+        """Exclude the instances that could serve the request once they are free.
+
+        Returns whether any other instance is left.
+        """
+
+
+class Turn:
+    """The request to dispatch next, and the reason."""
+
+    def __init__(self, request: Request, reason: Reason) -> None:
+        self.request: Final = request
+        self.reason: Final = reason
+
 
 PASSED_OVER = 4.0  # times its own predicted work
 BACKFILL = 8
@@ -265,3 +302,80 @@ class WaitQueue:
             return entry
         waiting.key = renewed
         return renewed, seq, request_id
+
+
+class Front(Generic[Entry]):
+    """Up to `most` first entries, in order. While they are here, they are not in the heap."""
+
+    def __init__(
+        self, heap: LazyHeap[Entry], renew: Callable[[Entry], Entry | None], most: int
+    ) -> None:
+        """Create an empty front of a heap.
+
+        Args:
+            heap: the heap.
+            renew: the heap's `renew`.
+            most: maximum number of entries stored here.
+        """
+        self._heap, self._renew, self._most = heap, renew, most
+        self._entries: list[Entry] = []
+
+    def entries(self, count: int) -> list[Entry]:
+        """Return the first `count` live entries, or fewer if there are not that many."""
+        entries, heap = self._entries, self._heap
+        if entries:
+            entries = self._entries = self._up_to_date()
+            while entries and (top := heap.top()) is not None and top < entries[-1]:
+                heap.pop()
+                insort(entries, top)
+                if len(entries) > self._most:
+                    heap.put_back(entries.pop())
+        while len(entries) < count and (entry := heap.pop()) is not None:
+            entries.append(entry)
+        return entries[:count]
+
+    def clear(self) -> None:
+        """Drop all entries, in the heap too, because all are dead."""
+        self._entries = []
+        self._heap.clear()
+
+    def put_back(self) -> None:
+        """Return all entries to the heap."""
+        for entry in self._entries:
+            self._heap.put_back(entry)
+        self._entries = []
+
+    def _up_to_date(self) -> list[Entry]:
+        """Return the live, unchanged entries; changed ones are returned to the heap."""
+        kept = []
+        for entry in self._entries:
+            renewed = self._renew(entry)
+            if renewed is entry:
+                kept.append(entry)
+            elif renewed is not None:
+                self._heap.put_back(renewed)
+        return kept
+
+
+class FirstFew:
+    """Requests of the first few entries.
+
+    While the entries stay the same, the identical list objects are returned, so callers can cache
+    what they know about them.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[KeyEntry] = []
+        self._requests: list[Request] = []
+        self._behind_first: list[Request] = []
+
+    def of(self, entries: list[KeyEntry], waiting: Mapping[str, WaitingRequest]) -> list[Request]:
+        if entries != self._entries:
+            self._entries = entries
+            self._requests = [waiting[request_id].request for *_, request_id in entries]
+            self._behind_first = self._requests[1:]
+        return self._requests
+
+    def behind(self, count: int) -> list[Request]:
+        """Return the requests behind the first `count`."""
+        return self._behind_first if count == 1 else self._requests[count:]

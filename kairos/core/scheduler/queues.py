@@ -1,14 +1,16 @@
 """All wait queues, one per share of the pool and model, with the drain rate of each."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import count
 
 from kairos.core.events import Reason
 from kairos.core.model import SECOND, Request
 from kairos.core.scheduler.fair_queueing import FairQueueing, Share
-from kairos.core.scheduler.ordering import Ordering
-from kairos.core.scheduler.policies import policy_named
+from kairos.core.scheduler.guard import MakeGuard
+from kairos.core.scheduler.policies import Policy, policy_named
 from kairos.core.scheduler.queue import WaitQueue
+from kairos.core.scheduler.work_estimates import WorkEstimates
 
 _LONGEST_RETRY_S = 60
 _RENEWED_AT_ONCE = 256  # keys renewed per fact after learning: under 2 ms (`make bench`)
@@ -20,15 +22,32 @@ Place = tuple[Share, str | None]  # key of a queue: share and model
 class WaitQueues:
     """All wait queues. `len` is the number of waiting requests."""
 
-    def __init__(self, ordering: Ordering, fairness: FairQueueing, max_wait_us: int) -> None:
-        """Create the queues as they are needed.
+    def __init__(
+        self,
+        policy: Callable[[WorkEstimates], Policy],
+        estimates: WorkEstimates,
+        fairness: FairQueueing,
+        *,
+        max_wait_us: int,
+        guard: MakeGuard,
+        backfill: int,
+        passed_over: float,
+    ) -> None:
+        """Start without queues; they are created as they are needed.
 
         Args:
-            ordering: creates queues.
+            policy: creates the policy.
+            estimates: estimates of work.
             fairness: sharing among tenants.
             max_wait_us: maximum wait for classes of service without one of their own.
+            guard: creates a queue's guard against starvation.
+            backfill: see `WaitQueue`.
+            passed_over: see `WaitQueue`.
         """
-        self._ordering, self._max_wait_us = ordering, max_wait_us
+        self._policy, self._estimates = policy(estimates), estimates
+        self._arrivals = count()  # one numbering for all queues
+        self._limits = guard, backfill, passed_over
+        self._max_wait_us = max_wait_us
         self.fairness = fairness
         self._queues: dict[Place, WaitQueue] = {}
         self._open: dict[Place, WaitQueue] = {}  # the non-empty ones
@@ -99,8 +118,12 @@ class WaitQueues:
         if queue is None:
             if len(self._queues) >= _KEPT:
                 self._queues = self.open()
-            queue = self._queues[place] = self._ordering.new_queue(self._longest_wait_us(place))
+            queue = self._queues[place] = self._new_queue(place)
         return queue
+
+    def _new_queue(self, place: Place) -> WaitQueue:
+        longest_us = self._longest_wait_us(place)
+        return WaitQueue(self._policy, self._estimates, self._arrivals, longest_us, *self._limits)
 
     def _came(self, place: Place, queue: WaitQueue, tenant: str, at: int) -> None:
         self._waiting += 1
@@ -191,7 +214,7 @@ class WaitQueues:
         Raises:
             SetupError: the policy is unknown.
         """
-        self._ordering.choose(policy_named(policy))
+        self._policy = policy_named(policy)(self._estimates)
         for share, _ in self._open:
             self.fairness.left(share)
         self._put_anew(at)

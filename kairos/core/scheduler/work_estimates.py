@@ -7,12 +7,43 @@ from kairos.core.agent_key import AgentKey, agent_key_of
 from kairos.core.events import PlanDeclared, ProfilesLearnt
 from kairos.core.learnt import POOLED_AGENT, AgentProfile, Distribution, RemainingModel
 from kairos.core.model import Request
-from kairos.core.position import features
-from kairos.core.scheduler.active_calls import ActiveCalls, PendingCall
+from kairos.core.position import Position, features
 from kairos.core.scheduler.declared_work import DeclaredPlans, DeclaredWork, untaught_us
 from kairos.core.scheduler.output_lengths import OutputLengths
 from kairos.core.shared_lru import SharedLru
 from kairos.core.workflow_tracker import IDLE_US, WorkflowKey, WorkflowTracker, workflow_key
+
+
+class PendingCall:
+    """A request in flight, waiting or running, with its estimates."""
+
+    call_us: int = 0
+    remaining_us: float = 0.0
+    epoch: int = -1  # epoch of the estimates that these two were computed in
+    features: tuple[float, ...] | None = None  # of the position; None: not computed yet
+
+    def __init__(
+        self,
+        request: Request,
+        position: Position,
+        plan: DeclaredWork | None = None,
+    ) -> None:
+        self.request = request
+        self.position = position
+        self.plan = plan  # the plan that its workflow follows
+
+
+class ActiveCalls:
+    """Calls of one workflow that are in flight at the same time."""
+
+    def __init__(self, plan: DeclaredWork | None) -> None:
+        self.plan = plan  # the plan declared when the first of them arrived
+        self.standings: dict[str, PendingCall] = {}
+        self.calls_us = 0  # expected latency of all of them
+        self.longest: PendingCall | None = None  # with most remaining work; None: to be recomputed
+        self.open_us: float | None = None  # of the plan's future calls; None: to be recomputed
+        self.epoch = -1  # epoch of the estimates that these were computed in
+
 
 _REMAINING_US = attrgetter("remaining_us")
 _MAX_APPS = 1_000  # apps without any ended workflow

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.core import CallGraph, Remaining, remaining_work
-from kairos.core.orchestrator.ancestry import Ancestry
+from kairos.core.orchestrator.joins import Ancestry
 from kairos.core.orchestrator.parents import NAMESAKES
 from kairos.core.orchestrator.remaining import remaining_of_chain
 from kairos.core.orchestrator.spans import Span, parallel_groups

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kairos.core import SLOT_AT_US, SLOTS, Ledger
 from kairos.core.dispatcher.demand import SLOT_US
-from kairos.core.dispatcher.kept_contexts import KeptContexts
+from kairos.core.dispatcher.kv_retention import KeptContexts
 from kairos.core.dispatcher.native import KERNEL
 from kairos.core.dispatcher.survival_packing import SurvivalPacking
 from tests.support.core import kernel

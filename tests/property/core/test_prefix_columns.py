@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.core import Instance
-from kairos.core.dispatcher import prefix_columns
-from kairos.core.dispatcher.prefix_columns import PrefixColumns
+from kairos.core.dispatcher import wanted
 from kairos.core.dispatcher.prefixes import PrefixIndex
+from kairos.core.dispatcher.wanted import PrefixColumns
 from tests.support.examples import examples
 from tests.support.simulate import build
 
@@ -73,7 +73,7 @@ def test_columns_say_what_the_index_says(seed, many):
     columns = PrefixColumns(index.runs, table)
     for number in range(INSTANCES):
         index.join(Instance(id=f"i{number}", models=(), max_num_seqs=8, kv_tokens=6_000))
-    running, is_many, prefix_columns._MANY = [], prefix_columns._MANY, many
+    running, is_many, wanted._MANY = [], wanted._MANY, many
     try:
         for number in range(60):
             request, instance_id = prompt(draw, number), f"i{draw.randrange(INSTANCES)}"
@@ -92,4 +92,4 @@ def test_columns_say_what_the_index_says(seed, many):
             for again in range(2):
                 agree(columns, index, table, prompt(draw, -2 * number - again))
     finally:
-        prefix_columns._MANY = is_many
+        wanted._MANY = is_many

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.core import SECOND, Arrived, Cancelled, Finished, Quota, Record, WorkflowEnded
-from kairos.core.scheduler.meter import Meter
-from kairos.core.scheduler.quota_exceeded import QuotaExceeded
+from kairos.core.errors import QuotaExceeded
+from kairos.core.scheduler.quotas import Meter
 from kairos.core.workflow_tracker import IDLE_US
 from tests.support.simulate import build
 

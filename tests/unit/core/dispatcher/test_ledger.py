@@ -184,7 +184,7 @@ def test_how_long_a_call_takes_is_the_mode_of_what_is_known_and_else_a_guess():
 
 
 def test_modes_are_found_anew_when_more_is_known_and_never_too_many_are_kept(monkeypatch):
-    monkeypatch.setattr("kairos.core.dispatcher.typical_latency._MAX_MODES", 10)
+    monkeypatch.setattr("kairos.core.dispatcher.demand._MAX_MODES", 10)
     known = {f"x{n}": exponential_distribution(1000.0 * (n + 1)) for n in range(40)}
     made = ledger(latency_us=known)
     for _ in range(2):

@@ -15,7 +15,7 @@ from kairos.core import (
     Ledger,
     exponential_distribution,
 )
-from kairos.core.dispatcher.no_room import NoRoom
+from kairos.core.dispatcher.slots import NoRoom
 from kairos.core.dispatcher.survival_packing import SurvivalPacking
 from tests.support.simulate import build
 

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from kairos.core.scheduler.front import Front
 from kairos.core.scheduler.heap import LazyHeap
+from kairos.core.scheduler.queue import Front
 
 MOST = 4
 STEPS = ("push", "push", "drop", "change", "ask", "ask", "put back", "move")

@@ -16,7 +16,7 @@ from kairos.core import (
     RateLimits,
     WorkflowEnded,
 )
-from kairos.core.scheduler.quota_exceeded import QuotaExceeded
+from kairos.core.errors import QuotaExceeded
 from kairos.core.workflow_tracker import IDLE_US
 from tests.support.simulate import build
 
