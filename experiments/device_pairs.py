@@ -14,7 +14,6 @@ import msgspec
 from kairos.capacity import Accelerator, CallShape, LatencyTargets, Phases, Terms
 from kairos.capacity.engine_rates import derived, layouts
 from kairos.capacity.hardware import GBIT, ModelShape
-from kairos.capacity.kv_transfer import cache_bytes
 from kairos.capacity.ownership import hourly_cost
 from kairos.capacity.serving import NO_TARGETS, InstanceUse, use
 from kairos.core import SetupError
@@ -72,7 +71,7 @@ def pair(question: PairQuestion, prefill: Accelerator, decode: Accelerator) -> P
         return None
     call = question.call
     calls_per_s = 1 / second.use.busy_s
-    size = cache_bytes(question.model, call.prompt)
+    size = question.model.kv_bytes_per_token() * call.prompt
     usd = first.usd_per_call + second.usd_per_call
     return PhasePair(
         prefill=first,

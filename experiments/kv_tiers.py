@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from kairos.capacity import Link, attended_pairs
-from kairos.capacity.kv_transfer import transfer_s
+from kairos.capacity.hardware import transfer_s
 from kairos.core import EngineProfile
 
 KvAction = Literal["recompute", "load", "move"]

@@ -2,22 +2,99 @@
 
 A started engine is added to the pool once it answers. An engine to be removed drains first, and is
 stopped when it has no calls. If it cannot be stopped, that is retried, and finally left to the
-operator, while the pool is scaled as usual. An interrupted autoscaler leaves the pool as it is.
+operator, while the pool is scaled as usual. An interrupted autoscaler leaves the pool as it is. It
+sees and changes the pool by the operators' port of the Kairos that runs it (`OperatedPool`).
 
 Of prefill-decode pairs the instances that decode are scaled: they have the calls. Instances that
 only compute prompts are not counted.
 """
 
 from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from kairos.capacity.autoscaling import Autoscaler, Decision
-from kairos.capacity.operated_pool import OperatedPool, SeenInstance
-from kairos.capacity.scaling_file import ScaledEngines, ScalingFile
-from kairos.core import SetupError
-from kairos.host import check_health
+from kairos.capacity.scaled_engines import ScaledEngines, ScalingFile
+from kairos.core import Look, Phase, SetupError
+from kairos.host import JsonServer, check_health, context_of, path_segment
 from kairos.settings import TlsFiles
 
 _PROBE_S = 2.0
+Seen = TypeVar("Seen", bound=msgspec.Struct)
+
+
+class SeenInstance(msgspec.Struct, frozen=True):
+    """Engine of the pool."""
+
+    id: str
+    url: str
+    state: Literal["in_use", "not_in_use", "draining"]
+    running: int
+    named: bool  # by the settings
+    phase: Phase = "both"
+    problem: str | None = None
+
+
+class SeenWork(msgspec.Struct, frozen=True):
+    """Current work of the pool."""
+
+    decides: bool
+    waiting: int
+    look: Look
+
+
+class _Instances(msgspec.Struct, frozen=True):
+    instances: list[SeenInstance]
+
+
+class OperatedPool:
+    """Process of a pool that decides."""
+
+    def __init__(self, url: str, key: str | None, files: TlsFiles) -> None:
+        """Set up the client. Raises SetupError: the URL or a file cannot be used."""
+        self._server, self._key = JsonServer(url, context_of(url, files)), key
+
+    def read_work(self) -> SeenWork:
+        """Return the current work.
+
+        Raises SetupError: it cannot be read, or another process decides.
+        """
+        seen = self._read("/admin/work", SeenWork)
+        if not seen.decides:
+            raise SetupError(
+                f"{self._server.url} does not decide at present: ask the process of the pool that "
+                "does (its /admin/status says so)"
+            )
+        return seen
+
+    def read_instances(self) -> dict[str, SeenInstance]:
+        """Return the instances by URL, without a trailing slash.
+
+        Raises SetupError: they cannot be read.
+        """
+        found = self._read("/admin/instances", _Instances).instances
+        return {each.url.rstrip("/").removesuffix("/v1"): each for each in found}
+
+    def add_engine(self, url: str, engine: dict[str, Any]) -> None:
+        """Add an engine. `engine`: its settings other than the URL. Raises SetupError."""
+        self._server.ask(
+            "POST", "/admin/instances", body={**engine, "url": url}, token=self._key, good=(201,)
+        )
+
+    def drain_engine(self, instance_id: str) -> None:
+        """Drain an instance. Raises SetupError."""
+        path = f"/admin/instances/{path_segment(instance_id)}"
+        self._server.ask("DELETE", path, token=self._key, good=(202,))
+
+    def _read(self, path: str, kind: type[Seen]) -> Seen:
+        answer = self._server.ask("GET", path, token=self._key)
+        try:
+            return msgspec.convert(answer, kind)
+        except msgspec.ValidationError:
+            raise SetupError(
+                f"{self._server.url} is not the operators' port of a Kairos of this version"
+            ) from None
 
 
 class PoolScaler:
@@ -47,8 +124,8 @@ class PoolScaler:
         Returns None if the pool could not be read, which is logged.
         """
         try:
-            work, seen = self._pool.work(), self._pool.instances()
-            self._look_after(seen, now_s)
+            work, seen = self._pool.read_work(), self._pool.read_instances()
+            self._follow_engines(seen, now_s)
         except SetupError as error:
             self._say(f"{error}; nothing is changed")
             return None
@@ -57,21 +134,21 @@ class PoolScaler:
         decision = self._scaler.decide(work.look, serving, len(starting))
         self._say(
             f"{serving} serve, {len(starting)} start, {len(self._draining)} drain, "
-            f"{work.waiting} calls wait: {_told(decision)}"
+            f"{work.waiting} calls wait: {_sentence(decision)}"
         )
         if self._engines is not None:
             self._carry_out(decision, self._engines, seen, now_s)
         return decision
 
-    def _look_after(self, seen: dict[str, SeenInstance], now_s: float) -> None:
+    def _follow_engines(self, seen: dict[str, SeenInstance], now_s: float) -> None:
         """Follow engines that are starting, draining or stopping."""
         engines = self._engines
         if engines is None:
             return
         if not self._adopted:
-            self._own, self._adopted = engines.adopted(seen), True
+            self._own, self._adopted = engines.stoppable(seen), True
         for url in list(self._starting):
-            self._look_at_starting(engines, url, seen.get(url), now_s)
+            self._follow_starting(engines, url, seen.get(url), now_s)
         for url in sorted(self._draining - seen.keys()):
             self._draining.discard(url)
             self._stopping[url] = now_s
@@ -96,25 +173,25 @@ class PoolScaler:
         del self._stopping[url]
         self._own.remove(url)
 
-    def _look_at_starting(
+    def _follow_starting(
         self, engines: ScaledEngines, url: str, seen: SeenInstance | None, now_s: float
     ) -> None:
         since_s = now_s - self._starting[url]
         if _is_used(seen):
             del self._starting[url]
             self._say(f"{url} serves, {since_s:.0f} s after it was started")
-        elif (why := engines.failed(url)) is not None or since_s > self._file.ready_s:
+        elif (why := engines.why_failed(url)) is not None or since_s > self._file.ready_s:
             self._give_up(url, seen, now_s)
             self._not_before_s = now_s + self._file.pool.calm_s
             why = why or f"it did not serve in {self._file.ready_s:.0f} s"
             self._say(f"{url}: {why}; the next is started in {self._file.pool.calm_s:.0f} s")
         elif seen is None and _answers(url):
-            self._pool.add(url, self._file.engine)
+            self._pool.add_engine(url, self._file.engine)
 
     def _give_up(self, url: str, seen: SeenInstance | None, now_s: float) -> None:
         """Drain an engine; it is stopped once the pool has removed it."""
         if seen is not None:
-            self._pool.drain(seen.id)
+            self._pool.drain_engine(seen.id)
         del self._starting[url]
         self._stopping[url] = now_s
 
@@ -136,7 +213,7 @@ class PoolScaler:
     def _start(self, engines: ScaledEngines, seen: dict[str, SeenInstance], now_s: float) -> None:
         if self._draining:
             url = min(self._draining, key=self._own.index)
-            self._pool.add(url, self._file.engine)
+            self._pool.add_engine(url, self._file.engine)
             self._draining.discard(url)
             self._starting[url] = now_s  # it is not used at once
             self._say(f"{url} was draining, and is used again")
@@ -160,7 +237,7 @@ class PoolScaler:
             self._give_up(url, seen.get(url), now_s)
             self._say(f"{url} is stopped before it served")
         elif url in seen:
-            self._pool.drain(seen[url].id)
+            self._pool.drain_engine(seen[url].id)
             self._draining.add(url)
             self._say(f"{url} drains")
 
@@ -182,7 +259,7 @@ def _answers(url: str) -> bool:
     return True
 
 
-def _told(decision: Decision) -> str:
+def _sentence(decision: Decision) -> str:
     count = abs(decision.change)
     what = "keep them" if not count else f"{'start' if decision.change > 0 else 'drain'} {count}"
     return f"{what} ({decision.needed:.2f} needed): {decision.why}"

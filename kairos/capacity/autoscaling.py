@@ -109,14 +109,14 @@ class Autoscaler:
         while self._needs[0][0] < at_s - rules.settled_s:
             self._needs.popleft()
         if there < rules.least or there > rules.most:
-            return self._bounded(there, needed, at_s)
-        wanted = self._whole(needed)
+            return self._back_in_bounds(there, needed, at_s)
+        wanted = self._whole_number(needed)
         if wanted > there:
-            return self._up(wanted - there, there, needed, at_s)
-        settled = self._whole(max(need for _, need in self._needs))
+            return self._start_more(wanted - there, there, needed, at_s)
+        settled = self._whole_number(max(need for _, need in self._needs))
         if settled < there:
-            return self._down(there - settled, there, needed, at_s)
-        return self._stay(there, needed, self._kept(wanted, there))
+            return self._drain_some(there - settled, there, needed, at_s)
+        return self._stay(there, needed, self._why_stay(wanted, there))
 
     def needed(self) -> float:
         """Return the instances needed when one started now would serve."""
@@ -134,12 +134,12 @@ class Autoscaler:
             return 0.0
         return calls / (seats * self._rules.utilisation)
 
-    def _whole(self, needed: float) -> int:
+    def _whole_number(self, needed: float) -> int:
         """Return a whole number of instances, within the bounds."""
         whole = math.ceil(min(needed, MOST_INSTANCES) - self._rules.slack)
         return max(self._rules.least, min(self._rules.most, whole))
 
-    def _bounded(self, there: int, needed: float, at_s: float) -> Decision:
+    def _back_in_bounds(self, there: int, needed: float, at_s: float) -> Decision:
         rules = self._rules
         if there < rules.least:
             self._up_at = at_s
@@ -147,13 +147,13 @@ class Autoscaler:
         self._down_at = at_s
         return self._decision(rules.most - there, there, needed, "above the maximum")
 
-    def _up(self, count: int, there: int, needed: float, at_s: float) -> Decision:
+    def _start_more(self, count: int, there: int, needed: float, at_s: float) -> Decision:
         if at_s < self._down_at + self._rules.calm_s:
             return self._stay(there, needed, f"more are needed, but {self._since('drained', at_s)}")
         self._up_at = at_s
-        return self._decision(count, there, needed, self._said())
+        return self._decision(count, there, needed, self._forecast_text())
 
-    def _down(self, count: int, there: int, needed: float, at_s: float) -> Decision:
+    def _drain_some(self, count: int, there: int, needed: float, at_s: float) -> Decision:
         assert self._first_at is not None
         calm_s = self._rules.calm_s
         if at_s < self._first_at + calm_s:
@@ -165,7 +165,7 @@ class Autoscaler:
         self._down_at = at_s
         why = (
             f"no more were needed for {self._rules.settled_s:.0f} s, nor will be for "
-            f"{self._rules.missed_s:.0f} s; {self._said()}"
+            f"{self._rules.missed_s:.0f} s; {self._forecast_text()}"
         )
         return self._decision(-count, there, needed, why)
 
@@ -173,10 +173,14 @@ class Autoscaler:
         since_s = at_s - (self._up_at if what == "started" else self._down_at)
         return f"one was {what} {since_s:.0f} s ago"
 
-    def _kept(self, wanted: int, there: int) -> str:
-        return self._said() if wanted == there else f"more were needed recently; {self._said()}"
+    def _why_stay(self, wanted: int, there: int) -> str:
+        return (
+            self._forecast_text()
+            if wanted == there
+            else f"more were needed recently; {self._forecast_text()}"
+        )
 
-    def _said(self) -> str:
+    def _forecast_text(self) -> str:
         demand, start_s = self.demand, self._rules.start_s
         seats = self._rules.seats or demand.seats
         if seats is None:

@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from kairos.capacity.hardware import Link
 from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
-from kairos.capacity.kv_transfer import Link
 from kairos.capacity.lowering import ObservedCall
 from kairos.capacity.ownership import per_million_tokens, per_workflow
 from kairos.capacity.pool import CallKind, InstanceKind, Pool, PoolProblem

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from kairos.capacity.engine_rates import EngineRates, derived, expert_layouts, layouts
-from kairos.capacity.hardware import Accelerator, ModelShape
-from kairos.capacity.kv_transfer import Link
+from kairos.capacity.hardware import Accelerator, Link, ModelShape
 from kairos.capacity.ownership import Terms, check_terms, hourly_cost
 from kairos.capacity.pool import CallKind, InstanceKind
 from kairos.capacity.resources import engine_needs, price

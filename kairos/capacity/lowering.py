@@ -1,4 +1,4 @@
-"""Lower the calls of an application's workflows to its typed graph of work.
+"""Lower the calls of an application's workflows to its typed graph of work, and route its nodes.
 
 After Asgar, Nguyen and Katti (Efficient and Scalable Agentic AI with Heterogeneous Systems, 2025),
 sections 2.4 and 4.2. A call is taken apart into the prompt's computing (`prefill`) and the answer's
@@ -10,15 +10,22 @@ busy becomes a tool's node, or, before what a person asks, a human's.
 An edge's share is that of the source's workflows in which the target waited for it. Orders that
 contradict each other in different workflows cannot all be kept: an edge that leads against the mean
 position of its nodes is left out.
+
+A node is routed (section 3.2) by its kind: prompts to instances of both phases or of prefill,
+answers to instances of both or of decode. Tools run on CPU workers; people are outside. How many
+executions are under way at once follows from Little's law.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from statistics import fmean
 
 import msgspec
 
+from kairos.capacity.pool import InstanceKind, Pool
+from kairos.capacity.queueing import in_system
+from kairos.capacity.serving import Phases
 from kairos.core import BYTES_PER_TOKEN
 
 
@@ -156,3 +163,38 @@ def _gap(agent: str, seen: _Seen, workflows: int) -> list[WorkNode]:
             wait_s=fmean(call.gap_s for call in waits),
         )
     ]
+
+
+CPU_WORKERS, OUTSIDE = "cpu workers", "outside"
+_SERVE = {
+    WorkKind.PREFILL: (Phases.BOTH, Phases.PREFILL),
+    WorkKind.DECODE: (Phases.BOTH, Phases.DECODE),
+}
+
+
+class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's place."""
+
+    node: WorkNode
+    shares: Mapping[str, float]  # kind of instance, or `CPU_WORKERS` or `OUTSIDE` -> of executions
+    at_once: float | None = None  # executions under way in the mean; None: the instances say
+
+
+def node_places(
+    graph: WorkGraph, pool: Pool, kinds: Sequence[InstanceKind], workflows_per_s: float
+) -> tuple[NodePlace, ...]:
+    return tuple(_place(node, pool, kinds, workflows_per_s) for node in graph.nodes)
+
+
+def _place(
+    node: WorkNode, pool: Pool, kinds: Sequence[InstanceKind], workflows_per_s: float
+) -> NodePlace:
+    if (phases := _SERVE.get(node.kind)) is not None:
+        able = {kind.name for kind in kinds if kind.phases in phases}
+        routes = pool.routes[node.agent]
+        return NodePlace(
+            node=node, shares={name: share for name, share in routes.items() if name in able}
+        )
+    where = OUTSIDE if node.kind is WorkKind.HUMAN else CPU_WORKERS
+    at_once = in_system(workflows_per_s * node.runs, node.wait_s)
+    return NodePlace(node=node, shares={where: 1.0}, at_once=at_once)

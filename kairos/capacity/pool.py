@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from kairos.capacity.engine_rates import EngineRates
-from kairos.capacity.kv_transfer import Link, transfer_s
+from kairos.capacity.hardware import Link, transfer_s
 from kairos.capacity.program import EXACT, LinearProgram
 from kairos.capacity.serving import NO_TARGETS, CallShape, InstanceUse, LatencyTargets, Phases, use
 from kairos.core import SetupError

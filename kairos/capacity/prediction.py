@@ -21,7 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from kairos.capacity.engine_rates import EngineRates, attended_pairs
-from kairos.capacity.kv_transfer import transfer_s
+from kairos.capacity.hardware import transfer_s
 from kairos.capacity.lowering import ObservedCall
 from kairos.capacity.pool import InstanceKind, Pool, PoolProblem
 from kairos.capacity.queueing import mean_wait_s

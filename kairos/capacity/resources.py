@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kairos.capacity.engine_rates import EngineRates
-from kairos.capacity.hardware import GB, PRECISIONS, ModelShape
-from kairos.capacity.kv_transfer import Link
+from kairos.capacity.hardware import GB, PRECISIONS, Link, ModelShape
 from kairos.capacity.serving import Phases
 
 ENGINE_CORES, ENGINE_MEMORY_GIB = 4, 16  # that an engine asks of its host

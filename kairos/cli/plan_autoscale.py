@@ -62,7 +62,7 @@ def plan_autoscale(
     key = default_api_key(api_key_env, os.environ)
     pool = OperatedPool(url, key, own_files(tls_ca, tls_certificate, tls_key))
     if once:
-        pool.work()  # which raises what `step` would only say
+        pool.read_work()  # which raises what `step` would only say
     scaler = PoolScaler(pool, found, engines, lambda text: typer.echo(f"{_stamp()} {text}"))
     try:
         with _hearing_ctrl_c() as heard:

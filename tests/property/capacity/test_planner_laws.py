@@ -19,7 +19,7 @@ from kairos.capacity import (
     lower_application,
     plan_hardware,
 )
-from kairos.capacity.kv_transfer import transfer_s
+from kairos.capacity.hardware import transfer_s
 from kairos.capacity.lowering import WorkKind
 from kairos.capacity.pool import CallKind, PoolProblem, latency_s, smallest_pool
 from kairos.capacity.prediction import LEVELS, Predictor, _fixed_point

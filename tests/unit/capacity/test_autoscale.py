@@ -3,9 +3,9 @@
 import pytest
 
 from kairos.capacity import PoolScaler, ScalingFile, autoscale, engines_of, read_scaling_file
+from kairos.capacity.autoscale import SeenInstance, SeenWork
 from kairos.capacity.autoscaling import ScalingRules
-from kairos.capacity.command_engines import CommandEngines, EngineCommands
-from kairos.capacity.operated_pool import SeenInstance, SeenWork
+from kairos.capacity.scaled_engines import CommandEngines, EngineCommands
 from kairos.core import InvalidFile, Look, SetupError
 from tests.support.core.demand import OpenWork
 
@@ -21,13 +21,13 @@ class FakePool:
         self.phases = {}
         self.told = []
 
-    def work(self):
+    def read_work(self):
         if self.down:
             raise SetupError("http://pool: refused")
         work = [OpenWork(self.calls, self.calls, 1e6)] if self.calls else []
         return SeenWork(True, 0, Look(at_s=self.at_s, begun=0, open_work=work, running=0))
 
-    def instances(self):
+    def read_instances(self):
         return {
             url: SeenInstance(
                 *(url.removeprefix("http://"), url, state, 0, url == FIRST),
@@ -36,11 +36,11 @@ class FakePool:
             for url, state in self.states.items()
         }
 
-    def add(self, url, engine):
+    def add_engine(self, url, engine):
         self.told.append(("add", url, engine))
         self.states[url] = "not_in_use"
 
-    def drain(self, instance_id):
+    def drain_engine(self, instance_id):
         self.told.append(("drain", instance_id))
         self.states[f"http://{instance_id}"] = "draining"
 
@@ -50,7 +50,7 @@ class FakeEngines:
         self.started, self.stopped, self.why = [], [], {}
         self.stuck, self.known = False, []
 
-    def adopted(self, known):
+    def stoppable(self, known):
         return []
 
     def start(self, known):
@@ -58,7 +58,7 @@ class FakeEngines:
         self.started.append(f"http://e{len(self.started)}:8000")
         return self.started[-1]
 
-    def failed(self, url):
+    def why_failed(self, url):
         return self.why.get(url)
 
     def stop(self, url):
@@ -214,7 +214,7 @@ def test_a_process_that_has_ended_has_failed():
     )
     url = engines.start([])
     engines._processes[url].wait()
-    assert engines.failed(url) == "its process ended with status 1"
+    assert engines.why_failed(url) == "its process ended with status 1"
 
 
 def test_a_command_that_stops_engines_is_run_and_adopts_those_of_before(tmp_path):
@@ -226,7 +226,7 @@ def test_a_command_that_stops_engines_is_run_and_adopts_those_of_before(tmp_path
             ports=(9001, 9003),
         )
     )
-    assert engines.adopted(["http://h:9002", "http://x:1"]) == ["http://h:9002"]
+    assert engines.stoppable(["http://h:9002", "http://x:1"]) == ["http://h:9002"]
     engines.stop("http://h:9002")
     assert (tmp_path / "9002").exists()
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from kairos.capacity.kubernetes_scale import KubernetesEngines, StatefulSetEngines
+from kairos.capacity.scaled_engines import KubernetesEngines, StatefulSetEngines
 from kairos.core import SetupError
 
 PATH = "/apis/apps/v1/namespaces/kairos/statefulsets/vllm/scale"
@@ -110,7 +110,7 @@ def test_from_none_to_one_although_the_api_leaves_out_a_zero(api, engines):
 
 
 def test_pods_that_are_there_and_in_the_pool_can_be_stopped(engines):
-    assert engines.adopted([pod(1), "http://elsewhere:8000"]) == [pod(1)]
+    assert engines.stoppable([pod(1), "http://elsewhere:8000"]) == [pod(1)]
 
 
 def test_a_pod_goes_only_with_all_above_it(api, engines):

@@ -3,8 +3,7 @@
 import pytest
 
 from kairos.capacity import CPU_WORKERS, EngineRates, InstanceKind, Phases, WorkGraph, node_places
-from kairos.capacity.lowering import WorkKind, WorkNode
-from kairos.capacity.node_routing import OUTSIDE
+from kairos.capacity.lowering import OUTSIDE, WorkKind, WorkNode
 from kairos.capacity.pool import Pool
 
 RATES = EngineRates(rests_on="", measured=False, kv_tokens=1000.0)
