@@ -502,7 +502,7 @@ def _meaning(name: str, said: str) -> str:
 
 def _declared() -> Iterator[tuple[str, str, str]]:
     """Those of the orchestrator, as its source declares them: making one needs Kafka."""
-    tree = ast.parse((ROOT / "kairos/cluster/orchestrate/metrics.py").read_text())
+    tree = ast.parse((ROOT / "kairos/cluster/orchestrate/service.py").read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             kind = {"GaugeMetricFamily": "gauge", "CounterMetricFamily": "counter"}

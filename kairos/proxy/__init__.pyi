@@ -2,6 +2,7 @@ from .asked import Asked as Asked
 from .asked import header_lines as header_lines
 from .call import Call as Call
 from .calls_in_flight import CallsInFlight as CallsInFlight
+from .calls_in_flight import tell_progress as tell_progress
 from .connections import CONNECT_S as CONNECT_S
 from .connections import KEEPALIVE_S as KEEPALIVE_S
 from .engine import HttpEngine as HttpEngine
@@ -29,10 +30,9 @@ from .llm.refusals import refusal_error as refusal_error
 from .llm.streamed_chat import Hear as Hear
 from .llm.streamed_chat import Listen as Listen
 from .llm.streamed_chat import read_stream as read_stream
-from .progress import tell_progress as tell_progress
+from .response_forwarder import OnTrouble as OnTrouble
+from .response_forwarder import Owner as Owner
 from .sse import SseReader as SseReader
 from .sse import Usage as Usage
 from .sse import usage_of as usage_of
-from .told import OnTrouble as OnTrouble
-from .told import Owner as Owner
 from .wait_comments import WaitComments as WaitComments

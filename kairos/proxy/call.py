@@ -23,16 +23,18 @@ from kairos.proxy import wait_comments
 from kairos.proxy.asked import Asked
 from kairos.proxy.engine import HttpEngine
 from kairos.proxy.engine_answer import EngineAnswer, Stalled, failure_of
-from kairos.proxy.forwarders import forwarder
 from kairos.proxy.prefill_hop import PrefillHop, PrefillProblem
 from kairos.proxy.response_forwarder import (
     EngineError,
+    InstanceError,
+    OnTrouble,
+    Owner,
     ResponseForwarder,
     RouteNotServed,
     answer_error,
+    forwarder,
+    trouble,
 )
-from kairos.proxy.sending import send
-from kairos.proxy.told import InstanceError, OnTrouble, Owner, trouble
 from kairos.proxy.wait_comments import WaitComments
 from kairos.request import ROUTES, Body, ClientResponse
 
@@ -176,8 +178,7 @@ class Call:
         else:
             if content is None:
                 content = body.content
-            self.answer = send(
-                client,
+            self.answer = client.send_call(
                 dispatch,
                 asked,
                 content,

@@ -1,13 +1,19 @@
 """Calls in progress of this process by request id; the balancer's commands reach them here."""
 
-from itertools import count
+import asyncio
+from collections.abc import Callable
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
-from kairos.core import REFUSALS, Dispatch, KairosError, Refuse
+from kairos.core import REFUSALS, Dispatch, Event, KairosError, Progressed, Refuse
 from kairos.proxy.sse import SseReader
 
 if TYPE_CHECKING:
     from kairos.proxy.call import Call
+
+
+PROGRESS_S = 1.0  # between reports of the progress of streamed answers
+CALLS_TOLD = 10_000  # in one fact; further calls are not reported
 
 
 class _Turn:
@@ -95,3 +101,22 @@ class CallsInFlight:
         if not turn.is_over:
             turn.is_over = True
             turn.call.give_up(error, runs=False)
+
+
+async def tell_progress(calls: CallsInFlight, feed: Callable[[Event], None]) -> None:
+    """Feed the progress once a second, until cancelled; nothing while no answer is streamed."""
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        if (fact := progress(calls)) is not None:
+            feed(fact)
+
+
+def progress(calls: CallsInFlight) -> Progressed | None:
+    """Return the number of tokens of each streamed answer that has begun."""
+    begun = (
+        (request_id, tokens)
+        for request_id, stream in calls.streams.items()
+        if (tokens := stream.completion_tokens)
+    )
+    told = dict(islice(begun, CALLS_TOLD))
+    return Progressed(told) if told else None

@@ -6,9 +6,9 @@ from typing import Self
 
 from yarl import URL
 
-from kairos.core import UpstreamFailed
+from kairos.core import Dispatch, UpstreamFailed
 from kairos.host import LoopPace
-from kairos.proxy.asked import header_lines
+from kairos.proxy.asked import Asked, header_lines, request_head
 from kairos.proxy.connections import Connections
 from kairos.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
 from kairos.proxy.engine_link import Origin
@@ -138,6 +138,44 @@ class EngineClient:
                 with contextlib.suppress(TlsFilesOfNoUse):  # a call that is sent there says so
                     self._contexts.of(each.tls)
 
+    def send_call(
+        self,
+        dispatch: Dispatch,
+        asked: Asked,
+        body: bytes,
+        taker: AnswerTaker,
+        *,
+        streams: bool,
+        to: str | None = None,
+        patience_s: float | None = None,
+    ) -> EngineAnswer:
+        """Send a call to the instance that it is dispatched to, or to another one, `to`.
+
+        `taker` receives its answer and every failure, but not before this returns. `patience_s` is
+        its client's timeout.
+
+        Raises:
+            InstanceNotKnown: This process does not know the instance that another one chose.
+        """
+        instance_id = to or dispatch.instance_id
+        upstream = self.upstreams.get(instance_id)
+        if upstream is None:
+            raise InstanceNotKnown(instance_id)
+        asked.sent(dispatch)
+        beginning = upstream.head(asked.method, asked.path, asked.passed_query)
+        place = upstream.priority_line(dispatch.priority)
+        request_id = dispatch.request_id.encode()
+        return self.send(
+            instance_id,
+            request_head(beginning, asked, request_id, place, len(body), self.passed_headers),
+            body,
+            taker,
+            streams=streams,
+            method=asked.method,
+            is_repeatable=asked.rules.is_retried,
+            patience_s=patience_s,
+        )
+
     def send(
         self,
         instance_id: str,
@@ -150,11 +188,9 @@ class EngineClient:
         is_repeatable: bool = False,
         patience_s: float | None = None,
     ) -> EngineAnswer:
-        """Send a call.
+        """Send a request whose head is complete (`asked.request_head`), as `send_call` does.
 
-        `taker` receives its answer and every failure, but not before this returns. `head`: see
-        `asked.request_head`; `is_repeatable`: see `EngineAnswer`; `patience_s`: its client's
-        timeout.
+        `is_repeatable`: see `EngineAnswer`.
         """
         assert self._connections is not None, "used outside of `async with`"
         limit = self._streamed if streams else self._whole

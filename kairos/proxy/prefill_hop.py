@@ -17,7 +17,6 @@ from kairos.core import Dispatch, PrefillFailed, UpstreamUnreachable
 from kairos.proxy.asked import Asked
 from kairos.proxy.engine_answer import EngineAnswer, EngineRefused, NothingCame
 from kairos.proxy.engine_client import EngineClient
-from kairos.proxy.sending import send
 
 PAIRED_ROUTES = {"/v1/chat/completions", "/v1/completions"}  # that take `kv_transfer_params`
 MAX_ANSWER_BYTES = 1 << 20  # of one token, and the numbers of its prompt's blocks
@@ -111,7 +110,7 @@ class PrefillHop:
     def send(self, asked: Asked, client: EngineClient) -> EngineAnswer:
         """Send the request with a stream's time limit: a prompt takes no longer than that."""
         body = prefill_body(self._content)
-        answer = send(client, self._dispatch, asked, body, self, streams=True, to=self._id)
+        answer = client.send_call(self._dispatch, asked, body, self, streams=True, to=self._id)
         self._awaited = answer
         return answer
 

@@ -1,15 +1,59 @@
-"""Forwarding of an engine's answer to the client, and the outcome of the call."""
+"""Forwarding of an engine's answer to the client, and the outcome of the call.
+
+`forwarder` chooses by the answer's status and content type: JSON as a whole, an event stream as it
+arrives, an engine's error held back while another instance may answer better.
+"""
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from kairos.core import Event, Failed, Finished, KairosError, UpstreamFailed
+from kairos.core import (
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    KairosError,
+    UpstreamFailed,
+    UpstreamUnreachable,
+)
 from kairos.proxy.engine_answer import EngineAnswer
 from kairos.proxy.passed_headers import PassedHeaders
-from kairos.proxy.sse import Usage, usage_of
-from kairos.proxy.told import Owner
-from kairos.request import Body, ClientResponse
+from kairos.proxy.sse import SseReader, Usage, begin_well, usage_of
+from kairos.request import MAX_ANSWER_BYTES, Body, ClientResponse
+
+InstanceError = UpstreamFailed | UpstreamUnreachable  # it is the instance's fault
+OnTrouble = Callable[[UpstreamUnreachable], None]
+
+
+def trouble(error: InstanceError, instance_id: str) -> UpstreamUnreachable:
+    """Return the failure as a reason to probe the instance."""
+    if isinstance(error, UpstreamUnreachable):
+        return error
+    return UpstreamUnreachable(instance_id, error.code)
+
+
+class Owner(Protocol):
+    """Owner of a call."""
+
+    wants_answer: bool
+
+    def counted(self, prompt_tokens: int) -> None:
+        """Take the true number of the prompt's tokens."""
+
+    def answered(self, answer: bytes | bytearray, *, streamed: bool) -> None:
+        """Take the engine's answer, before the client has all of it.
+
+        Only if `wants_answer`, and only answers up to `MAX_ANSWER_BYTES`.
+        """
+
+    def ended(self, error: Exception | None) -> None:
+        """Note the end of the call.
+
+        With an error, the client has not been told of it yet; without, the answer is complete or
+        the client has left.
+        """
+
 
 ERROR_IN_STREAM = "engine reported an error in its stream"
 _USAGE_LIMIT_BYTES = 8 << 20  # answers larger than this are forwarded without looking for usage
@@ -222,6 +266,104 @@ class ErrorAnswer(ResponseForwarder):
         raise EngineError(self._instance_id, self._answer.status, self._headers(), said)
 
 
+class UnreadStreamAnswer(PassedAnswer):
+    """Forwarder of a stream whose end and errors are not known."""
+
+    def came(self, data: bytes) -> None:
+        if not self._response.started:
+            self._response.start(self._answer.status, self._headers())
+            self._feed(FirstToken(self._request_id))
+        super().came(data)
+
+
+class StreamAnswer(ResponseForwarder):
+    """Forwarder of an event stream: it starts the client's answer with the first event.
+
+    Complete events are forwarded in the callback that brings them.
+    """
+
+    reader: SseReader
+    tries_again = False
+    _first = b""  # what came before it was begun
+    _last = b""  # what goes out with the end, which is here too
+
+    def came(self, data: bytes) -> None:
+        reader = self.reader
+        if reader.error is not None and not self._response.started:
+            self._first += data
+            if len(self._first) >= ERROR_BYTES:
+                self._refuse()
+            return
+        events = reader.events
+        forward = reader.feed(data)
+        if reader.events > events or reader.done:
+            self._answer.progressed()
+        if self._response.started:
+            if reader.done or reader.error is not None:
+                self._settle()
+            if forward:
+                self._send(forward)
+            return
+        if reader.error is not None and self.tries_again:
+            self._first += data
+            return
+        if not reader.events and not forward:
+            self._first += data
+            return
+        self._begin(forward)
+
+    def _begin(self, forward: bytes) -> None:
+        """Start the client's answer. Before the first event, a failure can still be a plain error.
+
+        Raises:
+            UpstreamFailed: The event is not part of an answer.
+        """
+        if not begin_well(forward):
+            raise UpstreamFailed(f"the answer of instance {self._instance_id} is not a stream")
+        self._first = b""
+        self._response.start(self._answer.status, self._headers())
+        self._feed(FirstToken(self._request_id))
+        self._settle()
+        if forward:
+            self._send(forward)
+
+    def _send(self, data: bytes) -> None:
+        if self._answer.is_whole:
+            self._last = data
+        elif not self._response.write(data, more=True):
+            self._answer.pause()
+
+    def _refuse(self) -> None:
+        said = self._first[:ERROR_BYTES]
+        raise EngineError(self._instance_id, self._answer.status, self._headers(), said)
+
+    def ended(self) -> Event:
+        reader = self.reader
+        if reader.error is not None and not self._response.started:
+            self._refuse()
+        rest = reader.rest()
+        self._settle()
+        if not reader.done:
+            if self._last:
+                self._write(self._last)
+            raise UpstreamFailed(
+                f"instance {self._instance_id} ended its stream before it was complete"
+            )
+        if not self._response.started:
+            self._response.start(self._answer.status, self._headers())
+        self._response.write(self._last + rest, more=False)
+        return self.settled or self._outcome(None)
+
+    def _settle(self) -> None:
+        reader = self.reader
+        if reader.error is not None:
+            self.settled = Failed(self._request_id, ERROR_IN_STREAM, by_instance=True)
+        elif reader.done and self.settled is None:
+            self.settled = self._outcome(reader.usage)
+            if self._owner.wants_answer:
+                self._owner.answered(reader.kept, streamed=True)
+
+
 def answer_error(error: EngineError, response: ClientResponse) -> Event:
     """Send an engine's error to the client: no other instance answered better."""
     status, headers, body = error.answer
@@ -229,6 +371,50 @@ def answer_error(error: EngineError, response: ClientResponse) -> Event:
     response.write(body, more=False)
     reason = ERROR_IN_STREAM if status == 200 else f"engine answered {status}"
     return Failed(response.request_id, reason, by_instance=True)
+
+
+def forwarder(
+    instance_id: str,
+    answer: EngineAnswer,
+    response: ClientResponse,
+    body: Body,
+    feed: Callable[[Event], None],
+    owner: Owner,
+    streams: dict[str, SseReader],
+    passed: PassedHeaders,
+    *,
+    reads_stream: bool,
+    tries_again: bool,
+) -> ResponseForwarder:
+    """Return the forwarder of an answer whose status and headers have arrived.
+
+    `streams` registers a stream while it runs. `reads_stream`: the route's end and errors are
+    known. `tries_again`: an engine's error is raised as long as the client has received nothing.
+
+    Raises:
+        UpstreamFailed: The answer is a redirect.
+    """
+    status = answer.status
+    if 300 <= status < 400:
+        # Neither we nor the client, who would go around the queue, should go there.
+        raise UpstreamFailed(f"instance {instance_id} answered {status}, a redirect")
+    parts = instance_id, answer, response, body, feed, owner, passed
+    if status in BETTER_ELSEWHERE and tries_again:
+        return ErrorAnswer(*parts)
+    kind = answer.content_type
+    if kind == b"application/json":
+        return JsonAnswer(*parts)
+    if kind != b"text/event-stream":
+        return PassedAnswer(*parts)
+    response.streams = True
+    if not reads_stream:
+        return UnreadStreamAnswer(*parts)
+    stream = StreamAnswer(*parts)
+    keep_bytes = MAX_ANSWER_BYTES if owner.wants_answer else 0
+    stream.reader = SseReader(drop_usage_chunk=body.usage_added, keep_bytes=keep_bytes)
+    stream.tries_again = tries_again
+    streams[response.request_id] = stream.reader
+    return stream
 
 
 def _is_json(answer: bytes) -> bool:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from kairos.cluster.orchestrate.metrics import OrchestratorMetrics
+from kairos.cluster.orchestrate.service import OrchestratorMetrics
 from kairos.core import KairosError, Orchestrator, ProfilesLearnt
 from kairos.observe import Telemetry
 from tests.deploy.files import DEPLOY, compose

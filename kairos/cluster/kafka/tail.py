@@ -9,9 +9,9 @@ from typing import Any, Self
 import confluent_kafka as kafka
 
 from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.items import convert_message
+from kairos.cluster.kafka.items import CaughtUp, Item, ReceivedMessage, convert_message
 from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.subscription import CaughtUp, Item, ReceivedMessage, Subscription
+from kairos.cluster.kafka.subscription import Subscription
 from kairos.core import Message, Unavailable
 
 _ANSWER_S = 10.0  # of the cluster

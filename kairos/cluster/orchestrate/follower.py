@@ -14,9 +14,8 @@ from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.profiles_topic import follow, publish
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.local.learning import LEARN_S, learn_once
-from kairos.cluster.orchestrate.committed_progress import CommittedProgress, read_progress
 from kairos.cluster.orchestrate.ends import Ends
-from kairos.cluster.orchestrate.following import Following
+from kairos.cluster.orchestrate.following import CommittedProgress, Following, read_progress
 from kairos.core import SECOND, Orchestrator, Topic, Unavailable, WorkEstimates, WorkflowEnded
 from kairos.host import WallClock
 

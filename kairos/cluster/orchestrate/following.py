@@ -1,25 +1,62 @@
-"""State of the active orchestrator: workflows, learnt profiles, and the offset for a successor."""
+"""State of the active orchestrator: workflows, learnt profiles, and the offset for a successor.
+
+It is built from the records of `kairos.events`; records of superseded balancers do not count.
+"""
 
 import logging
 from collections import OrderedDict
 
+import msgspec
+
 from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.cluster.orchestrate.committed_progress import CommittedProgress
-from kairos.cluster.orchestrate.records import Records
+from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER, Epochs, read_record
 from kairos.core import (
+    SECOND,
     Arrived,
     Learner,
     OpenedWorkflow,
     Orchestrator,
     ProfilesLearnt,
     Record,
+    Topic,
     WorkEstimates,
     WorkflowKey,
     workflow_key,
 )
-from kairos.observe import leave_out
+from kairos.observe import UNREADABLE, leave_out
 
 logger = logging.getLogger(__name__)
+
+METADATA_BYTES = 4_000  # Kafka takes 4,096
+_MAX_POOLS = 1_000
+_NAMES = 256  # characters of a pool's
+_AHEAD_US = 3_600 * SECOND  # by which clocks may disagree
+
+
+class CommittedProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress, committed with the offset of the oldest open workflow's first event."""
+
+    learnt: int  # workflows that ended before this offset have been learnt from
+    silent_until: int  # and those that had been idle for too long at this instant
+    began_at: int | None  # when records began to be followed
+    epochs: dict[str, int] = {}  # in force at the offset: see `Records`
+
+    def encoded(self) -> str:
+        text = msgspec.json.encode(self).decode()
+        if len(text.encode()) > METADATA_BYTES:  # of some hundred pools
+            text = msgspec.json.encode(msgspec.structs.replace(self, epochs={})).decode()
+        return text
+
+
+def read_progress(metadata: str) -> CommittedProgress | None:
+    """Parse committed progress. None: nothing is committed, or it is unreadable (logged)."""
+    if not metadata:
+        return None
+    try:
+        return msgspec.json.decode(metadata, type=CommittedProgress)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        logger.warning("cannot read the committed progress of learning: %s", error)
+        return None
 
 
 class Following:
@@ -142,3 +179,78 @@ class Following:
                 return offset
             del self._began[key]
         return None
+
+
+class Records:
+    """Reader of the events in their order, which skips records of superseded balancers.
+
+    The epoch of a balancer's records is the offset at which it announced its takeover.
+    """
+
+    def __init__(self, epochs: dict[str, int]) -> None:
+        """Create the reader. `epochs`: in force at the first message, by pool."""
+        self._known = epochs
+        self._first: int | None = None
+        self._epochs: dict[str, Epochs] = {}
+        self._proven: set[str] = set()  # pools with at least one record
+        self._announced = {pool: [epoch] for pool, epoch in epochs.items()}  # ascending
+
+    def read(self, message: ReceivedMessage) -> Record | None:
+        """Return the message's record, or None.
+
+        Untrusted: malformed messages are skipped and logged.
+        """
+        if self._first is None:
+            self._first = message.offset
+        pool = message.headers.get(POOL_HEADER, "")
+        epochs = self._epochs.get(pool)
+        if epochs is None:
+            if not self._has_room() or len(pool) > _NAMES:
+                leave_out(message, "there are too many pools, or it has too long a name")
+                return None
+            epochs = Epochs(self._first, self._known.get(pool))
+        if TAKEOVER_HEADER in message.headers:
+            self._epochs[pool] = epochs
+            epochs.announce(message.offset)
+            self._announced.setdefault(pool, []).append(message.offset)
+            return None
+        try:
+            decided = read_record(message)
+        except UNREADABLE as error:
+            leave_out(message, error)
+            return None
+        record = decided.record
+        if record.at > message.at + _AHEAD_US:
+            leave_out(message, "its time is in the future")
+            return None
+        if epochs.is_forged(decided.epoch):
+            leave_out(message, f"no balancer announced itself at {decided.epoch}")
+            return None
+        if not epochs.count(decided.epoch):
+            logger.info(
+                "%s:%d is of a balancer that had been replaced", Topic.EVENTS, message.offset
+            )
+            return None
+        self._epochs[pool] = epochs
+        self._proven.add(pool)
+        return record
+
+    def _has_room(self) -> bool:
+        """Return whether one more pool fits; a pool without any record is evicted to make room."""
+        if len(self._epochs) >= _MAX_POOLS:
+            unproven = next((each for each in self._epochs if each not in self._proven), None)
+            if unproven is None:
+                return False
+            del self._epochs[unproven]
+            self._announced.pop(unproven, None)
+        return True
+
+    def epochs(self, offset: int) -> dict[str, int]:
+        """Return the epochs in force at an offset. No earlier offset may be asked for later."""
+        in_force: dict[str, int] = {}
+        for pool, announced in self._announced.items():
+            before = [epoch for epoch in announced if epoch < offset]
+            if before:
+                in_force[pool] = before[-1]
+                del announced[: len(before) - 1]
+        return in_force

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from fastapi import FastAPI
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from kairos import __version__
 from kairos.cluster.kafka.cluster import cluster_of
@@ -15,7 +17,6 @@ from kairos.cluster.local.changes import of_keys
 from kairos.cluster.local.reload import Reload
 from kairos.cluster.orchestrate.ends import Ends
 from kairos.cluster.orchestrate.follower import Follower
-from kairos.cluster.orchestrate.metrics import OrchestratorMetrics
 from kairos.core import SECOND, SetupError, Topic
 from kairos.gateway import (
     Access,
@@ -32,7 +33,7 @@ from kairos.gateway import (
     serving_ports,
     url_of,
 )
-from kairos.observe import AuditLog, audit_tasks, open_audit_log
+from kairos.observe import AuditLog, audit_tasks, bus_figures, learning_metrics, open_audit_log
 from kairos.settings import Settings
 
 TOPICS = (Topic.EVENTS, Topic.PROFILES, Topic.REQUESTS, Topic.RESULTS, Topic.DEAD_LETTERS)
@@ -76,6 +77,47 @@ async def following_workflows(settings: Settings) -> AsyncIterator[Orchestration
             reload = Reload(settings, of_keys(access) | tls.changes(), audit)
             async with serving_ports({sock: server}, beside):
                 yield Orchestration(follower, reload, url_of(sock, has_tls=tls.is_on))
+
+
+class OrchestratorMetrics(Collector):
+    """Collector of an orchestrator's /metrics."""
+
+    def __init__(self, follower: Follower, ends: Ends) -> None:
+        self._follower = follower
+        self._ends = ends
+
+    def collect(self) -> Iterator[Metric]:
+        follower, following = self._follower, self._follower.following
+        yield from bus_figures()
+        yield GaugeMetricFamily(
+            "kairos_orchestrator_active",
+            "1 if this process follows workflows, 0 on standby",
+            value=int(following is not None),
+        )
+        yield GaugeMetricFamily(
+            "kairos_orchestrator_behind_seconds",
+            "Age of the newest event read, while more are waiting",
+            value=follower.behind_us / SECOND,
+        )
+        yield CounterMetricFamily(
+            "kairos_orchestrator_published", "Published profile updates", value=follower.published
+        )
+        yield CounterMetricFamily(
+            "kairos_orchestrator_ends", "Published ends of workflows", value=self._ends.told
+        )
+        if following is None:
+            return
+        yield CounterMetricFamily(
+            "kairos_orchestrator_records", "Events read and observed", value=following.records
+        )
+        yield from learning_metrics(following.orchestrator)
+        tau = following.estimates.kendall_tau
+        if tau is not None:
+            yield GaugeMetricFamily(
+                "kairos_rank_kendall_tau",
+                "Agreement of agents' ranks with the order of their mean remaining work",
+                value=tau,
+            )
 
 
 def _app(

@@ -5,22 +5,20 @@ A decision is acted on only once it is committed there.
 Guarantees: a message's offset counts as done once the end of its call is committed, so a successor
 finds every call that had not ended. A record names the message of its fact, so no fact counts
 twice. A superseded balancer that does not know it yet is fenced off by the epoch of its records.
+
+The process that decides also performs the calls that come over the bus (`BusCallsHere`).
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from kairos.cluster.kafka.subscription import ReceivedMessage
-from kairos.cluster.pool.admitting import Admitting
-from kairos.cluster.pool.bus_call import read_call
+from kairos.cluster.kafka.items import ReceivedMessage
+from kairos.cluster.pool.bus_call import BusCall, read_call
 from kairos.cluster.pool.bus_calls import BusCalls
-from kairos.cluster.pool.bus_calls_here import BusCallsHere
 from kairos.cluster.pool.decision_publisher import DecisionPublisher, FactContext
-from kairos.cluster.pool.decisions import Decisions
-from kairos.cluster.pool.liveness import LOST_S, Liveness
 from kairos.cluster.pool.messages import (
     ALIVE,
     CALL,
@@ -30,8 +28,10 @@ from kairos.cluster.pool.messages import (
     Declined,
     RecalledRecord,
     Told,
+    check_event,
     read_told,
 )
+from kairos.cluster.pool.performer import BEAT_S
 from kairos.cluster.pool.pool_calls import Open, PoolCalls
 from kairos.core import (
     SECOND,
@@ -54,19 +54,27 @@ from kairos.core import (
     PrefillFailed,
     Progressed,
     Record,
+    RequestIdTaken,
+    RequestInFlight,
     Tick,
     Unavailable,
+    UpstreamFailed,
     WorkflowEnded,
 )
 
 logger = logging.getLogger(__name__)
 
+LOST_S = 5.0  # of silence
+_STALLED_S = 2.5  # without a sign of life of our own: then the bus itself is stalled
+_ALONE_AFTER = 2  # processes that died while they performed a call
+_REFUSED_AFTER = 3
 _WATCH_S = 0.5
 _KIND = 40  # characters of an unknown type that an error quotes
 # How far a successor reads back beyond the oldest call in flight, to learn the state of workflows
 # that have no call in flight. A longer time would be correct, too, but slower.
 _RECALL_US = 60 * SECOND
 
+_OF_OUR_OWN = FactContext()
 _alive = msgspec.json.Decoder(Alive)
 
 
@@ -99,10 +107,9 @@ class ActiveBalancer:
         self._pool_calls = pool_calls
         self._calls = calls
         self._clock = clock
-        self._decisions = Decisions(balancer, publisher, clock, observers)
-        self._admitting = Admitting(self._decisions, publisher, pool_calls, clock)
+        self._observers = observers
         self._bus_calls = BusCallsHere(
-            ourselves, calls, self._admitting, publisher, pool_calls, clock
+            ourselves, calls, self._admit_here, publisher, pool_calls, clock
         )
         self._recorded: set[int] = set()  # offsets of messages whose facts were decided on before
         self._liveness = Liveness(ourselves, (), clock.now())
@@ -225,7 +232,54 @@ class ActiveBalancer:
 
     def feed(self, event: Event) -> None:
         """Decide on a fact of this process: about instances, learnt profiles or time."""
-        self._decisions.feed(event)
+        self._decide(event, _OF_OUR_OWN)
+
+    def _decide(self, event: Event, context: FactContext) -> None:
+        """Decide on a fact, and publish the decision. Commands are performed once it is committed.
+
+        Raises:
+            KairosError: The fact is refused (see `Balancer.handle`); nothing is published.
+        """
+        at = self._clock.now()
+        record = Record(at, event, tuple(self.balancer.handle(event, at)))
+        self._publisher.publish(record, context)
+        for observe in self._observers:
+            observe(record)
+
+    def _admit(
+        self,
+        arrived: Arrived,
+        performer: str,
+        offset: int,
+        *,
+        call: BusCall | None = None,
+        turn: int = 0,
+    ) -> None:
+        """Have a call decided on that its performer reports, or that arrived over the bus.
+
+        Raises:
+            KairosError: The balancer refuses the request.
+        """
+        request = arrived.request
+        other = self._pool_calls.get(request.id)
+        if other is not None:
+            is_own = other.request.tenant == request.tenant
+            raise (RequestInFlight if is_own else RequestIdTaken)(request.id)
+        now = self._clock.now()
+        request = msgspec.structs.replace(
+            request,
+            arrived_at=min(request.arrived_at, now),
+            workflow_started_at=min(request.workflow_started_at, now),
+        )
+        self._pool_calls.add(Open(request, performer, offset, now, call=call, turn=turn))
+        context = FactContext(
+            workflow_id=request.workflow_id, performer=performer, cause=offset, turn=turn
+        )
+        try:
+            self._decide(Arrived(request, arrived.body), context)
+        except KairosError:
+            self._pool_calls.remove(request.id)
+            raise
 
     async def watch(self) -> None:
         """Feed a `Tick` when calls have waited too long, and cancel calls of dead performers.
@@ -251,18 +305,29 @@ class ActiveBalancer:
         match event:
             case Arrived():
                 self._liveness.hear(told.performer, self._clock.now())
-                self._admitting.arrive(event, told, offset)
+                self._hear_of_arrival(event, told, offset)
             case FirstToken() | PrefillFailed() | Finished() | Failed() | Cancelled() | Bounced():
                 self._hear_of_call(event, told, offset)
             case Progressed(completion_tokens=counts):
                 self._hear_of_progress(counts, told.performer, offset)
             case WorkflowEnded(workflow_id=workflow_id):
                 context = FactContext(workflow_id=workflow_id, cause=offset)
-                self._decisions.feed(event, context)
+                self._decide(event, context)
             case PlanDeclared():
-                self._decisions.feed(event, FactContext(cause=offset))
+                self._decide(event, FactContext(cause=offset))
             case _:
                 raise InvalidRequest(f"a performer cannot report {type(event).__name__}")
+
+    def _admit_here(self, arrived: Arrived, offset: int, call: BusCall) -> None:
+        self._admit(arrived, self._ourselves, offset, call=call)
+
+    def _hear_of_arrival(self, arrived: Arrived, told: Told, offset: int) -> None:
+        try:
+            check_event(arrived)
+            self._admit(arrived, told.performer, offset, turn=told.turn)
+        except KairosError as error:
+            declined = Declined.of(arrived.request.id, error)
+            self._publisher.refuse(told.performer, declined, told.turn, offset)
 
     def _hear_of_call(
         self,
@@ -279,7 +344,7 @@ class ActiveBalancer:
                 opened.turn = turn
             workflow_id = opened.request.workflow_id
             context = FactContext(workflow_id=workflow_id, cause=offset, turn=turn)
-            self._decisions.feed(event, context)
+            self._decide(event, context)
             return
         if opened is None and isinstance(event, Bounced):  # it was cancelled during an earlier turn
             gone = Unavailable("the call was cancelled while its instance was failing")
@@ -296,7 +361,7 @@ class ActiveBalancer:
             self._publisher.offsets.done(offset)
             return
         self._liveness.hear(teller, self._clock.now())
-        self._decisions.feed(Progressed(theirs), FactContext(cause=offset))
+        self._decide(Progressed(theirs), FactContext(cause=offset))
 
     def _runs_at(self, request_id: str, performer: str) -> bool:
         opened = self._pool_calls.get(request_id)
@@ -317,10 +382,170 @@ class ActiveBalancer:
         """Cancel a call whose performer is dead; repeat it if it came over the bus."""
         request = opened.request
         context = FactContext(workflow_id=request.workflow_id, redo=opened.call is not None)
-        self._decisions.feed(Cancelled(request.id), context)
+        self._decide(Cancelled(request.id), context)
         if opened.call is not None:
             self._bus_calls.redo(opened)
         else:  # in case the performer was only disconnected for a while
             gone = Unavailable("this process sent no sign of life for too long")
             declined = Declined.of(request.id, gone)
             self._publisher.order(opened.performer, [(declined, opened.turn)])
+
+
+class BusCallsHere:
+    """Start calls over the bus, adopt a predecessor's calls, and repeat lost ones.
+
+    A call may be what kills its process. The log counts the processes that died while performing
+    it: after two deaths it is performed alone, one such call at a time; after three it is refused.
+    """
+
+    def __init__(
+        self,
+        ourselves: str,
+        calls: BusCalls,
+        admit: Callable[[Arrived, int, BusCall], None],
+        publisher: DecisionPublisher,
+        pool_calls: PoolCalls,
+        clock: Clock,
+    ) -> None:
+        """Create it.
+
+        Args:
+            ourselves: The performer of this process.
+            calls: Performs and answers the calls.
+            admit: Has the arrival of a call decided on, with the offset of its message.
+            publisher: Output of the decisions.
+            pool_calls: Open calls of the pool.
+            clock: The clock.
+        """
+        self._ourselves = ourselves
+        self._calls = calls
+        self._admit = admit
+        self._publisher = publisher
+        self._pool_calls = pool_calls
+        self._clock = clock
+        self._suspects: dict[str, tuple[BusCall, int]] = {}  # with the offset; the first has begun
+        self._is_over = False
+
+    def leave(self) -> None:
+        """Stop starting calls: another process decides from now on."""
+        self._is_over = True
+
+    def take(self, call: BusCall, offset: int) -> None:
+        suspect, _ = self._suspects.get(call.request.id, (None, 0))
+        if suspect is not None and not suspect.admitted:  # its turn comes
+            suspect.reply_to |= call.reply_to
+            self._publisher.offsets.done(offset)
+            return
+        opened = self._pool_calls.get(call.request.id)
+        goes_on = (
+            opened is not None and opened.call is not None and opened.performer != self._ourselves
+        )
+        performing = self._calls.performing(call.request.id)
+        if self._calls.ask_again(call) or goes_on:
+            if opened is None and performing is not None:  # from this process's earlier term
+                performing.add_done_callback(lambda _: self._publisher.offsets.done(offset))
+            else:
+                self._publisher.offsets.done(offset)
+        else:  # `admit` refuses a call that was just answered here until it has ended
+            self._start(call, offset)
+
+    def _start(self, call: BusCall, offset: int) -> asyncio.Task[None]:
+        def arrive(event: Event) -> None:
+            assert isinstance(event, Arrived)
+            if (lost := _lost_with(call)) >= _REFUSED_AFTER:
+                raise UpstreamFailed(f"{lost} processes died in a row that performed this call")
+            self._admit(event, offset, call)
+            call.admitted = True
+
+        def ended(_: asyncio.Task[None]) -> None:
+            if not call.admitted:
+                self._publisher.offsets.done(offset)
+
+        call.admitted = False
+        task = self._calls.start(call, arrive)
+        task.add_done_callback(ended)
+        return task
+
+    def adopt(self, opened: Open, message: ReceivedMessage) -> None:
+        """Adopt a call that had not ended, from the message of its arrival."""
+        if message.headers.get(TYPE_HEADER) != CALL:
+            if opened.refused is not None:  # repeated: the order may have been lost
+                self._pool_calls.remove(opened.request.id)
+                self._publisher.refuse(
+                    opened.performer, opened.refused, opened.turn, message.offset
+                )
+            return
+        opened.call = read_call(message, self._clock.now())
+        if opened.to_redo or opened.refused is not None:
+            self.redo(opened)
+        elif opened.instance_id is None:
+            self._perform_here(opened, opened.call, message.offset)
+
+    def _perform_here(self, opened: Open, call: BusCall, offset: int) -> None:
+        """Perform a waiting call here. Its arrival is recorded again, with the new performer."""
+        opened.performer, opened.turn = self._ourselves, 0
+        request = opened.request
+        context = FactContext(
+            workflow_id=request.workflow_id, performer=self._ourselves, cause=offset
+        )
+        self._publisher.publish(Record(self._clock.now(), Arrived(request)), context)
+        if self._calls.performing(call.request.id) is None:
+            call.admitted = True
+            self._calls.start(call, lambda _: None)
+
+    def redo(self, opened: Open) -> None:
+        """Repeat a call that came over the bus, in this process."""
+        call, offset = opened.call, opened.offset
+        assert call is not None
+        assert offset is not None
+        self._pool_calls.remove(opened.request.id)
+        attempt = opened.request.attempt + 1
+        call.request = msgspec.structs.replace(call.request, attempt=attempt)
+        call.admitted = False
+        if _lost_with(call) == _ALONE_AFTER:
+            self._suspects[call.request.id] = (call, offset)
+            if len(self._suspects) == 1:
+                self._start_suspect()
+        else:
+            self._start(call, offset)
+
+    def _start_suspect(self) -> None:
+        call, offset = next(iter(self._suspects.values()))
+        self._start(call, offset).add_done_callback(lambda _: self._start_next(call.request.id))
+
+    def _start_next(self, ended: str) -> None:
+        del self._suspects[ended]
+        if self._suspects and not self._is_over:
+            self._start_suspect()
+
+
+def _lost_with(call: BusCall) -> int:
+    """Return how many processes have died while they performed the call."""
+    return call.request.attempt - call.headers.attempt
+
+
+class Liveness:
+    """Liveness of performers. Time is an argument, in µs.
+
+    This process's own signs of life take the same way over the bus as the others'. While its
+    own do not arrive, the silence of others means nothing.
+    """
+
+    def __init__(self, ourselves: str, performers: Iterable[str], now: int) -> None:
+        self._ourselves = ourselves
+        self._heard_at = {**dict.fromkeys(performers, now), ourselves: now}
+
+    def hear(self, performer: str, now: int) -> None:
+        silent_us = now - self._heard_at[self._ourselves]
+        if performer == self._ourselves and silent_us > 2 * BEAT_S * SECOND:
+            self._heard_at = dict.fromkeys(self._heard_at, now)  # theirs may be delayed, too
+        self._heard_at[performer] = now
+
+    def take_lost(self, now: int) -> set[str]:
+        """Return the performers that fell silent, and forget them."""
+        if now - self._heard_at[self._ourselves] > _STALLED_S * SECOND:
+            return set()
+        lost = {each for each, at in self._heard_at.items() if at + LOST_S * SECOND < now}
+        for each in lost:
+            del self._heard_at[each]
+        return lost

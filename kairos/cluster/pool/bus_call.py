@@ -5,7 +5,7 @@ import re
 
 import msgspec
 
-from kairos.cluster.kafka.subscription import ReceivedMessage
+from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.pool.messages import CallHeaders, read_call_headers
 from kairos.core import (
     BUS_HEADERS,

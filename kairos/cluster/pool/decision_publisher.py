@@ -9,8 +9,8 @@ import msgspec
 
 from kairos.cluster.bus.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
 from kairos.cluster.kafka.cluster import MESSAGE_BYTES
+from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.kafka.producer import Producer, message_bytes
-from kairos.cluster.kafka.subscription import ReceivedMessage
 from kairos.cluster.pool.messages import (
     CAUSE,
     EPOCH,
@@ -20,13 +20,12 @@ from kairos.cluster.pool.messages import (
     REDO,
     TURN,
     Declined,
+    Order,
     Orders,
 )
-from kairos.cluster.pool.offsets import Offsets
 from kairos.cluster.pool.performer import Performer
 from kairos.cluster.pool.pool_calls import PoolCalls
 from kairos.core import (
-    Dispatch,
     InstanceStatus,
     KairosError,
     ProfilesLearnt,
@@ -45,7 +44,6 @@ _PASSING = Tick | InstanceStatus | Progressed
 
 _encode = msgspec.json.Encoder().encode
 
-Order = tuple[Dispatch | Refuse | Declined, int]  # with the turn that it is for
 Sent = asyncio.Future[int]
 
 
@@ -201,3 +199,27 @@ def is_safe(sent: Sent) -> bool:
         logger.error("%s", error)
         return False
     return True
+
+
+class Offsets:
+    """Progress in a partition whose messages may be done in any order.
+
+    Offsets in progress are added in order; a successor must begin to read at `next`.
+    """
+
+    def __init__(self) -> None:
+        self._undone: dict[int, None] = {}  # in order
+        self._end = -1
+
+    def add(self, offset: int) -> None:
+        self._undone[offset] = None
+        self._end = max(self._end, offset + 1)
+
+    def done(self, offset: int) -> None:
+        self._undone.pop(offset, None)
+
+    @property
+    def next(self) -> int | None:
+        """First offset that is not done; None: none has been added yet."""
+        first = next(iter(self._undone), self._end)
+        return None if first < 0 else first

@@ -1,6 +1,7 @@
 """A pool member: on standby until Kafka assigns it the pool's partition of `kairos.requests`.
 
-It then takes over as the active balancer.
+It then reads back the pool's earlier decisions from `kairos.events`, and takes over as the active
+balancer.
 """
 
 import asyncio
@@ -11,25 +12,17 @@ from collections.abc import Callable
 
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.consumer_commands import Where
+from kairos.cluster.kafka.items import Assigned, CaughtUp, Item, ReceivedMessage, Revoked
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.profiles_topic import follow
-from kairos.cluster.kafka.subscription import (
-    Assigned,
-    CaughtUp,
-    Item,
-    ReceivedMessage,
-    Revoked,
-    Start,
-    Subscription,
-)
+from kairos.cluster.kafka.subscription import Start, Subscription
 from kairos.cluster.kafka.topic_setup import partition_of
 from kairos.cluster.pool.active import ActiveBalancer
 from kairos.cluster.pool.bus_calls import BusCalls
 from kairos.cluster.pool.decision_publisher import DecisionPublisher
-from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER
+from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER, Epochs, read_record
 from kairos.cluster.pool.performer import Performer
 from kairos.cluster.pool.pool_calls import PoolCalls
-from kairos.cluster.pool.recall import Recall, read_to_the_announcement
 from kairos.core import (
     SECOND,
     Balancer,
@@ -44,6 +37,7 @@ from kairos.core import (
     Topic,
     Unavailable,
 )
+from kairos.observe import leave_out
 
 logger = logging.getLogger(__name__)
 
@@ -316,3 +310,63 @@ def _read_from(metadata: str) -> tuple[int | None, int | None]:
     if found is None:
         return None, None
     return int(found[1]), None if found[2] is None else int(found[2])
+
+
+class Recall:
+    """Replay of earlier decisions: `read` each message up to the takeover at offset `until`.
+
+    Decisions of a balancer that had been superseded were never acted on, and are skipped.
+    """
+
+    def __init__(
+        self, active: ActiveBalancer, pool: str, until: int, epoch: int | None = None
+    ) -> None:
+        """Start before any message has been read.
+
+        Args:
+            active: The balancer that replays the records.
+            pool: Its pool.
+            until: The offset of its own announcement.
+            epoch: The epoch in force before the first message; None: not known.
+        """
+        self._active = active
+        self._pool = pool
+        self._until = until
+        self._epoch = epoch
+        self._epochs: Epochs | None = None
+
+    def read(self, message: ReceivedMessage) -> bool:
+        """Read a message. Return whether there may be more."""
+        if message.offset >= self._until:
+            return False
+        epochs = self._epochs
+        if epochs is None:
+            epochs = self._epochs = Epochs(message.offset, self._epoch)
+        headers = message.headers
+        if headers.get(POOL_HEADER) != self._pool:
+            return True
+        if TAKEOVER_HEADER in headers:
+            epochs.announce(message.offset)
+            return True
+        try:
+            decided = read_record(message)
+            if epochs.count(decided.epoch):
+                self._active.recall(decided)
+            elif epochs.is_forged(decided.epoch):
+                leave_out(message, f"no balancer announced itself at {decided.epoch}")
+        except Exception as error:  # noqa: BLE001 - a faulty record must not end the process
+            leave_out(message, error)
+        return True
+
+
+async def read_to_the_announcement(events: Subscription, recall: Recall, at: int) -> bool:
+    """Read up to the announcement. Return False if reading began after it."""
+    is_first = True
+    while True:
+        for item in await events.batch():
+            if is_first and not (isinstance(item, ReceivedMessage) and item.offset <= at):
+                return False
+            is_first = False
+            if isinstance(item, ReceivedMessage) and not recall.read(item):
+                return True
+        await asyncio.sleep(0)  # batches may come without a pause

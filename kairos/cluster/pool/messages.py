@@ -132,6 +132,9 @@ class Declined(msgspec.Struct, frozen=True, tag=True):
         return error
 
 
+Order = tuple[Dispatch | Refuse | Declined, int]  # with the turn that it is for
+
+
 class Orders(msgspec.Struct, frozen=True):
     """Commands for a performer, in this order."""
 
@@ -221,7 +224,7 @@ def read_told(value: bytes) -> Told:
     if len(value) > TOLD_BYTES:
         raise InvalidRequest(f"a fact is at most {TOLD_BYTES} bytes")
     told = _told.decode(value)
-    if not isinstance(told.event, Arrived):  # `Admitting` answers that one where it is wrong
+    if not isinstance(told.event, Arrived):  # `ActiveBalancer` answers that one where it is wrong
         check_event(told.event)
     return told
 

@@ -17,8 +17,9 @@ from typing import Self
 import msgspec
 
 from kairos.cluster.kafka.cluster import KafkaCluster
+from kairos.cluster.kafka.items import CaughtUp, ReceivedMessage
 from kairos.cluster.kafka.producer import Producer
-from kairos.cluster.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
+from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.kafka.topic_setup import partition_of
 from kairos.cluster.pool.cells import Cells
 from kairos.cluster.pool.epoch_fence import EpochFence
@@ -31,6 +32,7 @@ from kairos.cluster.pool.messages import (
     TYPE_HEADER,
     Alive,
     Declined,
+    Order,
     Orders,
     Told,
     read_orders,
@@ -41,7 +43,6 @@ from kairos.core import (
     Bounced,
     Cancelled,
     Clock,
-    Dispatch,
     Event,
     Failed,
     Finished,
@@ -175,7 +176,7 @@ class Performer:
             self._pool_of.pop(request_id, None)
         return pool
 
-    def take(self, orders: Iterable[tuple[Dispatch | Refuse | Declined, int]]) -> None:
+    def take(self, orders: Iterable[Order]) -> None:
         """Execute orders for calls on the given turns; ignore outdated or repeated ones."""
         for command, turn in orders:
             if obey(self._calls, command, turn):

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kairos.cluster import KafkaBus
 from kairos.cluster.kafka import kafka_bus, producer, transactions
-from kairos.cluster.kafka.items import Assigned
-from kairos.cluster.kafka.subscription import Revoked, Subscription
+from kairos.cluster.kafka.items import Assigned, Revoked
+from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.kafka.transactions import NotSent, Transactions
 from kairos.core import Message, Topic, TopicMissing
 from tests.support.buses import TIMEOUT_S, Seen, consuming, text

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kairos.cluster import KafkaBus, ReceivedMessage
-from kairos.cluster.kafka.subscription import Assigned, CaughtUp, Subscription
+from kairos.cluster.kafka.items import Assigned, CaughtUp
+from kairos.cluster.kafka.subscription import Subscription
 from kairos.core import Message, Topic
 from tests.support.buses import TIMEOUT_S
 from tests.support.cluster.kafka_cluster import Cluster

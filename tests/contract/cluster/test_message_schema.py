@@ -11,7 +11,7 @@ from kairos.cluster import Producer, ReceivedMessage
 from kairos.cluster.kafka import topic_setup
 from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.subscription import Subscription
-from kairos.cluster.pool.bus_answer import BusAnswer
+from kairos.cluster.pool.bus_calls import BusAnswer
 from kairos.core import Topic
 from tests.support.schema import as_object, problems
 

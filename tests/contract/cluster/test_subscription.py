@@ -15,8 +15,9 @@ from kairos.cluster import KafkaCluster, Producer, ReceivedMessage
 from kairos.cluster.kafka import poll
 from kairos.cluster.kafka import subscription as subscription_module
 from kairos.cluster.kafka.connectivity import Connectivity
+from kairos.cluster.kafka.items import Assigned, CaughtUp, Passed, Revoked
 from kairos.cluster.kafka.poll import PollThread
-from kairos.cluster.kafka.subscription import Assigned, CaughtUp, Passed, Revoked, Subscription
+from kairos.cluster.kafka.subscription import Subscription
 from kairos.core import TopicMissing, Unavailable
 from tests.support.buses import TIMEOUT_S, until_logged
 from tests.support.kafka_mock import MockCluster

@@ -24,7 +24,8 @@ from kairos.cluster import (
     read_envelope,
 )
 from kairos.cluster.kafka.cluster import parse_bus
-from kairos.cluster.kafka.subscription import CaughtUp, Subscription
+from kairos.cluster.kafka.items import CaughtUp
+from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.pool.messages import EPOCH
 from kairos.core import SECOND, Arrived, Message, Orchestrator, Record, Topic
 from kairos.proxy import HttpLLM

@@ -7,7 +7,6 @@ import pytest
 from aiohttp import web
 
 from kairos.core import Arrived, Finished, FirstToken, Progressed
-from kairos.proxy import progress
 from tests.e2e.deciding import deciding
 
 USAGE = {"prompt_tokens": 300, "completion_tokens": 3}
@@ -99,7 +98,7 @@ async def test_where_none_was_decided_none_is_told(kairos, engine):
 
 
 async def test_how_far_streamed_answers_are_is_told_until_they_end(kairos, engine, monkeypatch):
-    monkeypatch.setattr(progress, "INTERVAL_S", 0.01)
+    monkeypatch.setattr("kairos.proxy.calls_in_flight.PROGRESS_S", 0.01)
     served = await kairos(engine.url)
     engine.answer = engine.stream(CHUNK, CHUNK * 2, DONE)
     engine.release()

@@ -9,7 +9,8 @@ from collections import Counter
 
 from kairos.cluster import ReceivedMessage, ensure_topics
 from kairos.cluster.kafka.cluster import parse_bus
-from kairos.cluster.kafka.subscription import CaughtUp, Subscription
+from kairos.cluster.kafka.items import CaughtUp
+from kairos.cluster.kafka.subscription import Subscription
 from kairos.core import Message, Topic
 from kairos.host import start_child
 from tests.support.buses import TIMEOUT_S, consuming

@@ -19,9 +19,9 @@ from kairos.cluster import (
 from kairos.cluster.kafka.profiles_topic import _News
 from kairos.cluster.kafka.topic_settings import TABLE
 from kairos.cluster.orchestrate.ends import Ends
-from kairos.cluster.orchestrate.records import Records
+from kairos.cluster.orchestrate.following import Records
+from kairos.cluster.pool.member import Recall
 from kairos.cluster.pool.messages import EPOCH, PERFORMER
-from kairos.cluster.pool.recall import Recall
 from kairos.core import Message, Topic
 from kairos.observe import bus_figures
 from kairos.observe import left_out as module

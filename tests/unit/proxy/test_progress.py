@@ -7,8 +7,8 @@ import pytest
 from kairos.cluster import ClusterControl
 from kairos.core import Progressed
 from kairos.proxy import CallsInFlight, SseReader, tell_progress
-from kairos.proxy import progress as module
-from kairos.proxy.progress import progress
+from kairos.proxy import calls_in_flight as module
+from kairos.proxy.calls_in_flight import progress
 
 
 def stream(tokens):
@@ -49,7 +49,7 @@ def test_what_has_ended_is_not_told_of(calls):
 
 
 async def test_it_is_told_again_and_again(calls, monkeypatch):
-    monkeypatch.setattr(module, "INTERVAL_S", 0)
+    monkeypatch.setattr(module, "PROGRESS_S", 0)
     told = asyncio.Queue()
     telling = asyncio.create_task(tell_progress(calls, told.put_nowait))
 
@@ -74,7 +74,7 @@ class InAPool:
 
 
 async def test_a_process_of_a_pool_tells_it_to_whoever_decides(calls, monkeypatch):
-    monkeypatch.setattr(module, "INTERVAL_S", 0)
+    monkeypatch.setattr(module, "PROGRESS_S", 0)
     process = InAPool()
     running = [
         asyncio.create_task(each) for each in ClusterControl(calls, process, process).background()

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.cluster import POOL_HEADER, TAKEOVER_HEADER, ReceivedMessage
-from kairos.cluster.orchestrate.committed_progress import (
+from kairos.cluster.orchestrate.following import (
     METADATA_BYTES,
     CommittedProgress,
+    Following,
+    Records,
     read_progress,
 )
-from kairos.cluster.orchestrate.following import Following
-from kairos.cluster.orchestrate.records import Records
 from kairos.cluster.pool.messages import EPOCH
 from kairos.core import (
     SECOND,

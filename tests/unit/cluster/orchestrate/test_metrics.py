@@ -2,7 +2,7 @@
 
 from kairos.cluster.orchestrate.ends import Ends
 from kairos.cluster.orchestrate.follower import Follower
-from kairos.cluster.orchestrate.metrics import OrchestratorMetrics
+from kairos.cluster.orchestrate.service import OrchestratorMetrics
 from kairos.core import WorkflowEnded
 from tests.support.exposed import exposed
 

@@ -10,7 +10,7 @@ from kairos.cluster import (
     ClusterControl,
     ReceivedMessage,
 )
-from kairos.cluster.kafka.subscription import Assigned, CaughtUp, Revoked
+from kairos.cluster.kafka.items import Assigned, CaughtUp, Revoked
 from kairos.cluster.pool import active as active_module
 from kairos.cluster.pool import decision_publisher as publisher_module
 from kairos.cluster.pool.messages import CAUSE, EPOCH, PERFORMER, TURN

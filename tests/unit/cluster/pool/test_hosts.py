@@ -5,8 +5,8 @@ import re
 import pytest
 
 from kairos.cluster import ReceivedMessage
-from kairos.cluster.kafka.subscription import Assigned
-from kairos.cluster.pool.bus_answer import ANSWER_BYTES
+from kairos.cluster.kafka.items import Assigned
+from kairos.cluster.pool.bus_calls import ANSWER_BYTES
 from kairos.cluster.pool.member import _Superseded
 from kairos.core import SECOND, Arrived, Finished, Topic, UpstreamFailed, WorkflowEnded
 from tests.support.cluster.pool_world import Answer, World

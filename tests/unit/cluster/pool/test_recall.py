@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from kairos.cluster import POOL_HEADER, TAKEOVER_HEADER, ReceivedMessage
+from kairos.cluster.pool.member import Recall
 from kairos.cluster.pool.messages import CAUSE, EPOCH, TURN
-from kairos.cluster.pool.recall import Recall
 from kairos.core import Finished, Record, Topic
 from tests.support.observe.figures import left_out
 

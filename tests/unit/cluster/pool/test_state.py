@@ -2,9 +2,9 @@
 
 import pytest
 
-from kairos.cluster.pool.liveness import Liveness
+from kairos.cluster.pool.active import Liveness
+from kairos.cluster.pool.decision_publisher import Offsets
 from kairos.cluster.pool.messages import RecalledRecord
-from kairos.cluster.pool.offsets import Offsets
 from kairos.cluster.pool.pool_calls import PoolCalls
 from kairos.core import SECOND, Arrived, Cancelled, Dispatch, Finished, FirstToken, Record, Refuse
 from tests.support.simulate import build
