@@ -1,7 +1,7 @@
 """Measure how near the efficient batch that is measured comes to the best, and what 16 gives.
 
 Engines are drawn: a fixed time for a batch, some for each round of items that run together, and a
-limit of items. `kairos.cli.flows.flow_batches` measures batches of 1, 2, 4 ... items of each, in
+limit of items. `kairos.cli.flows.flow_measured` measures batches of 1, 2, 4 ... items of each, in
 virtual time. Throughput is compared with that of the best of all sizes.
 Left out: costs by the length of texts, and noise. Seconds of one core.
 """
@@ -16,7 +16,7 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.cli.flows.flow_batches import MOST_ITEMS, curve
+from kairos.cli.flows.flow_measured import MOST_ITEMS, curve
 from kairos.core import InvalidRequest
 from kairos.workflows import efficient_size
 

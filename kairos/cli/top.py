@@ -31,7 +31,7 @@ def top(
 
     Example: kairos top https://kairos.internal:8001 --api-key-env KAIROS_KEY
     """
-    from kairos.cli.top_asked import watch
+    from kairos.cli.top_view import watch
 
     key = default_api_key(api_key_env, os.environ)
     watch(url, key, own_files(tls_ca, tls_certificate, tls_key), interval, once=once)

@@ -17,7 +17,7 @@ from kairos.batches.driver import BatchDriver
 from kairos.batches.kept import KeptBatches
 from kairos.batches.outputs import write_outputs
 from kairos.batches.uploads import upload
-from kairos.cli import key_files as keys
+from kairos.cli import keys
 from kairos.host import atomic_write, sqlite_file
 from kairos.observe import LearntStore
 from kairos.observe.instance_limits import InstanceLimits

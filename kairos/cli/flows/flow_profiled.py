@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kairos.cli.flows.flow_batches import AskedItems, measured_batches
-from kairos.cli.flows.flow_factors import AskedCalls, measured_factors
+from kairos.cli.flows.flow_measured import AskedOfRun, measured_batches, measured_factors
 from kairos.cli.flows.flow_run import FlowTask, check_task, new_record, run_task
 from kairos.cli.flows.spread.run import RayRun
 from kairos.core import SECOND, InvalidFile, SetupError
@@ -106,7 +105,7 @@ async def measured_profile(
         SetupError: No engine is given, or all rows failed.
     """
     runs: list[FlowRun | RayRun] = []
-    asked = AskedCalls()
+    asked = AskedOfRun()
     with TemporaryDirectory() as scratch:
         store = RunStore(Path(scratch))
         out = str(Path(scratch) / "out.jsonl")
@@ -126,7 +125,7 @@ async def measured_profile(
 
 
 async def _batches(
-    record: RunRecord, asked: AskedItems, functions: Functions
+    record: RunRecord, asked: AskedOfRun, functions: Functions
 ) -> dict[str, BatchProfile]:
     """Measure batched operators with the items of the rows."""
     if record.retrieval is None:

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from experiments.e56_kept_order import drawn_flow
-from kairos.cli.flows.flow_factors import measured_sharing
+from kairos.cli.flows.flow_measured import measured_sharing
 from kairos.core import UpstreamFailed
 from kairos.workflows import ContextCall, measured_reuse
 from kairos.workflows.compile.call_shapes import call_shapes

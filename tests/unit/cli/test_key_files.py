@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import pytest
 
-from kairos.cli import key_files as keys
+from kairos.cli import keys
 from kairos.core import SECOND, SetupError, Unauthorized
 from kairos.gateway import Access
 from kairos.request import Caller, NotAllowed
@@ -31,7 +31,7 @@ def made(path):
 
     def create(tenant="acme", **given):
         told = []
-        keys.create(path, tenant, told.append, **{"now_us": NOW_US} | given)
+        keys.create_key(path, tenant, told.append, **{"now_us": NOW_US} | given)
         (secret,) = told
         return secret
 
@@ -106,7 +106,7 @@ def test_a_link_stays_one(path, made, tmp_path):
 
 def test_a_revoked_key_is_refused_and_the_others_are_not(path, made):
     one, two = made(name="one"), made(name="two")
-    assert keys.revoke(path, "one").name == "one"
+    assert keys.revoke_key(path, "one").name == "one"
     assert access(path).tenant(bearer(two)) == "acme"
     with pytest.raises(Unauthorized, match=r"^this API key is not known here$"):
         access(path).tenant(bearer(one))
@@ -114,7 +114,7 @@ def test_a_revoked_key_is_refused_and_the_others_are_not(path, made):
 
 def test_once_the_last_key_is_revoked_nobody_is_let_in(path, made):
     one = made(name="one")
-    keys.revoke(path, "one")
+    keys.revoke_key(path, "one")
     for authorization in (None, bearer(one)):
         with pytest.raises(Unauthorized):
             access(path).caller(authorization)
@@ -123,14 +123,14 @@ def test_once_the_last_key_is_revoked_nobody_is_let_in(path, made):
 def test_a_key_without_a_name_is_called_by_its_digest(path, made):
     one, two = made(), made()
     digest = sha256(one.encode()).hexdigest()
-    keys.revoke(path, digest[:8])
+    keys.revoke_key(path, digest[:8])
     assert [key.sha256 for key in read_keys(path)] == [sha256(two.encode()).hexdigest()]
 
 
 def test_after_a_rotation_the_old_key_is_let_in_until_its_grace_ends(path, made):
     before, old = made("other"), made(app="qa", name="ci")
     told = []
-    rotated = keys.rotate(path, "ci", told.append, now_us=NOW_US + SECOND, grace="2h")
+    rotated = keys.rotate_key(path, "ci", told.append, now_us=NOW_US + SECOND, grace="2h")
     (new,) = told
     assert new != old
     second, third = read_keys(path)[1:]
@@ -151,30 +151,30 @@ def test_after_a_rotation_the_old_key_is_let_in_until_its_grace_ends(path, made)
 
 def test_without_grace_the_old_key_ends_at_once(path, made):
     old = made(name="ci")
-    keys.rotate(path, "ci", lambda _: None, now_us=NOW_US, grace="0s")
+    keys.rotate_key(path, "ci", lambda _: None, now_us=NOW_US, grace="0s")
     with pytest.raises(Unauthorized, match="has expired"):
         access(path).caller(bearer(old))
 
 
 def test_a_grace_lets_nobody_in_for_longer_than_before(path, made):
     made(name="ci", expires="1d")
-    _, old = keys.rotate(path, "ci", lambda _: None, now_us=NOW_US, grace="9d")
+    _, old = keys.rotate_key(path, "ci", lambda _: None, now_us=NOW_US, grace="9d")
     assert old.expires == NOW + DAY
 
 
 def test_the_new_key_lives_as_long_as_the_old_one_was_to_or_as_is_said(path, made):
     made(name="ci", expires="30d")
     later = NOW_US + 20 * 86_400 * SECOND
-    new, _ = keys.rotate(path, "ci", lambda _: None, now_us=later)
+    new, _ = keys.rotate_key(path, "ci", lambda _: None, now_us=later)
     assert new.expires == NOW + 50 * DAY
-    new, _ = keys.rotate(path, "ci", lambda _: None, now_us=later, expires="2027-12-31")
+    new, _ = keys.rotate_key(path, "ci", lambda _: None, now_us=later, expires="2027-12-31")
     assert new.expires == datetime(2027, 12, 31, tzinfo=UTC)
 
 
 def test_for_how_long_the_new_key_lives_must_be_said_where_the_old_one_does_not(path, made):
     made(name="ci", expires="30d")
     path.write_text(path.read_text().replace("created", "# created"))
-    assert said(path, lambda: keys.rotate(path, "ci", print, now_us=NOW_US)) == (
+    assert said(path, lambda: keys.rotate_key(path, "ci", print, now_us=NOW_US)) == (
         "'ci' expires, and does not say when it was made: say with --expires how long the new key "
         "is to live"
     )
@@ -208,7 +208,7 @@ def test_of_two_that_are_called_alike_none_is_taken(path, made):
     made()
     digits = read_keys(path)[1].label
     path.write_text(path.read_text().replace('"x"', f'"{digits}"'))
-    assert said(path, lambda: keys.revoke(path, digits)) == (
+    assert said(path, lambda: keys.revoke_key(path, digits)) == (
         f"{path}: 2 keys are called '{digits}'; give each a name there"
     )
 
@@ -256,8 +256,8 @@ def test_a_broken_file_is_left_as_it_is(path, made, text):
     path.write_bytes(text.encode(errors="surrogateescape"))
     for act in (
         made,
-        lambda: keys.revoke(path, "ci"),
-        lambda: keys.rotate(path, "ci", print, now_us=NOW_US),
+        lambda: keys.revoke_key(path, "ci"),
+        lambda: keys.rotate_key(path, "ci", print, now_us=NOW_US),
     ):
         assert str(path) in said(path, act)
 
@@ -266,18 +266,18 @@ def test_a_file_that_others_can_write_is_left_as_it_is(path, made):
     made(name="ci")
     path.chmod(0o666)
     assert "chmod 600" in said(path, made)
-    assert "chmod 600" in said(path, lambda: keys.revoke(path, "ci"))
+    assert "chmod 600" in said(path, lambda: keys.revoke_key(path, "ci"))
 
 
 def test_what_is_not_there_is_not_changed_and_leaves_no_lock(path, made):
     for act in (
-        lambda: keys.revoke(path, "ci"),
-        lambda: keys.rotate(path, "ci", print, now_us=NOW_US),
+        lambda: keys.revoke_key(path, "ci"),
+        lambda: keys.rotate_key(path, "ci", print, now_us=NOW_US),
     ):
         assert "there is no such file of keys" in said(path, act)
     assert files(path) == {}
     made()
-    assert said(path, lambda: keys.revoke(path, "ci")) == (
+    assert said(path, lambda: keys.revoke_key(path, "ci")) == (
         f"{path}: no key is called 'ci'; 'kairos keys list {path}' shows what they are called"
     )
 
@@ -285,7 +285,7 @@ def test_what_is_not_there_is_not_changed_and_leaves_no_lock(path, made):
 def test_where_there_is_no_directory_it_is_said(tmp_path):
     path = tmp_path / "gone" / "keys.toml"
     with pytest.raises(SetupError, match=r"^cannot write next to .*: No such file or directory$"):
-        keys.create(path, "acme", print, now_us=NOW_US)
+        keys.create_key(path, "acme", print, now_us=NOW_US)
 
 
 def test_a_loop_of_links_is_said(path, made):
@@ -304,9 +304,9 @@ def test_a_key_that_nobody_got_is_not_kept(path, made, what):
 
     kind = what if isinstance(what, type) else type(what)
     with pytest.raises(kind):
-        keys.create(path, "acme", fail, now_us=NOW_US)
+        keys.create_key(path, "acme", fail, now_us=NOW_US)
     with pytest.raises(kind):
-        keys.rotate(path, "ci", fail, now_us=NOW_US)
+        keys.rotate_key(path, "ci", fail, now_us=NOW_US)
     assert files(path) == before
     made()  # and the lock is free
 
@@ -326,10 +326,10 @@ def test_two_at_once_lose_nothing(path, made, monkeypatch):
         assert go_on.wait(60)
 
     first = threading.Thread(
-        target=keys.create, args=(path, "first", show), kwargs={"now_us": NOW_US}
+        target=keys.create_key, args=(path, "first", show), kwargs={"now_us": NOW_US}
     )
     second = threading.Thread(
-        target=keys.create, args=(path, "second", len), kwargs={"now_us": NOW_US}
+        target=keys.create_key, args=(path, "second", len), kwargs={"now_us": NOW_US}
     )
     first.start()
     assert begun.wait(60)
@@ -344,10 +344,10 @@ def test_two_at_once_lose_nothing(path, made, monkeypatch):
 
 def test_many_processes_at_once_lose_nothing(path):
     program = (
-        "import sys, pathlib; from kairos.cli import key_files as keys\n"
+        "import sys, pathlib; from kairos.cli import keys\n"
         "path, tenant, now = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])\n"
         "for n in range(8):\n"
-        "    keys.create(path, tenant, len, now_us=now, name=f'{tenant}-{n}')\n"
+        "    keys.create_key(path, tenant, len, now_us=now, name=f'{tenant}-{n}')\n"
     )
     running = [
         subprocess.Popen([sys.executable, "-c", program, path, f"t{n}", str(NOW_US)])
@@ -366,7 +366,7 @@ def test_the_table_shows_what_keys_are_and_no_digest_in_full(path, made):
     at = NOW_US + 3_600 * SECOND
     one, two = first.sha256[:8], second.sha256[:8]
     made_at, until = "2026-11-25T12:00:00Z", "2026-11-25T13:00:00Z"
-    heads, *rows = keys.table(read_keys(path), at).splitlines()
+    heads, *rows = keys.key_table(read_keys(path), at).splitlines()
     assert heads.split() == [
         "name",
         "tenant",
@@ -381,5 +381,5 @@ def test_the_table_shows_what_keys_are_and_no_digest_in_full(path, made):
         f"ci        a       any  caller  {made_at}  {until}  expired  {one}",
         f"{two}  team-b  qa   viewer  {made_at}  never                 active   {two}",
     ]
-    assert f"  active  {one}" in keys.table([first], at - 1)
-    assert keys.table([], NOW_US).startswith("name  tenant")
+    assert f"  active  {one}" in keys.key_table([first], at - 1)
+    assert keys.key_table([], NOW_US).startswith("name  tenant")

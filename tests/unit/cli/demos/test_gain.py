@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.cli.demos import gain, view
+from kairos.cli.demos import command, gain
 from kairos.cli.demos.gain import Gain, simulated_gain
 from kairos.core import Interval, SetupError
 
@@ -58,4 +58,4 @@ def test_an_unknown_order_is_refused():
     ],
 )
 def test_the_verdict_says_which_is_faster_and_only_where_that_is_sure(ratio, said):
-    assert view.verdict(found(ratio)).startswith(said)
+    assert command.verdict(found(ratio)).startswith(said)

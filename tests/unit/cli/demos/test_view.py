@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from kairos.cli.demos.view import show_tables
+from kairos.cli.demos.command import show_tables
 from kairos.core import CallRow, RunMetrics
 from tests.support.simulate import build
 

@@ -4,14 +4,14 @@ import io
 
 from rich.console import Console
 
-from kairos.cli.top_shown import shown
+from kairos.cli.top_view import show_now
 from kairos.gateway import InstanceNow, NowView
 from kairos.gateway.page.now import QueueView
 
 
 def said(view, before=None, **options):
     out = io.StringIO()
-    Console(file=out, width=160).print(shown(view, before, 10, **options))
+    Console(file=out, width=160).print(show_now(view, before, 10, **options))
     return out.getvalue()
 
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kairos.cli.flows.flow_batches import MOST_ITEMS, AskedItems, curve, measured_batches
+from kairos.cli.flows.flow_measured import MOST_ITEMS, AskedOfRun, curve, measured_batches
 from kairos.core import InvalidRequest
 from kairos.workflows import Functions, RunFunction, RunProcessor, efficient_size
 
@@ -81,7 +81,7 @@ class Processors:
 
 
 async def test_each_processor_is_measured_with_what_the_run_asked_it():
-    asked = AskedItems()
+    asked = AskedOfRun()
     asked.begun(embed(1, ["a", "b"]), 0)
     asked.begun(embed(2, "c"), 0)
     asked.begun(rerank(3, ["x", {"text": "y", "score": 1}]), 0)
@@ -111,7 +111,7 @@ async def test_a_batched_function_is_measured_unless_it_has_effects():
     functions.register(work, purity="pure", name="pure", batched=True)
     functions.register(work, purity="effect", name="effect", batched=True)
     functions.register(lambda q: q, purity="pure", name="alone")
-    asked = AskedItems()
+    asked = AskedOfRun()
     for number in range(3):
         asked.begun(function(number, "pure", 16), 0)
     asked.begun(function(8, "effect", 16), 0)
