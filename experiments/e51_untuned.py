@@ -2,7 +2,7 @@
 
 Workflows are of thirteen published agent systems (`published_agents.py`), with fan-outs of 50
 to 100 calls in a graph of thought. Slowdown is the time of a workflow over that on an engine of its
-own (`kairos/simulate/isolated.py`), the quickest of the pool. A refused call is tried again twice,
+own (`alone_us`), the quickest of the pool. A refused call is tried again twice,
 as clients do; a workflow that failed all the same has no time, and is counted.
 
 The first table has the default policy and placement; what differs is the guard: none, the former

@@ -29,8 +29,8 @@ from experiments.flow_workloads import FlowWorkload
 from kairos.core import EngineProfile, Ledger, Placement, Policy, Request, WorkEstimates
 from kairos.core.scheduler.policies import Key
 from kairos.simulate import PoolOptions, load_profile
+from kairos.simulate.flow_answers import beginning_of
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_prompts import beginning_of
 from kairos.simulate.flow_simulation import SimulatedFlow, simulate_flow
 from kairos.simulate.workload.prompt import Prompt
 from kairos.workflows import Functions, Generation, Passes, Plan, every_operator

@@ -22,8 +22,8 @@ from experiments.workload import lesser
 from kairos.core import SECOND, Dispatch, EngineProfile, MakeGuard, PatienceGuard, Record
 from kairos.core.scheduler.guard import NO_GUARD
 from kairos.simulate import World, draw_arrivals, load_profile
-from kairos.simulate.isolated import alone_us
 from kairos.simulate.plan import instance_id
+from kairos.simulate.simulation import alone_us
 from kairos.simulate.users import TENANT
 from kairos.simulate.workload.submissions import in_order
 from kairos.simulate.workload.workflows import Submission

@@ -7,14 +7,17 @@ Three kinds of runs, each on all engines at once, so that they share the machine
     mixed    n callers that make one call after another, with lengths drawn at random, concurrently
              with one long call, the pacer: each of its tokens is a step
 
-Times that an engine reports itself are not used: a model has to predict clients' times, and they
-can be measured with every engine.
+An engine's work in a step follows from the arrival times of all calls' tokens. Times that an engine
+reports itself are not used: a model has to predict clients' times, and they can be measured with
+every engine.
 """
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from statistics import median
 from typing import Any, TypeVar
@@ -23,9 +26,8 @@ import msgspec
 
 from kairos.core import SetupError
 from kairos.proxy import Upstream
-from kairos.simulate import observe
+from kairos.simulate.engine.fitting import Steps
 from kairos.simulate.measured_engine import Facts, Generated, MeasuredEngine, session
-from kairos.simulate.workload.steps import Steps
 
 T = TypeVar("T")
 
@@ -39,6 +41,8 @@ ALONE_REPEATS = 3
 KV_SHARE = 0.9  # of what the engine holds: nothing may wait, or be preempted
 FEWEST_STEPS, MOST_STEPS = 16, 400
 FEWEST_TOKENS = 64  # of context, so that all of these shares are different lengths
+
+US = 1_000_000
 
 
 class CalibrationPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,9 +195,9 @@ class Calibration:
     def _learn_pace(self) -> None:
         alone = [each for each in self.seen if each.calls]
         longest = max(each.prefill_tokens for each in alone)
-        self._step_s = min(each.took_us for each in alone) / observe.US
+        self._step_s = min(each.took_us for each in alone) / US
         took_us = median(each.took_us for each in alone if each.prefill_tokens == longest)
-        self._prefill_s = took_us / longest / observe.US
+        self._prefill_s = took_us / longest / US
 
     async def _decode_at(self, context: int) -> None:
         """More and more calls at once, as long as they fit and do not take too long."""
@@ -208,7 +212,7 @@ class Calibration:
             found = await self._on_all(self._decode, at_once, context, tokens)
             if not found:  # all tokens of a call came at once: the engine does not really stream
                 return
-            self._step_s = median([each.took_us / each.steps for each in found]) / observe.US
+            self._step_s = median([each.took_us / each.steps for each in found]) / US
             self.seen += found
 
     async def _on_all(
@@ -222,7 +226,7 @@ class Calibration:
         call = Generated(prompt_tokens, 1)
         await probe.generate(call)
         budget = self._room.max_num_batched_tokens
-        return observe.alone(call, max_num_batched_tokens=budget)
+        return steps_alone(call, max_num_batched_tokens=budget)
 
     async def _decode(
         self, probe: MeasuredEngine, at_once: int, prompt_tokens: int, tokens: int
@@ -237,7 +241,7 @@ class Calibration:
         window = (begins_at, min(call.events_at[-1] for call in calls))
         group = f"decode at {prompt_tokens}"
         budget = self._room.max_num_batched_tokens
-        return observe.between(group, calls, pacer, window, max_num_batched_tokens=budget)
+        return steps_between(group, calls, pacer, window, max_num_batched_tokens=budget)
 
     async def _mixed(self, probe: MeasuredEngine, at_once: int) -> Steps | None:
         shortest, longest = (self._room.share(share) for share in MIXED_SHARES)
@@ -270,13 +274,13 @@ class Calibration:
             return None
         budget = self._room.max_num_batched_tokens
         window = (firsts[at_once], min(until))
-        return observe.between("mixed", calls, pacer, window, max_num_batched_tokens=budget)
+        return steps_between("mixed", calls, pacer, window, max_num_batched_tokens=budget)
 
 
 def _pace(calls: Sequence[Generated], pacer: Generated) -> None:
     for call in calls:
         if not call.streamed:
-            observe.pace(call, pacer)
+            estimate_arrivals(call, pacer)
 
 
 async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -288,3 +292,89 @@ async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def steps_alone(call: Generated, *, max_num_batched_tokens: int) -> Steps:
+    """A call while nothing else ran: from its sending to its first token."""
+    steps = math.ceil(call.prompt_tokens / max_num_batched_tokens)
+    return Steps(
+        group="prompts alone",
+        took_us=(call.events_at[0] - call.sent_at) * US,
+        calls=1,
+        steps=steps,
+        prefill_steps=steps,
+        prefill_tokens=call.prompt_tokens,
+        prefill_seqs=1,
+        attention_pairs=_pairs(call.prompt_tokens),
+    )
+
+
+def steps_between(
+    group: str,
+    calls: Sequence[Generated],
+    pacer: Generated,
+    window: tuple[float, float],
+    *,
+    max_num_batched_tokens: int,
+) -> Steps | None:
+    """Return the work between two tokens of `pacer`, which is one of the calls: each is a step.
+
+    A prompt counts where its first token came. None if the window has no step.
+    """
+    paces = [at for at, _ in pacer.tokens_at() if window[0] <= at <= window[1]]
+    if len(paces) < 2 or paces[-1] == paces[0]:
+        return None
+    start, end = paces[0], paces[-1]
+    begun: list[tuple[float, int]] = []  # when a prompt was done, and its tokens
+    decode_seqs = kv_tokens = 0
+    for call in calls:
+        for at, first, last in _arrivals(call):
+            if start < at <= end:
+                if first == 1:
+                    begun.append((at, call.prompt_tokens))
+                decoded = range(max(first, 2), last + 1)
+                decode_seqs += len(decoded)
+                kv_tokens += sum(call.prompt_tokens + number - 1 for number in decoded)
+    steps = sum(last - first + 1 for at, first, last in _arrivals(pacer) if start < at <= end)
+    prefill_tokens = sum(tokens for _, tokens in begun)
+    # More than one prompt may be in a step, and more than one step may be needed for a prompt.
+    shared = len({bisect_right(paces, at) for at, _ in begun})
+    chunks = prefill_tokens / max_num_batched_tokens
+    return Steps(
+        group=group,
+        took_us=(end - start) * US,
+        steps=steps,
+        prefill_steps=min(steps, max(shared, chunks)),
+        prefill_tokens=prefill_tokens,
+        prefill_seqs=len(begun),
+        decode_seqs=decode_seqs,
+        kv_tokens=kv_tokens,
+        attention_pairs=sum(_pairs(tokens) for _, tokens in begun),
+    )
+
+
+def estimate_arrivals(call: Generated, pacer: Generated) -> None:
+    """Estimate when the tokens of a call that was not streamed came.
+
+    One came with each of the pacer's, as every running call gets one in each step, and the last
+    when the call ended. Earlier ones count with the pacer's first.
+    """
+    paces = [at for at, first, last in _arrivals(pacer) for _ in range(first, last + 1)]
+    ended_at = call.events_at[-1]
+    after = min(bisect_right(paces, ended_at), len(paces) - 1)
+    before = max(after - 1, 0)
+    # The same step's answers reach us at about the same time, in any order.
+    end = before if ended_at - paces[before] < paces[after] - ended_at else after
+    call.events_at = paces[max(0, end - call.completion_tokens + 1) : end + 1]
+
+
+def _arrivals(call: Generated) -> Iterator[tuple[float, int, int]]:
+    """Yield when an event came, with the numbers of its first and last token."""
+    before = 0
+    for at, number in call.tokens_at():
+        yield at, before + 1, number
+        before = number
+
+
+def _pairs(tokens: int) -> int:
+    return tokens * (tokens + 1) // 2

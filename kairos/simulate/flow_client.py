@@ -1,22 +1,32 @@
 """A flow as the client of a simulated pool: its executor, driven in virtual time.
 
-Reading and writing rows, and fetching results of earlier runs, takes no time. Pure functions are
-called; others return null, since a simulation has no effects.
+Rows arrive and are gathered in groups as from a table; reading and writing them, and fetching
+results of earlier runs, takes no time. Items of a list in an answer are reported while its rest is
+still generated, as a live run receives them from a stream. Pure functions are called; others return
+null, since a simulation has no effects.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
+from itertools import takewhile
+from typing import Any
 
 import msgspec
 
-from kairos.core import SECOND, Arrived, KairosError, PlanDeclared, Record, Request, WorkflowEnded
-from kairos.simulate.answer_items import AnswerItems, Generated, finished_items, parsed_items
+from kairos.core import (
+    BYTES_PER_TOKEN,
+    SECOND,
+    Arrived,
+    KairosError,
+    PlanDeclared,
+    Record,
+    Request,
+    WorkflowEnded,
+)
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine_calls import EngineCall
-from kairos.simulate.flow_answers import answer, tokens_of
-from kairos.simulate.flow_prompts import answered_prompt, prompt_of
-from kairos.simulate.flow_rows import FlowRows
+from kairos.simulate.flow_answers import answer, answered_prompt, prompt_of, tokens_of
 from kairos.simulate.processors import NOTHING_AROUND, SimulatedProcessors, Surroundings
 from kairos.simulate.users import MODEL, TENANT
 from kairos.simulate.workload.prompt import Prompt, length, prefix_hashes
@@ -38,14 +48,21 @@ from kairos.workflows import (
     FlowLimits,
     GatherRow,
     Generation,
+    GroupRead,
+    GroupsEnded,
+    InputEnded,
     IssueCall,
+    ItemsFinished,
     KeepAnswer,
     KeepResult,
     PartialDecode,
+    Path,
     Plan,
     PrefixTouched,
     ReadGroups,
     ReadRows,
+    RowRead,
+    RowsAwaited,
     RunFunction,
     RunProcessor,
     Timeline,
@@ -57,6 +74,10 @@ from kairos.workflows import (
 
 Run = Callable[[RunFunction], object]
 LOOK_US = SECOND  # from one look at whether engines idle to the next
+
+ITEMS_LOOK_US = 10_000  # so long after it was generated an item is told, at most
+
+Generated = Callable[[], Mapping[str, int]]  # tokens that each call's answer has by now
 
 
 class _Made(msgspec.Struct, frozen=True):
@@ -316,3 +337,129 @@ class FlowClient:
             prefix=prefix_hashes(made.prompt),
             prefix_units=tokens,
         )
+
+
+class FlowRows:
+    """Rows of a table as they arrive, and the groups that rows are gathered in."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        table: Iterator[Mapping[str, object]],
+        arrives_at: Callable[[int], int],
+        put: Callable[[FlowFact], None],
+        go_on: Callable[[], None],
+    ) -> None:
+        """Create it. `put` queues facts; `go_on` is called if nothing else would handle them."""
+        self._clock, self._table, self._arrives_at = clock, enumerate(table), arrives_at
+        self._put, self._go_on = put, go_on
+        self._next_row: tuple[int, Mapping[str, object]] | None = None
+        self._awaited = 0  # rows that were asked for and have not arrived
+        self._groups: dict[str, list[tuple[int, object]]] = {}
+        self._left_groups: Iterator[tuple[int, tuple[str, list[object]]]] | None = None
+
+    def read(self, count: int) -> None:
+        """Read `count` rows: the arrived ones now, the others when they arrive."""
+        is_waiting, self._awaited = self._awaited > 0, self._awaited + count
+        if not is_waiting:
+            self._read_arrived()
+
+    def gather(self, command: GatherRow) -> None:
+        self._groups.setdefault(command.key, []).append((command.row, command.value))
+
+    def read_groups(self, count: int) -> None:
+        if self._left_groups is None:
+            first = sorted(self._groups.items(), key=lambda group: min(group[1])[0])
+            groups = [
+                (key, [value for _, value in sorted(rows, key=lambda row: row[0])])
+                for key, rows in first
+            ]
+            self._left_groups = enumerate(iter(groups))
+        for _ in range(count):
+            read = next(self._left_groups, None)
+            if read is None:
+                self._put(GroupsEnded())
+                return
+            number, (key, items) = read
+            self._put(GroupRead(number, key, items))
+
+    def _read_arrived(self) -> None:
+        while self._awaited:
+            if self._next_row is None:
+                self._next_row = next(self._table, None)
+            if self._next_row is None:
+                self._awaited = 0
+                self._put(InputEnded())
+                return
+            at = self._arrives_at(self._next_row[0])
+            if at > self._clock.now():
+                self._clock.call_at(at, self._rows_arrived)
+                self._put(RowsAwaited())
+                return
+            self._put(RowRead(*self._next_row))
+            self._next_row, self._awaited = None, self._awaited - 1
+
+    def _rows_arrived(self) -> None:
+        self._read_arrived()
+        self._go_on()
+
+
+def finished_items(text: str, path: Path, most: int) -> list[tuple[int, object]]:
+    """Return each item of a list in a JSON text, and after how many tokens it is complete.
+
+    The text is as msgspec writes it.
+    """
+    value: Any = msgspec.json.decode(text)
+    for key in path:
+        value = value[key]
+    assert isinstance(value, list)
+    raw, at, found = text.encode(), 0, []
+    if value:
+        at = raw.index(msgspec.json.encode(value))
+    for item in value[:most]:
+        encoded = msgspec.json.encode(item)
+        at = raw.index(encoded, at) + len(encoded)
+        found.append((-(-at // BYTES_PER_TOKEN), item))
+    return found
+
+
+def parsed_items(text: str, parse: Callable[[str], object], most: int) -> list[tuple[int, object]]:
+    """Return the parts of a text as a function finds them, as far as prefixes have the same."""
+    raw, found = text.encode(), list[tuple[int, object]]()
+    for tokens in range(1, len(raw) // BYTES_PER_TOKEN + 1):
+        prefix = raw[: tokens * BYTES_PER_TOKEN].decode(errors="ignore")
+        parts = parse(prefix)
+        finished = parts[:-1] if isinstance(parts, list) else []
+        if len(found) < len(finished):
+            found += [(tokens, each) for each in finished[len(found) : most]]
+    return found
+
+
+class AnswerItems:
+    """Looks at answers in short turns, as long as they are under way."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        generated: Generated,
+        is_open: Callable[[str], bool],
+        tell: Callable[[ItemsFinished], None],
+    ) -> None:
+        self._clock, self._generated, self._is_open, self._tell = clock, generated, is_open, tell
+
+    def follow(self, request_id: str, call: int, items: Sequence[tuple[int, object]]) -> None:
+        self._look(request_id, call, items, 0)
+
+    def _look(
+        self, request_id: str, call: int, items: Sequence[tuple[int, object]], told: int
+    ) -> None:
+        if not self._is_open(request_id):
+            return
+        tokens = self._generated().get(request_id, 0)
+        new = [item for _, item in takewhile(lambda each: each[0] <= tokens, items[told:])]
+        if new:
+            self._tell(ItemsFinished(call, told, new))
+        told += len(new)
+        if told < len(items):
+            again = partial(self._look, request_id, call, items, told)
+            self._clock.call_at(self._clock.now() + ITEMS_LOOK_US, again)

@@ -11,8 +11,7 @@ from kairos.core import PLACEMENTS, POLICIES, CallRow, CallTracker, Record, Setu
 from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_answers import tokens_of
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulated import simulate_flow_file
-from kairos.simulate.flow_simulation import PoolOptions
+from kairos.simulate.flow_simulation import PoolOptions, simulate_flow_file
 from kairos.simulate.plan import PROFILE
 from kairos.simulate.recording import workflow_calls
 from kairos.simulate.workload.workflow_file import FileCall

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kairos.core import CallRow, EngineProfile, Instance, SetupError, StepCost
-from kairos.simulate.engine.fitting import fit_step_cost, predicted_us
-from kairos.simulate.workload.steps import Steps
+from kairos.simulate.engine.fitting import Steps, fit_step_cost, predicted_us
 
 FEWEST = 12  # observations, of all engines together
 FEWEST_OF_ONE = 60  # for figures of its own

@@ -34,10 +34,9 @@ from kairos.core import (
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine_calls import EngineCall
 from kairos.simulate.workload import FileCall
-from kairos.simulate.workload.course import Course
 from kairos.simulate.workload.prompt import prefix_hashes
 from kairos.simulate.workload.retries import RETRIES, is_tried_again
-from kairos.simulate.workload.workflows import Submission, Workflow
+from kairos.simulate.workload.workflows import Course, Submission, Workflow
 
 MODEL = "simulated"
 TENANT = "default"

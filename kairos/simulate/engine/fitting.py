@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
 from kairos.core import StepCost
-from kairos.simulate.workload.steps import Steps
 
 BAD_RESIDUAL = 0.2
 _WEIGHTS_TRIED = (0.25, 0.5, 0.75, 0.95)  # shares of the shortest step
@@ -30,6 +29,21 @@ _ORDER = (  # of the coefficients; the time of a call outside of steps goes befo
 )
 _WEIGHTS = 1 + _ORDER.index("weights_us")
 _Array = NDArray[np.float64]
+
+
+class Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of an engine; for the letters see `kairos.core.engine_profile.StepCost`."""
+
+    group: str  # observations that were made alike
+    took_us: float
+    calls: int = 0  # 1 where `took_us` is of one call, from its sending to its first token
+    steps: float
+    prefill_steps: float = 0  # of these steps, those in which prompts were computed
+    prefill_tokens: float = 0  # P, summed over the steps, as are the others
+    prefill_seqs: float = 0  # S
+    decode_seqs: float = 0  # D
+    kv_tokens: float = 0  # K
+    attention_pairs: float = 0  # A
 
 
 class Residuals(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,9 @@
-"""Whole workflows, checked: what a replay and a simulation drive."""
+"""Whole workflows, checked: what a replay and a simulation drive, call by call (`Course`).
 
+What each call waits for is read from the parents that its line names, or else from times.
+"""
+
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from kairos.core import InvalidFile
-from kairos.simulate.workload.order import waits_for
 from kairos.simulate.workload.prompt import Prompt, prompts
 from kairos.simulate.workload.workflow_file import FileCall, numbered_calls
 
@@ -17,6 +20,39 @@ MAX_WORKFLOW_CALLS = 10_000  # as many as the orchestrator follows of one workfl
 # What an `upstream` may be beside an agent of the workflow. The two terminals are the participants
 # of AG2's and Magentic-One's conversations that run code, and never call a model.
 OUTSIDE = ("user", "env", "tool", "code_exec", "Computer_terminal", "ComputerTerminal")
+
+Positions = tuple[int, ...]
+
+# A client may make its next call before the end of its last one has been recorded.
+TOUCHING_MS = 2
+
+
+def waits_for(calls: Sequence[FileCall]) -> tuple[Positions, ...]:
+    """Per call, the positions of the earlier calls that must have ended, ascending.
+
+    Direct ones only: a call that another of them waits for is left out. The time that this takes
+    grows with the pairs of calls that may run side by side, else with the calls.
+    """
+    if all(call.parallel_group is None for call in calls):
+        return tuple((index - 1,) if index else () for index in range(len(calls)))
+    before: list[Positions] = []
+    reached: list[int] = []  # bit i of reached[j]: j waits for i, directly or not
+    last: list[int] = []  # the calls that no other waits for so far
+    ends_ms: list[int] = []  # ascending
+    same: dict[Positions, Positions] = {}  # a wide group's calls wait for the same ones: kept once
+    for index, call in enumerate(calls):
+        if index and _as_before(calls[index - 1], call, ends_ms):
+            before.append(before[-1])
+            reached.append(reached[-1])
+        else:
+            direct, reaches = _direct(calls, call, before, reached, last)
+            before.append(same.setdefault(direct, direct))
+            reached.append(reaches)
+            last = [each for each in last if not reaches >> each & 1]
+        last.append(index)
+        if call.start_ms is not None and call.end_ms is not None:
+            insort(ends_ms, call.end_ms)
+    return tuple(before)
 
 
 class Workflow(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,3 +185,107 @@ def _problem_after(calls: Sequence[FileCall], call: FileCall) -> str | None:
     if len(calls) == MAX_WORKFLOW_CALLS:
         return f"more than {MAX_WORKFLOW_CALLS} calls in workflow '{call.workflow_id}'"
     return None
+
+
+def must_have_ended(earlier: FileCall, later: FileCall) -> bool:
+    """Return whether a call waits for an earlier one of its workflow.
+
+    It does, unless they share a `parallel_group`. A refinement, not in the paper: if one of them is
+    in a group and both were recorded with their times, the times decide, since groups alone cannot
+    say which of two groups' calls ran concurrently, nor that a group is a chain (a sub-agent's).
+    Between calls without a group they do not: whole seconds overlap where calls did not. Calls of
+    different groups (or one of none) may overlap by `TOUCHING_MS` all the same.
+    """
+    if earlier.parallel_group is None and later.parallel_group is None:
+        return True
+    apart = earlier.parallel_group != later.parallel_group
+    if _has_times(earlier) and _has_times(later):
+        assert earlier.end_ms is not None
+        assert later.start_ms is not None
+        return earlier.end_ms <= later.start_ms + apart * TOUCHING_MS
+    return apart
+
+
+def _has_times(call: FileCall) -> bool:
+    return call.start_ms is not None and call.end_ms is not None
+
+
+def _as_before(previous: FileCall, call: FileCall, ends_ms: Sequence[int]) -> bool:
+    """Return whether a call certainly waits for the same calls as the one before it.
+
+    That is so if they share a group, and no call ended between their beginnings.
+    """
+    group = call.parallel_group
+    if group is None or group != previous.parallel_group:
+        return False
+    if not _has_times(call) or not _has_times(previous):
+        return not _has_times(call) and not _has_times(previous)
+    assert call.start_ms is not None
+    assert previous.start_ms is not None
+    first, second = sorted((previous.start_ms, call.start_ms))
+    return bisect_left(ends_ms, first) == bisect_right(ends_ms, second + TOUCHING_MS)
+
+
+def _direct(
+    calls: Sequence[FileCall],
+    call: FileCall,
+    before: Sequence[Positions],
+    reached: Sequence[int],
+    last: Sequence[int],
+) -> tuple[Positions, int]:
+    """Return what a new call waits for directly, and everything it waits for, as bits."""
+    found: list[int] = []
+    seen: set[int] = set()
+    look = [*last]
+    while look:
+        each = look.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if must_have_ended(calls[each], call):
+            found.append(each)
+        else:
+            look.extend(before[each])
+    direct: list[int] = []
+    all_of_them = 0
+    for each in sorted(found, reverse=True):
+        if not all_of_them >> each & 1:
+            direct.append(each)
+            all_of_them |= reached[each] | 1 << each
+    return tuple(reversed(direct)), all_of_them
+
+
+class Course:
+    """Calls by their positions in the workflow. Each is released once, when it may be made."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self.workflow = workflow
+        self._missing = [len(before) for before in workflow.waits_for]
+        self._left = len(workflow.calls)
+        self._followers: dict[int, list[int]] = defaultdict(list)
+        for position, before in enumerate(workflow.waits_for):
+            for each in before:
+                self._followers[each].append(position)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all calls have ended."""
+        return not self._left
+
+    def begin(self) -> list[int]:
+        """The calls that wait for none."""
+        return [position for position, missing in enumerate(self._missing) if not missing]
+
+    def ended(self, position: int) -> list[int]:
+        """Note the end of a call; return the calls that may begin now, by position."""
+        self._left -= 1
+        released: list[int] = []
+        for follower in self._followers.get(position, ()):
+            self._missing[follower] -= 1
+            if not self._missing[follower]:
+                released.append(follower)
+        return released
+
+    def gap_us(self, position: int) -> int:
+        """Time of tools and users before the call."""
+        return (self.workflow.calls[position].gap_ms or 0) * 1000

@@ -23,8 +23,8 @@ from kairos.core import (
 )
 from kairos.proxy import ANSWER_BYTES
 from kairos.simulate import FileCall, Replay, draw_submissions, load_workflows, replay_client
+from kairos.simulate.replay import Wording
 from kairos.simulate.replay_client import CallFailed, ReplayClient, headers_of, server_url
-from kairos.simulate.replay_text import Wording
 from kairos.simulate.workload.workflows import Submission, workflow
 from tests.e2e.client import LIMIT_S
 

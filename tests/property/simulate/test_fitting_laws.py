@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kairos.core import StepCost
 from kairos.simulate import fit_step_cost
-from kairos.simulate.engine.fitting import predicted_us
-from kairos.simulate.workload.steps import Steps
+from kairos.simulate.engine.fitting import Steps, predicted_us
 from tests.support.examples import examples
 
 

@@ -15,7 +15,7 @@ from kairos.core import (
     InstanceLeft,
     StepCost,
 )
-from kairos.simulate.isolated import alone_us
+from kairos.simulate.simulation import alone_us
 from kairos.simulate.world import WorldEvent
 from tests.support.examples import examples
 from tests.support.simulate import build

@@ -7,9 +7,8 @@ import pytest
 from kairos import flow
 from kairos.core import PLACEMENTS, POLICIES, SECOND
 from kairos.simulate import World, load_profile
-from kairos.simulate.flow_answers import answer, tokens_of
+from kairos.simulate.flow_answers import answer, prompt_of, tokens_of
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_prompts import prompt_of
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.processors import NOTHING_AROUND, TEOLA, ProcessorTimes, Surroundings
 from kairos.workflows import FlowLimits, Generation, LoadedFlow, compile_plan

@@ -20,7 +20,7 @@ from kairos.core import (
     WorkflowEnded,
 )
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.isolated import alone_us
+from kairos.simulate.simulation import alone_us
 from kairos.simulate.users import Users
 from kairos.simulate.world import WorldEvent
 from tests.support.simulate import build

@@ -2,8 +2,8 @@
 
 import json
 
-from kairos.simulate.answer_items import LOOK_US, AnswerItems, finished_items
 from kairos.simulate.clock import VirtualClock
+from kairos.simulate.flow_client import ITEMS_LOOK_US, AnswerItems, finished_items
 from kairos.workflows import ItemsFinished
 
 
@@ -28,17 +28,17 @@ def test_items_are_told_as_tokens_come_and_no_more_once_the_call_has_ended():
     clock, told, open_calls = VirtualClock(), [], {"r"}
 
     def generated():
-        return {"r": clock.now() // LOOK_US}  # a token a turn
+        return {"r": clock.now() // ITEMS_LOOK_US}  # a token a turn
 
     watch = AnswerItems(
         clock, generated, open_calls.__contains__, lambda fact: told.append((clock.now(), fact))
     )
     watch.follow("r", 7, [(2, "a"), (4, "b"), (9, "c")])
-    clock.call_at(6 * LOOK_US, open_calls.clear)
+    clock.call_at(6 * ITEMS_LOOK_US, open_calls.clear)
     clock.run()
 
-    assert [(at // LOOK_US, fact) for at, fact in told] == [
+    assert [(at // ITEMS_LOOK_US, fact) for at, fact in told] == [
         (2, ItemsFinished(7, 0, ["a"])),
         (4, ItemsFinished(7, 1, ["b"])),
     ]
-    assert clock.now() <= 7 * LOOK_US
+    assert clock.now() <= 7 * ITEMS_LOOK_US

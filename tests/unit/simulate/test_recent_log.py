@@ -16,7 +16,7 @@ from kairos.core import (
     SetupError,
 )
 from kairos.observe import FactLog, note_start
-from kairos.simulate.recent_log import RecentLog
+from kairos.simulate.gained import RecentLog
 from tests.support.simulate import build
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.simulate.replay_text import WORDS, Wording, measured
+from kairos.simulate.replay import WORDS, Wording, measure_wording
 from kairos.simulate.workload.prompt import PromptPiece
 
 pieces = st.builds(PromptPiece, st.sampled_from("abc"), st.integers(1, 40))
@@ -89,7 +89,7 @@ class Server:
 @pytest.mark.parametrize("overhead", [0, 37])
 async def test_prompts_are_exact_where_all_words_are_one_token(overhead):
     server = Server(overhead=overhead)
-    wording = await measured(server, "run")
+    wording = await measure_wording(server, "run")
     for length in (overhead + 1, 50, 5000):
         assert (
             server.count(wording.text((PromptPiece("system", 20), PromptPiece("own", length))))
@@ -101,7 +101,7 @@ async def test_prompts_are_exact_where_all_words_are_one_token(overhead):
 @pytest.mark.parametrize("known", [WORDS[:40], WORDS[1:], WORDS[::2][:2] + WORDS[8:40]])
 async def test_words_that_are_several_tokens_are_not_used(known):
     server = Server(known, overhead=11)
-    wording = await measured(server, "run")
+    wording = await measure_wording(server, "run")
     prompt = (PromptPiece("system", 100), PromptPiece("own", 1000))
     assert set(wording.text(prompt).split()) <= set(known)
     assert server.count(wording.text(prompt)) == 1100
@@ -110,7 +110,7 @@ async def test_words_that_are_several_tokens_are_not_used(known):
 
 async def test_prompts_are_about_as_long_where_hardly_a_word_is_one_token():
     server = Server(WORDS[:5], pieces_of_others=3, overhead=11)
-    wording = await measured(server, "run")
+    wording = await measure_wording(server, "run")
     prompt = (PromptPiece("system", 1000), PromptPiece("own", 9000))
     assert server.count(wording.text(prompt)) == pytest.approx(10_000, rel=0.02)
 
@@ -119,7 +119,7 @@ async def test_a_server_that_counts_something_else_gets_a_word_for_each_token():
     async def count(text):
         return 1000 + len(text.split()) // len(WORDS)
 
-    wording = await measured(count, "run")
+    wording = await measure_wording(count, "run")
     assert len(wording.text((PromptPiece("own", 30),)).split()) == 30
 
 
@@ -128,5 +128,5 @@ async def test_a_server_that_does_not_count_gets_a_word_for_each_token(always):
     async def count(_):
         return always
 
-    wording = await measured(count, "run")
+    wording = await measure_wording(count, "run")
     assert len(wording.text((PromptPiece("own", 30),)).split()) == 30

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kairos.core import InvalidFile
 from kairos.simulate import FileCall, load_workflows
 from kairos.simulate.workload import workflows
-from kairos.simulate.workload.order import must_have_ended, waits_for
+from kairos.simulate.workload.workflows import must_have_ended, waits_for
 
 CALL = {
     "workflow_id": "w",

@@ -6,8 +6,8 @@ import pytest
 
 from kairos.core import Request
 from kairos.proxy import Usage
+from kairos.simulate.replay import Tally
 from kairos.simulate.replay_client import NOT_SENT, CallFailed, ReplayedCall
-from kairos.simulate.replayed import Tally
 
 
 def request(number=0):

@@ -3,7 +3,7 @@
 import pytest
 
 from kairos.core import StepCost
-from kairos.simulate import fit_step_cost, observe
+from kairos.simulate import calibrate, fit_step_cost
 from kairos.simulate.engine.fitting import predicted_us
 from kairos.simulate.measured_engine import Generated
 
@@ -17,11 +17,13 @@ def call(prompt_tokens, events_at, *, sent_at=0.0, tokens=None):
 
 
 def between(calls, pacer, window):
-    return observe.between("g", calls, pacer, window, max_num_batched_tokens=BUDGET)
+    return calibrate.steps_between("g", calls, pacer, window, max_num_batched_tokens=BUDGET)
 
 
 def test_a_call_alone_is_seen_from_its_sending_to_its_first_token():
-    seen = observe.alone(call(100, [10.5, 10.6], sent_at=10.0), max_num_batched_tokens=BUDGET)
+    seen = calibrate.steps_alone(
+        call(100, [10.5, 10.6], sent_at=10.0), max_num_batched_tokens=BUDGET
+    )
     assert seen.took_us == pytest.approx(500_000)
     assert (seen.calls, seen.steps, seen.prefill_steps) == (1, 1, 1)
     assert (seen.prefill_tokens, seen.prefill_seqs, seen.attention_pairs) == (100, 1, 5050)
@@ -29,7 +31,7 @@ def test_a_call_alone_is_seen_from_its_sending_to_its_first_token():
 
 
 def test_a_prompt_longer_than_the_budget_of_a_step_takes_several():
-    seen = observe.alone(call(100, [1.0]), max_num_batched_tokens=30)
+    seen = calibrate.steps_alone(call(100, [1.0]), max_num_batched_tokens=30)
     assert (seen.steps, seen.prefill_steps) == (4, 4)
 
 
@@ -84,7 +86,7 @@ def test_a_call_that_is_not_streamed_had_a_token_in_each_step_until_it_ended():
     pacer = call(10, [1.0, 2.0, 3.0, 4.0, 5.0])
     for ended_at in (3.9, 4.0, 4.1):  # of one step answers come in any order
         other = unstreamed(20, 3, ended_at)
-        observe.pace(other, pacer)
+        calibrate.estimate_arrivals(other, pacer)
         assert other.tokens_at() == [(2.0, 1), (3.0, 2), (4.0, 3)]
     streamed = call(20, [2.0, 3.0, 4.0])
     window = (1.0, 5.0)
@@ -94,7 +96,7 @@ def test_a_call_that_is_not_streamed_had_a_token_in_each_step_until_it_ended():
 def test_what_it_had_before_the_pacer_began_is_before_all_steps():
     pacer = call(10, [1.0, 2.0, 3.0])
     other = unstreamed(20, 9, 2.0)
-    observe.pace(other, pacer)
+    calibrate.estimate_arrivals(other, pacer)
     assert other.tokens_at() == [(1.0, 8), (2.0, 9)]
     seen = between([pacer, other], pacer, (1.0, 3.0))
     assert (seen.prefill_seqs, seen.decode_seqs) == (0, 2 + 1)
@@ -103,7 +105,7 @@ def test_what_it_had_before_the_pacer_began_is_before_all_steps():
 def test_tokens_of_the_pacer_that_came_in_one_event_are_steps_of_their_own():
     pacer = call(10, [1.0, 2.0], tokens=4)  # three came at 1.0
     other = unstreamed(20, 3, 2.0)
-    observe.pace(other, pacer)
+    calibrate.estimate_arrivals(other, pacer)
     assert other.events_at == [1.0, 1.0, 2.0]
 
 
@@ -137,7 +139,7 @@ class Scripted:
             now += self._step(calls, got, running)
             for i in running:
                 got[i] += 1
-                calls[i].events_at.append(now / observe.US)
+                calls[i].events_at.append(now / calibrate.US)
             number += 1
         for each in calls:
             each.sent_at, each.whole = 0.0, True
@@ -168,7 +170,7 @@ def test_what_is_seen_of_an_engine_gives_its_coefficients_back():
     )
     engine = Scripted(cost, call_us=1_500)
     seen = [
-        observe.alone(engine.run([(0, prompt, 1)])[0], max_num_batched_tokens=BUDGET)
+        calibrate.steps_alone(engine.run([(0, prompt, 1)])[0], max_num_batched_tokens=BUDGET)
         for prompt in (20, 100, 250, 500, 1000, 1800)
     ]
     for at_once in (1, 4, 16, 64):
