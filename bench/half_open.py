@@ -25,7 +25,7 @@ from bench.tls import certificate
 from kairos.gateway import listening_socket, server_of
 from kairos.gateway.server.connection import Connection, ServerState
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.gateway.server.port_tls import PortTls
+from kairos.gateway.server.http import PortTls
 from kairos.host import LoopPace
 from kairos.request import Receive, Scope, Send
 from kairos.settings import TlsFiles

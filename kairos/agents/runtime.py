@@ -24,11 +24,10 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
-from kairos.agents.completion import reply_text
 from kairos.cluster import (
     DEAD_REASON,
     DEAD_TOPIC,
@@ -50,6 +49,7 @@ from kairos.core import (
     Outgoing,
     SetupError,
     Topic,
+    UpstreamFailed,
     inbox_topic,
 )
 
@@ -337,3 +337,23 @@ def _named(name: str) -> str:
     if not re.match(NAME_PATTERN, name):
         raise SetupError(f"the name '{name}' must be 1 to 64 letters, digits, _ and -")
     return name
+
+
+class _Said(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Said
+
+
+class _Completion(msgspec.Struct):
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+
+
+def reply_text(response: Value) -> str:
+    try:
+        completion = msgspec.convert(response, _Completion)
+    except msgspec.ValidationError as error:
+        raise UpstreamFailed(f"the model's answer is not a chat completion: {error}") from error
+    return completion.choices[0].message.content or ""

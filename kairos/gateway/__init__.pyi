@@ -12,11 +12,11 @@ from .api.insight import add_insight as add_insight
 from .api.insight import add_tenants as add_tenants
 from .api.insight import number_of as number_of
 from .api.models import Models as Models
+from .api.models import NamesOf as NamesOf
 from .api.openapi import Json as Json
 from .api.openapi import describe_operation as describe_operation
 from .api.openapi import in_path as in_path
 from .api.openapi import json_of as json_of
-from .api.own_models import NamesOf as NamesOf
 from .auth.access import KEY_HEADERS as KEY_HEADERS
 from .auth.access import Access as Access
 from .auth.access import access_of as access_of
@@ -27,12 +27,12 @@ from .operators.operators import may_have_page as may_have_page
 from .operators.operators_front import operators_front as operators_front
 from .page.acts import Reread as Reread
 from .page.follower_pages import add_follower_pages as add_follower_pages
-from .page.gained import Gained as Gained
-from .page.gained import Predicted as Predicted
-from .page.gained import Trust as Trust
-from .page.gained import Verdict as Verdict
-from .page.gained import WorkflowTimes as WorkflowTimes
+from .page.gains import Gained as Gained
 from .page.gains import Gains as Gains
+from .page.gains import Predicted as Predicted
+from .page.gains import Trust as Trust
+from .page.gains import Verdict as Verdict
+from .page.gains import WorkflowTimes as WorkflowTimes
 from .page.now import InstanceNow as InstanceNow
 from .page.now import NowView as NowView
 from .page.now import QueuedView as QueuedView
@@ -44,6 +44,8 @@ from .page.past import PastChange as PastChange
 from .server.connection_limits import limits_of as limits_of
 from .server.cors import pages_of as pages_of
 from .server.http import GRACE_S as GRACE_S
+from .server.http import TLS_SETTINGS as TLS_SETTINGS
+from .server.http import ServiceTls as ServiceTls
 from .server.http import listening_socket as listening_socket
 from .server.http import server_of as server_of
 from .server.http import serving_ports as serving_ports
@@ -52,6 +54,4 @@ from .server.openai_errors import INTERNAL_ERROR as INTERNAL_ERROR
 from .server.openai_errors import RequestIds as RequestIds
 from .server.openai_errors import send_error as send_error
 from .server.openai_errors import send_whole as send_whole
-from .server.port_tls import TLS_SETTINGS as TLS_SETTINGS
-from .server.port_tls import ServiceTls as ServiceTls
 from .server.small_body import small_body as small_body

@@ -4,7 +4,7 @@ import contextlib
 from urllib.parse import urlsplit
 
 from kairos.core import SetupError
-from kairos.host.service_connection import check_url, connection_to, context_of, troubles_told
+from kairos.host.json_connection import check_url, connection_to, context_of, troubles_told
 from kairos.settings import TlsFiles
 
 _SAID = 300  # characters of an answer that are shown

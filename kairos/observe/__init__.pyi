@@ -39,8 +39,8 @@ from .usage import UsageFigures as UsageFigures
 from .usage import UsageReport as UsageReport
 from .usage import parse_grouping as parse_grouping
 from .usage import report_usage as report_usage
-from .usage_shown import show_usage as show_usage
-from .usage_shown import write_csv as write_csv
+from .usage import show_usage as show_usage
+from .usage import write_csv as write_csv
 from .views import AgentsView as AgentsView
 from .views import CallView as CallView
 from .views import Snapshot as Snapshot

@@ -1,17 +1,31 @@
-"""Log of facts and decisions on disk: bounded, append-only JSON lines, without bodies."""
+"""Log of facts and decisions on disk: bounded, append-only JSON lines, without bodies.
+
+Where a process died, its log leaves calls and instances open; readers get facts that close them.
+"""
 
 import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
-from kairos.core import InstanceJoined, InvalidFile, Record, SetupError, Started
-from kairos.observe.fact_closing import closed
+from kairos.core import (
+    Arrived,
+    Cancelled,
+    Failed,
+    Finished,
+    InstanceJoined,
+    InstanceLeft,
+    InvalidFile,
+    Record,
+    Refuse,
+    SetupError,
+    Started,
+)
 from kairos.observe.instance_limits import InstanceLimits
 
 logger = logging.getLogger(__name__)
@@ -21,6 +35,8 @@ _PENDING_LIMIT_BYTES = 16 << 20
 FILE_BYTES = 64 << 20
 MAX_FILES = 16
 FLUSH_S = 1.0
+
+LOST = "lost_at_restart"  # reason of failure of such a call
 
 
 class FactLog:
@@ -98,12 +114,12 @@ class FactLog:
 def read_facts(directory: Path) -> Iterator[Record]:
     """Yield all records of a log, oldest first.
 
-    An incomplete last line is skipped, and what a crash left open is closed (`fact_closing.py`).
+    An incomplete last line is skipped, and what a crash left open is closed (`with_closing_facts`).
 
     Raises:
         InvalidFile: another line is invalid.
     """
-    yield from closed(record for path in _files(directory) for record in _records(path))
+    yield from with_closing_facts(record for path in _files(directory) for record in _records(path))
 
 
 def read_recent(
@@ -120,7 +136,7 @@ def read_recent(
     begins = [next((each.at for each in _records(path)), None) for path in files]
     whether_old = [each is not None and each < since_at for each in begins[1:]] + [False]
     told = zip(files, whether_old, strict=True)
-    yield from closed(
+    yield from with_closing_facts(
         record for path, is_old in told for record in _records(path, marks if is_old else ())
     )
 
@@ -174,3 +190,41 @@ def open_log(directory: str | None) -> Iterator[FactLog | None]:
         raise SetupError(f"cannot use the log directory {directory}: {error.strerror}") from None
     with contextlib.closing(log):
         yield log
+
+
+def with_closing_facts(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield the records, with closing facts where the process restarted.
+
+    At each `Started`, calls and instances that it does not list end first, at the time of the last
+    fact before it.
+    """
+    calls: dict[str, None] = {}  # calls in flight, in order of arrival
+    instances: dict[str, None] = {}
+    heard_at = 0
+    for record in records:
+        event = record.event
+        if type(event) is Started:
+            lost, gone = calls.keys() - set(event.calls), instances.keys() - set(event.instances)
+            at = min(heard_at, record.at)
+            yield from (Record(at, Failed(each, LOST)) for each in calls if each in lost)
+            yield from (Record(at, InstanceLeft(each)) for each in instances if each in gone)
+            calls = {each: None for each in calls if each not in lost}
+            instances = {each: None for each in instances if each not in gone}
+        _follow(record, calls, instances)
+        heard_at = record.at
+        yield record
+
+
+def _follow(record: Record, calls: dict[str, None], instances: dict[str, None]) -> None:
+    event = record.event
+    if type(event) is Arrived:
+        calls[event.request.id] = None
+    elif type(event) is Finished or type(event) is Failed or type(event) is Cancelled:
+        calls.pop(event.request_id, None)
+    elif type(event) is InstanceJoined:
+        instances[event.instance.id] = None
+    elif type(event) is InstanceLeft:
+        instances.pop(event.instance_id, None)
+    for command in record.commands:
+        if type(command) is Refuse:
+            calls.pop(command.request_id, None)

@@ -2,15 +2,26 @@
 
 Labels are only instances and outcomes: agents' and tenants' names are chosen by clients, so they
 would grow without bound, and disclose tenants to each other. The operators' port has metrics of
-tenants, too, within bounds (`tenant_figures.py`).
+tenants and their apps, too (`TenantFigures`), within bounds: further apps count as `other`.
+
+Metrics that change with every call are plain numbers until /metrics is scraped: the client
+library's own take a lock at each step, for threads that do not exist here.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from kairos.core import (
     SECOND,
@@ -22,19 +33,90 @@ from kairos.core import (
     InstanceStatus,
     KairosError,
     Orchestrator,
+    Outcome,
     Record,
     highest_utilisation,
     load_of_pool,
     most_waiting_s,
 )
-from kairos.observe.figures import Count, Times
 from kairos.observe.left_out import bus_figures
-from kairos.observe.tenant_figures import TenantFigures
 
 _STALE_US = 3 * SECOND  # age at which an engine's status is outdated
 _TRUSTED = {"closed": 1.0, "half-open": 0.5, "open": 0.0}
 _OUTCOMES = ("finished", "failed", "cancelled", "refused")
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+MAX_TENANTS, MAX_APPS = 200, 16  # tenants, and apps per tenant, with their own series
+OTHER = "other"
+
+_Name = tuple[str, str]  # tenant, app; "" for calls without an app
+
+
+class Count(Collector):
+    """Counter, optionally with one label; the given values of the label are exported from 0 on."""
+
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        created_s: float,
+        label: str | None = None,
+        values: Sequence[str] = ("",),
+    ) -> None:
+        self._name, self._documentation, self._created_s = name, documentation, created_s
+        self._labels = [] if label is None else [label]
+        self._counts: dict[str, float] = dict.fromkeys(values, 0)
+
+    def add(self, amount: float = 1, value: str = "") -> None:
+        self._counts[value] += amount
+
+    def counts(self) -> Mapping[str, float]:
+        """Return the counts by value of the label."""
+        return self._counts
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
+        for value, count in self._counts.items():
+            family.add_metric([value][: len(self._labels)], count, created=self._created_s)
+        yield family
+
+
+class Times(Collector):
+    """Histogram of seconds, in buckets with these ascending upper bounds.
+
+    The exemplar of a bucket is its last traced call.
+    """
+
+    def __init__(
+        self, name: str, documentation: str, created_s: float, bounds: Sequence[float]
+    ) -> None:
+        self._name, self._documentation, self._created_s = name, documentation, created_s
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        self._exemplars: dict[int, Exemplar] = {}  # by bucket
+
+    def see(self, seconds: float, trace_id: str | None = None) -> None:
+        bucket = bisect_left(self._bounds, seconds)
+        self._counts[bucket] += 1
+        self._sum += seconds
+        if trace_id is not None:
+            self._exemplars[bucket] = Exemplar({"trace_id": trace_id}, seconds)
+
+    def collect(self) -> Iterator[Metric]:
+        names = [*(str(float(each)) for each in self._bounds), "+Inf"]
+        buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+        total = 0
+        for place, (name, count) in enumerate(zip(names, self._counts, strict=True)):
+            total += count
+            exemplar = self._exemplars.get(place)
+            buckets.append(
+                (name, float(total)) if exemplar is None else (name, float(total), exemplar)
+            )
+        family = HistogramMetricFamily(self._name, self._documentation)
+        family.add_metric([], buckets, self._sum)
+        family.add_sample(f"{self._name}_created", {}, self._created_s)
+        yield family
 
 
 class Telemetry(Collector):
@@ -257,3 +339,88 @@ def learning_metrics(orchestrator: Orchestrator) -> Iterator[Metric]:
         "Calls of agents that are not tracked by name",
         value=orchestrator.profiles.pooled,
     )
+
+
+class _Had(msgspec.Struct):
+    calls: dict[Outcome, int] = {}
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    answer_tokens: int = 0
+    queued_us: int = 0
+    kv_token_us: float = 0.0
+
+
+class TenantFigures(Collector):
+    """Collector of metrics by tenant. `add` each ended call."""
+
+    def __init__(self, created_s: float) -> None:
+        self._created_s = created_s
+        self._had: dict[_Name, _Had] = {}
+        self._apps: dict[str, int] = {}  # number of apps with their own series, by tenant
+
+    def add(self, row: CallRow) -> None:
+        request, outcome = row.request, row.outcome
+        name = request.tenant, request.app or ""
+        had = self._had.get(name)
+        if had is None:
+            had = self._first(name)
+        assert outcome is not None
+        had.calls[outcome] = had.calls.get(outcome, 0) + 1
+        had.queued_us += row.queued_us
+        if row.dispatched_at is None or row.ended_at is None:
+            return
+        prompt, answer = row.prompt_tokens or request.prompt_tokens, row.completion_tokens or 0
+        had.kv_token_us += (prompt + answer / 2) * (row.ended_at - row.dispatched_at)
+        if outcome == "finished":
+            had.prompt_tokens += prompt
+            had.cached_tokens += row.cached_tokens or 0
+            had.answer_tokens += answer
+
+    def _first(self, name: _Name) -> _Had:
+        """Return the figures of a new tenant and app; beyond the bounds, of `other`."""
+        tenant, app = name
+        if tenant not in self._apps and len(self._apps) >= MAX_TENANTS:
+            tenant, app = OTHER, OTHER
+        elif self._apps.get(tenant, 0) >= MAX_APPS:
+            app = OTHER
+        name = tenant, app
+        if name not in self._had:
+            self._had[name] = _Had()
+            if app != OTHER:
+                self._apps[tenant] = self._apps.get(tenant, 0) + 1
+        return self._had[name]
+
+    def collect(self) -> Iterator[Metric]:
+        calls = CounterMetricFamily(
+            "kairos_tenant_calls",
+            "Ended calls of the tenant and app, by outcome",
+            labels=["tenant", "app", "outcome"],
+        )
+        for (tenant, app), had in self._had.items():
+            for outcome, count in had.calls.items():
+                calls.add_metric([tenant, app, outcome], count, created=self._created_s)
+        yield calls
+        for figure, divisor, name, documentation in (
+            ("prompt_tokens", 1, "prompt_tokens", "Prompt tokens of answered calls"),
+            (
+                "cached_tokens",
+                1,
+                "cached_tokens",
+                "Prompt tokens found in an engine's prefix cache",
+            ),
+            ("answer_tokens", 1, "completion_tokens", "Tokens of answers"),
+            ("queued_us", SECOND, "queue_seconds", "Time in the queue"),
+            (
+                "kv_token_us",
+                SECOND,
+                "kv_token_seconds",
+                "KV tokens in use times seconds: the prompt, and half of the answer",
+            ),
+        ):
+            family = CounterMetricFamily(
+                f"kairos_tenant_{name}", documentation, labels=["tenant", "app"]
+            )
+            for key, had in self._had.items():
+                value = getattr(had, figure) / divisor
+                family.add_metric([*key], value, created=self._created_s)
+            yield family

@@ -26,10 +26,6 @@ from .deadlines import MAX_MS as MAX_MS
 from .deadlines import deadline_of as deadline_of
 from .deadlines import patience_of as patience_of
 from .failed_bodies import FailedBodies as FailedBodies
-from .identity.agent_urls import NamedRoutes as NamedRoutes
-from .identity.agent_urls import Route as Route
-from .identity.agent_urls import names_in as names_in
-from .identity.agent_urls import route_of as route_of
 from .identity.aliases import Aliases as Aliases
 from .identity.declared import ATTEMPT_LIMIT as ATTEMPT_LIMIT
 from .identity.declared import declared_identity as declared_identity
@@ -39,7 +35,11 @@ from .identity.identity import Identity as Identity
 from .identity.identity import valid_identifier as valid_identifier
 from .identity.inference import Inference as Inference
 from .identity.inference import UnnamedCall as UnnamedCall
+from .identity.resolve import NamedRoutes as NamedRoutes
+from .identity.resolve import Route as Route
 from .identity.resolve import identity_of as identity_of
+from .identity.resolve import names_in as names_in
+from .identity.resolve import route_of as route_of
 from .kept_responses import check_response_path as check_response_path
 from .large_body import BESIDE_BYTES as BESIDE_BYTES
 from .large_body import MemberNames as MemberNames

@@ -1,16 +1,29 @@
-"""Parsing of a request's body: the fields that Kairos uses, and its few changes to the body."""
+"""Parsing of a request's body: the fields that Kairos uses, and its few changes to the body.
+
+Prompts with a common prefix are recognised by hashes of their prefixes (`hash_prefix`). vLLM's
+prefix cache covers what two prompts share from their first token on. Kairos has no tokens, but
+bytes: one unit is four of them. Marks and their purpose are documented in `model.py`. Not in the
+paper.
+"""
 
 import ctypes
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from kairos.core import BYTES_PER_TOKEN, EXPECTED_COMPLETION_TOKENS, InvalidRequest, ModelNotFound
+from kairos.core import (
+    BYTES_PER_TOKEN,
+    EXPECTED_COMPLETION_TOKENS,
+    PREFIX_MARKS,
+    InvalidRequest,
+    ModelNotFound,
+)
 from kairos.request.identity.aliases import BODY_FIELDS
 from kairos.request.identity.conversation import Prompt, without_marks
 from kairos.request.kept_responses import check_response_id, new_response_id
@@ -29,7 +42,6 @@ from kairos.request.parameters import (
     told,
     wrong,
 )
-from kairos.request.prefix import UNIT_BYTES, hash_prefix
 from kairos.request.routes import RouteRules
 from kairos.request.shape import (
     check_input,
@@ -84,6 +96,9 @@ _TOKEN_IDS = re.compile(rb"\s*\[\s*(?:\[\s*)?[0-9]")  # of one prompt, or of sev
 _SPACE = b" \t\r\n"  # as JSON knows it
 _SPACES = {b" ", b"\t", b"\r", b"\n"}
 _MAX_SPACE = 64  # before a closing bracket
+
+UNIT_BYTES = 4
+_ENDS = tuple(mark * UNIT_BYTES for mark in PREFIX_MARKS)
 
 
 class _Body(Prompt, frozen=True):
@@ -565,3 +580,25 @@ def _ask_for_usage(content: bytes, options: bytes) -> bytes | None:
     asked["include_usage"] = msgspec.Raw(b"true")
     at = places[0].end()
     return content[:at] + msgspec.json.encode(asked) + content[at + len(options) :]
+
+
+def hash_prefix(prompt: bytes, apart: bytes) -> tuple[int, ...]:
+    """Return a hash for each mark within the prompt; the part beyond the last (4 MiB) is ignored.
+
+    32-bit hashes of two different prompts collide once in 4 * 10^9 times; then a call is considered
+    cached where it is not, which only costs performance. Gateways of one pool must compute the same
+    hashes, so they have no key; SHA-256 is accelerated by processors.
+
+    Args:
+        prompt: The prompt, in the order in which the engine reads it.
+        apart: What else must be equal for two prompts to share a cache; not part of the prompt.
+    """
+    running = sha256(apart)
+    view = memoryview(prompt)
+    hashes: list[int] = []
+    start = 0
+    for end in _ENDS[: bisect_right(_ENDS, len(prompt))]:
+        running.update(view[start:end])
+        hashes.append(int.from_bytes(running.digest()[:4]))  # a digest does not end the hash
+        start = end
+    return tuple(hashes)

@@ -1,11 +1,10 @@
-"""The client's side of a call: the response."""
+"""The client's side of a call: the response, and its headers of errors and remaining quota."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
-from kairos.core import RAW_HEADERS, Header, KairosError, RateLimits
-from kairos.request.rate_limit_headers import with_limits
+from kairos.core import RAW_HEADERS, Header, KairosError, RateLimit, RateLimits
 from kairos.request.routes import Dialect
 
 Scope = MutableMapping[str, Any]
@@ -37,6 +36,10 @@ CLIENT_KEY = "kairos.client"  # in a scope: the `Client` that asked
 # OpenAI's and Anthropic's clients wait for no longer than this, and ask again at once instead.
 _SHORT_S = 60
 _REASON, _REQUEST_ID = RAW_HEADERS[Header.REASON], RAW_HEADERS[Header.REQUEST_ID]
+
+PREFIX = b"x-ratelimit-"
+
+Headers = list[tuple[bytes, bytes]]
 
 
 class Answering(Protocol):
@@ -189,3 +192,33 @@ def error_body(error: KairosError, protocol: Dialect = "openai") -> dict[str, An
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     told = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
     return {"error": told}
+
+
+def with_limits(headers: Headers, limits: RateLimits) -> Headers:
+    """Return the headers with these limits, in place of the engine's own."""
+    ours = [each for each in headers if not each[0].startswith(PREFIX)]
+    for what, limit in ((b"requests", limits.requests), (b"tokens", limits.tokens)):
+        if limit is not None:
+            ours += _limit_headers(what, limit)
+    return ours
+
+
+def _limit_headers(what: bytes, limit: RateLimit) -> Headers:
+    return [
+        (b"x-ratelimit-limit-" + what, b"%d" % limit.limit),
+        (b"x-ratelimit-remaining-" + what, b"%d" % limit.remaining),
+        (b"x-ratelimit-reset-" + what, _duration(limit.reset_us).encode()),
+    ]
+
+
+def _duration(us: int) -> str:
+    """Return a duration in OpenAI's format: `17ms`, `7.66s`, `6m0s`, `23h59m0s`. Rounded up."""
+    ms = -(-us // 1_000)
+    if 0 < ms < 1_000:
+        return f"{ms}ms"
+    minutes, rest = divmod(ms, 60_000)
+    seconds = f"{rest / 1_000:g}s"
+    if not minutes:
+        return seconds
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{seconds}" if hours else f"{minutes}m{seconds}"

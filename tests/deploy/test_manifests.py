@@ -15,7 +15,7 @@ from agents import cg, qa, rg
 from kairos.cluster import cluster_of
 from kairos.cluster.kafka.topic_settings import describe
 from kairos.core import inbox_topic
-from kairos.gateway.operators.scaling import add_scaling
+from kairos.gateway.operators.admin import add_scaling
 from kairos.settings import load_settings
 from tests.deploy.files import (
     DEPLOY,

@@ -1,4 +1,7 @@
-"""The OpenAI-compatible gateway: HTTP requests become calls."""
+"""The OpenAI-compatible gateway: HTTP requests become calls.
+
+What the balancer handles is a `Request`, made of the HTTP request, its caller and its identity.
+"""
 
 import asyncio
 import logging
@@ -14,9 +17,9 @@ from kairos.core import (
     Request,
     RequestIdTaken,
     RequestInFlight,
+    Sources,
 )
-from kairos.gateway.api.new_request import request_of
-from kairos.gateway.api.own_models import OwnModels
+from kairos.gateway.api.models import OwnModels
 from kairos.gateway.auth.access import Callers, credential_of
 from kairos.gateway.auth.service_class import ServiceClasses
 from kairos.gateway.server.exchange import Asking
@@ -45,8 +48,10 @@ from kairos.request import (
     UnnamedCall,
     Upload,
     body_of,
+    budget_of,
     check_passes,
     check_response_path,
+    deadline_of,
     identity_of,
     names_in,
     patience_of,
@@ -300,7 +305,7 @@ class GatewayCall:
         named = self._asked.headers.get(_REQUEST_ID) == response.request_id.encode()
         self._arrived = (body, identity) if named else None
         rules = self._rules
-        request = request_of(
+        request = _request_of(
             response.request_id,
             asked,
             body,
@@ -397,3 +402,48 @@ class GatewayCall:
             response.fail(self._gateway.meant(error, response, self._caller))
         if self._on_end is not None:
             self._on_end()
+
+
+def _request_of(
+    request_id: str,
+    asked: Asked,
+    body: Body,
+    identity: Identity,
+    caller: Caller,
+    classes: ServiceClasses,
+    *,
+    prompt: Estimate,
+    now: int,
+) -> Request:
+    """Return the call's request.
+
+    Raises:
+        KairosError: A header is invalid, or the caller may not use the class of service.
+    """
+    service_class = classes.of(asked.headers, caller)
+    deadline_at = deadline_of(asked.headers, now, streams=body.stream)
+    return Request(
+        id=request_id,
+        tenant=caller.tenant,
+        workflow_id=identity.workflow_id or request_id,
+        app=identity.app,
+        agent=identity.agent,
+        upstream=identity.upstream,
+        parent_ids=identity.parent_ids,
+        sources=Sources(**identity.sources),
+        attempt=identity.attempt,
+        key=caller.key,
+        service_class=service_class,
+        deadline_at=classes.deadline(service_class, deadline_at, now),
+        budget=budget_of(asked.headers),
+        model=body.model,
+        workflow_started_at=min(identity.started_at or now, now),
+        arrived_at=now,
+        prompt_tokens=prompt.tokens,
+        least_prompt_tokens=prompt.least,
+        completion_tokens=body.completion_tokens,
+        completion_limit=body.completion_limit,
+        sequences=body.sequences,
+        prefix=body.prefix,
+        prefix_units=body.prefix_units,
+    )

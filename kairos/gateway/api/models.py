@@ -1,19 +1,25 @@
-"""Routes that list the served models, and describe one."""
+"""Routes that list the served models, and describe one.
+
+Models that Kairos answers itself, without an engine (`workflows/serve`), are listed with them.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 import msgspec
 
 from kairos.core import KairosError, ModelNotFound
 from kairos.engines import ModelCard
-from kairos.gateway.api.own_models import NamesOf
 from kairos.gateway.auth.access import Access, credential_of
 from kairos.gateway.server.openai_errors import send_error, send_whole
 from kairos.observe import AuditLog
-from kairos.request import Receive, Scope, Send
+from kairos.proxy import Asked, Owner
+from kairos.request import Caller, ClientResponse, Receive, Scope, Send
 
 _ALL = "/v1/models"
 _JSON = ((b"content-type", b"application/json"),)
+
+NamesOf = Callable[[str], Awaitable[list[str]]]  # by tenant
 
 
 class Models:
@@ -70,3 +76,15 @@ def _model(name: str, card: ModelCard) -> dict[str, object]:
     if card.parent is not None:
         told["parent"] = card.parent
     return told
+
+
+class OwnModels(Protocol):
+    def takes(self, model: str) -> bool:
+        """Return whether a model with this name would be one of these, if it exists."""
+
+    def begin(
+        self, asked: Asked, content: bytes, caller: Caller, response: ClientResponse, owner: Owner
+    ) -> None:
+        """Answer a call; `owner` receives its end. Never raises."""
+
+    async def names(self, tenant: str) -> list[str]: ...

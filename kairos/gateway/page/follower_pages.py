@@ -14,8 +14,7 @@ from kairos.gateway.api.insight import Source
 from kairos.gateway.auth.access import Access
 from kairos.gateway.operators.operators import PAGE, Operators
 from kairos.gateway.page.acts import MayAct
-from kairos.gateway.page.agent_history import AgentHistory
-from kairos.gateway.page.agents import Agents
+from kairos.gateway.page.agents import AgentHistory, Agents
 from kairos.gateway.page.assets import json_response
 from kairos.gateway.page.gains import WorkflowGain
 from kairos.gateway.page.looks import add_agents, add_files, add_workflows

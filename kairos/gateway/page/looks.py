@@ -9,10 +9,9 @@ from fastapi.responses import Response
 
 from kairos.core import InvalidRequest
 from kairos.gateway.api.insight import number_of
-from kairos.gateway.page.agent_history import AgentHistory
-from kairos.gateway.page.agents import Agents, agents_page
+from kairos.gateway.page.agents import AgentHistory, Agents, agents_page
 from kairos.gateway.page.assets import json_response, read_assets
-from kairos.gateway.page.workflows import WorkflowQuery, Workflows, explain, find
+from kairos.gateway.page.workflows import WorkflowQuery, Workflows, explain_workflow, find_workflows
 
 MAX_OFFSET = 1_000_000
 
@@ -38,14 +37,16 @@ def add_workflows(app: FastAPI, workflows: Workflows) -> None:
         query, offset = _query(request), offset_of(request)
         remembered, at = workflows.remembered()
         # In a thread: there may be 100,000.
-        return await asyncio.to_thread(lambda: json_response(find(remembered, query, offset, at)))
+        return await asyncio.to_thread(
+            lambda: json_response(find_workflows(remembered, query, offset, at))
+        )
 
     @app.get("/ui/data/workflow")
     async def one(request: Request) -> Response:
         """Return one workflow, with a page of its calls, each explained."""
         said, offset = request.query_params, offset_of(request)
         seen = workflows.snapshot(said.get("tenant", ""), said.get("id", ""))
-        return await asyncio.to_thread(lambda: json_response(explain(seen, offset)))
+        return await asyncio.to_thread(lambda: json_response(explain_workflow(seen, offset)))
 
 
 def add_agents(app: FastAPI, agents: Agents, history: AgentHistory) -> None:

@@ -1,4 +1,4 @@
-"""Present state: instances, the queue and the reasons for its order, and what ended.
+"""Present state: instances and their memory, the queue and the reasons for its order, what ended.
 
 The values are the JSON of `/ui/data/now`, `/ui/data/queue` and `/ui/live`. Instants are µs since
 the epoch (`_at`), durations seconds (`_s`).
@@ -7,16 +7,43 @@ the epoch (`_at`), durations seconds (`_s`).
 from itertools import islice
 
 import msgspec
+import numpy as np
 
-from kairos.core import SECOND, Balancer, Orchestrator, QueuedCall, Request, Standing
+from kairos.core import (
+    SECOND,
+    SLOT_AT_US,
+    SLOTS,
+    Balancer,
+    BySurvival,
+    Floats,
+    Instance,
+    Ledger,
+    Orchestrator,
+    QueuedCall,
+    Request,
+    Standing,
+)
 from kairos.engines import Fleet, InstanceView
 from kairos.gateway.operators.operators_front import Decides
-from kairos.gateway.page.memory import MemoryOutlook, MemoryView
 from kairos.observe import Telemetry
 
 QUEUE_PAGE = 50  # calls
 _LONGEST = 5
 _RENEWED_US = 2 * SECOND
+
+_FORECAST_US = SECOND * np.arange(24)  # one number a second is enough to see
+_WIDE = 2.0  # standard deviations: an instance rarely holds more
+
+
+class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory in tokens. The lists are forecasts from now on, one value every `step_s`."""
+
+    size: int | None  # null: not known
+    held: int  # by calls, as Kairos counts them
+    kept: int  # free, but reserved for calls that are likely to reuse their prefix
+    step_s: float = 1.0
+    expected: list[int]  # held and kept, on average
+    high: list[int]  # rarely more
 
 
 class InstanceNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,3 +244,40 @@ def _is_well(instance: InstanceNow) -> bool:
 
 def _s(us: float) -> float:
     return round(us / SECOND, 3)
+
+
+class MemoryOutlook:
+    """Forecast of the default placement, whichever placement decides.
+
+    It changes nothing: its derived tables are its own, with slots of half a second
+    (`core/dispatcher/occupancy.py`).
+    """
+
+    def __init__(self) -> None:
+        self._survival = BySurvival()
+
+    def view(self, ledger: Ledger, instance: Instance, at: int) -> MemoryView:
+        """Return the view of an instance in use, at the time of the last fact."""
+        kept = ledger.retention.kept(instance.id).by_slot(at)
+        mean, spread = self._expected(ledger, instance, at)
+        return MemoryView(
+            size=instance.kv_tokens,
+            held=round(ledger.held_tokens(instance.id, at)),
+            kept=round(float(kept[0])),
+            expected=_rounded(mean + kept),
+            high=_rounded(mean + kept + _WIDE * spread),
+        )
+
+    def _expected(self, ledger: Ledger, instance: Instance, at: int) -> tuple[Floats, Floats]:
+        """Return the tokens that calls will hold: mean and standard deviation, by slot."""
+        flight = ledger.flight(instance.id)
+        if not flight:
+            return np.zeros(SLOTS), np.zeros(SLOTS)
+        derived = self._survival.derived(ledger, instance, flight, at)
+        times = derived.times(at)
+        mean, variance, _ = derived.held
+        return times * mean, np.sqrt(np.maximum(0.0, times * variance))
+
+
+def _rounded(tokens: Floats) -> list[int]:
+    return [round(each) for each in np.interp(_FORECAST_US, SLOT_AT_US, tokens).tolist()]

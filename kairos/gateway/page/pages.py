@@ -13,8 +13,7 @@ from kairos.engines import Fleet
 from kairos.gateway.operators.operators import ASK, PAGE
 from kairos.gateway.operators.operators_front import Decides
 from kairos.gateway.page.acts import Acts, read_said
-from kairos.gateway.page.agent_history import AgentHistory
-from kairos.gateway.page.agents import Agents
+from kairos.gateway.page.agents import AgentHistory, Agents
 from kairos.gateway.page.assets import HEADERS, json_response
 from kairos.gateway.page.gains import Gains
 from kairos.gateway.page.now import QUEUE_PAGE, Now

@@ -1,4 +1,4 @@
-"""Workflows: a list, and a single one with each of its calls explained.
+"""Workflows: a list, and a single one with its time split and its calls explained.
 
 The values are the JSON of `/ui/data/workflows` and `/ui/data/workflow`. Instants are µs since the
 epoch (`_at`), durations seconds (`_s`).
@@ -6,19 +6,20 @@ epoch (`_at`), durations seconds (`_s`).
 
 from collections.abc import Callable, Iterable
 from heapq import nlargest
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
 
 from kairos.core import (
     SECOND,
+    CallRow,
     Clock,
     InvalidRequest,
     OpenedWorkflow,
     Orchestrator,
     WorkflowNotFound,
 )
-from kairos.gateway.page.time_split import TimeSplit, time_split
 from kairos.observe import (
     Snapshot,
     WorkflowView,
@@ -36,6 +37,15 @@ Order = Literal["longest", "newest"]
 # An open workflow's activity. runs: at least one call is on an instance; waits: all its calls are
 # queued; away: it has no call at the moment.
 Doing = Literal["runs", "waits", "away"]
+
+
+class TimeSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """Breakdown of time, in seconds."""
+
+    answering_s: float = 0.0  # at least one call generates; all of it, where it is not streamed
+    prompts_s: float = 0.0  # else: one's prompt is read, on its instance
+    waiting_s: float = 0.0  # else: one waits in the queue
+    elsewhere_s: float = 0.0  # else
 
 
 class FollowedElsewhere(InvalidRequest):
@@ -92,7 +102,7 @@ class ExplainedWorkflow(msgspec.Struct, frozen=True, kw_only=True):
     explained: dict[str, list[str]]  # by id
 
 
-def find(
+def find_workflows(
     workflows: Iterable[OpenedWorkflow], query: WorkflowQuery, offset: int, at: int
 ) -> WorkflowsView:
     """Return a page of the workflows that match.
@@ -167,7 +177,7 @@ def _doing(workflow: OpenedWorkflow) -> Doing:
     return "runs" if any(row.dispatched_at is not None for row in in_flight) else "waits"
 
 
-def explain(seen: Snapshot, offset: int) -> ExplainedWorkflow:
+def explain_workflow(seen: Snapshot, offset: int) -> ExplainedWorkflow:
     """Build the explained workflow. Pure; O(n log n) in the workflow's calls."""
     view = workflow_view(seen, offset, CALLS_PAGE)
     until = seen.at if seen.ended_at is None else seen.ended_at
@@ -205,3 +215,38 @@ class Workflows:
         if workflow is None or not workflow.calls:
             raise WorkflowNotFound(workflow_id)
         return workflow_snapshot(workflow, self._clock.now(), followed.joins)
+
+
+def time_split(rows: Iterable[CallRow], started_at: int, until: int) -> TimeSplit:
+    """Return the breakdown for these calls of one workflow, up to `until`. O(n log n).
+
+    Each instant counts for the most advanced activity of its calls: answering, else reading a
+    prompt, else waiting, else nothing that Kairos sees (agents, tools, people). So the parts add up
+    to the whole, however many of its calls ran at once. Not in the paper.
+    """
+    changes: list[tuple[int, int, int]] = []  # when, which part, by how much
+    for row in rows:
+        for part, stretch in enumerate(_call_stretches(row, until)):
+            begins, ends = max(stretch[0], started_at), min(stretch[1], until)
+            if begins < ends:
+                changes += [(begins, part, 1), (ends, part, -1)]
+    changes += [(started_at, 0, 0), (max(started_at, until), 0, 0)]
+    changes.sort()
+    spent, going = [0, 0, 0, 0], [0, 0, 0]
+    for (at, part, by), (next_at, *_) in pairwise(changes):
+        going[part] += by
+        first = next((each for each in range(3) if going[each]), 3)
+        spent[first] += next_at - at
+    names = TimeSplit.__struct_fields__
+    return TimeSplit(**{name: us / SECOND for name, us in zip(names, spent, strict=True)})
+
+
+def _call_stretches(row: CallRow, until: int) -> tuple[tuple[int, int], ...]:
+    """Return the intervals in which the call was answered, its prompt read, and it waited.
+
+    An interval is empty if that never happened.
+    """
+    ended_at = until if row.ended_at is None else row.ended_at
+    gone_at = ended_at if row.dispatched_at is None else row.dispatched_at
+    answers_at = gone_at if row.first_token_at is None else row.first_token_at
+    return (answers_at, ended_at), (gone_at, answers_at), (row.request.arrived_at, gone_at)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from kairos.core import Arrived, Finished
-from kairos.gateway.page import agent_history
 from tests.e2e.client import LIMIT_S
 from tests.e2e.served import serving
 from tests.e2e.test_roles import keys
@@ -268,7 +267,7 @@ async def test_what_was_learnt_of_agents_is_shown_and_how_it_changed(
     visit, kairos, expect, monkeypatch
 ):
     timing = Timing(step_s=0.002, prefill_tokens_per_s=20_000)
-    monkeypatch.setattr(agent_history, "EVERY_S", 0.2)
+    monkeypatch.setattr("kairos.gateway.page.agents.EVERY_S", 0.2)
     async with standins.serve(StandInSettings(model="tiny", timing=timing)) as engine:
         served = await kairos(engine.url)
         url = served.service.admin_url + "/ui/agents"

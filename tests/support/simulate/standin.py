@@ -1,7 +1,7 @@
 """The stand-in for an engine, as tests of other rooms run it: its settings, what it says, and
 how it answers processors."""
 
-from kairos.simulate.processor_answers import processed, vector
+from kairos.simulate.processors import processed, vector
 from kairos.simulate.standin.batch import INSTANT, Timing
 from kairos.simulate.standin.bodies import (
     Failure,

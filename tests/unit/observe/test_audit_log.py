@@ -13,8 +13,7 @@ import pytest
 
 from kairos.core import SECOND, InvalidRequest, QueueFull, SetupError, Unauthorized, Unavailable
 from kairos.observe import AuditLog, audit_log, count_errors, open_audit_log
-from kairos.observe.audit_log import MOST_CALLERS
-from kairos.observe.rotated_file import RotatedFile
+from kairos.observe.audit_log import MOST_CALLERS, RotatedFile
 from kairos.request import Caller, NotAllowed
 
 NOW_S = 1_800_000_000
@@ -195,7 +194,7 @@ def test_several_processes_lose_no_line_and_tear_none(tmp_path):
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from kairos.observe.rotated_file import RotatedFile\n"
+        "from kairos.observe.audit_log import RotatedFile\n"
         "file = RotatedFile(Path(sys.argv[1]), file_bytes=4_000, max_files=64)\n"
         "for number in range(500):\n"
         "    file.append(f'{sys.argv[2]} {number:04} {\"x\" * 40}\\n'.encode())\n"

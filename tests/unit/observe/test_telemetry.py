@@ -21,7 +21,7 @@ from kairos.core import (
     Record,
 )
 from kairos.observe import Telemetry
-from kairos.observe.figures import Count, Times
+from kairos.observe.telemetry import Count, Times
 from tests.support.exposed import exposed
 from tests.support.simulate import build
 

@@ -3,7 +3,7 @@
 import re
 
 from kairos.core import SECOND, CallRow
-from kairos.observe.tenant_figures import MAX_APPS, MAX_TENANTS, TenantFigures
+from kairos.observe.telemetry import MAX_APPS, MAX_TENANTS, TenantFigures
 from tests.support.exposed import exposed
 from tests.support.simulate import build
 

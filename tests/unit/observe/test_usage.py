@@ -37,7 +37,7 @@ from kairos.observe import FactLog, read_prices, report_usage, write_csv
 from kairos.observe import usage as module
 from kairos.observe.metering import UsageMeter
 from kairos.observe.prices import ModelPrices, Prices
-from kairos.observe.usage_shown import MAX_ROWS, shown
+from kairos.observe.usage import MAX_ROWS, usage_table
 from tests.support.cli.command import invoke
 from tests.support.simulate import build
 from tests.unit.observe.test_explain import log  # noqa: F401  (a fixture)
@@ -340,7 +340,7 @@ def test_a_log_that_may_not_be_read_is_said(log, monkeypatch):  # noqa: F811
 
 def text(report, currency=None):
     out = io.StringIO()
-    Console(file=out, width=200).print(shown(report, currency))
+    Console(file=out, width=200).print(usage_table(report, currency))
     return out.getvalue()
 
 
@@ -374,7 +374,7 @@ def test_the_table_has_a_row_for_each_group_and_one_for_all(log):  # noqa: F811
 def test_in_a_narrow_terminal_no_figure_is_cut_short(log):  # noqa: F811
     report = report_usage(log(BEGIN, *call("a", 0, 4_000_000)), ("app",))
     out = io.StringIO()
-    Console(file=out, width=80).print(shown(report, None))
+    Console(file=out, width=80).print(usage_table(report, None))
     assert "…" not in out.getvalue().split("┡")[1]
 
 

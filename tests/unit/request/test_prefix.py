@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kairos.core import PREFIX_MARKS
 from kairos.request import read_body
-from kairos.request.prefix import UNIT_BYTES, hash_prefix
+from kairos.request.body import UNIT_BYTES, hash_prefix
 
 LONG = "A long text about nothing in particular, which is the same for all. " * 20
 

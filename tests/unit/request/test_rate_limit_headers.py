@@ -3,7 +3,7 @@
 import pytest
 
 from kairos.core import SECOND, RateLimit, RateLimits
-from kairos.request.rate_limit_headers import with_limits
+from kairos.request.client_response import with_limits
 
 MS = SECOND // 1_000
 

@@ -6,7 +6,7 @@ from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kairos.gateway import Probes
-from kairos.observe.figures import Times
+from kairos.observe.telemetry import Times
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 # What Prometheus sends.

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from kairos.core import SECOND, AgentRank, Orchestrator, ProfilesLearnt, Unavailable
-from kairos.gateway.page import agent_history as module
-from kairos.gateway.page.agent_history import AgentHistory
+from kairos.gateway.page import agents as module
+from kairos.gateway.page.agents import AgentHistory
 from tests.support.core import learnt
 from tests.support.simulate import build
 

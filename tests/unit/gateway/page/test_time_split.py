@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.core import SECOND, CallRow
-from kairos.gateway.page.time_split import TimeSplit, time_split
+from kairos.gateway.page.workflows import TimeSplit, time_split
 from tests.support.simulate import build
 
 

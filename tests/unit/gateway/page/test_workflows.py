@@ -16,7 +16,7 @@ from kairos.core import (
     WorkflowNotFound,
 )
 from kairos.gateway.page import workflows as module
-from kairos.gateway.page.workflows import WorkflowQuery, Workflows, explain, find
+from kairos.gateway.page.workflows import WorkflowQuery, Workflows, explain_workflow, find_workflows
 from tests.support.simulate import build
 
 
@@ -41,7 +41,7 @@ class Followed:
             self.tell(ended, Finished(name, 10, 5))
 
     def find(self, offset=0, **query):
-        return find(*self.page.remembered()[:1], WorkflowQuery(**query), offset, self.at)
+        return find_workflows(*self.page.remembered()[:1], WorkflowQuery(**query), offset, self.at)
 
     def found(self, **query):
         return [each.id for each in self.find(**query).workflows]
@@ -107,7 +107,7 @@ def test_pages_are_of_one_order(monkeypatch):
 def test_one_is_explained_call_by_call(followed, monkeypatch):
     monkeypatch.setattr(module, "CALLS_PAGE", 1)
     followed.call("e", "away", 12, 14, 15, app="blog", agent="next")
-    told = explain(followed.page.snapshot("default", "away"), 1)
+    told = explain_workflow(followed.page.snapshot("default", "away"), 1)
     assert (told.workflow.calls_total, [each.id for each in told.workflow.calls]) == (2, ["e"])
     assert told.explained == {
         "e": [

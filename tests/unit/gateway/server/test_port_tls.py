@@ -6,7 +6,7 @@ import ssl
 import pytest
 
 from kairos.gateway import ServiceTls
-from kairos.gateway.server.port_tls import PortTls
+from kairos.gateway.server.http import PortTls
 from kairos.settings import Settings
 from tests.support.certificates import Authority
 

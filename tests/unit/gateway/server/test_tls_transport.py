@@ -14,7 +14,7 @@ import pytest
 from kairos.gateway import listening_socket, server_of, serving_ports
 from kairos.gateway.server import connection_limits
 from kairos.gateway.server.connection_limits import ConnectionLimits
-from kairos.gateway.server.port_tls import PortTls
+from kairos.gateway.server.http import PortTls
 from kairos.gateway.server.tls_transport import TlsTransport
 from kairos.host import LoopPace, start_child
 from kairos.request import CLIENT_KEY
