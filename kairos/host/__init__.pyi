@@ -12,6 +12,7 @@ from .files import read_chunks as read_chunks
 from .files import read_lines as read_lines
 from .fresh_context import FreshContext as FreshContext
 from .group_commit import GroupCommit as GroupCommit
+from .group_commit import Groups as Groups
 from .health_probe import check_health as check_health
 from .interpreter import describe_interpreter as describe_interpreter
 from .json_connection import JsonServer as JsonServer

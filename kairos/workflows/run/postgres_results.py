@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kairos.core import SetupError
+from kairos.host import Groups
 from kairos.workflows.run.journal_changes import RowOutcome
 from kairos.workflows.run.result_store import (
     CachedValue,
@@ -166,7 +167,7 @@ class PostgresResults:
         self._is_leaving, self._claims = False, claims or NoClaims()
         self._broken: BaseException | None = None
         self._added = self._done = self._added_bytes = self._done_bytes = 0
-        self._changes: queue.SimpleQueue[_Change | threading.Event | None] = queue.SimpleQueue()
+        self._changes: Groups[_Change] = Groups(GROUP_S, GROUP_CHANGES)
         self._finds: queue.SimpleQueue[_Find | None] = queue.SimpleQueue()
         self._reading = _Connection(self._connected)
         try:
@@ -288,7 +289,7 @@ class PostgresResults:
         Raises SetupError: another process has the partition.
         """
         settled = threading.Event()
-        self._changes.put(settled)
+        self._changes.hurry(settled)
         while not settled.wait(GROUP_S) and self._threads[0].is_alive():
             pass
         self._check()
@@ -299,7 +300,7 @@ class PostgresResults:
 
     def close(self, *, give_up: bool = False) -> None:
         self._is_leaving = give_up
-        self._changes.put(None)
+        self._changes.close()
         self._finds.put(None)
         for thread in self._threads:
             thread.join()
@@ -397,29 +398,13 @@ class PostgresResults:
 
     def _write_group(self, connection: "_Connection") -> bool:
         """Write a group of changes. Return whether more may follow."""
-        group: list[_Change] = []
-        waiting: list[threading.Event] = []
-        goes_on, until = True, 0.0
-        while len(group) < GROUP_CHANGES:
-            try:
-                rest_s = max(0.0, until - time.monotonic()) if until else None
-                each = self._changes.get(timeout=rest_s)
-            except queue.Empty:
-                break
-            until = until or time.monotonic() + GROUP_S
-            if each is None:
-                goes_on = False
-                break
-            if isinstance(each, threading.Event):
-                waiting.append(each)
-                break
-            group.append(each)
+        group, settled, goes_on = self._changes.next_group()
         if group:
             self._until_there(connection, lambda opened: self._commit(opened, group))
         self._done += len(group)
         self._done_bytes += sum(_size_bytes(parameters) for _, parameters in group)
-        for event in waiting:
-            event.set()
+        for each in settled:
+            each.set()
         return goes_on
 
     def _commit(self, connection: Any, group: Sequence[_Change]) -> None:
