@@ -8,8 +8,8 @@ import msgspec
 from kairos.workflows import CachedValue, Found
 
 _GROUP = 256
-_LINGER_S = 0.01  # a message between actors costs as much as a call that it is about
-_AGAIN_S = 0.02  # until it is asked again about a call that another partition makes
+_LINGER_S = 0.05  # a message between actors costs as much as a call that it is about
+_AGAIN_S = 0.05  # until it is asked again about a call that another partition makes
 
 _decode = msgspec.json.Decoder().decode
 
@@ -50,8 +50,11 @@ class PartitionClaims:
             await self._has_work.wait()
             await asyncio.sleep(_LINGER_S)
             self._has_work.clear()
-            while self._asked or self._told:
+            while len(self._asked) >= _GROUP or len(self._told) >= _GROUP:
                 await self._exchange()
+            await self._exchange()
+            if self._asked or self._told:  # they came while it waited
+                self._has_work.set()
 
     async def settle(self) -> None:
         """Pass on all answers."""

@@ -1,10 +1,13 @@
 """Refusals of a run on Ray before it begins, and the parts that rows are in."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.cli.flows.flow_run import check_task, new_record
+from kairos.cli.flows.spread.claims import PartitionClaims
 from kairos.cli.flows.spread.partition import PartTable
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
@@ -76,3 +79,37 @@ def test_each_row_is_in_one_part_with_its_number_in_the_whole_table(rows, parts,
         assert [row.number for row in own] == sorted(row.number for row in own)
         found += [(row.number, row.values) for row in own]
     assert sorted(found, key=lambda each: each[0]) == list(enumerate(rows))
+
+
+class Asked:
+    """A coordinator that takes a moment for each message, and lets all calls be made."""
+
+    def __init__(self):
+        self.claim = self
+        self.messages, self.answers = 0, []
+
+    async def remote(self, partition, epoch, signatures, answers):
+        self.messages += 1
+        self.answers += answers
+        await asyncio.sleep(0.001)
+        return [True] * len(signatures)
+
+
+async def test_calls_that_come_one_by_one_are_asked_about_together():
+    asked, begun, loop = Asked(), [], asyncio.get_running_loop()
+    claims = PartitionClaims(asked, 0)
+    following = asyncio.create_task(claims.follow())
+    began_s = loop.time()
+    for call in range(300):
+        claims.ask(call, f"signature {call}", begun.append)
+        claims.answered(f"signature {call - 100}", b"1")
+        await asyncio.sleep(0.001)
+    async with asyncio.timeout(60):
+        while len(begun) < 300:
+            await asyncio.sleep(0.01)
+    took_s = loop.time() - began_s
+    following.cancel()
+    assert begun == [None] * 300
+    assert asked.messages <= 2 + 2 * took_s / 0.05, "a wait before each of them"
+    await claims.settle()
+    assert len(asked.answers) == len(set(asked.answers)) > 0
