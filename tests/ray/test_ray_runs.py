@@ -180,6 +180,7 @@ async def test_what_rows_share_is_asked_once_by_all_partitions(
         assert spread.tables == alone.tables
         assert dict(engine.asked) == asked
         assert engine.again() == 0
+        assert not RunStore(tmp_path / "ray").cache.exists(), "nothing is kept for other runs"
         counted = ("rows", "written", "gathered", "failed", "dropped")
         for name in counted:
             assert spread.record.figures[name] == alone.record.figures[name]

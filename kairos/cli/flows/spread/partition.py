@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.cli.flows.call_pool import call_pool
+from kairos.cli.flows.call_pool import TENANT, call_pool
 from kairos.cli.flows.spread.claims import PartitionClaims
 from kairos.cli.flows.spread.messages import PartitionEnd, PartitionJob, PoolTold
 from kairos.cli.flows.spread.performers import HeavyFunctions, RayProcessors
@@ -109,10 +109,9 @@ def plan_of(job: PartitionJob) -> Plan:
     )
 
 
-def scope_of(job: PartitionJob) -> str:
-    """Return the scope of the results that count: earlier runs, or this run alone."""
-    uses_cache = job.record.uses_cache and Passes(**job.record.passes).cached
-    return "default" if uses_cache else f"run {job.record.id}"
+def scope_of(job: PartitionJob) -> str | None:
+    """Return the scope of the results of earlier runs; None: they do not count."""
+    return TENANT if job.record.uses_cache and Passes(**job.record.passes).cached else None
 
 
 def open_store(
@@ -140,7 +139,8 @@ def open_store(
             deliver=deliver,
         )
     journal, cache = job.files
-    known = ResultCache(Path(cache), scope_of(job))
+    scope = scope_of(job)
+    known = None if scope is None else ResultCache(Path(cache), scope)
     return RunJournal(Path(journal), on_trouble, cache=known, partition=partition, claims=claims)
 
 
