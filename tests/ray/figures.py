@@ -74,7 +74,7 @@ class Tree:
 
     def __init__(self, root):
         self.root, self.cpu, self.names = root, {}, {}
-        self.peaks = []  # of all partitions, time by time
+        self.memory = {}  # by name: MiB of the largest process that has it, time by time
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
@@ -88,8 +88,7 @@ class Tree:
         """Return CPU seconds of the command, its actors, and all else that Ray has."""
         found = {}
         for pid, seconds in self.cpu.items():
-            name = self.names.get(pid, "")
-            name = name if name.startswith(("ray::", "command")) else "other"
+            name = self.names.get(pid, "other")
             found[name] = round(found.get(name, 0.0) + seconds, 1)
         return found
 
@@ -114,16 +113,20 @@ class Tree:
             more = {pid for pid, (parent, _, _) in stats.items() if parent in wanted} - wanted
             wanted |= more
             grew = bool(more)
-        largest = 0.0
+        largest = dict.fromkeys(self.memory, 0.0)
         for pid in wanted & stats.keys():
             _, fields, name = stats[pid]
             self.cpu[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
-            mib = int(fields[21]) * _PAGE_MIB
-            if not name.startswith("ray::IDLE"):
-                self.names[pid] = "command" if pid == self.root else name.split(".")[0]
-            if "ray::Partition" in name or pid == self.root:
-                largest = max(largest, mib)
-        self.peaks.append(largest)
+            if pid == self.root:
+                self.names[pid] = "command"
+            elif name.startswith("ray::") and not name.startswith("ray::IDLE"):
+                # "ray::Partition.run", or before its first task "ray::its-name:Partition".
+                self.names[pid] = "ray::" + name[5:].split(":")[-1].split(".")[0]
+            if (known := self.names.get(pid)) is not None:
+                mib = int(fields[21]) * _PAGE_MIB
+                largest[known] = max(largest.get(known, 0.0), mib)
+        for name, mib in largest.items():
+            self.memory.setdefault(name, []).append(mib)
 
 
 def measured(words, folder, environ):
@@ -198,6 +201,7 @@ def main():
         environ = os.environ | {
             "PYTHONPATH": str(ROOT), "KAIROS_RUNS": str(folder / "kairos"),
             "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore",
+            "RAY_worker_niceness": "0",  # as one process has; Ray's own is 15
         }  # fmt: skip
         engine = subprocess.Popen(
             [sys.executable, "-m", "tests.ray.figures", "--engine", str(folder / "port")],
@@ -239,7 +243,7 @@ def compare(chosen, folder, environ, url, database):
             "cpu_ms_per_operator": round(1e3 * cpu_s / (OPERATORS * chosen.rows), 3),
             "cpu_s_of": tree.shares(),
             "calls": calls,
-            "largest_mib": memory_course(tree.peaks),
+            "mib": {name: memory_course(course) for name, course in tree.memory.items()},
         }
         if apart is not None:
             figures["postgres_cpu_s"] = round(apart.end(), 1)
@@ -249,9 +253,9 @@ def compare(chosen, folder, environ, url, database):
     print(json.dumps({"tables that differ": len(made) - 1}), flush=True)
 
 
-def memory_course(peaks):
-    """Return the memory of the largest process after each fifth of the time."""
-    return [round(max(peaks[: max(1, len(peaks) * n // 5)])) for n in range(1, 6)]
+def memory_course(course):
+    """Return the most memory that a process has had after each fifth of its time."""
+    return [round(max(course[: max(1, len(course) * n // 5)])) for n in range(1, 6)]
 
 
 def calls_of(url):
