@@ -118,7 +118,7 @@ class Drive:
         self._ended = False
 
     def run(self, each_row: Callable[[int], None] = lambda _: None) -> None:
-        self._do(self._executor.begin())
+        self._do(self._executor.start())
         while not self._ended:
             fact = self._facts.popleft()
             began = time.process_time()

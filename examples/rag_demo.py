@@ -26,7 +26,7 @@ from kairos.cli.flows.flow_run import check_task, new_record, run_task
 from kairos.core import SECOND, KairosError, SetupError
 from kairos.settings import RetrievalSettings
 from kairos.workflows import LoadedFlow, Passes, RunStore, Timeline, load_flow, open_table
-from kairos.workflows.execute.timeline import Activity
+from kairos.workflows.execute.observation import Activity
 from kairos.workflows.run.export import errors_path
 
 HERE = Path(__file__).parent

@@ -106,7 +106,7 @@ class Ordered(FlowClient):
 
     def __init__(self, order: CallOrder, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.executor.keep(order)
+        self.executor.set_order(order)
 
 
 def nested(plan: Plan, rows: int) -> CallOrder:

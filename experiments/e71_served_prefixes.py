@@ -28,8 +28,7 @@ from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.users import Feed
 from kairos.workflows import FlowLimits, IssueCall, Passes, TouchPrefix
-from kairos.workflows.execute.prefix_touches import touch_price
-from kairos.workflows.execute.served_prefixes import ServedPrefix
+from kairos.workflows.execute.prefix_touches import ServedPrefix, touch_price
 
 KINDS = ("at random", "a few at once", "now and then")
 KV_TOKENS = 50_000
@@ -124,12 +123,12 @@ class ServedClient(BesideOthers):
             self.beginnings += 1
             self.found += 2 * cached_tokens >= self._prefixes[number].tokens
             began_at = self._arrivals[command.row]
-            self._touch_at(number, self._kept[number].called(began_at, now, cached_tokens))
+            self._touch_at(number, self._kept[number].on_call(began_at, now, cached_tokens))
         else:
             self.touches += 1
             self.computed += tokens - cached_tokens
             self.computed += round(touch_price(self._prefixes[number].tokens))
-            self._touch_at(number, self._kept[number].touched(now, cached_tokens))
+            self._touch_at(number, self._kept[number].on_touch(now, cached_tokens))
         super().answered(request_id, cached_tokens)
 
     def _touch_at(self, number: int, at: int | None) -> None:

@@ -54,7 +54,7 @@ from kairos.workflows.compile.graph import ancestors
 from kairos.workflows.compile.operators import Branch, Chunking, MapOver, Operator
 from kairos.workflows.compile.references import needs, referred
 from kairos.workflows.execute.batching import blind
-from kairos.workflows.execute.timeline import Activity
+from kairos.workflows.execute.observation import Activity
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 INDEX = ("passages", "vectors", "collection")

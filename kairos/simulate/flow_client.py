@@ -191,7 +191,7 @@ class FlowClient:
 
     def _begin(self) -> None:
         self.declare()
-        self._perform(self.executor.begin())
+        self._perform(self.executor.start())
         self._go_on()
 
     def tell(self, fact: FlowFact) -> None:
@@ -201,7 +201,7 @@ class FlowClient:
     def _go_on(self) -> None:
         while self._facts:
             fact = self._facts.popleft()
-            self.timeline.told(fact, self._clock.now())
+            self.timeline.record_fact(fact, self._clock.now())
             self._perform(self.executor.handle(fact))
         if not self._is_looking and not self.executor.is_engine_busy and self.ended is None:
             self._is_looking = True
@@ -241,7 +241,7 @@ class FlowClient:
                     self._clock.stop()
 
     def _call(self, command: Calling) -> None:
-        self.timeline.begun(command, self._clock.now())
+        self.timeline.begin_call(command, self._clock.now())
         at = self._clock.now() + command.delay_us
         match command:
             case IssueCall():

@@ -127,7 +127,7 @@ class SimulatedProcessors:
         self._shares = {kind: TimeShares() for kind in _KINDS}
 
     def run(self, command: RunProcessor) -> None:
-        begun = self._shares[command.kind].begin(command.items, self._clock.now())
+        begun = self._shares[command.kind].begin_call(command.items, self._clock.now())
         self._engines[command.kind].add(
             (command.stage, command.row),
             command.depth,
@@ -136,7 +136,7 @@ class SimulatedProcessors:
         )
 
     def _ended(self, command: RunProcessor, begun: tuple[int, float]) -> None:
-        took_us = round(self._shares[command.kind].end(begun, self._clock.now()))
+        took_us = round(self._shares[command.kind].end_call(begun, self._clock.now()))
         value = processed(command.kind, command.arguments)
         self._tell(CallAnswered(command.call, value, took_us=took_us))
 

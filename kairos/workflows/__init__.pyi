@@ -95,11 +95,11 @@ from .execute.limits import FlowFigures as FlowFigures
 from .execute.limits import FlowLimits as FlowLimits
 from .execute.model_turns import DeviceTurn as DeviceTurn
 from .execute.observation import ROWS_KEPT as ROWS_KEPT
+from .execute.observation import Calling as Calling
 from .execute.observation import Fallback as Fallback
 from .execute.observation import FlowObservation as FlowObservation
+from .execute.observation import Timeline as Timeline
 from .execute.observation import TimeShares as TimeShares
-from .execute.timeline import Calling as Calling
-from .execute.timeline import Timeline as Timeline
 from .execute.windows import most_tokens as most_tokens
 from .retrieve.flow_processors import ProcessorService as ProcessorService
 from .retrieve.flow_processors import processor_service as processor_service

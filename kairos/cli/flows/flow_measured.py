@@ -73,9 +73,9 @@ class AskedOfRun(Timeline):
         self.bodies: list[Mapping[str, Any]] = []
         self.calls: list[ContextCall] = []
 
-    def begun(self, command: Calling, at_us: int) -> None:
+    def begin_call(self, command: Calling, at_us: int) -> None:
         """Keep the first prompts, and the items of a command whose kind is batched."""
-        super().begun(command, at_us)
+        super().begin_call(command, at_us)
         if isinstance(command, IssueCall) and len(self.bodies) < _CALLS:
             named = {} if command.model is None else {"model": command.model}
             self.bodies.append({**named, **command.body})
@@ -86,7 +86,7 @@ class AskedOfRun(Timeline):
         if len(kept) < _KEPT:
             kept += _items(command)[: _KEPT - len(kept)]
 
-    def told(self, fact: FlowFact, at_us: int) -> None:
+    def record_fact(self, fact: FlowFact, at_us: int) -> None:
         """Note what was found of a prompt."""
         if isinstance(fact, CallAnswered) and fact.call in self._begun:
             command, begun_us = self._begun[fact.call]
@@ -101,7 +101,7 @@ class AskedOfRun(Timeline):
                         cached_tokens=fact.cached_tokens,
                     )
                 )
-        super().told(fact, at_us)
+        super().record_fact(fact, at_us)
 
 
 async def measured_batches(

@@ -201,7 +201,7 @@ class _Run:
             self._queue.remove(at)
 
     def _read_some(self) -> bool:
-        """Read rows in whole batches, as `workflows/execute/intake.py`; return whether any came."""
+        """Read rows in whole batches, as `execute/windows.py` does; return whether any came."""
         engine, rest = self._engine, -self._read % self._batch
         wanted = engine.released - self._in_flight + engine.sequences - len(self._ready)
         if wanted > rest:

@@ -3,7 +3,8 @@
 `step` is called with phase 0, then again whenever everything it asked for has settled, with the
 next phase. It returns what it needs now, its value, or the call that it wants made. Nothing is
 asked for before it is needed, so of a branch only the chosen case is computed, and a loop's next
-round only if the last one did not end it.
+round only if the last one did not end it. Arguments are read by readers (`ArgumentReader`) that are
+compiled once for all rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,15 +13,116 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from kairos.workflows.compile.invalid import OperatorFailed
-from kairos.workflows.compile.operators import MOST_ITEMS
+from kairos.workflows.compile.operators import (
+    MOST_ITEMS,
+    Argument,
+    Constant,
+    Path,
+    Reference,
+    References,
+)
 from kairos.workflows.compile.passes.prefill import PartialPrefill
 from kairos.workflows.compile.templates import Expression, Template
-from kairos.workflows.compile.values import as_text, type_name
+from kairos.workflows.compile.values import Missing, as_text, part, type_name
 from kairos.workflows.execute.frames import ABSENT, OpenRow, Slot, ValueFrame
-from kairos.workflows.execute.reading import ArgumentReader, Located
 
 if TYPE_CHECKING:
     from kairos.workflows.execute.program import CompiledScope
+
+
+Read = Callable[[ValueFrame], object]  # a value, or ABSENT; raises OperatorFailed, RowTooLarge
+
+
+class Located(msgspec.Struct, frozen=True, gc=False):
+    """Slot of an operator, `up` frames above."""
+
+    up: int
+    slot: int
+
+    def of(self, frame: ValueFrame) -> Slot:
+        for _ in range(self.up):
+            assert frame.parent is not None
+            frame = frame.parent
+        return frame, self.slot
+
+
+Names = Mapping[str, Located]
+
+
+class ArgumentReader(msgspec.Struct, frozen=True):
+    """Reader of an argument. `needs`: slots that must have settled before."""
+
+    needs: tuple[Located, ...]
+    read: Read
+
+
+def argument_reader(argument: Argument, names: Names) -> ArgumentReader:
+    if isinstance(argument, Constant):
+        value = argument.value
+        return ArgumentReader((), lambda _: value)
+    if isinstance(argument, Reference):
+        at = names[argument.operator]
+        return ArgumentReader((at,), _one(argument.operator, at, argument.path))
+    return _list_reader(argument, names)
+
+
+def inputs_reader(inputs: Mapping[str, Argument], names: Names) -> ArgumentReader:
+    """Return a reader of inputs as a mapping.
+
+    It is ABSENT if any input is, even if another cannot be read, so that their order makes no
+    difference.
+    """
+    readers = {name: argument_reader(argument, names) for name, argument in inputs.items()}
+    reads = tuple((name, reader.read) for name, reader in readers.items())
+
+    def read(frame: ValueFrame) -> object:
+        found: dict[str, object] = {}
+        failed: OperatorFailed | None = None
+        for name, each in reads:
+            try:
+                found[name] = each(frame)
+            except OperatorFailed as error:
+                failed = failed or error
+        if ABSENT in found.values():
+            return ABSENT
+        if failed is not None:
+            raise failed
+        return found
+
+    needed = (at for reader in readers.values() for at in reader.needs)
+    return ArgumentReader(tuple(dict.fromkeys(needed)), read)
+
+
+def _list_reader(argument: References, names: Names) -> ArgumentReader:
+    readers = [argument_reader(each, names) for each in argument.each]
+
+    def read(frame: ValueFrame) -> object:
+        values = [reader.read(frame) for reader in readers]
+        found = [value for value in values if value is not ABSENT]
+        if frame.row.bounds is not None:
+            frame.row.bounds.hold(found)  # it may be written out before it is the value of a slot
+        return found
+
+    return ArgumentReader(tuple(at for reader in readers for at in reader.needs), read)
+
+
+def _one(name: str, at: Located, path: Path) -> Read:
+    slot = at.slot
+    if at.up == 0 and not path:
+        return lambda frame: frame.values[slot]
+
+    def read(frame: ValueFrame) -> object:
+        where, _ = at.of(frame)
+        value = where.values[slot]
+        if value is ABSENT:
+            return ABSENT
+        try:
+            return part(value, path)
+        except Missing as missing:
+            raise OperatorFailed(f"'{name}': {missing}") from missing
+
+    return read
+
 
 MOST_KEY_CHARACTERS = 1_000
 
@@ -201,7 +303,8 @@ class Maps(msgspec.Struct, frozen=True):
             return Gives([value for value in values if value is not ABSENT])
         items = self.over.read(frame)
         if frame.row.early is not None:
-            frame.row.early.keep(frame.node(self.slot), items if isinstance(items, list) else ())
+            found = items if isinstance(items, list) else ()
+            frame.row.early.keep_trials(frame.node(self.slot), found)
         if items is ABSENT:
             return Gives(ABSENT)
         if self.batch is not None:

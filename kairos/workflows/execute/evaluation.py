@@ -8,11 +8,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from kairos.workflows.compile.invalid import OperatorFailed
-from kairos.workflows.execute.behaviours import Gives, Progress, WantsCall, WantsPrefill
-from kairos.workflows.execute.frames import ABSENT, ASKED, UNASKED, OpenRow, Slot, ValueFrame
+from kairos.workflows.execute.behaviours import Gives, Located, Progress, WantsCall, WantsPrefill
+from kairos.workflows.execute.frames import (
+    ABSENT,
+    ASKED,
+    UNASKED,
+    OpenRow,
+    RowTooLarge,
+    Slot,
+    ValueFrame,
+)
 from kairos.workflows.execute.program import CompiledScope
-from kairos.workflows.execute.reading import Located
-from kairos.workflows.execute.row_bounds import RowTooLarge
 
 # Errors that a row's values may cause in a computation: only that row fails.
 UNUSUAL = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
@@ -29,7 +35,7 @@ class Evaluation:
         self._ask, self._ended, self._broke = ask, ended, broke
         self._agenda: deque[Slot] = deque()
 
-    def begin(self, row: OpenRow, scope: CompiledScope) -> None:
+    def begin_row(self, row: OpenRow, scope: CompiledScope) -> None:
         frame = scope.frame(row)
         self._demand((frame, len(scope.operators) - 1))
         self._begin_ahead(frame)

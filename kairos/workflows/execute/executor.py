@@ -1,7 +1,7 @@
 """Executor of a plan: facts in, commands out. It has no clock, no engine and no file.
 
 It streams: rows are asked for as calls end, so that its memory does not grow with the table, but
-with its windows (`windows.py`, `intake.py`) and its memo. Each row ends with exactly one command;
+with its windows (`windows.py`) and its memo. Each row ends with exactly one command;
 its results come before it, for a journal, from which a later session resumes (`facts.Known`).
 """
 
@@ -25,7 +25,6 @@ from kairos.workflows.execute.commands import (
     TouchPrefix,
     WriteRow,
 )
-from kairos.workflows.execute.early_items import begin_items
 from kairos.workflows.execute.evaluation import Evaluation
 from kairos.workflows.execute.facts import (
     CacheAnswered,
@@ -47,24 +46,18 @@ from kairos.workflows.execute.facts import (
 )
 from kairos.workflows.execute.flight import Flight
 from kairos.workflows.execute.flights import Flights
-from kairos.workflows.execute.frames import ABSENT, OpenRow, ValueFrame
-from kairos.workflows.execute.held_values import HeldValues
-from kairos.workflows.execute.intake import RowIntake
-from kairos.workflows.execute.issuing import FlightCommands
+from kairos.workflows.execute.frames import ABSENT, IsSpent, OpenRow, ValueFrame, bounds_of, never
 from kairos.workflows.execute.limits import FlowFigures, FlowLimits
-from kairos.workflows.execute.memo import ResultMemo
 from kairos.workflows.execute.observation import FlowObservation
-from kairos.workflows.execute.operator_gate import OperatorGate
 from kairos.workflows.execute.prefills import PrefillsAhead
 from kairos.workflows.execute.prefix_touches import PrefixTouches
 from kairos.workflows.execute.program import compile_stage
-from kairos.workflows.execute.row_bounds import IsSpent, bounds_of, never
-from kairos.workflows.execute.trials import TrialRow
-from kairos.workflows.execute.windows import CallWindow
+from kairos.workflows.execute.trials import TrialRow, begin_items
+from kairos.workflows.execute.windows import CallWindow, OperatorGate, RowIntake
 
 
 class Executor:
-    """Executor of one session of a run; only `begin`, once, and `handle` change its state.
+    """Executor of one session of a run; only `start`, once, and `handle` change its state.
 
     The same facts give the same commands, unless `is_spent` stops a row that computes for too long.
     """
@@ -81,28 +74,25 @@ class Executor:
         seeks = plan.passes.order and limits.kv_tokens is not None and limits.max_open_rows != 1
         self._first: list[RowRead] | None = [] if seeks else None
         self._held_back: deque[RowRead] = deque()  # first rows, opened later by the order
-        self._held = HeldValues(self._out)
-        self._commands = FlightCommands(plan, self._held)
         self._touches = PrefixTouches(plan.static_prefixes, limits)
         self._stage = 0
         self._awaiting = False  # for rows that are delayed
         self._stopping = False
         self._ended = False
-        self._window = CallWindow(limits, self._issue)
+        self._window = CallWindow(limits, self._issue_call)
         self._prefills = PrefillsAhead(
             plan.prefills, limits, self._has_room, self.figures, self._out
         )
-        self._evaluation = Evaluation(self._want, self._row_ended, self._row_broke)
+        self._evaluation = Evaluation(self._request_value, self._finish_row, self._fail_row)
         self._flights = Flights(
-            share=plan.passes.cse,
-            memo=ResultMemo(limits.memo_bytes),
-            held=self._held,
-            staying=plan.staying,
+            plan,
+            limits.memo_bytes,
+            self._evaluation,
             figures=self.figures,
             observation=self.observation,
             out=self._out,
-            ready=self._window.push,
-            grew=self._grew,
+            ready=self._window.push_ready,
+            grew=self._grow_row,
         )
 
     @property
@@ -124,14 +114,14 @@ class Executor:
         """Return whether a call has no result yet."""
         return self._flights[call] is not None
 
-    def keep(self, order: CallOrder) -> None:
-        """Order calls so from now on. Before `begin`: no order is looked for."""
+    def set_order(self, order: CallOrder) -> None:
+        """Order calls so from now on. Before `start`: no order is looked for."""
         self._first = None
-        self._window.keep(order)
-        self._intakes[0].keep(order)
+        self._window.set_order(order)
+        self._intakes[0].set_order(order)
 
-    def begin(self) -> list[FlowCommand]:
-        return self._go_on()
+    def start(self) -> list[FlowCommand]:
+        return self._advance()
 
     def handle(self, fact: FlowFact) -> list[FlowCommand]:
         """Apply a fact; return the commands, in order. Facts after EndRun are ignored."""
@@ -139,24 +129,24 @@ class Executor:
             return []
         match fact:
             case RowRead() | GroupRead() | RowUnreadable() | InputEnded() | GroupsEnded():
-                self._take(fact)
+                self._read_input(fact)
             case CallAnswered() | CallBroke() | ItemsFinished():
-                self._call_told(fact)
+                self._on_call_fact(fact)
             case CacheAnswered():
-                self._flights.cache_answered(self._evaluation, fact)
+                self._flights.on_cache_answer(fact)
             case RowsAwaited() | EnginesIdle() | PrefixTouched():
-                self._paused(fact)
+                self._on_pause(fact)
             case CapacityTold(calls=calls):
                 self._window.resize(calls)
                 for intake in self._intakes:
                     intake.resize(calls)
             case OperatorsOpened(operators=operators):
-                self._window.open(operators)
+                self._window.open_operators(operators)
             case StopAsked():
                 self._stopping = True
-        return self._go_on()
+        return self._advance()
 
-    def _go_on(self) -> list[FlowCommand]:
+    def _advance(self) -> list[FlowCommand]:
         while True:
             if self._may_begin:
                 self._begin_row(self._held_back.popleft())
@@ -174,27 +164,29 @@ class Executor:
     def _step(self) -> None:
         self._evaluation.run()
         if not self._stopping:
-            self._window.release(self._flights.not_wanted)
+            self._window.release_calls(self._flights.drop_call)
         self._next_stage()
-        self._touch()
-        self._read()
+        self._touch_between_batches()
+        self._ask_for_rows()
         if not self._flights.fetching and (self._awaiting or not self.is_reading):
-            self._prefills.go()  # calls needed now went first
-        self._end()
+            self._prefills.issue_due()  # calls needed now went first
+        self._finish_if_done()
         self.figures.open = sum(each.open for each in self._intakes)
         self.figures.in_flight = self._window.in_flight
 
-    def _take(self, fact: RowRead | GroupRead | RowUnreadable | InputEnded | GroupsEnded) -> None:
+    def _read_input(
+        self, fact: RowRead | GroupRead | RowUnreadable | InputEnded | GroupsEnded
+    ) -> None:
         intake = self._intakes[self._stage]
         are_slow, self._awaiting = self._awaiting, False
         if isinstance(fact, InputEnded | GroupsEnded):
             self._find_order()
             # It may be told again when another stage runs.
-            self._intakes[isinstance(fact, GroupsEnded)].exhausted()
+            self._intakes[isinstance(fact, GroupsEnded)].end_input()
             return
         self.figures.read += 1
         if isinstance(fact, RowUnreadable):
-            intake.unreadable()
+            intake.skip_row()
             self.figures.failed += 1
             self._out.append(FailRow(self._stage, fact.row, "", fact.error))
         elif isinstance(fact, RowRead) and self._first is not None:
@@ -214,16 +206,16 @@ class Executor:
         sequences = min(limits.capacity, released)
         pool = RunEngines(limits.instances, limits.kv_tokens, sequences, released)
         self._held_back.extend(self._first)
-        self.keep(kept_order(self._plan, [each.values for each in self._first], pool))
+        self.set_order(kept_order(self._plan, [each.values for each in self._first], pool))
 
     def _begin_row(self, fact: RowRead | GroupRead) -> None:
         given: object = fact.values if isinstance(fact, RowRead) else _group(fact)
-        self._intakes[self._stage].arrived(fact.size_bytes)
+        self._intakes[self._stage].open_row(fact.size_bytes)
         row = OpenRow(self._stage, fact.row, given, fact.known, fact.size_bytes)
         row.bounds = bounds_of(self._limits, self._is_spent)
-        self._evaluation.begin(row, self._scopes[self._stage])
+        self._evaluation.begin_row(row, self._scopes[self._stage])
 
-    def _touch(self) -> None:
+    def _touch_between_batches(self) -> None:
         """Touch static prefixes between batches, when engines have nothing to do.
 
         Not on engines that switch models: they lose their caches with each switch.
@@ -232,9 +224,9 @@ class Executor:
             return
         if any(each.open for each in self._intakes):
             return
-        self._touch_all(self._touches.due())
+        self._touch_all(self._touches.begin_pause())
 
-    def _paused(self, fact: RowsAwaited | EnginesIdle | PrefixTouched) -> None:
+    def _on_pause(self, fact: RowsAwaited | EnginesIdle | PrefixTouched) -> None:
         """Touch static prefixes while engines idle.
 
         Not ones never used if results of earlier runs were found: their calls may never come.
@@ -244,13 +236,13 @@ class Executor:
             self._awaiting = True
             return
         if isinstance(fact, PrefixTouched):
-            self._touches.touched(fact.number, fact.cached_tokens)
+            self._touches.on_touch_answer(fact.number, fact.cached_tokens)
             return
         if self._stopping or self.is_engine_busy or not self.gate.is_open_to_all:
             return
         is_new = not self.figures.fetched and not self.figures.resumed
-        self._touch_all(self._touches.look())
-        self._touch_all(self._touches.due(unused=is_new))
+        self._touch_all(self._touches.check_pause())
+        self._touch_all(self._touches.begin_pause(unused=is_new))
 
     def _touch_all(self, touches: Iterator[TouchPrefix]) -> None:
         for each in touches:
@@ -261,11 +253,11 @@ class Executor:
         if self._stage + 1 < len(self._scopes) and self._intakes[self._stage].done:
             self._stage += 1
 
-    def _read(self) -> None:
+    def _ask_for_rows(self) -> None:
         intake = self._intakes[self._stage]
         if self._stopping or self._window.blocked:
             return
-        count = intake.room(self._window.wanting - self._flights.fetching)
+        count = intake.rows_to_ask(self._window.wanting - self._flights.fetching)
         if count:
             intake.asked += count
             self._out.append(ReadGroups(count) if self._stage else ReadRows(count))
@@ -276,64 +268,64 @@ class Executor:
             return False  # few rows are open, although many have come
         return goes_ahead(rows, window.calls, window.capacity)
 
-    def _end(self) -> None:
+    def _finish_if_done(self) -> None:
         waits = self._window.in_flight
         if self._stage + 1 == len(self._scopes) and self._intakes[-1].done:
             # Calls of rows that have ended may still be in flight.
-            self._end_with(EndRun("done"))
+            self._finish_run(EndRun("done"))
         elif self._stopping and not waits:
-            self._end_with(EndRun("stopped"))
+            self._finish_run(EndRun("stopped"))
         elif self._window.blocked and not waits and not self._flights.fetching:
-            self._end_with(EndRun("budget"))
+            self._finish_run(EndRun("budget"))
 
-    def _end_with(self, command: EndRun) -> None:
+    def _finish_run(self, command: EndRun) -> None:
         self._ended = True
         self._out.append(command)
 
-    def _want(self, frame: ValueFrame, slot: int, wants: WantsCall | WantsPrefill) -> None:
+    def _request_value(self, frame: ValueFrame, slot: int, wants: WantsCall | WantsPrefill) -> None:
         if isinstance(wants, WantsPrefill):
-            self._prefills.ready(frame.row, wants)
+            self._prefills.add_ready(frame.row, wants)
             self._evaluation.settle(frame, slot, ABSENT)
             return
-        self._flights.want(self._evaluation, frame, slot, wants)
+        self._flights.request_value(frame, slot, wants)
 
-    def _issue(self, flight: Flight) -> None:
+    def _issue_call(self, flight: Flight) -> None:
         params, figures = flight.operator.params, self.figures
         figures.retried += flight.attempt > 1
         figures.calls += isinstance(params, Generation)
         figures.functions += isinstance(params, RegisteredCall)
         figures.processed += isinstance(params, Processing)
-        self._out.append(self._commands.command(flight))
-        self._prefills.issued(flight)
+        self._out.append(self._flights.attempt_command(flight))
+        self._prefills.on_call_issued(flight)
 
-    def _call_told(self, fact: CallAnswered | CallBroke | ItemsFinished) -> None:
+    def _on_call_fact(self, fact: CallAnswered | CallBroke | ItemsFinished) -> None:
         flight = self._flights[fact.call]
         assert flight is not None, f"call {fact.call} is not in flight"
         match fact:
             case CallAnswered():
-                self._answered(flight, fact)
+                self._on_answer(flight, fact)
             case CallBroke():
-                self._broke(flight, fact)
+                self._on_failure(flight, fact)
             case ItemsFinished(first=first, items=items):
                 begin_items(self._evaluation, flight, first, items)
 
-    def _answered(self, flight: Flight, fact: CallAnswered) -> None:
+    def _on_answer(self, flight: Flight, fact: CallAnswered) -> None:
         self.figures.prompt_tokens += fact.prompt_tokens
         self.figures.completion_tokens += fact.completion_tokens
         self.figures.cached_tokens += fact.cached_tokens
         if isinstance(flight.operator.params, Generation):
-            self.observation.answered(flight.operator.name, fact)
-            self._touches.answered(flight.operator.name, fact)
+            self.observation.record_answer(flight.operator.name, fact)
+            self._touches.count_call(flight.operator.name, fact)
         elif isinstance(flight.operator.params, RegisteredCall | Processing):
-            self.observation.took(flight.operator.name, fact)
-        self._window.ended(flight, fact.prompt_tokens + fact.completion_tokens)
+            self.observation.record_duration(flight.operator.name, fact)
+        self._window.finish_call(flight, fact.prompt_tokens + fact.completion_tokens)
         if fact.cut is not None:
             self.figures.cut += 1
-            if self._enlarged(flight):
+            if self._retry_larger(flight):
                 return
-        self._flights.answered(self._evaluation, flight, fact)
+        self._flights.finish_call(flight, fact)
 
-    def _enlarged(self, flight: Flight) -> bool:
+    def _retry_larger(self, flight: Flight) -> bool:
         """Repeat the call of a cut answer with twice the tokens; return false if it may not be."""
         params, content = flight.operator.params, flight.wants.content
         most = content.get("max_tokens")
@@ -344,23 +336,23 @@ class Executor:
         larger = {**content, "max_tokens": 2 * most}
         flight.wants = WantsCall(larger, flight.wants.signature)
         flight.attempt += 1
-        self._window.push(flight)
+        self._window.push_ready(flight)
         return True
 
-    def _broke(self, flight: Flight, fact: CallBroke) -> None:
-        self._window.ended(flight, 0)
-        if fact.lost and self._flights.make_again(flight, fact.lost):
+    def _on_failure(self, flight: Flight, fact: CallBroke) -> None:
+        self._window.finish_call(flight, 0)
+        if fact.lost and self._flights.remake_lost(flight, fact.lost):
             return
         if fact.retry and flight.attempt <= flight.operator.retries:
             flight.attempt += 1
-            self._window.push(flight)
+            self._window.push_ready(flight)
         else:
-            self._flights.broke(self._evaluation, flight, fact.error)
+            self._flights.fail_call(flight, fact.error)
 
-    def _row_ended(self, row: OpenRow, value: object) -> None:
-        self._close(row)
+    def _finish_row(self, row: OpenRow, value: object) -> None:
+        self._close_row(row)
         if row.instead:
-            self.observation.went_on(row.row, row.instead)
+            self.observation.count_fallbacks(row.row, row.instead)
             ways = {how for how, _ in row.instead.values()}
             self.figures.skipped += "skip" in ways
             self.figures.defaulted += "default" in ways
@@ -375,23 +367,21 @@ class Executor:
             self.figures.written += 1
             self._out.append(WriteRow(row.stage, row.row, value))
 
-    def _row_broke(self, row: OpenRow, node: str, error: str) -> None:
+    def _fail_row(self, row: OpenRow, node: str, error: str) -> None:
         if isinstance(row, TrialRow):
             return  # it was only tried ahead
-        self._close(row)
+        self._close_row(row)
         self.figures.failed += 1
         self._out.append(FailRow(row.stage, row.row, node, error))
 
-    def _grew(self, row: OpenRow, size_bytes: int) -> None:
+    def _grow_row(self, row: OpenRow, size_bytes: int) -> None:
         row.size_bytes += size_bytes
-        self._intakes[row.stage].grew(size_bytes, row.size_bytes)
+        self._intakes[row.stage].grow_row(size_bytes, row.size_bytes)
 
-    def _close(self, row: OpenRow) -> None:
-        if row.early is not None:
-            row.early.end()
-        self._prefills.closed(row)
-        self._held.closed(row)
-        self._intakes[row.stage].closed(row.size_bytes)
+    def _close_row(self, row: OpenRow) -> None:
+        self._flights.close_row(row)
+        self._prefills.close_row(row)
+        self._intakes[row.stage].close_row(row.size_bytes)
 
 
 def _group(fact: GroupRead) -> dict[str, object]:

@@ -39,7 +39,7 @@ class PrefillsAhead:
         self._begun: dict[tuple[int, int], set[str]] = {}  # names of operators, and nodes in loops
         self._due: dict[tuple[int, int], list[WantsPrefill]] = {}
 
-    def ready(self, row: OpenRow, wants: WantsPrefill) -> None:
+    def add_ready(self, row: OpenRow, wants: WantsPrefill) -> None:
         key = (row.stage, row.row)
         if not self._is_on or wants.node in row.known:
             return
@@ -48,7 +48,7 @@ class PrefillsAhead:
         else:
             self._ready.setdefault(key, []).append(wants)
 
-    def issued(self, flight: Flight) -> None:
+    def on_call_issued(self, flight: Flight) -> None:
         """Note that a call is made: prefixes that waited for it are due."""
         name = flight.operator.name
         if name not in self._watched:
@@ -67,11 +67,11 @@ class PrefillsAhead:
             if left := [each for each in ready if name not in each.beside]:
                 self._ready[key] = left
 
-    def closed(self, row: OpenRow) -> None:
+    def close_row(self, row: OpenRow) -> None:
         for each in (self._ready, self._begun, self._due):
             each.pop((row.stage, row.row), None)
 
-    def go(self) -> None:
+    def issue_due(self) -> None:
         """Issue the prefills that are due, or drop them.
 
         Call it once the requested rows have come.

@@ -30,6 +30,7 @@ from kairos.workflows.compile.retrieval import aggregated, chunked
 from kairos.workflows.compile.templates import expression, template
 from kairos.workflows.compile.values import as_text
 from kairos.workflows.execute.behaviours import (
+    ArgumentReader,
     BeginsPrompt,
     Behaviour,
     Chooses,
@@ -37,20 +38,17 @@ from kairos.workflows.execute.behaviours import (
     Gathers,
     Gives,
     GivesOfRow,
+    Located,
     Loops,
     Maps,
+    Names,
     Outputs,
     WantsCall,
-    fills,
-)
-from kairos.workflows.execute.frames import OpenRow, ValueFrame
-from kairos.workflows.execute.reading import (
-    ArgumentReader,
-    Located,
-    Names,
     argument_reader,
+    fills,
     inputs_reader,
 )
+from kairos.workflows.execute.frames import OpenRow, ValueFrame
 from kairos.workflows.execute.requests import function_call, generation, processing
 
 ROOT = "the row"  # names a row's result, which has no operator

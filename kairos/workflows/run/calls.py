@@ -319,11 +319,11 @@ class RunCalls:
     async def _processed(self, command: RunProcessor) -> CallAnswered:
         assert self._processors is not None, "a run begins with all processors that it needs"
         shares = self._shares.setdefault(command.kind, TimeShares())
-        begun, took_s = shares.begin(command.items, time.monotonic()), 0.0
+        begun, took_s = shares.begin_call(command.items, time.monotonic()), 0.0
         try:
             value = await self._processors.run(command)
         finally:
-            took_s = shares.end(begun, time.monotonic())
+            took_s = shares.end_call(begun, time.monotonic())
         return CallAnswered(command.call, value, took_us=round(took_s * SECOND))
 
 

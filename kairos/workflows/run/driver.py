@@ -33,7 +33,7 @@ from kairos.workflows.execute.facts import (
     FlowFact,
     StopAsked,
 )
-from kairos.workflows.execute.timeline import Timeline
+from kairos.workflows.execute.observation import Timeline
 from kairos.workflows.run.calls import RunCalls
 from kairos.workflows.run.intake import TableIntake
 from kairos.workflows.run.result_store import CachedValue, ResultStore
@@ -72,7 +72,7 @@ class RunDriver:
 
     def tell(self, fact: FlowFact) -> None:
         if self._timeline is not None:
-            self._timeline.told(fact, _now_us())
+            self._timeline.record_fact(fact, _now_us())
         self._facts.append(fact)
         self._has_facts.set()
 
@@ -90,7 +90,7 @@ class RunDriver:
         reading.add_done_callback(lambda _: self._has_facts.set())
         looking = asyncio.create_task(self._look_at_pauses())
         try:
-            self._perform(self.executor.begin(), intake, calls)
+            self._perform(self.executor.start(), intake, calls)
             while self._end is None:
                 await self._next_facts(reading)
                 for _ in range(min(len(self._facts), _FACTS_AT_ONCE)):
@@ -130,7 +130,7 @@ class RunDriver:
             match command:
                 case IssueCall() | RunFunction() | RunProcessor():
                     if self._timeline is not None:
-                        self._timeline.begun(command, _now_us())
+                        self._timeline.begin_call(command, _now_us())
                     calls.begin(command)
                 case TouchPrefix() | DropHeld():
                     calls.begin(command)

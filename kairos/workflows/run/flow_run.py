@@ -20,8 +20,7 @@ from kairos.workflows.execute.commands import EndRun
 from kairos.workflows.execute.executor import Executor
 from kairos.workflows.execute.facts import CapacityTold
 from kairos.workflows.execute.limits import FlowLimits
-from kairos.workflows.execute.observation import FlowObservation
-from kairos.workflows.execute.timeline import Timeline
+from kairos.workflows.execute.observation import FlowObservation, Timeline
 from kairos.workflows.run.calls import RunCalls
 from kairos.workflows.run.declaring import declare_plan, keep_declaring
 from kairos.workflows.run.driver import RunDriver

@@ -148,7 +148,7 @@ class Invocation:
         )
         calls = self._make_calls(self._facts.put_nowait)
         try:
-            executor.begin()  # it asks for rows: there is one
+            executor.start()  # it asks for rows: there is one
             self._facts.put_nowait(RowRead(0, self._row))
             self._facts.put_nowait(InputEnded())
             while not self._is_over:

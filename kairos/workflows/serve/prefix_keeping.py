@@ -1,6 +1,6 @@
 """Keep static beginnings of served flows' prompts in engines' caches between invocations.
 
-When a beginning is used again is decided by `workflows/execute/served_prefixes.py`. Touches go
+When a beginning is used again is decided by `workflows/execute/prefix_touches.py`. Touches go
 through the gateway at best-effort priority, as calls of the tenant that invoked the flow last.
 """
 
@@ -17,7 +17,7 @@ from kairos.request import Caller
 from kairos.workflows.compile.passes.static_prefixes import StaticPrefix
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.execute.commands import TOUCH_AGENT
-from kairos.workflows.execute.served_prefixes import ServedPrefix
+from kairos.workflows.execute.prefix_touches import ServedPrefix
 from kairos.workflows.run.chat_answer import read_chat
 from kairos.workflows.serve.flow_llm import FlowLLM
 from kairos.workflows.serve.invocation import OperatorFinished
@@ -67,7 +67,7 @@ class PrefixKeeping:
                 kept = self._of(caller.tenant, model, prefix)
                 kept.caller, kept.app = caller, app
                 cached = operator.cached_tokens
-                self._touch_at(kept, kept.known.called(began_at, self._now(), cached))
+                self._touch_at(kept, kept.known.on_call(began_at, self._now(), cached))
             on_finished(operator)
 
         return finished
@@ -117,4 +117,4 @@ class PrefixKeeping:
             return
         finally:
             self._inner.callers.remove(name)
-        self._touch_at(kept, kept.known.touched(self._now(), answer.cached_tokens))
+        self._touch_at(kept, kept.known.on_touch(self._now(), answer.cached_tokens))

@@ -400,7 +400,7 @@ class GatedWorld(FlowWorld):
         assert crash_after is None
         self.opened, self.unasked = None, 0
         self._open(frozenset())
-        self._do(self.executor.begin())
+        self._do(self.executor.start())
         while self.end is None:
             if not self.pending or not self.random.randrange(5):
                 wanted = [name for name, n in self.executor.gate.wanted.items() if n]

@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.workflows import OPEN_ROWS, FlowLimits
-from kairos.workflows.execute.intake import RowIntake
 from kairos.workflows.execute.limits import MOST_IN_FLIGHT
+from kairos.workflows.execute.windows import RowIntake
 from tests.support.examples import examples
 
 
 def read_all(intake, size_bytes, wanted):
     """Ask and read until nothing more may be asked for; return how many rows are open."""
-    while count := intake.room(wanted - intake.open):
+    while count := intake.rows_to_ask(wanted - intake.open):
         intake.asked += count
         for _ in range(count):
-            intake.arrived(size_bytes)
+            intake.open_row(size_bytes)
     return intake.open
 
 

@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from kairos.workflows.execute.prefix_touches import touch_price
-from kairos.workflows.execute.served_prefixes import ServedPrefix
+from kairos.workflows.execute.prefix_touches import ServedPrefix, touch_price
 
 S = 1_000_000
 
@@ -33,10 +32,10 @@ def computed(tokens, stays, calls, *, keeps):
         while keeps and due is not None and due < at:
             touches += 1
             engine.computed += touch_price(tokens)
-            due = kept.touched(due, engine.use(due))
+            due = kept.on_touch(due, engine.use(due))
         cached = engine.use(at)
         found += cached > 0
-        due = kept.called(at, at + S // 10, cached)
+        due = kept.on_call(at, at + S // 10, cached)
     return engine.computed, found, touches
 
 
@@ -112,6 +111,6 @@ def test_without_reports_of_what_was_found_hardly_anything_is_touched():
         at = number * 100 * S
         while due is not None and due < at:
             touches += 1
-            due = kept.touched(due, 0)
-        due = kept.called(at, at + S, 0)
+            due = kept.on_touch(due, 0)
+        due = kept.on_call(at, at + S, 0)
     assert touches <= 8

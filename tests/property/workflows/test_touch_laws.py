@@ -30,20 +30,20 @@ def paused(touches, cache, looks):
     spent, made = 0.0, 0
     for _ in range(looks):
         cache.now += 1
-        for touch in touches.look():
+        for touch in touches.check_pause():
             made += 1
             found = cache.use()
             spent += PRICE + 0.02 * cache.tokens + cache.tokens - found
-            touches.touched(touch.number, found)
+            touches.on_touch_answer(touch.number, found)
     found = cache.use()
-    touches.answered("o", CallAnswered(0, "", cache.tokens, 1, found))
+    touches.count_call("o", CallAnswered(0, "", cache.tokens, 1, found))
     return spent, made, cache.tokens - found
 
 
 def begun(tokens):
     prefix = StaticPrefix(("o",), None, (("system", "x"),), tokens)
     touches = PrefixTouches((prefix,), FlowLimits(capacity=1, kv_tokens=10**9))
-    touches.answered("o", CallAnswered(0, "", tokens, 1))
+    touches.count_call("o", CallAnswered(0, "", tokens, 1))
     return touches
 
 

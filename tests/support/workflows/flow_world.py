@@ -113,7 +113,7 @@ class FlowWorld:
 
     def run(self, crash_after=None):
         """True if it ended; False if it crashed after so many facts."""
-        self._do(self.executor.begin())
+        self._do(self.executor.start())
         facts = 0
         while self.end is None:
             if crash_after is not None and facts >= crash_after:

@@ -82,11 +82,11 @@ class Processors:
 
 async def test_each_processor_is_measured_with_what_the_run_asked_it():
     asked = AskedOfRun()
-    asked.begun(embed(1, ["a", "b"]), 0)
-    asked.begun(embed(2, "c"), 0)
-    asked.begun(rerank(3, ["x", {"text": "y", "score": 1}]), 0)
-    asked.begun(ingest(4, ["p", "q", "r"], collection="docs"), 0)
-    asked.begun(ingest(5, ["own"]), 0)
+    asked.begin_call(embed(1, ["a", "b"]), 0)
+    asked.begin_call(embed(2, "c"), 0)
+    asked.begin_call(rerank(3, ["x", {"text": "y", "score": 1}]), 0)
+    asked.begin_call(ingest(4, ["p", "q", "r"], collection="docs"), 0)
+    asked.begin_call(ingest(5, ["own"]), 0)
     processors = Processors(embed=(0.001, 0.01), rerank=(1.0, 0.01), ingest=(0.1, 0.001))
     found = await measured_batches(asked, processors, Functions(), lambda: processors.at_s)
     assert found["embed:minilm"].efficient == 2
@@ -113,9 +113,9 @@ async def test_a_batched_function_is_measured_unless_it_has_effects():
     functions.register(lambda q: q, purity="pure", name="alone")
     asked = AskedOfRun()
     for number in range(3):
-        asked.begun(function(number, "pure", 16), 0)
-    asked.begun(function(8, "effect", 16), 0)
-    asked.begun(function(9, "alone", None), 0)
+        asked.begin_call(function(number, "pure", 16), 0)
+    asked.begin_call(function(8, "effect", 16), 0)
+    asked.begin_call(function(9, "alone", None), 0)
     found = await measured_batches(asked, None, functions, lambda: at[0])
     assert set(found) == {"call:pure"}
     assert found["call:pure"].latency_us[1] == pytest.approx(1.5e6)

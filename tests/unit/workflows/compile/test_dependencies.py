@@ -33,7 +33,7 @@ def after(plan):
 def begins(plan):
     """What is under way once a row has been read."""
     executor = Executor(plan, FlowLimits(capacity=4))
-    assert any(isinstance(each, ReadRows) for each in executor.begin())
+    assert any(isinstance(each, ReadRows) for each in executor.start())
     commands = executor.handle(RowRead(0, {"text": "t", "question": "q"}))
     return [each.operator for each in commands if isinstance(each, IssueCall | RunFunction)]
 

@@ -41,7 +41,7 @@ class Row:
 
     def __init__(self, plan, row):
         executor = Executor(plan, FlowLimits(capacity=4))
-        executor.begin()
+        executor.start()
         self.handle, self.waiting, self.end = executor.handle, [], None
         self._do(RowRead(0, row))
 

@@ -67,7 +67,7 @@ def outcome(plan, answer, told=()):
                 waiting.append(command)
                 asked.append(command)
 
-    executor.begin()
+    executor.start()
     do(executor.handle(RowRead(0, {"q": "?"})))
     (more,) = waiting
     before = 0

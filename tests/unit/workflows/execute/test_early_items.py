@@ -41,7 +41,7 @@ class Session:
 
     def __init__(self, plan):
         self.executor = Executor(plan, FlowLimits(capacity=8))
-        self.executor.begin()
+        self.executor.start()
         self.made, self.open, self.kept, self.end = [], [], [], None
         self.do(RowRead(0, {"q": "why"}))
 
@@ -202,7 +202,7 @@ def test_a5_of_a_long_list_each_item_is_looked_at_once():
     items = []
     for at in range(500):
         items.append(Item())
-        assert [n for n, _ in work.begin(row, "all", items, at, 1_000)] == [at]
+        assert [n for n, _ in work.begin_trials(row, "all", items, at, 1_000)] == [at]
     assert looked == 0
-    assert work.begin(row, "all", items, 0, 1_000) == []
+    assert work.begin_trials(row, "all", items, 0, 1_000) == []
     assert looked == 500

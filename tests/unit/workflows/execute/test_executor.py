@@ -71,7 +71,7 @@ def test_one_row_goes_through_in_facts_and_commands():
     executor = Executor(
         ask(max_tokens=9).compile(flow.Passes(cached=False)), FlowLimits(capacity=1)
     )
-    assert executor.begin() == [ReadRows(3)]
+    assert executor.start() == [ReadRows(3)]
     (call,) = executor.handle(RowRead(0, {"q": "why?"}))
     assert call == IssueCall(
         call=1,
@@ -105,7 +105,7 @@ def test_a_large_pool_is_full_of_rows_with_one_call_each():
     def reads(commands):
         return sum(each.count for each in commands if isinstance(each, ReadRows))
 
-    wanted, read = reads(executor.begin()), 0
+    wanted, read = reads(executor.start()), 0
     while read < wanted:
         wanted += reads(executor.handle(RowRead(read, {"q": str(read)})))
         read += 1
@@ -136,7 +136,7 @@ def test_e3_without_the_pass_each_row_makes_its_own():
 def test_equal_calls_in_flight_are_one():
     plan = ask().compile(flow.Passes(cached=False))
     executor = Executor(plan, FlowLimits(capacity=4, memo_bytes=0))
-    executor.begin()
+    executor.start()
     assert len(executor.handle(RowRead(0, {"q": "x"}))) == 1
     assert [type(each) for each in executor.handle(RowRead(1, {"q": "x"}))] in ([], [ReadRows])
     commands = executor.handle(CallAnswered(1, "y"))
@@ -194,7 +194,7 @@ def test_h6_no_engine_is_idle_while_a_call_is_ready_and_rows_are_read_ahead():
     limits = FlowLimits(capacity=4)
     plan = ask().compile(flow.Passes(cached=False))
     executor = Executor(plan, limits)
-    asked = sum(each.count for each in executor.begin())
+    asked = sum(each.count for each in executor.start())
     in_flight, row, calls = 0, 0, []
     for _ in range(500):
         commands = []
@@ -218,7 +218,7 @@ def test_h6_no_engine_is_idle_while_a_call_is_ready_and_rows_are_read_ahead():
 
 def test_windows_follow_the_engines():
     executor = Executor(ask().compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     for row in range(3):
         commands = executor.handle(RowRead(row, {"q": f"{row}"}))
     assert executor.figures.in_flight == 2
@@ -234,7 +234,7 @@ def test_windows_follow_the_engines():
 def test_large_rows_are_read_a_few_at_a_time():
     limits = FlowLimits(capacity=100, max_open_bytes=1_000)
     executor = Executor(ask().compile(), limits)
-    assert executor.begin() == [ReadRows(3)]
+    assert executor.start() == [ReadRows(3)]
     commands = executor.handle(RowRead(0, {"q": "a"}, size_bytes=400))
     assert not [each for each in commands if isinstance(each, ReadRows)]
     executor.handle(RowRead(1, {"q": "b"}, size_bytes=400))
@@ -245,7 +245,7 @@ def test_large_rows_are_read_a_few_at_a_time():
 def test_as_many_rows_are_read_as_fit_by_the_size_of_the_largest():
     limits = FlowLimits(capacity=100, max_open_bytes=1_000)
     executor = Executor(ask().compile(flow.Passes(cached=False)), limits)
-    executor.begin()
+    executor.start()
     for row in range(3):
         executor.handle(RowRead(row, {"q": f"{row}"}, size_bytes=400))
     executor.handle(CallAnswered(1, "a"))
@@ -264,7 +264,7 @@ def test_the_end_of_the_table_may_be_told_again_while_groups_are_read():
     groups = f.group("g", "row.k", row["q"], row=row)
     f.output("key", groups["key"])
     executor = Executor(f.compile(), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     executor.handle(RowRead(0, {"k": "a", "q": 1}))
     assert isinstance(executor.handle(InputEnded())[0], ReadGroups)
     assert executor.handle(InputEnded()) == []
@@ -278,7 +278,7 @@ def test_what_a_failed_row_still_wanted_is_not_looked_for_and_its_answers_are_no
     f.output("bad", f.format("bad", "{{ row.missing }}", row=row))
     f.output("a", f.llm("ask", "{{ row.q }}", row=row))
     executor = Executor(f.compile(), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     assert executor.handle(RowRead(0, {"q": "x"}))[0] == FailRow(
         0, 0, "bad", "the template cannot be filled: there is no 'missing'"
     )
@@ -287,7 +287,7 @@ def test_what_a_failed_row_still_wanted_is_not_looked_for_and_its_answers_are_no
     for name in ("a", "b"):
         f.output(name, f.llm(name, "{{ n }} {{ row.q }}", n=name, row=row))
     executor = Executor(f.compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     executor.handle(RowRead(0, {"q": "x"}))
     executor.handle(CallBroke(1, "no", retry=False))
     assert [type(each) for each in executor.handle(CallAnswered(2, "late"))] == [ReadRows]
@@ -299,7 +299,7 @@ def test_a_call_that_no_row_wants_any_more_is_not_tried_again():
     for name in ("a", "b"):
         f.output(name, f.llm(name, "{{ n }} {{ row.q }}", n=name, row=row))
     executor = Executor(f.compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     executor.handle(RowRead(0, {"q": "x"}))
     executor.handle(CallBroke(1, "no", retry=False))
     again = executor.handle(CallBroke(2, "busy", retry=True))
@@ -333,7 +333,7 @@ def test_earlier_rows_go_first():
     first = f.llm("first", "{{ row.q }}", row=row)
     f.output("b", f.llm("then", "{{ x }}", x=first))
     executor = Executor(f.compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     for number in range(5):
         executor.handle(RowRead(number, {"q": f"{number}"}))
     commands = executor.handle(CallAnswered(1, "one"))
@@ -352,14 +352,14 @@ def test_earlier_rows_go_first():
 def test_a_call_that_breaks_fails_its_row_skips_or_has_a_default(on_error, ends):
     plan = ask(on_error=on_error, default={"n": 0}).compile(flow.Passes(cached=False))
     executor = Executor(plan, FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     executor.handle(RowRead(0, {"q": "x"}))
     assert ends in executor.handle(CallBroke(1, "it said no", retry=False))
 
 
 def test_a_call_that_may_work_again_is_made_again_later_and_later():
     executor = Executor(ask(retries=2).compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     (first,) = executor.handle(RowRead(0, {"q": "x"}))
     executor.handle(InputEnded())
     (second,) = executor.handle(CallBroke(1, "busy", retry=True))
@@ -381,7 +381,7 @@ def test_a_row_that_fails_leaves_others_alone_and_its_other_calls_unmade():
     for name in ("a", "b", "c"):
         f.output(name, f.llm(name, "{{ n }} {{ row.q }}", n=name, row=row))
     executor = Executor(f.compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     issued = executor.handle(RowRead(0, {"q": "x"}))
     assert [each.node for each in issued] == ["a", "b"]
     executor.handle(RowRead(1, {"q": "x"}))
@@ -404,7 +404,7 @@ def test_a_row_that_fails_leaves_others_alone_and_its_other_calls_unmade():
 def test_an_answer_that_is_not_what_was_asked_for_fails_its_row(answer, cut, said):
     plan = ask(schema={"type": "object", "required": ["n"]}).compile(flow.Passes(cached=False))
     executor = Executor(plan, FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     (call,) = executor.handle(RowRead(0, {"q": "x"}))
     assert call.body["response_format"]["json_schema"]["schema"]["required"] == ["n"]
     commands = executor.handle(CallAnswered(1, answer, cut=cut))
@@ -421,7 +421,7 @@ def test_a_row_without_what_it_needs_fails_alone():
 
 def test_a_row_that_cannot_be_read_is_one_failed_row():
     executor = Executor(ask().compile(), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     commands = executor.handle(RowUnreadable(7, "it has 10 MB"))
     assert commands[0] == FailRow(0, 7, "", "it has 10 MB")
     assert executor.handle(InputEnded()) == [EndRun("done")]
@@ -430,7 +430,7 @@ def test_a_row_that_cannot_be_read_is_one_failed_row():
 
 def test_a_run_that_is_asked_to_stop_begins_nothing_more():
     executor = Executor(ask().compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     for row in range(4):
         executor.handle(RowRead(row, {"q": f"{row}"}))
     assert executor.handle(StopAsked()) == []
@@ -454,7 +454,7 @@ def test_a_budget_of_calls_ends_the_run_and_a_larger_one_goes_on():
 def test_a_budget_of_tokens_counts_calls_in_flight_as_long_as_they_may_be():
     plan = ask(max_tokens=100).compile(flow.Passes(cached=False))
     executor = Executor(plan, FlowLimits(capacity=4, max_tokens=250))
-    executor.begin()
+    executor.start()
     for row in range(4):
         executor.handle(RowRead(row, {"q": f"{row}"}))
     assert executor.figures.in_flight == 2
@@ -531,7 +531,7 @@ def test_an_operator_follows_those_that_it_is_after():
     sent = f.call("send", print, value=row["q"])
     f.output("a", f.llm("ask", "{{ row.q }}", row=row, after=[sent]))
     executor = Executor(f.compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     commands = executor.handle(RowRead(0, {"q": "x"}))
     (ran,) = [each for each in commands if not isinstance(each, ReadRows)]
     assert isinstance(ran, RunFunction)
@@ -612,10 +612,10 @@ def test_a_filter_drops_rows_and_what_follows_is_not_computed():
 
 def test_a_result_of_an_earlier_session_counts_where_its_signature_is_the_same():
     executor = Executor(ask().compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     (call,) = executor.handle(RowRead(0, {"q": "x"}))
     again = Executor(ask().compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
-    again.begin()
+    again.start()
     known = {"ask": Known(call.signature, "kept")}
     assert again.handle(RowRead(0, {"q": "x"}, known))[0] == WriteRow(0, 0, {"answer": "kept"})
     assert isinstance(again.handle(RowRead(1, {"q": "y"}, known))[0], IssueCall)
@@ -629,7 +629,7 @@ def test_calls_differ_by_all_that_an_engine_is_told():
         for revision in ("", "2"):
             plan = ask(**way).compile(flow.Passes(cached=False), revision=revision)
             executor = Executor(plan, FlowLimits(capacity=1))
-            executor.begin()
+            executor.start()
             signatures.add(executor.handle(RowRead(0, {"q": "x"}))[0].signature)
     assert len(signatures) == 16
 
@@ -646,7 +646,7 @@ def test_functions_do_not_take_the_places_of_calls():
     f.output("n", f.call("count", len, obj=row["q"]))
     limits = FlowLimits(capacity=1, functions=1)
     executor = Executor(f.compile(flow.Passes(cached=False)), limits)
-    executor.begin()
+    executor.start()
     commands = executor.handle(RowRead(0, {"q": "x"}))
     assert [type(e) for e in commands if not isinstance(e, ReadRows)] == [IssueCall, RunFunction]
     commands = executor.handle(RowRead(1, {"q": "y"}))

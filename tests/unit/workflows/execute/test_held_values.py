@@ -190,7 +190,7 @@ def test_another_row_does_not_wait_for_what_was_made_again_for_a_row_that_failed
     f.output("near", f.search("near", question, collection=store, top_k=1))
     f.output("other", f.rerank("other", row["question"], row["text"], top_k=1))
     executor = Executor(plan_of(f, stages=False, cached=False), FlowLimits(capacity=2))
-    executor.begin()
+    executor.start()
     asked = {}
 
     def tell(fact):
@@ -223,7 +223,7 @@ def test_where_a_value_is_now_counts_not_where_an_earlier_session_had_it():
     vectors = f.embed("vectors", row["text"])
     f.output("stored", f.ingest("stored", row["text"], vectors, collection="docs"))
     executor = Executor(plan_of(f, stages=False, cached=False), FlowLimits(capacity=2))
-    executor.begin()
+    executor.start()
     given = {"text": ["a"]}
     (made,) = calls(executor.handle(RowRead(0, given)))
     (first,) = calls(executor.handle(CallAnswered(made.call, Stays("b", 100))))

@@ -12,7 +12,7 @@ from kairos.workflows import (
     RowsAwaited,
 )
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder, CallTurn
-from kairos.workflows.execute.intake import RowIntake
+from kairos.workflows.execute.windows import RowIntake
 
 TURNS = {"a": CallTurn(0, 0), "b": CallTurn(1, 0)}
 
@@ -39,8 +39,8 @@ def read(commands):
 
 def test_of_rows_together_one_sequence_goes_after_the_other_before_later_rows():
     executor = Executor(two_steps(), FlowLimits(capacity=1, at_once=1))
-    executor.keep(CallOrder("", TURNS, together=3))
-    assert read(executor.begin()) == 3
+    executor.set_order(CallOrder("", TURNS, together=3))
+    assert read(executor.start()) == 3
 
     made = [command for command in rows(executor, 6) if isinstance(command, IssueCall)]
     order = []
@@ -59,28 +59,28 @@ def test_of_rows_together_one_sequence_goes_after_the_other_before_later_rows():
 
 def test_rows_are_asked_for_in_whole_batches_and_the_rest_of_one_that_was_begun():
     intake = RowIntake(FlowLimits(capacity=1))
-    intake.keep(CallOrder("", {}, together=4))
-    assert intake.room(1) == 4
+    intake.set_order(CallOrder("", {}, together=4))
+    assert intake.rows_to_ask(1) == 4
     intake.asked = 4
-    intake.arrived(8)
-    assert intake.room(0) == 0
+    intake.open_row(8)
+    assert intake.rows_to_ask(0) == 0
     intake.asked = 1  # some are not to be had now
-    assert intake.room(0) == 2
-    assert intake.room(5) == 6
-    intake.exhausted()
-    assert intake.room(9) == 0
+    assert intake.rows_to_ask(0) == 2
+    assert intake.rows_to_ask(5) == 6
+    intake.end_input()
+    assert intake.rows_to_ask(9) == 0
 
 
 def test_no_more_rows_are_open_than_the_order_has_and_first_ones_wait():
     plan = two_steps()
     executor = Executor(plan, FlowLimits(capacity=4, kv_tokens=100_000))
-    executor.begin()
+    executor.start()
     assert issued(rows(executor, 11)) == []  # twelve were asked for: the order is not known yet
-    executor.keep(CallOrder("", {}, open_rows=2))
+    executor.set_order(CallOrder("", {}, open_rows=2))
     assert executor.figures.open == 0
 
     executor = Executor(plan, FlowLimits(capacity=4, kv_tokens=100_000))
-    executor.begin()
+    executor.start()
     commands = rows(executor, 12)
     assert [row for _, row in issued(commands)] == [*range(8)]
 
@@ -88,11 +88,11 @@ def test_no_more_rows_are_open_than_the_order_has_and_first_ones_wait():
 def test_rows_that_come_slowly_are_not_waited_for_nor_those_of_a_table_that_ends():
     for fact in (RowsAwaited(), InputEnded()):
         executor = Executor(two_steps(), FlowLimits(capacity=4, kv_tokens=100_000))
-        executor.begin()
+        executor.start()
         assert issued(rows(executor, 2)) == []
         assert issued(executor.handle(fact)) == [("a", 0), ("a", 1)]
     executor = Executor(two_steps(), FlowLimits(capacity=4, kv_tokens=100_000))
-    executor.begin()
+    executor.start()
     executor.handle(RowsAwaited())
     assert issued(rows(executor, 1)) == [("a", 0)]
 
@@ -100,6 +100,6 @@ def test_rows_that_come_slowly_are_not_waited_for_nor_those_of_a_table_that_ends
 def test_without_the_pass_or_a_memory_rows_begin_at_once_as_declared():
     for limits in (FlowLimits(capacity=4), FlowLimits(capacity=4, max_open_rows=1)):
         executor = Executor(two_steps(), limits)
-        executor.begin()
+        executor.start()
         assert issued(rows(executor, 1)) == [("a", 0)]
     assert AS_DECLARED.turn("b") == CallTurn()

@@ -1,4 +1,4 @@
-from kairos.workflows.execute.memo import ResultMemo
+from kairos.workflows.execute.flights import ResultMemo
 
 
 def test_the_least_recently_used_is_forgotten_first():

@@ -40,7 +40,7 @@ class Row:
 
     def __init__(self, plan, known=None, **limits):
         self.executor = Executor(plan, FlowLimits(**{"capacity": 4} | limits))
-        self.executor.begin()
+        self.executor.start()
         self.asked = []
         self.do(RowRead(0, {"q": "why so"}, known or {}))
         self.do(InputEnded())
@@ -176,7 +176,7 @@ def test_a4_what_goes_ahead_waits_for_rows_to_come_and_of_many_nothing_does(
     capacity, count, touched
 ):
     executor = Executor(refined(cached=False), FlowLimits(capacity=capacity))
-    executor.begin()
+    executor.start()
     for number in range(count):
         executor.handle(RowRead(number, {"q": f"why {number}"}, {}))
         assert executor.figures.touched == 0
@@ -186,7 +186,7 @@ def test_a4_what_goes_ahead_waits_for_rows_to_come_and_of_many_nothing_does(
 
 def test_a4_so_do_calls_whose_results_are_still_looked_up():
     executor = Executor(refined(), FlowLimits(capacity=4))
-    executor.begin()
+    executor.start()
     made = [each for n in range(3) for each in executor.handle(RowRead(n, {"q": f"why {n}"}, {}))]
     fetches = [each for each in made if isinstance(each, FetchCached)]
     executor.handle(InputEnded())
@@ -198,7 +198,7 @@ def test_a4_so_do_calls_whose_results_are_still_looked_up():
 
 def test_a4_of_a_table_that_is_slow_the_rows_to_come_are_not_waited_for():
     executor = Executor(refined(cached=False), FlowLimits(capacity=4))
-    executor.begin()
+    executor.start()
     executor.handle(RowRead(0, {"q": "why"}, {}))
     (touch,) = executor.handle(RowsAwaited())
     assert isinstance(touch, TouchPrefix)
@@ -206,7 +206,7 @@ def test_a4_of_a_table_that_is_slow_the_rows_to_come_are_not_waited_for():
 
 def test_a4_nothing_goes_ahead_of_a_whole_prompt_that_went_meanwhile():
     executor = Executor(refined(cached=False), FlowLimits(capacity=4))
-    executor.begin()
+    executor.start()
     made = executor.handle(RowRead(0, {"q": "why"}, {}))
     (first,) = (each for each in made if isinstance(each, IssueCall))
     made = executor.handle(CallAnswered(first.call, "so"))
@@ -260,7 +260,7 @@ def messages(each):
 def drive(plan, given, **limits):
     """Answer each call as it is made. Return what was asked for, in order."""
     executor = Executor(plan, FlowLimits(**{"capacity": 4} | limits))
-    made = [*executor.begin(), *executor.handle(RowRead(0, given, {}))]
+    made = [*executor.start(), *executor.handle(RowRead(0, given, {}))]
     made += executor.handle(InputEnded())
     asked = []
     while made:

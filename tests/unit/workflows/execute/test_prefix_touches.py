@@ -49,7 +49,7 @@ def one_row(executor, row, tokens):
 
 def test_what_prompts_begin_with_for_every_row_is_computed_while_rows_are_awaited():
     executor = Executor(judging(), FlowLimits(capacity=1))
-    assert executor.begin() == [ReadRows(3)]
+    assert executor.start() == [ReadRows(3)]
     first, second = executor.handle(RowsAwaited())
     assert (first.operator, first.model) == ("first", None)
     assert first.body == {
@@ -66,7 +66,7 @@ def test_what_prompts_begin_with_for_every_row_is_computed_while_rows_are_awaite
 
 def test_before_a_later_batch_those_are_touched_that_half_of_the_memory_was_written_after():
     executor = Executor(judging(), FlowLimits(capacity=1, kv_tokens=1_000))
-    executor.begin()
+    executor.start()
     executor.handle(RowsAwaited())
     # After a row the second operator's beginning is what was used last, the first's a call ago.
     assert touched(one_row(executor, 0, 400)) == []
@@ -76,7 +76,7 @@ def test_before_a_later_batch_those_are_touched_that_half_of_the_memory_was_writ
 
 def test_in_a_pause_beginnings_are_computed_that_no_call_has_used():
     executor = Executor(judging(), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     assert touched(executor.handle(EnginesIdle())) == ["first", "second"]
     assert executor.handle(EnginesIdle()) == []  # they have just been
 
@@ -88,11 +88,11 @@ def calls_of(commands):
 @pytest.mark.parametrize("how", ["resumed", "cached"])
 def test_in_a_pause_none_is_computed_whose_calls_an_earlier_run_may_have_made(how):
     before = Executor(judging(), FlowLimits(capacity=1))
-    before.begin()
+    before.start()
     (issued,) = before.handle(RowRead(0, {"q": "q"}))
     known = {"first": Known(issued.signature, "good")}
     executor = Executor(judging(cached=how == "cached"), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     made = executor.handle(RowRead(0, {"q": "q"}, known if how == "resumed" else {}))
     if how == "cached":
         made = executor.handle(CacheAnswered(*calls_of(made), True, "good"))
@@ -103,7 +103,7 @@ def test_in_a_pause_none_is_computed_whose_calls_an_earlier_run_may_have_made(ho
 
 def test_rows_that_are_there_at_once_are_not_waited_for():
     executor = Executor(judging(), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     (call,) = executor.handle(RowRead(0, {"q": "q"}))
     (_, call) = executor.handle(CallAnswered(call.call, "good", 10**6, 0))
     executor.handle(CallAnswered(call.call, "good", 10**6, 0))
@@ -118,17 +118,17 @@ def test_nothing_is_touched_with_a_budget_without_the_pass_or_once_it_stops():
         (judging(touch=False), FlowLimits(capacity=1)),
     ):
         executor = Executor(plan, limits)
-        executor.begin()
+        executor.start()
         assert executor.handle(RowsAwaited()) == []
     executor = Executor(judging(), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     executor.handle(StopAsked())
     assert touched(executor.handle(RowsAwaited())) == []
 
 
 def test_engines_that_switch_models_are_not_touched():
     executor = Executor(judging(), FlowLimits(capacity=1))
-    executor.begin()
+    executor.start()
     executor.handle(OperatorsOpened(frozenset({"first"})))
     assert touched(executor.handle(RowsAwaited())) == []
     assert touched(executor.handle(OperatorsOpened(None))) == ["first", "second"]

@@ -73,7 +73,7 @@ outputs: {all: all}
 
 def ended(text, row, is_spent=lambda: False, **limits):
     executor = Executor(compile_plan(read_yaml(text)), FlowLimits(capacity=1, **limits), is_spent)
-    executor.begin()
+    executor.start()
     commands = [*executor.handle(RowRead(0, row)), *executor.handle(InputEnded())]
     [end] = [each for each in commands if isinstance(each, FailRow | WriteRow)]
     return end
@@ -157,7 +157,7 @@ outputs: {all: all}
 """
     plan = compile_plan(read_yaml(text), Passes(cached=False))
     executor = Executor(plan, FlowLimits(capacity=1, row_steps=500))
-    executor.begin()
+    executor.start()
     commands = executor.handle(RowRead(0, {"q": "?", "xs": list(range(900))}))
     [call] = [each.call for each in commands if isinstance(each, IssueCall)]
     executor.handle(ItemsFinished(call, 0, ["a"]))

@@ -16,9 +16,9 @@ def shares_of(calls):
     events += [(at + lasts, 2, n) for n, (at, lasts, _) in enumerate(calls)]
     for at, what, n in sorted(events):
         if what == 1:
-            begun[n] = shares.begin(calls[n][2], at)
+            begun[n] = shares.begin_call(calls[n][2], at)
         else:
-            found[n] = shares.end(begun[n], at)
+            found[n] = shares.end_call(begun[n], at)
     return found
 
 
