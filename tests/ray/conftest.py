@@ -16,6 +16,7 @@ def ray():
         pytest.importorskip("ray", reason="Ray is not installed here: sh scripts/install-ray.sh")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["PYTHONWARNINGS"] = "ignore"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - by default 15: they would wait
     import ray
 
     ray.init(
