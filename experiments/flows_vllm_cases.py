@@ -27,7 +27,7 @@ from kairos.cli.flows.hosted_pool import device_turns, host_plan
 from kairos.core import PLACEMENTS, POLICIES, EngineProfile
 from kairos.simulate import load_profile
 from kairos.workflows import Functions, HostFile, Passes, Plan, open_table
-from kairos.workflows.run.host_file import HostedModel
+from kairos.workflows.run.engine_host import HostedModel
 
 # 32,736 tokens each: of `parallel`, whose rows have some 11,000, six fit on both.
 LIMITS = Limits(kv_blocks=1024, max_num_seqs=16, max_num_batched_tokens=2048, max_model_len=4096)

@@ -173,14 +173,14 @@ def _operator_wise(plan: Plan, rows: int) -> PoolOf:
     async def follow(driver: RunDriver) -> None:
         executor, left = driver.executor, asking_operators(plan)
         at = next(left)
-        driver.tell(OperatorsOpened(frozenset((at,))))
+        driver.add_fact(OperatorsOpened(frozenset((at,))))
         while True:
             await asyncio.sleep(_LOOK_S)
             if executor.figures.read < rows or executor.gate.wanted.get(at):
                 continue
             if (following := next(left, None)) is not None:
                 at = following
-                driver.tell(OperatorsOpened(frozenset((at,))))
+                driver.add_fact(OperatorsOpened(frozenset((at,))))
 
     @asynccontextmanager
     async def pool(record: RunRecord) -> AsyncIterator[RunPool]:

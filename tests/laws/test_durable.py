@@ -23,7 +23,7 @@ from kairos.observe import LearntStore
 from kairos.observe.instance_limits import InstanceLimits
 from kairos.settings import BatchSettings, FlowSettings
 from kairos.workflows import RunDirectory, RunJournal, RunRecord
-from kairos.workflows.run.output_file import new_file
+from kairos.workflows.run.tables import new_file
 from kairos.workflows.serve.flow_store import FlowStore
 from tests.support.simulate import build
 from tests.unit.batches.test_driver import NoGateway

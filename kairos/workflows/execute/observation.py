@@ -15,6 +15,10 @@ LENGTHS_KEPT = 512  # calls of an operator whose lengths are recorded
 _ERROR_LENGTH = 500
 ROWS_KEPT = 256  # first rows, for which executions of an operator are counted
 
+MOST_ACTIVITIES = 10_000
+
+Calling = IssueCall | RunFunction | RunProcessor
+
 
 class OperatorSeen(msgspec.Struct):
     """Observations of an operator: tokens of LLM calls, times, and executions by row."""
@@ -108,11 +112,6 @@ class FlowObservation:
 
     def _of(self, operator: str) -> OperatorSeen:
         return self.operators.setdefault(operator, OperatorSeen())
-
-
-MOST_ACTIVITIES = 10_000
-
-Calling = IssueCall | RunFunction | RunProcessor
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):

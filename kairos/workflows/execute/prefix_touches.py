@@ -36,6 +36,15 @@ _SAFE = 0.5  # share of the memory
 _FIRST = 2  # checks until the first touch
 _CALL_TOKENS, _CACHED = 32, 0.02  # cost of a touch, and of each cached token
 
+_GAPS, _FEWEST = 32, 4  # that are remembered, and that must be known
+_LEAST_US = SECOND  # from a use to a touch
+_SAFE_WAIT = 0.5  # of a time after which it was lost
+_LONGER_WAIT = 1.05  # that the next wait is, after one in which it was not lost
+_WEIGHT = 0.05  # of the latest touch in the mean price
+_MARGIN = 0.1  # of the prefix that each gap must save in the mean
+_FORGOTTEN = 0.02  # of the prefix, of a loss with each gap
+_MOST_GAINED = 2.0  # prefixes that count of a gain
+
 
 def touch_price(tokens: int) -> float:
     """Return what a touch of a prefix that is cached costs an engine, in tokens."""
@@ -122,16 +131,6 @@ class PrefixTouches:
     def _touch(self, number: int) -> TouchPrefix:
         each = self._prefixes[number]
         return TouchPrefix(each.operators[0], each.model, each.body, number)
-
-
-_GAPS, _FEWEST = 32, 4  # that are remembered, and that must be known
-_LEAST_US = SECOND  # from a use to a touch
-_SAFE_WAIT = 0.5  # of a time after which it was lost
-_LONGER_WAIT = 1.05  # that the next wait is, after one in which it was not lost
-_WEIGHT = 0.05  # of the latest touch in the mean price
-_MARGIN = 0.1  # of the prefix that each gap must save in the mean
-_FORGOTTEN = 0.02  # of the prefix, of a loss with each gap
-_MOST_GAINED = 2.0  # prefixes that count of a gain
 
 
 class ServedPrefix:

@@ -125,7 +125,7 @@ class FlowProcessors:
             case "rerank":
                 return await self._rank(command, asked)
 
-    def drop(self, command: DropHeld) -> None:
+    def drop_held(self, command: DropHeld) -> None:
         """Do nothing: no values stay here."""
 
     def check_models(self, plan: Plan) -> None:

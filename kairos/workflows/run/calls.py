@@ -34,9 +34,8 @@ from kairos.workflows.execute.commands import (
 )
 from kairos.workflows.execute.facts import CallAnswered, CallBroke, ItemsFinished, PrefixTouched
 from kairos.workflows.execute.observation import TimeShares
-from kairos.workflows.run.chat_answer import read_chat
+from kairos.workflows.run.chat_answer import ParsedItems, list_listener, read_chat
 from kairos.workflows.run.function_batches import FunctionBatches, awaited
-from kairos.workflows.run.list_items import ParsedItems, list_listener
 from kairos.workflows.run.processing import ProcessorCalls, ValuesLost
 
 logger = logging.getLogger(__name__)
@@ -140,7 +139,7 @@ class RunCalls:
         self._has_room: AbstractAsyncContextManager[object] = limit or nullcontext()
         self._begun: set[tuple[int, int]] = set()  # rows that made a call
 
-    def begin(self, command: CallCommand) -> None:
+    def perform(self, command: CallCommand) -> None:
         match command:
             case IssueCall():
                 self._begun.add((command.stage, command.row))
@@ -148,15 +147,15 @@ class RunCalls:
             case RunFunction():
                 self._start(self._compute(command), command)
             case RunProcessor():
-                self._start(self._processed(command), command)
+                self._start(self._run_processor(command), command)
             case TouchPrefix():
                 if self._ahead_class is not None:
-                    self._keep(asyncio.create_task(self._touched(command, self._ahead_class)))
+                    self._begin_task(self._touch_prefix(command, self._ahead_class))
             case DropHeld():
                 assert self._processors is not None, "one of them had it"
-                self._processors.drop(command)
+                self._processors.drop_held(command)
 
-    def end_of(self, stage: int, row: int) -> str | None:
+    def finish_row(self, stage: int, row: int) -> str | None:
         """Return the workflow of a row that has ended; None if it made no call."""
         if (stage, row) not in self._begun:
             return None
@@ -177,13 +176,14 @@ class RunCalls:
         work: Coroutine[Any, Any, CallAnswered],
         command: IssueCall | RunFunction | RunProcessor,
     ) -> None:
-        self._keep(asyncio.create_task(self._told(work, command.call, command.delay_us)))
+        self._begin_task(self._perform_timed(work, command.call, command.delay_us))
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _told(
+    async def _perform_timed(
         self, work: Coroutine[Any, Any, CallAnswered], call: int, delay_us: int
     ) -> None:
         try:
@@ -203,7 +203,7 @@ class RunCalls:
             work.close()
         self._tell(fact)
 
-    async def _touched(self, command: TouchPrefix, service_class: str) -> None:
+    async def _touch_prefix(self, command: TouchPrefix, service_class: str) -> None:
         self._touches += 1
         headers = self._of_all | {
             Header.CLASS: service_class,
@@ -231,7 +231,7 @@ class RunCalls:
         }
         named = {} if command.model is None else {"model": command.model}
         async with self._has_room:
-            completion = await self._completed(command, {**named, **command.body}, headers)
+            completion = await self._complete(command, {**named, **command.body}, headers)
         answer = read_chat(completion)
         return CallAnswered(
             command.call,
@@ -243,28 +243,28 @@ class RunCalls:
             finish_reason=answer.finish_reason,
         )
 
-    async def _completed(
+    async def _complete(
         self, command: IssueCall, body: dict[str, Any], headers: dict[str, str]
     ) -> dict[str, Any]:
         items = command.items
         if items is None:
             return await self._llm.complete(body, headers)
 
-        def heard(first: int, new: list[object]) -> None:
+        def on_items(first: int, new: list[object]) -> None:
             self._tell(ItemsFinished(command.call, first, new))
 
         if items.parser is None:
             return await self._llm.complete_streamed(
-                body, headers, lambda: list_listener(items.path, items.most, heard)
+                body, headers, lambda: list_listener(items.path, items.most, on_items)
             )
-        parse = partial(self._parsed, items.parser, items.argument)
+        parse = partial(self._parse_part, items.parser, items.argument)
         attempts: list[ParsedItems] = []
 
         def listen() -> Callable[[str], None]:
             for each in attempts:
                 each.close()
-            attempts.append(ParsedItems(parse, items.most, heard))
-            return attempts[-1].hear
+            attempts.append(ParsedItems(parse, items.most, on_items))
+            return attempts[-1].on_text
 
         try:
             return await self._llm.complete_streamed(body, headers, listen)
@@ -272,7 +272,7 @@ class RunCalls:
             for each in attempts:
                 each.close()
 
-    async def _parsed(self, function: str, argument: str, text: str) -> object:
+    async def _parse_part(self, function: str, argument: str, text: str) -> object:
         """Return the parts of an unfinished text; None: the function fails."""
         known, loop = self._functions[function], asyncio.get_running_loop()
         if inspect.iscoroutinefunction(known.function):
@@ -316,7 +316,7 @@ class RunCalls:
             took_s += time.monotonic() - began_s
         return CallAnswered(command.call, value, took_us=round(took_s * SECOND))
 
-    async def _processed(self, command: RunProcessor) -> CallAnswered:
+    async def _run_processor(self, command: RunProcessor) -> CallAnswered:
         assert self._processors is not None, "a run begins with all processors that it needs"
         shares = self._shares.setdefault(command.kind, TimeShares())
         begun, took_s = shares.begin_call(command.items, time.monotonic()), 0.0

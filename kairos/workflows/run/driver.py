@@ -1,9 +1,14 @@
-"""Drive an executor: pass facts to it, and its commands on, until it ends the run."""
+"""Drive an executor: pass facts to it, and its commands on, until it ends the run.
+
+`RunSession` has the progress of a driven run: in this session, and over all sessions.
+"""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import msgspec
 
 from kairos.workflows.execute.commands import (
     DropCall,
@@ -33,10 +38,11 @@ from kairos.workflows.execute.facts import (
     FlowFact,
     StopAsked,
 )
-from kairos.workflows.execute.observation import Timeline
+from kairos.workflows.execute.observation import Fallback, FlowObservation, Timeline
 from kairos.workflows.run.calls import RunCalls
 from kairos.workflows.run.intake import TableIntake
 from kairos.workflows.run.result_store import CachedValue, ResultStore
+from kairos.workflows.run.rows import InputTable
 
 # Unwritten changes of the journal, and their bytes, at which the executor waits for the disk.
 BACKLOG, BACKLOG_BYTES = 10_000, 64 << 20
@@ -44,9 +50,28 @@ _WAIT_S = 0.05
 LOOK_S = 1.0  # between two checks whether engines idle
 _FACTS_AT_ONCE = 32  # then other tasks have their turn
 
+# Figures of an executor that are added up over the sessions of a run.
+SPENT_FIGURES = (
+    "calls",
+    "functions",
+    "processed",
+    "retried",
+    "cut",
+    "skipped",
+    "defaulted",
+    "merged",
+    "fetched",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "touched",
+)
+_ALL = 1 << 62  # rows
+_ENDED = ("written", "failed", "dropped", "gathered")
+
 
 class RunDriver:
-    """Passes facts to the executor one by one; `tell` adds one, from the loop's thread.
+    """Passes facts to the executor one by one; `add_fact` adds one, from the loop's thread.
 
     While the disk is full no fact reaches the executor, so it makes no new calls; results of calls
     in flight wait here.
@@ -70,7 +95,7 @@ class RunDriver:
         self._has_facts = asyncio.Event()
         self._end: EndRun | None = None
 
-    def tell(self, fact: FlowFact) -> None:
+    def add_fact(self, fact: FlowFact) -> None:
         if self._timeline is not None:
             self._timeline.record_fact(fact, _now_us())
         self._facts.append(fact)
@@ -78,7 +103,7 @@ class RunDriver:
 
     def stop(self) -> None:
         """Begin no new calls; calls in flight end normally."""
-        self.tell(StopAsked())
+        self.add_fact(StopAsked())
 
     async def drive(self, intake: TableIntake, calls: RunCalls) -> EndRun:
         """Drive the executor until the run ends.
@@ -88,7 +113,7 @@ class RunDriver:
         """
         reading = asyncio.create_task(intake.run())
         reading.add_done_callback(lambda _: self._has_facts.set())
-        looking = asyncio.create_task(self._look_at_pauses())
+        looking = asyncio.create_task(self._watch_pauses())
         try:
             self._perform(self.executor.start(), intake, calls)
             while self._end is None:
@@ -97,20 +122,20 @@ class RunDriver:
                     fact = self._facts.popleft()
                     self._perform(self.executor.handle(fact), intake, calls)
                     if isinstance(fact, CallAnswered | CallBroke):
-                        self._call_told(fact.call)
+                        self._finish_if_ended(fact.call)
                 await asyncio.sleep(0)
         finally:
             reading.cancel()
             looking.cancel()
         return self._end
 
-    async def _look_at_pauses(self) -> None:
+    async def _watch_pauses(self) -> None:
         """Report when engines had nothing to do for a whole interval."""
         while True:
             calls = self.executor.figures.calls
             await asyncio.sleep(LOOK_S)
             if calls == self.executor.figures.calls and not self.executor.is_engine_busy:
-                self.tell(EnginesIdle())
+                self.add_fact(EnginesIdle())
 
     async def _next_facts(self, reading: asyncio.Task[None]) -> None:
         while not self._facts or self._is_behind():
@@ -131,43 +156,43 @@ class RunDriver:
                 case IssueCall() | RunFunction() | RunProcessor():
                     if self._timeline is not None:
                         self._timeline.begin_call(command, _now_us())
-                    calls.begin(command)
+                    calls.perform(command)
                 case TouchPrefix() | DropHeld():
-                    calls.begin(command)
+                    calls.perform(command)
                 case FetchCached():
                     self._fetch(command)
                 case KeepResult() | KeepAnswer() | DropCall():
                     self._keep(command)
                 case ReadRows(count):
-                    intake.want(0, count)
+                    intake.request_rows(0, count)
                 case ReadGroups(count):
-                    intake.want(1, count)
+                    intake.request_rows(1, count)
                 case EndRun():
                     self._end = command
                 case _:
                     self._end_row(command, intake, calls)
 
-    def _call_told(self, call: int) -> None:
+    def _finish_if_ended(self, call: int) -> None:
         if not self.executor.is_in_flight(call):  # no other attempt follows
-            self._store.ended(call)
+            self._store.finish_call(call)
 
     def _fetch(self, command: FetchCached) -> None:
         call = command.call
 
         def found(cached: CachedValue | None) -> None:
             value = None if cached is None else cached.value
-            self.tell(CacheAnswered(call, cached is not None, value))
+            self.add_fact(CacheAnswered(call, cached is not None, value))
 
         self._store.find(call, command.signature, found)
 
     def _keep(self, command: KeepResult | KeepAnswer | DropCall) -> None:
         if isinstance(command, DropCall):
-            self._store.ended(command.call)
+            self._store.finish_call(command.call)
             return
         if isinstance(command, KeepAnswer):
             self._store.store(command.signature, command.text)
             return
-        self._store.keep(
+        self._store.keep_result(
             command.stage,
             command.row,
             command.node,
@@ -188,19 +213,81 @@ class RunDriver:
         match command:
             case WriteRow(stage=stage, row=row):
                 digest = intake.digest_of(stage, row)
-                self._store.end(stage, row, "written", digest, command.values)
+                self._store.end_row(stage, row, "written", digest, command.values)
             case FailRow(stage=stage, row=row):
                 digest = intake.digest_of(stage, row)
-                self._store.end(stage, row, "failed", digest, command.error, node=command.node)
+                self._store.end_row(stage, row, "failed", digest, command.error, node=command.node)
             case DropRow(stage=stage, row=row):
                 digest = intake.digest_of(stage, row)
-                self._store.end(stage, row, "dropped", digest, None)
+                self._store.end_row(stage, row, "dropped", digest, None)
             case GatherRow(row=row):
                 stage, digest = 0, intake.digest_of(0, row)
-                self._store.end(0, row, "gathered", digest, command.value, key=command.key)
-        if (workflow := calls.end_of(stage, row)) is not None:
+                self._store.end_row(0, row, "gathered", digest, command.value, key=command.key)
+        if (workflow := calls.finish_row(stage, row)) is not None:
             self._on_workflow_end(workflow)
 
 
 def _now_us() -> int:
     return time.monotonic_ns() // 1000
+
+
+class RunProgress(msgspec.Struct, frozen=True):
+    """Progress of this session: expected rows, and rows that need no more work."""
+
+    rows: int | None = None
+    ended: int = 0
+    ended_before: int = 0
+    elapsed_s: float = 0.0
+    figures: dict[str, int] = {}
+    waits_for: str = ""
+
+
+class RunSession:
+    def __init__(
+        self, driver: RunDriver, intake: TableIntake, store: ResultStore, table: InputTable
+    ) -> None:
+        self.driver, self.intake = driver, intake
+        self._store, self._table = store, table
+        self._ended_before = store.outcomes(0, _ALL)
+
+    @property
+    def observation(self) -> FlowObservation:
+        return self.driver.executor.observation
+
+    def progress(self, elapsed_s: float) -> RunProgress:
+        figures, read = self._now(), self.intake.read[0]
+        rows = read if self.intake.is_at_end else self._table.expected_rows(read)
+        before = self.intake.ended_before
+        ended = before + sum(figures.get(name, 0) for name in _ENDED)
+        return RunProgress(rows, ended, before, elapsed_s, figures)
+
+    def figures(self, before: Mapping[str, int]) -> dict[str, int]:
+        """Return usage and savings of all sessions, and the rows by outcome.
+
+        Rows are not counted again, so the figures are approximate.
+        """
+        now, ended = self._now(), {**self._ended_before, "failed": 0}
+        rows = {name: ended.get(name, 0) + now.get(name, 0) for name in _ENDED}
+        return {"rows": self.intake.read[0], **rows, **self._spent(before)}
+
+    def final_figures(self, before: Mapping[str, int]) -> dict[str, int]:
+        """Return the same figures, with rows counted exactly: a second for some million rows."""
+        ends = [self._store.outcomes(stage, rows) for stage, rows in enumerate(self.intake.read)]
+        rows = {name: sum(each.get(name, 0) for each in ends) for name in _ENDED}
+        return {"rows": self.intake.read[0], **rows, **self._spent(before)}
+
+    def fallbacks(self, before: Mapping[str, Fallback]) -> dict[str, Fallback]:
+        """Return the rows of all sessions that continued without a value, by operator."""
+        found = dict(before)
+        for name, now in self.observation.fallbacks.items():
+            found[name] = found[name].plus(now) if name in found else now
+        return found
+
+    def _spent(self, before: Mapping[str, int]) -> dict[str, int]:
+        now = self._now()
+        spent = {name: before.get(name, 0) + now.get(name, 0) for name in SPENT_FIGURES}
+        return {name: value for name, value in spent.items() if value}
+
+    def _now(self) -> dict[str, int]:
+        figures = msgspec.structs.asdict(self.driver.executor.figures)
+        return {name: value for name, value in figures.items() if value}

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kairos.workflows.declare.openai_batch import LINE_NAME
-from kairos.workflows.run.output_file import check_new
 from kairos.workflows.run.result_store import ResultStore
-from kairos.workflows.run.tables import write_table
+from kairos.workflows.run.tables import check_new, write_table
 
 ROW = "row"  # column with the row's number, unless the flow has an output of this name
 _ERROR_COLUMNS = (ROW, "operator", "error")

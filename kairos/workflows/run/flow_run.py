@@ -1,6 +1,10 @@
-"""Run of a declared workflow, from its first row to its tables, or until it is stopped."""
+"""Run of a declared workflow, from its first row to its tables, or until it is stopped.
+
+Declare in advance which calls the rows of a run will make.
+"""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,9 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kairos.core import SetupError
+from kairos.core import KairosError, SetupError
 from kairos.proxy import HttpLLM
 from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.planned_work import plan_work
 from kairos.workflows.compile.signatures import of_structure
 from kairos.workflows.declare import openai_batch
 from kairos.workflows.declare.functions import Functions
@@ -22,8 +27,7 @@ from kairos.workflows.execute.facts import CapacityTold
 from kairos.workflows.execute.limits import FlowLimits
 from kairos.workflows.execute.observation import FlowObservation, Timeline
 from kairos.workflows.run.calls import RunCalls
-from kairos.workflows.run.declaring import declare_plan, keep_declaring
-from kairos.workflows.run.driver import RunDriver
+from kairos.workflows.run.driver import RunDriver, RunProgress, RunSession
 from kairos.workflows.run.export import Tables
 from kairos.workflows.run.intake import TableIntake
 from kairos.workflows.run.journal import RunJournal
@@ -33,7 +37,6 @@ from kairos.workflows.run.result_cache import ResultCache
 from kairos.workflows.run.result_store import ResultStore
 from kairos.workflows.run.rows import InputTable
 from kairos.workflows.run.run_store import RunDirectory, RunRecord
-from kairos.workflows.run.session import RunProgress, RunSession
 
 _WHY = {"done": "", "stopped": "", "budget": "its budget is used up (--max-calls, --max-tokens)"}
 _CAPACITY_EVERY_S = 1.0
@@ -43,6 +46,11 @@ FUNCTIONS = 32  # run at once
 
 Note = Callable[[str], None]
 _T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
+
+_DECLARE_S = 5.0
+_DECLARE_AGAIN_S = 60.0  # the process that decides may have restarted, and does not store plans
 
 
 class FlowJob(msgspec.Struct, frozen=True):
@@ -141,7 +149,7 @@ class FlowRun:
             driver = RunDriver(
                 Executor(job.plan, limits), store, pool.on_workflow_end, self._timeline
             )
-            intake = TableIntake(job.table, store, job.digest, driver.tell)
+            intake = TableIntake(job.table, store, job.digest, driver.add_fact)
             self._session = session = RunSession(driver, intake, store, job.table)
             if self._is_stopping:
                 driver.stop()
@@ -176,7 +184,7 @@ class FlowRun:
             pool.llm,
             job.functions,
             pool.processors,
-            driver.tell,
+            driver.add_fact,
             service_class=self.record.service_class,
             ahead_class=self.record.service_class,
             threads=self.record.concurrency or FUNCTIONS,
@@ -185,7 +193,7 @@ class FlowRun:
         beside = [
             _tell_capacity(driver, pool.capacity),
             self._keep_record(session),
-            keep_declaring(pool.llm, self.record.flow, job.plan),
+            _repeat_declaration(pool.llm, self.record.flow, job.plan),
         ]
         if pool.follow is not None:
             beside.append(pool.follow(driver))
@@ -256,7 +264,7 @@ class FlowRun:
         except SetupError as error:
             self._on_note(f"the run's record cannot be written for now: {error}")
         if self._store is not None:
-            self._store.tell(msgspec.json.encode(self.record))
+            self._store.keep_record(msgspec.json.encode(self.record))
 
 
 def waits_for(pool: RunPool, now_s: float) -> str:
@@ -308,4 +316,23 @@ async def _tell_capacity(driver: RunDriver, capacity: Callable[[], int]) -> None
         await asyncio.sleep(_CAPACITY_EVERY_S)
         if (now := capacity()) != told and now > 0:
             told = now
-            driver.tell(CapacityTold(now))
+            driver.add_fact(CapacityTold(now))
+
+
+async def declare_plan(llm: HttpLLM, app: str, plan: Plan) -> None:
+    """Declare the plan to a Kairos. Another server refuses the request, which does no harm."""
+    work = plan_work(plan)
+    if work is None:
+        return
+    try:
+        async with asyncio.timeout(_DECLARE_S):
+            await llm.declare_plan(app, work)
+    except (KairosError, TimeoutError) as error:
+        logger.debug("the plan of %s was not declared: %s", app, error)
+
+
+async def _repeat_declaration(llm: HttpLLM, app: str, plan: Plan) -> None:
+    """Repeat the declaration every minute, until cancelled; a repetition changes nothing."""
+    while True:
+        await asyncio.sleep(_DECLARE_AGAIN_S)
+        await declare_plan(llm, app, plan)

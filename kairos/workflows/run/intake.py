@@ -59,7 +59,7 @@ class TableIntake:
         self.ended_before = 0
         self.is_at_end = False
 
-    def want(self, stage: int, count: int) -> None:
+    def request_rows(self, stage: int, count: int) -> None:
         self._wanted[stage] += count
         self._changed.set()
 
@@ -118,13 +118,13 @@ class TableIntake:
         self.read[0] += 1
         if row.values is None:
             digest = self._digest(row.problem)
-            self._begin(0, row.number, digest, 0)
+            self._open_row(0, row.number, digest, 0)
             self._tell(RowUnreadable(row.number, row.problem or ""))
             return
         digest = self._digest(row.values)
         if self._has_ended(resumed, digest):
             return
-        self._begin(0, row.number, digest, row.size_bytes)
+        self._open_row(0, row.number, digest, row.size_bytes)
         self._tell(RowRead(row.number, row.values, _known(resumed), row.size_bytes))
 
     def _hand_over_group(self, number: int, key: str, items: list[object] | None) -> None:
@@ -135,7 +135,7 @@ class TableIntake:
             resumed = self._store.resumed(1, (number,)).get(number, _NOTHING)
         if items is not None and self._has_ended(resumed, digest):
             return
-        self._begin(1, number, digest, 0)
+        self._open_row(1, number, digest, 0)
         if items is None:
             error = f"the group '{key[:100]}' is larger than {ROW_BYTES >> 20} MiB"
             self._tell(RowUnreadable(number, error))
@@ -149,7 +149,7 @@ class TableIntake:
         self.ended_before += resumed.ended == digest
         return resumed.ended == digest
 
-    def _begin(self, stage: int, row: int, digest: bytes, size: int) -> None:
+    def _open_row(self, stage: int, row: int, digest: bytes, size: int) -> None:
         self._wanted[stage] -= 1
         self._open[stage, row] = digest, size
         self._open_bytes += size

@@ -16,15 +16,6 @@ import msgspec
 
 from kairos.core import SetupError
 from kairos.host import GroupCommit, connect_sqlite, open_database
-from kairos.workflows.run.journal_changes import (
-    NO_VALUE,
-    AnswerKept,
-    JournalChange,
-    NodeKept,
-    PassingForgotten,
-    RowEnded,
-    RowOutcome,
-)
 from kairos.workflows.run.result_cache import ResultCache
 from kairos.workflows.run.result_store import (
     Claims,
@@ -33,6 +24,7 @@ from kairos.workflows.run.result_store import (
     KeptResult,
     NoClaims,
     Resumed,
+    RowOutcome,
 )
 from kairos.workflows.run.rows import ROW_BYTES
 
@@ -61,6 +53,21 @@ _KNOWN = """
     FROM results LEFT JOIN answers USING (signature) WHERE stage = ? AND row = ?
         AND (results.value IS NOT NULL OR answers.value IS NOT NULL)
 """
+
+_ANSWER = "INSERT OR IGNORE INTO answers VALUES (?, ?)"
+_RESULT = """
+    INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET signature = excluded.signature, value = excluded.value,
+        until_end = excluded.until_end
+    WHERE signature != excluded.signature
+"""
+_END = """
+    INSERT INTO ends VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET outcome = excluded.outcome, digest = excluded.digest,
+        node = excluded.node, key = excluded.key, value = excluded.value
+    WHERE digest != excluded.digest OR outcome = 'failed'
+"""
+_FORGET = "DELETE FROM results WHERE stage = ? AND row = ? AND until_end"
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -129,12 +136,12 @@ class RunJournal:
         if self._cache is not None:
             self._cache.store(signature, value)
         if not isinstance(self._claims, NoClaims):
-            self._claims.answered(signature, _encode(value))
+            self._claims.record_answer(signature, _encode(value))
 
-    def ended(self, call: int) -> None:
-        self._claims.ended(call)
+    def finish_call(self, call: int) -> None:
+        self._claims.finish_call(call)
 
-    def keep(
+    def keep_result(
         self,
         stage: int,
         row: int,
@@ -145,15 +152,14 @@ class RunJournal:
         shared: bool,
         until_end: bool = False,
     ) -> None:
-        encoded = msgspec.Raw(_encode(value))
-        inline = encoded
+        encoded: bytes | None = _encode(value)
         if shared and not until_end:
-            self._change(AnswerKept(signature, encoded))
-            inline = NO_VALUE
-        self._change(NodeKept(stage, row, node, signature, inline, until_end))
+            self._commit.add(_ANSWER, signature, encoded)
+            encoded = None
+        self._commit.add(_RESULT, stage, row, node, signature, encoded, until_end)
         self._has_passing |= until_end
 
-    def end(
+    def end_row(
         self,
         stage: int,
         row: int,
@@ -164,12 +170,11 @@ class RunJournal:
         node: str | None = None,
         key: str | None = None,
     ) -> None:
-        encoded = msgspec.Raw(_encode(value))
-        self._change(RowEnded(stage, row, outcome, digest, encoded, node, key))
+        self._commit.add(_END, stage, row, outcome, digest, node, key, _encode(value))
         if self._has_passing and outcome != "failed":
-            self._change(PassingForgotten(stage, row))
+            self._commit.add(_FORGET, stage, row)
 
-    def tell(self, record: bytes) -> None:
+    def keep_record(self, record: bytes) -> None:
         """Do nothing: the record is in the same directory."""
 
     def _known(self, stage: int, row: int) -> dict[str, KeptResult]:
@@ -243,10 +248,6 @@ class RunJournal:
         """Take over a partition, and return its new epoch."""
         self._reading.execute(_OWNERS)
         return self._reading.execute(_OWN, (partition,)).fetchone()[0]  # type: ignore[no-any-return]
-
-    def _change(self, change: JournalChange) -> None:
-        statement, parameters = change.statement
-        self._commit.add(statement, *parameters)
 
     def _ended(self, stage: int, rows: int, outcome: str, columns: str) -> sqlite3.Cursor:
         return self._reading.execute(

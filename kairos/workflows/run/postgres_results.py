@@ -26,7 +26,6 @@ import msgspec
 
 from kairos.core import SetupError
 from kairos.host import Groups
-from kairos.workflows.run.journal_changes import RowOutcome
 from kairos.workflows.run.result_store import (
     CachedValue,
     Claims,
@@ -35,6 +34,7 @@ from kairos.workflows.run.result_store import (
     KeptResult,
     NoClaims,
     Resumed,
+    RowOutcome,
 )
 from kairos.workflows.run.rows import ROW_BYTES
 
@@ -206,12 +206,12 @@ class PostgresResults:
         encoded = _encode(value)
         if self._scope is not None:
             self._add(_ANSWER, self._scope, signature, self._kept(encoded))
-        self._claims.answered(signature, encoded)
+        self._claims.record_answer(signature, encoded)
 
-    def ended(self, call: int) -> None:
-        self._claims.ended(call)
+    def finish_call(self, call: int) -> None:
+        self._claims.finish_call(call)
 
-    def keep(
+    def keep_result(
         self,
         stage: int,
         row: int,
@@ -229,7 +229,7 @@ class PostgresResults:
         self._add(_RESULT, self._run, stage, row, node, signature, kept, until_end)
         self._has_passing |= until_end
 
-    def end(
+    def end_row(
         self,
         stage: int,
         row: int,
@@ -247,7 +247,7 @@ class PostgresResults:
         if self._has_passing and outcome != "failed":
             self._add(_FORGET, self._run, stage, row)
 
-    def tell(self, record: bytes) -> None:
+    def keep_record(self, record: bytes) -> None:
         self._add(_RECORD, record, self._run)
 
     def is_empty(self) -> bool:

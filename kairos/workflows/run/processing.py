@@ -49,7 +49,7 @@ class ProcessorCalls(Protocol):
             KairosError: it was not done; a retry may succeed.
         """
 
-    def drop(self, command: DropHeld) -> None:
+    def drop_held(self, command: DropHeld) -> None:
         """Drop a held value, now or later."""
 
 

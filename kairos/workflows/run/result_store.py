@@ -8,11 +8,11 @@ later one can write.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from kairos.workflows.run.journal_changes import RowOutcome
+RowOutcome = Literal["written", "failed", "dropped", "gathered"]
 
 
 class KeptResult(msgspec.Struct, frozen=True):
@@ -47,9 +47,9 @@ class Claims(Protocol):
     def ask(self, call: int, signature: str, found: "Found") -> None:
         """Call `found` with another partition's answer, or with None: make the call."""
 
-    def answered(self, signature: str, encoded: bytes) -> None: ...
+    def record_answer(self, signature: str, encoded: bytes) -> None: ...
 
-    def ended(self, call: int) -> None: ...
+    def finish_call(self, call: int) -> None: ...
 
 
 class NoClaims:
@@ -58,10 +58,10 @@ class NoClaims:
     def ask(self, call: int, signature: str, found: "Found") -> None:  # noqa: ARG002
         found(None)
 
-    def answered(self, signature: str, encoded: bytes) -> None:
+    def record_answer(self, signature: str, encoded: bytes) -> None:
         """Do nothing: no other process waits."""
 
-    def ended(self, call: int) -> None:
+    def finish_call(self, call: int) -> None:
         """Do nothing: no other process waits."""
 
 
@@ -83,16 +83,16 @@ class ResultStore(Protocol):
         """Look for a result of a deterministic operator, of this run or of an earlier one.
 
         `found` is called once, in the loop's thread, now or later. With None, the caller computes
-        the result and calls `store`; or `ended`, if the call has no result.
+        the result and calls `store`; or `finish_call`, if the call has no result.
         """
 
     def store(self, signature: str, value: Any) -> None:
         """Store a result for others. The first value of a signature stays."""
 
-    def ended(self, call: int) -> None:
+    def finish_call(self, call: int) -> None:
         """Note that a call for which nothing was found has ended, with a value or without."""
 
-    def keep(
+    def keep_result(
         self,
         stage: int,
         row: int,
@@ -109,7 +109,7 @@ class ResultStore(Protocol):
         is deleted when the row ends, unless the row failed, since that is retried.
         """
 
-    def end(
+    def end_row(
         self,
         stage: int,
         row: int,
@@ -125,7 +125,7 @@ class ResultStore(Protocol):
         `value`: its outputs, or the error; `key`: the group that it is gathered into.
         """
 
-    def tell(self, record: bytes) -> None:
+    def keep_record(self, record: bytes) -> None:
         """Store the run's record, as JSON, for hosts that may resume it."""
 
     def is_empty(self) -> bool: ...

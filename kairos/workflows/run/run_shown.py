@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kairos.core import SECOND
+from kairos.workflows.run.driver import RunProgress
 from kairos.workflows.run.export import errors_path
 from kairos.workflows.run.run_store import RunDirectory, RunRecord
-from kairos.workflows.run.session import RunProgress
 
 _FEW_ROWS = 5  # too few rows for a rate
 

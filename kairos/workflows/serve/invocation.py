@@ -182,7 +182,7 @@ class Invocation:
     ) -> None:
         """Carry out a command. Raises KairosError: the row has failed."""
         if isinstance(command, CallCommand):
-            calls.begin(command)
+            calls.perform(command)
             return
         match command:
             case KeepResult():

@@ -141,13 +141,13 @@ def apply(store, naive, name, change):
         row, node, signature, value, shared, until_end = change
         signature = f"{signature} {until_end}"  # one signature either passes or stays
         naive.keep(row, node, signature, value, shared, until_end)
-        store.keep(0, row, node, signature, value, shared=shared, until_end=until_end)
+        store.keep_result(0, row, node, signature, value, shared=shared, until_end=until_end)
     elif name == "end":
         row, outcome, digest, value, node, key = change
         node = node if outcome == "failed" else None
         key = key if outcome == "gathered" else None
         naive.end(row, outcome, digest, value, node, key)
-        store.end(0, row, outcome, digest, value, node=node, key=key)
+        store.end_row(0, row, outcome, digest, value, node=node, key=key)
     else:
         store.settle()
 
@@ -192,15 +192,15 @@ def test_an_answer_is_found_by_other_runs_and_the_first_one_stays(place):
 def test_whoever_opens_a_partition_later_has_it_and_the_one_before_writes_nothing_more(place):
     run = place.run()
     first, other = place.open(run, partition=0), place.open(run, partition=1)
-    first.end(0, 0, "written", b"d", {"by": "first"})
+    first.end_row(0, 0, "written", b"d", {"by": "first"})
     first.settle()
     second = place.open(run, partition=0)
     assert second.epoch == first.epoch + 1
-    first.end(0, 1, "written", b"d", {"by": "one that is gone"})
+    first.end_row(0, 1, "written", b"d", {"by": "one that is gone"})
     with pytest.raises(Exception, match=r"another process writes|another process has this part"):
         first.settle()
-    second.end(0, 2, "written", b"d", {"by": "second"})
-    other.end(0, 3, "written", b"d", {"by": "other"})
+    second.end_row(0, 2, "written", b"d", {"by": "second"})
+    other.end_row(0, 3, "written", b"d", {"by": "other"})
     second.settle()
     other.settle()
     assert [(row, value["by"]) for row, value in other.written(0, 9)] == [
@@ -216,7 +216,7 @@ def test_many_that_write_the_same_answers_do_not_wait_for_each_other(place):
     for store in stores:
         for signature in random.sample(signatures, 300):
             store.store(signature, signature)
-            store.keep(0, 1, "a", signature, signature, shared=True)
+            store.keep_result(0, 1, "a", signature, signature, shared=True)
     for store in stores:
         store.settle()
         store.close()
@@ -226,17 +226,17 @@ def test_while_the_database_is_away_writers_wait_and_nothing_is_lost(server, mon
     monkeypatch.setattr(postgres_results, "RETRY_S", 0.05)
     told = []
     store = InPostgres(None, server).open("away", told=told.append)
-    store.end(0, 0, "written", b"d", {"n": 0})
+    store.end_row(0, 0, "written", b"d", {"n": 0})
     store.settle()
     server.stop()
-    store.end(0, 1, "written", b"d", {"n": 1})
+    store.end_row(0, 1, "written", b"d", {"n": 1})
     until = time.monotonic() + LIMIT_S
     while not told:
         assert time.monotonic() < until
         time.sleep(0.01)
     assert store.backlog == 1
     server.start()
-    store.end(0, 2, "written", b"d", {"n": 2})
+    store.end_row(0, 2, "written", b"d", {"n": 2})
     store.settle()
     assert told[-1] is None
     assert [value["n"] for _, value in store.written(0, 9)] == [0, 1, 2]
@@ -245,8 +245,8 @@ def test_while_the_database_is_away_writers_wait_and_nothing_is_lost(server, mon
 
 def test_a_run_that_is_forgotten_leaves_nothing_but_answers(server):
     store = InPostgres(None, server).open("gone")
-    store.keep(0, 0, "a", "s", "x" * (LARGE_BYTES + 1), shared=False)
-    store.end(0, 0, "written", b"d", {})
+    store.keep_result(0, 0, "a", "s", "x" * (LARGE_BYTES + 1), shared=False)
+    store.end_row(0, 0, "written", b"d", {})
     store.store("left", 1)
     store.settle()
     store.forget()

@@ -6,7 +6,7 @@ import msgspec
 
 from kairos.core import Arrived, Dispatch, PlanDeclared
 from kairos.gateway.api.declared_plans import MOST_BYTES
-from kairos.workflows.run import declaring
+from kairos.workflows.run import flow_run
 from tests.e2e.batch_files import key
 from tests.e2e.cli.flow_runs import Runs, answer_to, answering, completion
 from tests.e2e.flows import MANY, REPORTS, answers, invoke, kept_in, put
@@ -132,7 +132,7 @@ async def test_a_run_declares_its_plan_to_the_kairos_that_it_asks(kairos, engine
 async def test_a_run_says_its_plan_again_to_a_balancer_that_may_have_lost_it(
     kairos, engine, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(declaring, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(flow_run, "_DECLARE_AGAIN_S", 0.01)
     served = await kairos(engine.url)
 
     async def answer(request):

@@ -26,7 +26,7 @@ from kairos.core import SetupError
 from kairos.proxy import HttpLLM
 from kairos.workflows import HostedEngine, HostFile, Passes
 from kairos.workflows.run import flow_run as service
-from kairos.workflows.run.host_file import HostedModel
+from kairos.workflows.run.engine_host import HostedModel
 from tests.e2e.cli.flow_runs import answering
 from tests.support.cli.command import hosted_pool
 from tests.support.vllm import needs_vllm

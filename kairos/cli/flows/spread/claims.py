@@ -33,12 +33,12 @@ class PartitionClaims:
         self._asked.append((call, signature, found))
         self._has_work.set()
 
-    def answered(self, signature: str, encoded: bytes) -> None:
+    def record_answer(self, signature: str, encoded: bytes) -> None:
         if self._by_signature.pop(signature, None) is not None:
             self._told.append((signature, encoded))
             self._has_work.set()
 
-    def ended(self, call: int) -> None:
+    def finish_call(self, call: int) -> None:
         for signature in self._held.pop(call, ()):
             if self._by_signature.pop(signature, None) is not None:
                 self._told.append((signature, None))

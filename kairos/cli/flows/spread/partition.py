@@ -298,7 +298,7 @@ class _Session:
         )
         self._workflows: list[str] = []  # that have ended since the last beat
         self.driver = RunDriver(Executor(plan, limits), store, self._workflows.append)
-        self.intake = TableIntake(table, store, digest, self.driver.tell, self._groups)
+        self.intake = TableIntake(table, store, digest, self.driver.add_fact, self._groups)
 
     async def drive(self) -> str:
         record = self._job.record
@@ -310,7 +310,7 @@ class _Session:
             spending or self._pool.llm,
             self._job.functions,
             self._processors,
-            self.driver.tell,
+            self.driver.add_fact,
             service_class=record.service_class,
             ahead_class=record.service_class if self._number == 0 else None,
             threads=self._at_once or FUNCTIONS,
@@ -350,7 +350,7 @@ class _Session:
             )
             if share.capacity != told:
                 told = share.capacity
-                self.driver.tell(CapacityTold(told))
+                self.driver.add_fact(CapacityTold(told))
             if share.stops and not is_stopping:
                 is_stopping = True
                 self._pool.llm.patience.leave()

@@ -170,7 +170,7 @@ class RayProcessors:
             return value
         return self._staying(command, self._ray.put(value), size)
 
-    def drop(self, command: DropHeld) -> None:
+    def drop_held(self, command: DropHeld) -> None:
         self._references.pop(command.value_id, None)
         self._lost.discard(command.value_id)
 

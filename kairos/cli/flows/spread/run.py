@@ -281,7 +281,7 @@ class RayRun:
         now = time.time_ns() // 1000
         self.record = msgspec.structs.replace(self.record, changed_at=now, **fields)
         if self._store is not None:
-            self._store.tell(msgspec.json.encode(self.record))
+            self._store.keep_record(msgspec.json.encode(self.record))
         try:
             self._directory.write(self.record)
         except SetupError as error:

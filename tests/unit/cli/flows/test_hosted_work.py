@@ -17,7 +17,7 @@ from kairos.workflows import (
     place_operators,
     predict_flow,
 )
-from kairos.workflows.run.host_file import HostedModel
+from kairos.workflows.run.engine_host import HostedModel
 
 
 def drawn_case(seed):

@@ -102,7 +102,7 @@ async def test_calls_that_come_one_by_one_are_asked_about_together():
     began_s = loop.time()
     for call in range(300):
         claims.ask(call, f"signature {call}", begun.append)
-        claims.answered(f"signature {call - 100}", b"1")
+        claims.record_answer(f"signature {call - 100}", b"1")
         await asyncio.sleep(0.001)
     async with asyncio.timeout(60):
         while len(begun) < 300:

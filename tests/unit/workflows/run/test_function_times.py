@@ -31,7 +31,7 @@ async def test_functions_in_threads_and_on_the_loop_say_what_they_took():
     )  # fmt: skip
     names, began_s = ["computes"] * 8 + ["computes_too"], time.monotonic()
     for number, name in enumerate(names):
-        calls.begin(
+        calls.perform(
             RunFunction(
                 call=number, stage=0, node=name, row=number, attempt=1, operator=name,
                 signature="", delay_us=0, function=name, arguments={}, idempotency_key=None,

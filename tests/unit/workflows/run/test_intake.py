@@ -16,12 +16,12 @@ async def handed_over(journal, rows):
     """End rows by a session of the run."""
     told = []
     intake = TableIntake(open_table(rows), journal, b"plan", told.append)
-    intake.want(0, len(rows) + 1)
-    intake.want(1, 1)
+    intake.request_rows(0, len(rows) + 1)
+    intake.request_rows(1, 1)
     await intake.run()
     given = [each.row for each in told if isinstance(each, RowRead)]
     for row in given:
-        journal.end(0, row, "written", intake.digest_of(0, row), {})
+        journal.end_row(0, row, "written", intake.digest_of(0, row), {})
     journal.settle()
     return given
 

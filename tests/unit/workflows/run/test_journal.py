@@ -24,8 +24,8 @@ def journal(tmp_path):
 
 
 def test_a_result_of_another_signature_takes_its_place(journal):
-    journal.keep(0, 7, "a", ONE, "before the edit", shared=True)
-    journal.keep(0, 7, "a", TWO, ["after", 1], shared=False)
+    journal.keep_result(0, 7, "a", ONE, "before the edit", shared=True)
+    journal.keep_result(0, 7, "a", TWO, ["after", 1], shared=False)
     journal.settle()
 
     assert journal.resumed(0, [7])[7].results == {"a": KeptResult(TWO, ["after", 1])}
@@ -34,11 +34,11 @@ def test_a_result_of_another_signature_takes_its_place(journal):
 def test_what_only_its_row_needs_is_kept_until_that_has_ended(journal, tmp_path):
     vectors = ["x" * 2_000] * 50
     for row in range(200):
-        journal.keep(0, row, "v", f"{ONE} {row}", vectors, shared=True, until_end=True)
-        journal.keep(0, row, "a", TWO, "answer", shared=False)
+        journal.keep_result(0, row, "v", f"{ONE} {row}", vectors, shared=True, until_end=True)
+        journal.keep_result(0, row, "a", TWO, "answer", shared=False)
         journal.settle()
         assert journal.resumed(0, [row])[row].results["v"].value == vectors
-        journal.end(0, row, "written", b"digest", {})
+        journal.end_row(0, row, "written", b"digest", {})
     journal.settle()
 
     assert all(set(journal.resumed(0, [row])[row].results) == {"a"} for row in range(200))
@@ -47,12 +47,12 @@ def test_what_only_its_row_needs_is_kept_until_that_has_ended(journal, tmp_path)
 
 
 def test_a_row_that_was_done_again_counts_as_it_ended_last(journal):
-    journal.end(0, 1, "written", b"d1", {"out": 1})
-    journal.end(0, 1, "written", b"d1", {"out": "a second time"})
-    journal.end(0, 2, "failed", b"d2", "it broke", node="a")
-    journal.end(0, 2, "written", b"d2", {"out": 2})
-    journal.end(0, 3, "written", b"d3", {"out": 3})
-    journal.end(0, 3, "dropped", b"edited", None)
+    journal.end_row(0, 1, "written", b"d1", {"out": 1})
+    journal.end_row(0, 1, "written", b"d1", {"out": "a second time"})
+    journal.end_row(0, 2, "failed", b"d2", "it broke", node="a")
+    journal.end_row(0, 2, "written", b"d2", {"out": 2})
+    journal.end_row(0, 3, "written", b"d3", {"out": 3})
+    journal.end_row(0, 3, "dropped", b"edited", None)
     journal.settle()
 
     assert list(journal.written(0, 9)) == [(1, {"out": 1}), (2, {"out": 2})]
@@ -61,9 +61,9 @@ def test_a_row_that_was_done_again_counts_as_it_ended_last(journal):
 
 def test_rows_come_in_their_order_and_only_those_that_the_table_has(journal):
     for row in (5, 3, 9, 1):
-        journal.end(0, row, "written", b"d", {"n": row})
-    journal.end(0, 4, "failed", b"d", "why", node="a")
-    journal.end(0, 2, "failed", b"d", "unreadable")
+        journal.end_row(0, row, "written", b"d", {"n": row})
+    journal.end_row(0, 4, "failed", b"d", "why", node="a")
+    journal.end_row(0, 2, "failed", b"d", "unreadable")
     journal.settle()
 
     assert [row for row, _ in journal.written(0, 9)] == [1, 3, 5]
@@ -75,15 +75,15 @@ def test_rows_come_in_their_order_and_only_those_that_the_table_has(journal):
 
 def test_a_group_that_is_larger_than_a_row_may_be_is_told_apart(journal):
     for row in range(6):
-        journal.end(0, row, "gathered", b"d", "x" * (2 << 20), key="large")
-    journal.end(0, 7, "gathered", b"d", "x", key="small")
+        journal.end_row(0, row, "gathered", b"d", "x" * (2 << 20), key="large")
+    journal.end_row(0, 7, "gathered", b"d", "x", key="small")
     journal.settle()
 
     assert list(journal.groups(9)) == [("large", None), ("small", ["x"])]
 
 
 def test_its_files_are_for_its_owner_alone(journal, tmp_path):
-    journal.keep(0, 1, "a", ONE, "secret", shared=False)
+    journal.keep_result(0, 1, "a", ONE, "secret", shared=False)
     journal.settle()
 
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}

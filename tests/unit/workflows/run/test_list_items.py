@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kairos.workflows.run.list_items import list_listener
+from kairos.workflows.run.chat_answer import list_listener
 
 
 def heard(text, most=100, path=("q",), size=3):
