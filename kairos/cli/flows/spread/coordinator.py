@@ -23,8 +23,33 @@ from kairos.workflows import (
 )
 
 _ANSWERS_BYTES = 64 << 20  # of answers that others may be about to ask for
+_ENTRY_BYTES = 250  # of an answer's signature, and its place
 
 Claim = bytes | bool  # the answer; True: make the call; False: another partition makes it
+
+
+class RecentAnswers:
+    """Answers by signature, bounded in bytes; the least recently used one goes first."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes, self._bytes = limit_bytes, 0
+        self._answers: OrderedDict[str, bytes] = OrderedDict()
+
+    def find(self, signature: str) -> bytes | None:
+        answer = self._answers.get(signature)
+        if answer is not None:
+            self._answers.move_to_end(signature)
+        return answer
+
+    def keep(self, signature: str, answer: bytes) -> None:
+        """Keep the first answer of a signature."""
+        if signature in self._answers:
+            return
+        self._answers[signature] = answer
+        self._bytes += len(answer) + _ENTRY_BYTES
+        while self._bytes > self._limit_bytes:
+            _, gone = self._answers.popitem(last=False)
+            self._bytes -= len(gone) + _ENTRY_BYTES
 
 
 class Coordinator:
@@ -38,8 +63,7 @@ class Coordinator:
         self._active: set[int] = set()
         self._figures: dict[tuple[int, int, int], dict[str, int]] = {}
         self._claimed: dict[str, tuple[int, int]] = {}  # by signature: partition, epoch
-        self._answers: OrderedDict[str, bytes] = OrderedDict()
-        self._answers_bytes = 0
+        self._answers = RecentAnswers(_ANSWERS_BYTES)
         self._calls_left, self._tokens_left = record.max_calls, record.max_tokens
         self._stops = False
         self._waited = 0
@@ -127,12 +151,8 @@ class Coordinator:
     def _settle(self, answers: list[tuple[str, bytes | None]]) -> None:
         for signature, answer in answers:
             self._claimed.pop(signature, None)
-            if answer is not None and signature not in self._answers:
-                self._answers[signature] = answer
-                self._answers_bytes += len(answer)
-                while self._answers_bytes > _ANSWERS_BYTES:
-                    _, gone = self._answers.popitem(last=False)
-                    self._answers_bytes -= len(gone)
+            if answer is not None:
+                self._answers.keep(signature, answer)
 
     async def spend(self, tokens: int) -> bool:
         """Reserve a call and its tokens; False: the run has used what it may."""
@@ -180,8 +200,7 @@ class Coordinator:
     def _claim(self, partition: int, epoch: int, signature: str) -> Claim:
         if epoch < self._epochs.get(partition, epoch):
             return True  # a process that was replaced: nothing of it counts
-        if (answer := self._answers.get(signature)) is not None:
-            self._answers.move_to_end(signature)
+        if (answer := self._answers.find(signature)) is not None:
             return answer
         holder = self._claimed.setdefault(signature, (partition, epoch))
         self._waited += holder[0] != partition

@@ -1,6 +1,7 @@
 """Refusals of a run on Ray before it begins, and the parts that rows are in."""
 
 import asyncio
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from kairos.cli.flows.flow_run import check_task, new_record
 from kairos.cli.flows.spread.claims import PartitionClaims
+from kairos.cli.flows.spread.coordinator import RecentAnswers
 from kairos.cli.flows.spread.partition import PartTable
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
@@ -113,3 +115,18 @@ async def test_calls_that_come_one_by_one_are_asked_about_together():
     assert asked.messages <= 2 + 2 * took_s / 0.05, "a wait before each of them"
     await claims.settle()
     assert len(asked.answers) == len(set(asked.answers)) > 0
+
+
+def test_answers_take_no_more_memory_than_they_may_with_what_finds_them():
+    answers, limit_bytes = RecentAnswers(4 << 20), 4 << 20
+    tracemalloc.start()
+    for n in range(60_000):
+        answers.keep(f"{n:032}", b"%040d" % n)
+        assert answers.find(f"{0:032}") is not None, "it was asked for all the time"
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert limit_bytes / 2 < taken < 1.5 * limit_bytes
+    kept = [n for n in range(60_000) if answers.find(f"{n:032}") is not None]
+    assert kept == [0, *range(60_000 - len(kept) + 1, 60_000)]
+    answers.keep(f"{0:032}", b"another")
+    assert answers.find(f"{0:032}") == b"0" * 40
