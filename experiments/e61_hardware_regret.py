@@ -161,53 +161,64 @@ class BruteForce:
 
         Return None if all cost more. With `usd` inf, pools of up to `MOST_DEVICES` are tried.
         """
-        best = usd
         found: tuple[float, dict[str, int], Routes] | None = None
         for routes in self._all_routes():
-            names = sorted({name for shares in routes.values() for name in shares})
-            if not self._can_be(names, routes, best * CHEAPER):
-                continue
-            for cost, counts in self._counts(names, best * CHEAPER):
-                if self._in_time(counts, routes):
-                    best, found = cost, (cost, counts, routes)
-                    break
+            of_routes = {name for shares in routes.values() for name in shares}
+            names = sorted(of_routes, key=lambda name: (-self._kinds[name].usd_per_hour, name))
+            for cost, counts in self._in_time_below(names, routes, usd * CHEAPER):
+                usd, found = cost, (cost, counts, routes)
         return found
 
-    def _can_be(self, names: Sequence[str], routes: Routes, below: float) -> bool:
-        """Return whether as many of each kind as the money buys would be in time.
+    def _in_time_below(
+        self, names: Sequence[str], routes: Routes, below: float
+    ) -> Iterator[tuple[float, dict[str, int]]]:
+        """Yield pools in time, each cheaper than the one before; the last is the cheapest.
 
-        More instances are never slower.
+        More instances are never slower. So where as many as the money buys would be late, fewer are
+        not tried, and of the last kind the least number is bisected.
         """
         prices = {name: self._kinds[name].usd_per_hour for name in names}
-        left = below - sum(prices.values())
-        if left < 0:
-            return False
-        many = MOST_DEVICES if left == math.inf else 0
-        return self._in_time({n: many or 1 + int(left / p) for n, p in prices.items()}, routes)
+        chosen: dict[str, int] = {}
+
+        def most(name: str, left: float) -> int:
+            devices = MOST_DEVICES - sum(chosen.values()) - (len(names) - len(chosen) - 1)
+            rest = sum(prices[each] for each in names if each not in chosen and each != name)
+            return devices if left == math.inf else int((left - rest) / prices[name])
+
+        def walk(at: int) -> Iterator[tuple[float, dict[str, int]]]:
+            nonlocal below
+            name, spent = names[at], sum(prices[each] * n for each, n in chosen.items())
+            if most(name, below - spent) < 1:
+                return
+            full = {each: most(each, below - spent) for each in names[at:]}
+            if not self._in_time({**chosen, **full}, routes):
+                return
+            if at + 1 < len(names):
+                count = 1
+                while count <= most(name, below - spent):
+                    chosen[name] = count
+                    yield from walk(at + 1)
+                    del chosen[name]
+                    count += 1
+                return
+            late, soon = 0, full[name]
+            while soon - late > 1:
+                middle = (late + soon) // 2
+                if self._in_time({**chosen, name: middle}, routes):
+                    soon = middle
+                else:
+                    late = middle
+            cost = spent + prices[name] * soon
+            if cost < below:
+                below = cost * CHEAPER
+                yield cost, {**chosen, name: soon}
+
+        return walk(0)
 
     def _in_time(self, counts: Mapping[str, int], routes: Routes) -> bool:
         self.tried += 1
         prediction = self._predictor.predicted(counts, routes)
         return prediction is not None and prediction.p95_s <= self._asked.p95_s
-
-    def _counts(self, names: Sequence[str], below: float) -> list[tuple[float, dict[str, int]]]:
-        """Cheapest first."""
-        if below == math.inf:
-            numbers = product(range(1, MOST_DEVICES + 1), repeat=len(names))
-            vectors: Iterator[tuple[int, ...]] = (n for n in numbers if sum(n) <= MOST_DEVICES)
-        else:
-            prices = [self._kinds[name].usd_per_hour for name in names]
-            vectors = _vectors(prices, below)
-        return sorted(
-            (
-                (
-                    sum(self._kinds[n].usd_per_hour * c for n, c in zip(names, each, strict=True)),
-                    dict(zip(names, each, strict=True)),
-                )
-                for each in vectors
-            ),
-            key=lambda each: each[0],
-        )
 
     def _all_routes(self) -> Iterator[Routes]:
         for each in product(*(list(self._of_model(m, a)) for m, a in self._agents.items())):
@@ -236,19 +247,6 @@ def _ways(kinds: Sequence[InstanceKind]) -> Iterator[tuple[str, ...]]:
             yield (kind.name,)
         elif kind.phases is Phases.PREFILL:
             yield from ((kind.name, other.name) for other in kinds if other.phases is Phases.DECODE)
-
-
-def _vectors(prices: Sequence[float], below: float) -> Iterator[tuple[int, ...]]:
-    """Counts of at least one each that cost less together."""
-    if not prices:
-        yield ()
-        return
-    rest = sum(prices[1:])
-    count = 1
-    while count * prices[0] + rest < below:
-        for others in _vectors(prices[1:], below - count * prices[0]):
-            yield (count, *others)
-        count += 1
 
 
 def judged(case: Case, at_commit: str = "") -> Row:

@@ -6,14 +6,16 @@ kinds that serve both. Each is evaluated by `prediction.Predictor`, at the batch
 makes. Bounds keep this short, and are exact: more instances cost more, and no pool is faster than
 the same kinds without load. If a model has too many agents for trying all blocks, the mixed-integer
 program of `pool.py` proposes pools, too. A local search continues from each pool of the front: one
-instance less, an agent elsewhere, another share.
+instance less, an agent elsewhere, another share, another kind in the place of one, part of the
+calls in another way. So it does from pools a little behind the front, since what a share brings
+shows only with the calls of other models.
 
 The search does not know the target: so a tighter one is never cheaper.
 """
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Literal
 
@@ -41,6 +43,9 @@ SHARES = tuple(k / 8 for k in range(1, 8))
 SLACK = 1.02  # of a mean time that is still looked at: P95 may be less where the mean is more
 SHIFT = 1 / 16  # of the calls of a model, in the local search
 SEARCHED = 400  # pools, by the local search
+BEHIND = 0.02  # of the time: pools by as much behind the front are searched from, too
+MOST_BEHIND, SEARCHED_BEHIND = 10_000, 100  # of these: that are kept, and searched from
+MOVED_WAYS = 6  # to which part of a pool's calls is moved
 UTILISATIONS = (0.9, 0.7, 0.5)
 BOUNDS = (1.0, 0.65, 0.4)  # of the time of the cheapest pool's path
 GAP, LIMIT_S = 0.005, 2.0  # of the solver, for each pool that it proposes
@@ -90,6 +95,14 @@ class _Front:
             return any(_beats(each.scores, scores, self._same) for each in self.found)
         at = bisect_right(self._prices, scores[0] * (1 + self._same)) - 1
         return at >= 0 and self.found[at].times[0] <= scores[1] * (1 + self._same)
+
+    def lag(self, one: FoundPool) -> float:
+        """Return how much longer it takes than the pool for its price, as a share of the time.
+
+        There must be two scores.
+        """
+        at = bisect_right(self._prices, one.scores[0] * (1 + ROUNDING)) - 1
+        return one.times[0] / self.found[at].times[0] - 1 if at >= 0 else 0.0
 
     def add(self, one: FoundPool) -> bool:
         scores = one.scores
@@ -185,6 +198,7 @@ class _Search:
         # Whether the mean time counts beside P95: this is not the sum of P95 of parts.
         self.mean_too = False
         self._sides_known: dict[tuple[str, tuple[str, ...], float], list[_Side]] = {}
+        self._behind: list[FoundPool] = []  # of all calls, and beaten by little when they came
 
     # One model
 
@@ -497,21 +511,91 @@ class _Search:
         return best.found
 
     def improved(self, found: Sequence[FoundPool]) -> list[FoundPool]:
-        """Search on from each pool of the front, and tell pools apart that differ by less."""
+        """Search on from each pool of the front, and tell pools apart that differ by less.
+
+        Then from pools that are a little behind it: another share may bring them before it.
+        """
         best = _Front(EXACTLY)
         for each in sorted(found, key=lambda each: each.scores):
             best.add(each)
-        waiting = [*best.found]
-        searched = 0
-        while waiting and searched < SEARCHED:
-            one = waiting.pop(0)
-            if one not in best.found:
-                continue
-            searched += 1
-            for counts, routes in _neighbours(one, self._kinds, self._predictor, self._limits):
-                if (better := self._try(best, counts, routes)) is not None:
-                    waiting.append(better)
+        self._search_from(best, [*best.found], SEARCHED)
+        for one in sorted(best.found, key=lambda each: each.scores):
+            better = self._try_all(best, self._otherwise(one))
+            self._search_from(best, better, SEARCHED_BEHIND)
+        behind = sorted((best.lag(each), number) for number, each in enumerate(self._behind))
+        near = [self._behind[number] for lag, number in behind if lag <= BEHIND]
+        for one in near[:SEARCHED_BEHIND]:
+            others = _neighbours(one, self._kinds, self._predictor, self._limits)
+            self._search_from(best, self._try_all(best, others), SEARCHED_BEHIND)
         return best.found
+
+    def _otherwise(self, one: FoundPool) -> Iterator[tuple[dict[str, int], Routes]]:
+        """Yield pools with another kind in the place of one, and with part of the calls moved."""
+        for name, count in one.counts.items():
+            for other in self._kinds.values():
+                here = self._kinds[name]
+                alike = other.model == here.model and other.phases is here.phases
+                if alike and other.name not in one.counts:
+                    routes = {
+                        agent: {other.name if each == name else each: s for each, s in way.items()}
+                        for agent, way in one.routes.items()
+                    }
+                    need = self._need(other, routes)
+                    counts = {each: n for each, n in one.counts.items() if each != name}
+                    for number in {count, *([] if need is None else [math.ceil(need)])}:
+                        yield {**counts, other.name: number}, routes
+        for agents in _served_alike(one):
+            yield from self._partly_moved(one, tuple(agents))
+
+    def _partly_moved(
+        self, one: FoundPool, agents: tuple[str, ...]
+    ) -> Iterator[tuple[dict[str, int], Routes]]:
+        """Yield pools where agents that are served in one way are served in two."""
+        here = tuple(name for name, share in one.routes[agents[0]].items() if share)
+        if not self._limits.split or not _one_way(here, self._kinds):
+            return
+        model = self._predictor.calls[agents[0]].model
+        kinds = [kind for kind in self._kinds.values() if kind.model == model]
+        for way in self._cheap_ways(_Block(model, agents), kinds):
+            if set(way) & set(here):
+                continue
+            for share in (0.25, 0.5, 0.75):
+                shares = dict.fromkeys(here, 1 - share) | dict.fromkeys(way, share)
+                routes: Routes = {**one.routes, **dict.fromkeys(agents, shares)}
+                needs = {name: self._need(self._kinds[name], routes) for name in (*here, *way)}
+                room = min(
+                    one.counts[name] / (needs[name] or math.inf) * (1 - share) for name in here
+                )
+                for more in (1.0, room):
+                    least = {n: max(1, math.ceil((need or 0) * more)) for n, need in needs.items()}
+                    yield {**one.counts, **least}, routes
+
+    def _cheap_ways(self, block: _Block, kinds: Sequence[InstanceKind]) -> list[tuple[str, ...]]:
+        """Return the ways to serve a block that are cheapest by their work."""
+        worth = dict(self._pairs(block, kinds))
+        for kind in kinds:
+            if kind.phases is Phases.BOTH:
+                need = self._need(kind, {agent: {kind.name: 1.0} for agent in block.agents})
+                if need is not None:
+                    worth[kind.name,] = need * self._price(kind)
+        return sorted(worth, key=lambda way: (worth[way], way))[:MOVED_WAYS]
+
+    def _search_from(self, best: _Front, waiting: list[FoundPool], most: int) -> None:
+        """Search from pools, and on from the better ones that are found."""
+        searched = 0
+        while waiting and searched < most:
+            one = waiting.pop(0)
+            if one in best.found:
+                searched += 1
+                near = _neighbours(one, self._kinds, self._predictor, self._limits)
+                waiting += self._try_all(best, near)
+
+    def _try_all(
+        self, best: _Front, pools: Iterable[tuple[Mapping[str, int], Routes]]
+    ) -> list[FoundPool]:
+        """Evaluate pools; return each that no other beat when it came."""
+        tried = (self._try(best, counts, routes) for counts, routes in pools)
+        return [one for one in tried if one is not None]
 
     def _try(self, best: _Front, counts: Mapping[str, int], routes: Routes) -> FoundPool | None:
         """Evaluate a pool. Return it if no other beats it."""
@@ -527,7 +611,12 @@ class _Search:
             times=self._times_of(prediction),
             prediction=prediction,
         )
-        return one if best.add(one) else None
+        if best.add(one):
+            return one
+        whole = len(one.scores) == 2 and len(routes) == len(self._predictor.calls)
+        if whole and len(self._behind) < MOST_BEHIND and best.lag(one) <= BEHIND:
+            self._behind.append(one)
+        return None
 
     def _allowed(self, counts: Mapping[str, int]) -> bool:
         kinds: dict[str, int] = {}

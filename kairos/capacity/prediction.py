@@ -334,8 +334,9 @@ class Predictor:
             at = work.of_agent[agent]
             if not len(at):
                 continue
-            first = [n for n in shares if self.kinds[n].phases is not Phases.DECODE and shares[n]]
-            second = [n for n in shares if self.kinds[n].phases is Phases.DECODE and shares[n]]
+            used = sorted(name for name, share in shares.items() if share)
+            first = [name for name in used if self.kinds[name].phases is not Phases.DECODE]
+            second = [name for name in used if self.kinds[name].phases is Phases.DECODE]
             parts = {name: self._part_s(name, states[name], agent) for name in (*first, *second)}
             if all(share >= 1 for share in shares.values() if share):
                 found[:, at] = sum(parts.values())

@@ -169,12 +169,12 @@ def test_brute_force_finds_no_pool_that_is_2_percent_cheaper(seed):
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_brute_force_seldom_finds_a_pool_that_is_2_percent_cheaper_in_200_cases():
-    """Falls short: none should be. Measured were two of 200, the worst 13.3 %."""
+    """Falls short: none should be. Measured was one of 200, 4.5 %."""
     rows = [*e61_hardware_regret.measure(False)]
     assert len(rows) == 200
     regrets = [e61_hardware_regret.regret(row) for row in rows]
-    assert sum(each > e61_hardware_regret.AIM for each in regrets) <= 3
-    assert max(regrets) < 0.15
+    assert sum(each > e61_hardware_regret.AIM for each in regrets) <= 2
+    assert max(regrets) < 0.10
 
 
 def never_cheaper(seed):
@@ -289,6 +289,35 @@ def test_workflows_take_as_long_as_their_calls_one_by_one(drawn):
         lasts.append(max(ends))
     assert found.mean_s == pytest.approx(sum(lasts) / len(lasts))
     assert found.p95_s == pytest.approx(sorted(lasts)[math.ceil(0.95 * len(lasts)) - 1])
+
+
+@examples(40)
+@given(workloads(), st.integers(1, 7), st.permutations(["both", "prefill", "decode"]))
+def test_the_order_in_which_kinds_are_named_does_not_matter(drawn, eighths, order):
+    workflows, rates, _ = drawn
+    kinds = [
+        InstanceKind(
+            name=str(p),
+            device="d",
+            phases=p,
+            rates=msgspec.structs.replace(rates, fixed_s=0.001 * number),
+            usd_per_hour=1.0,
+        )
+        for number, p in enumerate(Phases, start=1)
+    ]
+    agents = ("a", "b", "c")
+    shape = CallShape(prompt=900, answer=50, cached=100)
+    calls = [CallKind(name=name, shape=shape, per_s=0.5) for name in agents]
+    problem = PoolProblem(calls=calls, instances=kinds, workflows_per_s=1.0, kv_bytes_per_token=1e5)
+    share = eighths / 8
+    shares = {"both": share, "prefill": 1 - share, "decode": 1 - share}
+    other = {name: shares[name] for name in order}
+    counts = dict.fromkeys(shares, 2)
+    first = Predictor(problem, workflows).predicted(counts, dict.fromkeys(agents, shares))
+    second = Predictor(problem, workflows).predicted(
+        {name: counts[name] for name in order}, dict.fromkeys(agents, other)
+    )
+    assert first == second
 
 
 @examples(40)
