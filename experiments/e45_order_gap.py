@@ -25,8 +25,8 @@ from kairos.workflows.compile.costs.token_steps import (
     new_tokens,
     token_steps,
 )
-from kairos.workflows.compile.nesting import nestings
 from kairos.workflows.compile.order import cache_aware_order
+from kairos.workflows.compile.passes.order import nestings
 
 PLANNED = "planned"
 OTHERS = ("query by query", "operator by operator", "random", "longest shared prefix")

@@ -28,10 +28,9 @@ from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import SimulatedFlow, simulate_flow
 from kairos.workflows import Functions, Operand, Plan
 from kairos.workflows.compile.call_shapes import call_shapes
-from kairos.workflows.compile.nesting import nestings
 from kairos.workflows.compile.operators import Role
 from kairos.workflows.compile.order import cache_aware_order
-from kairos.workflows.compile.passes.order import CallOrder, of_sequences
+from kairos.workflows.compile.passes.order import CallOrder, nestings, of_sequences
 
 BLOCK = 16
 ROWS, FLOWS, FEW = 48, 50, 3

@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 
 from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, delay, usage
-from kairos.workflows.compile.nesting import Sequences
+from kairos.workflows.compile.passes.order import Sequences
 
 KV_TOKENS = 8_192
 

@@ -8,6 +8,8 @@ from .compile.costs.latency import measured_latencies as measured_latencies
 from .compile.device_work import DevicePlan as DevicePlan
 from .compile.device_work import LoadTime as LoadTime
 from .compile.device_work import OperatorWork as OperatorWork
+from .compile.explain import ExplainedPlacement as ExplainedPlacement
+from .compile.explain import explain_placement as explain_placement
 from .compile.explain import explain_plan as explain_plan
 from .compile.explain import plan_lines as plan_lines
 from .compile.flow_profile import PROFILE_FORMAT as PROFILE_FORMAT
@@ -37,12 +39,10 @@ from .compile.pipeline import Passes as Passes
 from .compile.pipeline import Plan as Plan
 from .compile.pipeline import compile_plan as compile_plan
 from .compile.placement import place_operators as place_operators
-from .compile.placement_text import ExplainedPlacement as ExplainedPlacement
-from .compile.placement_text import explain_placement as explain_placement
 from .compile.planned_work import plan_work as plan_work
 from .compile.prediction import FlowPrediction as FlowPrediction
 from .compile.prediction import predict_flow as predict_flow
-from .compile.primitive_graph import primitive_lines as primitive_lines
+from .compile.primitives import primitive_lines as primitive_lines
 from .compile.sharing import key_of as key_of
 from .compile.sharing import part_of as part_of
 from .compile.sharing import shared_columns as shared_columns

@@ -15,11 +15,11 @@ from kairos.workflows.compile.operators import (
     Loop,
     Operator,
 )
-from kairos.workflows.compile.template_check import Uses
 from kairos.workflows.compile.templates import (
     BadTemplate,
     Expression,
     Template,
+    Uses,
     expression,
     template,
 )

@@ -17,8 +17,7 @@ from kairos.workflows.compile.operators import (
     Path,
 )
 from kairos.workflows.compile.references import inner_arguments, own_arguments, referred
-from kairos.workflows.compile.template_check import NameUse
-from kairos.workflows.compile.templates import expression, template
+from kairos.workflows.compile.templates import NameUse, expression, template
 
 
 class Columns(msgspec.Struct, frozen=True):

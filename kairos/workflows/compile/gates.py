@@ -1,14 +1,16 @@
-"""Gates of operators: choices that decide whether an operator is needed at all.
+"""Gates of operators: choices that decide whether an operator is computed for a row.
 
-Operators are evaluated on demand. So one that only a branch or a filter asks for begins when that
-has chosen, and so does everything that only it needs.
+Operators are evaluated on demand. So an operator that only a branch or a filter asks for begins
+when that has chosen, and so does everything that only it needs (`gates`). Values needed only in the
+body of a loop or a map may never be asked for, either; all other operators, and the conditions, are
+computed for every row, regardless of its values (`certain`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from kairos.workflows.compile.check import every_operator
-from kairos.workflows.compile.operators import Branch, Declaration, Filter, Operator
+from kairos.workflows.compile.operators import Argument, Branch, Declaration, Filter, Operator
 from kairos.workflows.compile.references import needs, own_arguments, referred
 
 
@@ -47,3 +49,28 @@ def _chosen(operator: Operator) -> set[str]:
         if argument not in inputs
         for each in referred(argument)
     }
+
+
+def certain(operators: Sequence[Operator], wanted: Iterable[str]) -> frozenset[str]:
+    """Return the operators of one scope that are computed whenever all of `wanted` are.
+
+    Only needed values count, not `after`.
+    """
+    by_name = {each.name: each for each in operators}
+    found: set[str] = set()
+    look = list(wanted)
+    while look:
+        name = look.pop()
+        if name not in found and name in by_name:
+            found.add(name)
+            for argument in certain_arguments(by_name[name]):
+                look.extend(each.operator for each in referred(argument))
+    return frozenset(found)
+
+
+def certain_arguments(operator: Operator) -> Iterator[Argument]:
+    """Yield the arguments that an operator always needs."""
+    if isinstance(operator.params, Branch | Filter):
+        yield from operator.inputs.values()
+    else:
+        yield from own_arguments(operator)

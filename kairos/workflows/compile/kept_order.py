@@ -1,10 +1,10 @@
 """Choose the order of a run's calls, once its engines' memory and its first rows are known.
 
 A few rows like the first are tried on a model of the engines (`order_trial.py`): with calls as they
-become ready, in the plan's order (`order.py`, `nesting.py`), row by row with fewer and fewer rows
-open, and in sequences over batches of rows. The fastest is chosen, if prefix caches hit clearly
-more than without an order; otherwise calls are not ordered. So nothing depends on a guess of the
-engines' memory, and the window of rows does not undo the plan. Not in the paper.
+become ready, in the plan's order (`order.py`, `passes/order.py`), row by row with fewer and fewer
+rows open, and in sequences over batches of rows. The fastest is chosen, if prefix caches hit
+clearly more than without an order; otherwise calls are not ordered. So nothing depends on a guess
+of the engines' memory, and the window of rows does not undo the plan. Not in the paper.
 
 Trials are not exact: calls may wait before an engine or in it, which decides whose context is
 evicted. Both are tried, and an order has to be better in each.
@@ -22,11 +22,10 @@ from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.expected_calls import expected_calls
 from kairos.workflows.compile.flow_profile import OperatorProfile
-from kairos.workflows.compile.nesting import nestings
 from kairos.workflows.compile.operators import Generation
 from kairos.workflows.compile.order import cache_aware_order
 from kairos.workflows.compile.order_trial import STEP_TOKENS, Sample, TrialEngine, tried
-from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder, of_sequences
+from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder, nestings, of_sequences
 from kairos.workflows.compile.pipeline import Plan
 
 _MORE = 0.08  # share of prompt tokens that must be hit in addition to those without an order

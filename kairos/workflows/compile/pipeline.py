@@ -26,8 +26,7 @@ from kairos.workflows.compile.passes.prune import prune
 from kairos.workflows.compile.passes.stages import staged
 from kairos.workflows.compile.passes.static_prefixes import StaticPrefix, static_prefixes
 from kairos.workflows.compile.passes.staying import staying
-from kairos.workflows.compile.primitive_graph import PrimitiveGraph
-from kairos.workflows.compile.primitives import Divided, primitives
+from kairos.workflows.compile.primitives import Divided, PrimitiveGraph, primitives
 from kairos.workflows.compile.query_settings import check_settable
 
 _MOST_ROUNDS = 16

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.workflows.compile.check import every_operator
-from kairos.workflows.compile.check_params import check_params
+from kairos.workflows.compile.check import check_params, every_operator
 from kairos.workflows.compile.passes.decoding import partial_decodes
 from kairos.workflows.compile.pipeline import Passes, Plan
 from kairos.workflows.compile.query_settings import with_settings

@@ -1,14 +1,17 @@
 """Plan as Teola's graph of primitives: the engines' work for one row.
 
-It is derived from a plan, for display and analysis; an executor follows the plan itself, in which
-an operator begins when its inputs are there, so both agree. Loops are unrolled; a map's body occurs
-once, for all of its items; filling in and cutting texts are not primitives. A FullPrefill follows
-its PartialPrefill, as in the paper, whose engines need that.
+p-graph and e-graph are one form here. The graph is derived from a plan, for display and analysis;
+an executor follows the plan itself, in which an operator begins when its inputs are there, so both
+agree. Loops are unrolled; a map's body occurs once, for all of its items; filling in and cutting
+texts are not primitives. A FullPrefill follows its PartialPrefill, as in the paper, whose engines
+need that.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import msgspec
 
 from kairos.workflows.compile.call_shapes import call_shapes
 from kairos.workflows.compile.gates import gates
@@ -33,14 +36,6 @@ from kairos.workflows.compile.operators import (
 from kairos.workflows.compile.passes.cached import CacheFetch
 from kairos.workflows.compile.passes.decoding import PartialDecode
 from kairos.workflows.compile.passes.prefill import PartialPrefill
-from kairos.workflows.compile.primitive_graph import (
-    Engine,
-    Kind,
-    Names,
-    Primitive,
-    PrimitiveGraph,
-    with_depths,
-)
 from kairos.workflows.compile.references import (
     inner_arguments,
     needs,
@@ -48,6 +43,68 @@ from kairos.workflows.compile.references import (
     placeholders,
     referred,
 )
+
+Kind = Literal[
+    "Prefill", "PartialPrefill", "FullPrefill", "Decode", "PartialDecode", "Embed", "Ingest",
+    "Search", "Rerank", "Call", "Condition", "Aggregate", "CacheFetch",
+]  # fmt: skip
+Engine = Literal["llm", "embedder", "reranker", "collection", "function", "none"]
+Names = tuple[str, ...]
+
+
+class Primitive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Unit of work of an engine.
+
+    `name`: the node (`workflows/execute/facts.py`) and the kind. `inputs`: names of primitives.
+    `batch`: texts or items at once. `depth`: position on the longest path to an output (a
+    CacheFetch does not count). `expects`: tokens of a prompt or of an answer.
+    """
+
+    name: str
+    op: str
+    kind: Kind
+    engine: Engine
+    inputs: Names
+    batch: int = 1
+    depth: int = 0
+    expects: int = 0
+
+
+class PrimitiveGraph(msgspec.Struct, frozen=True):
+    """Graph of primitives, each after its inputs. `outputs`: primitives that a row waits for."""
+
+    primitives: tuple[Primitive, ...]
+    outputs: Names
+
+    @property
+    def depths(self) -> dict[str, int]:
+        """Return the greatest depth of each operator's primitives."""
+        found: dict[str, int] = {}
+        for each in self.primitives:
+            found[each.op] = max(found.get(each.op, 0), each.depth)
+        return found
+
+
+def primitive_lines(graph: PrimitiveGraph) -> Iterator[str]:
+    """Yield a line for each primitive, for a terminal: depth, name, and inputs."""
+    for each in graph.primitives:
+        said = f"{each.depth} {each.name}"
+        if each.batch > 1:
+            said += f" of {each.batch}"
+        if each.inputs:
+            said += f" after {', '.join(each.inputs)}"
+        yield said
+
+
+def with_depths(made: Sequence[Primitive]) -> list[Primitive]:
+    """Return the primitives with their depths, from the end on, as in Teola's algorithm 2."""
+    depths = dict.fromkeys((each.name for each in made), 0)
+    steps = {each.name: each.kind != "CacheFetch" for each in made}
+    for each in reversed(made):
+        for name in each.inputs:
+            depths[name] = max(depths[name], depths[each.name] + steps[name])
+    return [msgspec.structs.replace(each, depth=depths[each.name]) for each in made]
+
 
 MOST_PRIMITIVES = 10_000  # beyond this, loops have one round
 

@@ -4,10 +4,11 @@ All are JSON. A *vector* is text: base64 of its numbers as little-endian float32
 `encoding_format="base64"`; so it takes 16 bytes for three numbers, and is the same wherever it is
 stored. A *collection of a row* is an object of `texts` and `vectors`; a *scored passage* one of
 `text` and `score`. Vectors and collections of a row that stay with a processor are replaced by a
-text (`workflows/compile/held.py`).
+text (`workflows/compile/held.py`). Texts are cut into passages of a number of words.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -24,7 +25,6 @@ from kairos.workflows.compile.operators import (
     Rerank,
     Search,
 )
-from kairos.workflows.compile.passages import passages
 from kairos.workflows.compile.values import type_name
 
 MOST_CHARACTERS = 16 << 20  # of all texts of one operator
@@ -283,3 +283,28 @@ def _is_finite(score: object) -> bool:
         return isinstance(score, int | float) and isfinite(score)
     except OverflowError:
         return False
+
+
+# A run of characters without spaces counts as several words: texts of languages without spaces,
+# too. None of the patterns backtracks, so they take time linear in the text.
+_PASSAGE_WORD = r"\S{1,64}+"
+_NOT_SPACE = re.compile(r"\S")
+
+
+def passages(text: str, size: int, overlap: int) -> Iterator[str]:
+    """Yield the passages as they stand in the text, from first to last word.
+
+    `overlap`: words at the end of one passage with which the next begins, fewer than `size`. Every
+    word is in a passage; the last one may be shorter, and has at least one word that is in no
+    earlier one. Memory does not grow with the text.
+    """
+    passage = re.compile(rf"{_PASSAGE_WORD}(?:\s*+{_PASSAGE_WORD}){{0,{size - 1}}}+")
+    step = re.compile(rf"(?:{_PASSAGE_WORD}\s*+){{{size - overlap}}}")
+    found = passage.search(text)
+    while found is not None:
+        yield found[0]
+        if _NOT_SPACE.search(text, found.end()) is None:
+            return
+        stepped = step.match(text, found.start())
+        assert stepped is not None, "a passage that is not the last has as many words"
+        found = passage.match(text, stepped.end())

@@ -7,13 +7,16 @@ from kairos.workflows.compile.invalid import InvalidFlow
 from kairos.workflows.compile.operators import (
     ENGINE_RETRIES,
     Branch,
+    Chunking,
     Constant,
     Data,
     Declaration,
+    Embedding,
     Filter,
     Format,
     Generation,
     Group,
+    Ingest,
     Input,
     Loop,
     MapOver,
@@ -22,27 +25,30 @@ from kairos.workflows.compile.operators import (
     OnError,
     Operator,
     Output,
+    Params,
     Parse,
     Purity,
     Reference,
     RegisteredCall,
+    Rerank,
     Role,
+    Search,
 )
 from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
 from kairos.workflows.compile.rewriting import Rewriting, rewritten
 from kairos.workflows.declare.functions import Functions
-from kairos.workflows.declare.operand import Operand, argument, json_schema, used_by
-from kairos.workflows.declare.retrieval import RetrievalOperators
+from kairos.workflows.declare.operand import Operand, argument, constant, json_schema, used_by
 
 _UNSET = object()
 
 
-class Flow(RetrievalOperators):
+class Flow:
     """Declared workflow. Each method adds an operator, and returns an operand for its value.
 
     Keyword arguments bind the names in templates; `inputs` does so for a name that is a parameter
-    here. `model`, `max_tokens`, `temperature`, `on_cut`: defaults of LLM calls. `passes`: the
-    user's own.
+    here. Where an operator of retrieval takes an operand, a list of operands or a constant will do;
+    for its values see `workflows/compile/retrieval.py`. `model`, `max_tokens`, `temperature`,
+    `on_cut`: defaults of LLM calls. `passes`: the user's own.
 
     Any method raises InvalidFlow if its arguments are invalid; `compile` checks more.
     """
@@ -58,7 +64,8 @@ class Flow(RetrievalOperators):
         functions: Functions | None = None,
         passes: Sequence[Rewriting] = (),
     ) -> None:
-        super().__init__()
+        # Of the flow, and of each open body, the innermost last.
+        self._scopes: list[list[Operator]] = [[]]
         self.name, self._passes, self.functions = name, passes, functions or Functions()
         self._model, self._max_tokens, self._temperature = model, max_tokens, temperature
         self._on_cut = on_cut
@@ -299,9 +306,163 @@ class Flow(RetrievalOperators):
         params = Group(by, argument(self, name, value))
         return self._add(name, params, inputs, bound)
 
+    def chunk(
+        self,
+        name: str,
+        text: object,
+        *,
+        size: int = Chunking().size,
+        overlap: int = Chunking().overlap,
+        after: Sequence[Operand] = (),
+    ) -> Operand:
+        """Declare passages of `size` words of a text, or of texts, as a list.
+
+        Each shares `overlap` words with the one before.
+        """
+        return self._add(name, Chunking(size, overlap), {"text": text}, after=after)
+
+    def embed(
+        self,
+        name: str,
+        texts: object,
+        *,
+        model: str | None = None,
+        batch: int | None = None,
+        retries: int = ENGINE_RETRIES,
+        on_error: OnError = "fail",
+        default: object = None,
+        after: Sequence[Operand] = (),
+    ) -> Operand:
+        """Embed a text, or each of a list of texts, `batch` at a time.
+
+        By default a batch is what `kairos profile` found best, else 16 texts.
+        """
+        return self._add(
+            name,
+            Embedding(model, batch),
+            {"texts": texts},
+            after=after,
+            on_error=on_error,
+            default=default,
+            retries=retries,
+        )
+
+    def ingest(
+        self,
+        name: str,
+        texts: object,
+        vectors: object,
+        *,
+        collection: str | None = None,
+        batch: int | None = None,
+        retries: int = ENGINE_RETRIES,
+        on_error: OnError = "fail",
+        default: object = None,
+        after: Sequence[Operand] = (),
+    ) -> Operand:
+        """Declare a collection of this row, to be searched; or additions to a named one.
+
+        For a named collection, the value is its name (`collection`) and the `count` of passages,
+        which are added `batch` at a time.
+        """
+        return self._add(
+            name,
+            Ingest(collection, batch),
+            {"texts": texts, "vectors": vectors},
+            after=after,
+            on_error=on_error,
+            default=default,
+            retries=retries,
+        )
+
+    def search(
+        self,
+        name: str,
+        vectors: object,
+        *,
+        collection: object,
+        top_k: int = Search().top_k,
+        retries: int = ENGINE_RETRIES,
+        on_error: OnError = "fail",
+        default: object = None,
+        after: Sequence[Operand] = (),
+    ) -> Operand:
+        """Declare a search: the `top_k` passages nearest to any of some vectors, best first.
+
+        The value is a list of `text` and `score`. `vectors`: one, or a list. `collection`: a value
+        of `ingest`, a list of such, or the name of a collection that outlives the run.
+        """
+        inputs = {"vectors": vectors}
+        named = collection if isinstance(collection, str) else None
+        if named is None:
+            inputs["collection"] = collection
+        return self._add(
+            name,
+            Search(top_k, named),
+            inputs,
+            after=after,
+            on_error=on_error,
+            default=default,
+            retries=retries,
+        )
+
+    def rerank(
+        self,
+        name: str,
+        query: object,
+        passages: object,
+        *,
+        top_k: int = Rerank().top_k,
+        model: str | None = None,
+        batch: int | None = None,
+        retries: int = ENGINE_RETRIES,
+        on_error: OnError = "fail",
+        default: object = None,
+        after: Sequence[Operand] = (),
+    ) -> Operand:
+        """Declare a ranking: the `top_k` passages that answer the query best, best first.
+
+        The passages are texts, or a value of `search`; the value is a list of `text` and `score`.
+        `batch` passages are ranked at a time.
+        """
+        return self._add(
+            name,
+            Rerank(top_k, model, batch),
+            {"query": query, "passages": passages},
+            after=after,
+            on_error=on_error,
+            default=default,
+            retries=retries,
+        )
+
     def output(self, column: str, value: object) -> None:
         """Declare a column of the output table."""
         self._outputs.append(Output(column, argument(self, f"output {column}", value)))
+
+    def _add(
+        self,
+        name: str,
+        params: Params,
+        inputs: Mapping[str, object] | None = None,
+        bound: Mapping[str, object] | None = None,
+        *,
+        after: Sequence[Operand] = (),
+        on_error: OnError = "fail",
+        default: object = None,
+        retries: int = 0,
+    ) -> Operand:
+        given = {**(inputs or {}), **(bound or {})}
+        operator = Operator(
+            name=name,
+            params=params,
+            inputs={key: argument(self, name, value) for key, value in given.items()},
+            after=tuple(each.reference.operator for each in after),
+            on_error=on_error,
+            default=constant(name, default),
+            retries=retries,
+        )
+        self._scopes[-1].append(operator)
+        return Operand(self, Reference(name))
 
     def _body(
         self, name: str, names: tuple[str, str], body: Callable[..., Operand]

@@ -13,7 +13,7 @@ import msgspec
 from kairos.batches import check_input, placed_lines, read_line
 from kairos.core import InvalidFile
 from kairos.settings import MAX_BATCH_BYTES, MAX_BATCH_LINES
-from kairos.workflows.compile.check_params import MOST_VALUE_BYTES
+from kairos.workflows.compile.check import MOST_VALUE_BYTES
 from kairos.workflows.compile.operators import Role
 from kairos.workflows.declare.declaring import Flow
 from kairos.workflows.declare.operand import Operand

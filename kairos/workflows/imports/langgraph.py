@@ -9,26 +9,25 @@ A row is the graph's input, and the columns that come out are the state that its
 node that is `{key: prompt | model | parser}`, or such a chain and a function that makes state of
 its answer, becomes an LLM operator; every other node is a call of a function. Each reads what the
 nodes of the steps before it have written, as in LangGraph, which is imported where it is used.
+
+LangGraph runs in steps: a node runs in the step after one that leads to it, and again in the step
+after another one that does, unless the edges were added as one (`add_edge([a, b], c)`). The state
+is computed by LangGraph's own channels from the nodes' writes so far, so a state key with a reducer
+is reduced as there. Values are JSON, since a flow stores them in its journal.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, get_type_hints
 
 import msgspec
 
 from kairos.core import SetupError
-from kairos.workflows.compile.invalid import InvalidFlow
-from kairos.workflows.compile.operators import RESERVED, Purity
+from kairos.workflows.compile.invalid import InvalidFlow, OperatorFailed
+from kairos.workflows.compile.operators import MOST_OPERATORS, RESERVED, Purity
 from kairos.workflows.declare import Flow, Operand
-from kairos.workflows.imports.graph_shape import check_graph, steps_of
-from kairos.workflows.imports.graph_state import (
-    GraphState,
-    after_function,
-    final_function,
-    node_function,
-    texts_function,
-)
 from kairos.workflows.imports.langchain import LiftedChain, NotLifted, lifted
 
 
@@ -218,3 +217,259 @@ def _chains(runnable: Any) -> Mapping[str | None, LiftedChain]:
     if chain.after is None:
         raise NotLifted("it gives a text, not state keys")
     return {None: chain}
+
+
+_START, _END = "__start__", "__end__"
+_INJECTED = frozenset({"runtime", "store", "writer", "previous", "error"})
+_OF_NODES = ("retry_policy", "cache_policy", "timeout", "defer", "error_handler_node")
+
+
+def check_graph(graph: Any) -> None:
+    """Raise InvalidFlow if a flow cannot express the graph; the message names the node."""
+    builder = graph.builder
+    for what, there in (
+        ("a checkpointer", graph.checkpointer),
+        ("a store", graph.store),
+        ("a cache", graph.cache),
+        ("a context", builder.context_schema),
+        ("interrupts", graph.interrupt_before_nodes or graph.interrupt_after_nodes),
+    ):
+        if there:
+            raise InvalidFlow(None, f"the graph has {what}, a flow has not: compile it without")
+    _check_state(builder)
+    for node, branches in sorted(builder.branches.items()):
+        for name, branch in branches.items():
+            _refuse_choice(node, name, branch.ends)
+    for name, spec in builder.nodes.items():
+        _check_node(name, spec)
+    _check_cycles(builder)
+
+
+def _refuse_choice(node: str, name: str, ends: dict[str, str] | None) -> None:
+    where = f"node '{node}': its conditional edges ('{name}')"
+    if ends is None:
+        raise InvalidFlow(
+            None,
+            f"{where} have no path map, so nobody knows where they lead: choose within one node, "
+            "or declare the choice with Flow.branch",
+        )
+    raise InvalidFlow(
+        None,
+        f"{where} lead to one of {', '.join(sorted(ends.values()))}; edges of a flow always lead "
+        "on: choose within one node, or declare the choice with Flow.branch",
+    )
+
+
+def _check_state(builder: Any) -> None:
+    from langgraph.channels import BinaryOperatorAggregate, LastValue
+
+    for schema in builder.schemas:
+        if not (isinstance(schema, type) and issubclass(schema, dict)):
+            raise InvalidFlow(
+                None, f"the state must be a TypedDict, and {schema!r:.100} is not one"
+            )
+    if builder.managed:
+        raise InvalidFlow(None, f"a flow has nothing like '{next(iter(builder.managed))}'")
+    for key, channel in builder.channels.items():
+        if type(channel) not in (LastValue, BinaryOperatorAggregate):
+            kind = type(channel).__name__
+            raise InvalidFlow(
+                None, f"state key '{key}' is a {kind}: it may be a value, or have a reducer"
+            )
+        if getattr(getattr(channel, "operator", None), "__name__", "") in (
+            "add_messages",
+            "_add_messages",
+        ):
+            raise InvalidFlow(
+                None, f"state key '{key}' holds messages, and a flow JSON: hand on their texts"
+            )
+
+
+def _check_node(name: str, spec: Any) -> None:
+    if spec.ends:
+        raise InvalidFlow(
+            None,
+            f"node '{name}' says itself where to go on (Command), to one of "
+            f"{', '.join(sorted(spec.ends))}; edges of a flow always lead on: choose within one "
+            "node, or declare the choice with Flow.branch",
+        )
+    for each in _OF_NODES:
+        if getattr(spec, each, None):
+            raise InvalidFlow(None, f"node '{name}' has '{each}', a flow has not: leave it out")
+    asked = _INJECTED & set(getattr(spec.runnable, "func_accepts", ()))
+    if asked:
+        raise InvalidFlow(
+            None, f"node '{name}' asks for LangGraph's '{min(asked)}', which a flow has not"
+        )
+
+
+def _edges(builder: Any) -> Iterator[tuple[str, str]]:
+    yield from builder.edges
+    for starts, end in builder.waiting_edges:
+        yield from ((start, end) for start in starts)
+
+
+def _check_cycles(builder: Any) -> None:
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for start, end in sorted(_edges(builder)):
+        sorter.add(end, start)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        told = " -> ".join(error.args[1])
+        raise InvalidFlow(
+            None,
+            f"nodes lead in a circle: {told}; a flow repeats a bounded number of times: repeat "
+            "within one node, or declare it with Flow.loop",
+        ) from error
+
+
+def steps_of(builder: Any) -> list[list[str]]:
+    """Return the nodes of each step, in the order in which LangGraph applies their writes.
+
+    The graph must have passed `check_graph`.
+    """
+    seen: dict[Any, set[str]] = {each: set() for each in builder.waiting_edges}
+    steps, ran, count = [], {_START}, 0
+    while ran:
+        following = {end for start, end in builder.edges if start in ran}
+        for (starts, end), arrived in seen.items():
+            arrived.update(ran.intersection(starts))
+            if arrived == set(starts):
+                following.add(end)
+                arrived.clear()
+        ran = following - {_END}
+        count += len(ran)
+        if count > MOST_OPERATORS:
+            raise InvalidFlow(None, f"its nodes run more than {MOST_OPERATORS} times")
+        steps.append(sorted(ran))
+    return steps[:-1]
+
+
+# Consecutive writes of each step: the key that is written, or null for a dict of them.
+Steps = Sequence[Sequence[str | None]]
+
+
+class GraphState:
+    """State. `channels`: LangGraph's, by state key, empty. `given`: keys that a row may have."""
+
+    def __init__(self, channels: Mapping[str, Any], given: Collection[str]) -> None:
+        self._channels, self._given = channels, given
+
+    def values(
+        self, row: Mapping[str, object], writes: Sequence[object], steps: Steps, keys: Sequence[str]
+    ) -> dict[str, object]:
+        """Return the values of these keys, without keys that have no value.
+
+        Raises LangGraph's InvalidUpdateError: two nodes of one step have written a key without a
+        reducer.
+        """
+        channels = {key: _fresh(channel) for key, channel in self._channels.items()}
+        self._update(channels, [deepcopy({key: row[key] for key in self._given if key in row})])
+        left = iter(deepcopy(list(writes)))
+        for step in steps:
+            written = [(key, next(left)) for key in step]
+            self._update(channels, [_named(key, value) for key, value in written])
+        return {key: channels[key].get() for key in keys if channels[key].is_available()}
+
+    def _update(self, channels: Mapping[str, Any], written: Sequence[Mapping[str, object]]) -> None:
+        """Apply the writes of a step; channels without writes are updated, too, as in LangGraph."""
+        for key, channel in channels.items():
+            channel.update([each[key] for each in written if key in each])
+
+
+def _fresh(channel: Any) -> Any:
+    """Return a copy of a channel for a row: a reducer may change its initial value in place."""
+    fresh = channel.copy()
+    if fresh.is_available():
+        fresh.value = deepcopy(fresh.value)
+    return fresh
+
+
+def _named(key: str | None, value: object) -> Mapping[str, object]:
+    if key is not None:
+        return {key: value}
+    assert isinstance(value, Mapping), "written() gives nothing else"
+    return value
+
+
+def written(node: str, result: object) -> dict[str, object]:
+    """Return a node's result as JSON.
+
+    Raises:
+        OperatorFailed: it is not a dict of JSON values; it may be a Command.
+    """
+    if result is None:
+        return {}
+    if not isinstance(result, dict):
+        raise OperatorFailed(
+            f"node '{node}' returned a {type(result).__name__}; in a flow it returns a dict of "
+            "state keys, or nothing"
+        )
+    return {str(key): _plain(node, value) for key, value in result.items()}
+
+
+def _plain(node: str, value: object) -> object:
+    """Return the value without subclasses, such as the texts of LangChain's messages."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case str():
+            return str(value)
+        case list() | tuple():
+            return [_plain(node, each) for each in value]
+        case dict() if all(isinstance(key, str) for key in value):
+            return {str(key): _plain(node, each) for key, each in value.items()}
+    raise OperatorFailed(
+        f"node '{node}' returned a {type(value).__name__}, and a flow keeps JSON: return its text"
+    )
+
+
+def node_function(
+    node: str, runnable: Any, state: GraphState, keys: Sequence[str]
+) -> Callable[..., object]:
+    """Return a function that runs a node, given the row and the writes before it."""
+
+    async def act_async(
+        row: Mapping[str, object], writes: Sequence[object], steps: Steps
+    ) -> dict[str, object]:
+        return written(node, await runnable.ainvoke(state.values(row, writes, steps, keys)))
+
+    def act(row: Mapping[str, object], writes: Sequence[object], steps: Steps) -> dict[str, object]:
+        return written(node, runnable.invoke(state.values(row, writes, steps, keys)))
+
+    is_async = getattr(runnable, "func", runnable) is None  # a coroutine function alone
+    return act_async if is_async else act
+
+
+def after_function(node: str, runnable: Any, *, key: str | None) -> Callable[..., object]:
+    """Return a function that makes a node's writes of an answer: a dict of keys, or one key."""
+
+    def after(text: str) -> object:
+        result = runnable.invoke(text)
+        return written(node, {key: result})[key] if key else written(node, result)
+
+    return after
+
+
+def texts_function(state: GraphState) -> Callable[..., object]:
+    """Return a function that gives state keys as texts, as in a prompt of LangChain."""
+
+    def texts(
+        row: Mapping[str, object], writes: Sequence[object], steps: Steps, keys: Sequence[str]
+    ) -> dict[str, str]:
+        values = state.values(row, writes, steps, keys)
+        return {key: format(values[key]) for key in keys if key in values}
+
+    return texts
+
+
+def final_function(state: GraphState) -> Callable[..., object]:
+    """Return a function that gives the final state; null for keys without a value."""
+
+    def final(
+        row: Mapping[str, object], writes: Sequence[object], steps: Steps, keys: Sequence[str]
+    ) -> dict[str, object]:
+        return dict.fromkeys(keys) | state.values(row, writes, steps, keys)
+
+    return final

@@ -17,16 +17,18 @@ from kairos.workflows.compile.operators import Embedding, Rerank
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.execute.batching import Query
 from kairos.workflows.execute.commands import DropHeld, RunProcessor
-from kairos.workflows.retrieve import embedding, exact_search, ranking
+from kairos.workflows.retrieve import asked_engine
 from kairos.workflows.retrieve.asked_engine import AskedEngine
-from kairos.workflows.retrieve.bounded_collections import BoundedCollections, CollectionTurns
-from kairos.workflows.retrieve.collections import DEFAULT_TENANT, Collections
-from kairos.workflows.retrieve.engine_group import Ask, EngineGroup
-from kairos.workflows.retrieve.engine_pool import Item, Result
-from kairos.workflows.retrieve.exact_search import Scored
+from kairos.workflows.retrieve.collections import (
+    DEFAULT_TENANT,
+    BoundedCollections,
+    Collections,
+    CollectionTurns,
+)
+from kairos.workflows.retrieve.engine_pool import Ask, EngineGroup, Item, Result
 from kairos.workflows.retrieve.lance_collections import LanceCollections
 from kairos.workflows.retrieve.postgres_collections import PostgresCollections
-from kairos.workflows.retrieve.vectors import matrix_of
+from kairos.workflows.retrieve.vectors import Scored, best_of, matrix_of, search
 from kairos.workflows.retrieve.worked import Note, noted
 
 _CONNECT_S, _ANSWER_S = 10, 300
@@ -39,7 +41,7 @@ class ProcessorService:
     def __init__(
         self,
         embedders: EngineGroup[str, str] | None,
-        rankers: EngineGroup[ranking.Pair, float] | None,
+        rankers: EngineGroup[asked_engine.Pair, float] | None,
         collections: BoundedCollections | None,
         note: Note,
     ) -> None:
@@ -77,7 +79,7 @@ class ProcessorService:
         return self._embedders
 
     @property
-    def rankers(self) -> EngineGroup[ranking.Pair, float]:
+    def rankers(self) -> EngineGroup[asked_engine.Pair, float]:
         assert self._rankers is not None, "a flow that ranks has a ranker"
         return self._rankers
 
@@ -171,9 +173,9 @@ class FlowProcessors:
             matrix = await asyncio.to_thread(matrix_of, vectors)
             with noted(self._service.note, "search", _COLLECTIONS, len(vectors)):
                 found = await self._service.collections.nearest(self._tenant, where, matrix, top_k)
-            return exact_search.best_of(found, top_k)
+            return best_of(found, top_k)
         parts = where if isinstance(where, list) else [where]
-        return await asyncio.to_thread(exact_search.search, parts, vectors, top_k)
+        return await asyncio.to_thread(search, parts, vectors, top_k)
 
     async def _rank(self, command: RunProcessor, asked: Mapping[str, Any]) -> list[Scored]:
         passages = [each if isinstance(each, str) else each["text"] for each in asked["passages"]]
@@ -182,7 +184,7 @@ class FlowProcessors:
         scores = await self._service.rankers.results(
             command.model, asked["batch"], query, command.depth, pairs, self._tenant
         )
-        return exact_search.best_of(zip(texts, scores, strict=True), asked["top_k"])
+        return best_of(zip(texts, scores, strict=True), asked["top_k"])
 
 
 @asynccontextmanager
@@ -220,12 +222,12 @@ async def processor_service(
         embedders = rankers = None
         if settings.embedders:
             found = engines(settings.embedding_engines)
-            embedders = EngineGroup(found, _told("embed", embedding.ask_vectors, note))
+            embedders = EngineGroup(found, _told("embed", asked_engine.ask_vectors, note))
             stack.push_async_callback(embedders.close)
             await embedders.look()
         if settings.rerankers:
             found = engines(settings.ranking_engines)
-            rankers = EngineGroup(found, _told("rerank", ranking.ask_scores, note))
+            rankers = EngineGroup(found, _told("rerank", asked_engine.ask_scores, note))
             stack.push_async_callback(rankers.close)
             await rankers.look()
         collections = None

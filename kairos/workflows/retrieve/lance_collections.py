@@ -15,8 +15,7 @@ import numpy as np
 
 from kairos.core import SetupError, UpstreamFailed
 from kairos.workflows.retrieve.collections import distinct, no_collection, passage_id
-from kairos.workflows.retrieve.exact_search import check_length
-from kairos.workflows.retrieve.vectors import Matrix
+from kairos.workflows.retrieve.vectors import Matrix, check_length
 
 if TYPE_CHECKING:
     from lancedb import AsyncConnection, AsyncTable

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kairos.core import InvalidRequest, SetupError, Unavailable, UpstreamFailed
 from kairos.workflows.retrieve.collections import distinct, no_collection, passage_id
-from kairos.workflows.retrieve.exact_search import check_length
-from kairos.workflows.retrieve.vectors import Matrix
+from kairos.workflows.retrieve.vectors import Matrix, check_length
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from kairos.observe import Telemetry
 from kairos.settings import FlowSettings
-from kairos.workflows.retrieve.counted import ProcessorCount, batch_metrics
+from kairos.workflows.retrieve.worked import ProcessorCount, batch_metrics
 
 MOST_FLOWS = 200  # flows shown separately to operators: the ones with the most invocations
 

@@ -1,7 +1,11 @@
-"""Invocations of this process: their admission, the headers of their calls, and their end."""
+"""Invocations of this process: their admission, the headers of their calls, and their end.
+
+The plan of an invoked flow is declared in advance to the process that decides (`DeclaredApps`).
+"""
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +14,16 @@ from functools import partial
 
 import msgspec
 
-from kairos.core import RAW_HEADERS, SECOND, DeadlinePassed, Header, WorkflowEnded
+from kairos.core import (
+    RAW_HEADERS,
+    SECOND,
+    DeadlinePassed,
+    Header,
+    KairosError,
+    PlanDeclared,
+    SharedLru,
+    WorkflowEnded,
+)
 from kairos.gateway import Gateway, InnerGateway
 from kairos.host import TenantThreads
 from kairos.proxy import Hear
@@ -18,12 +31,12 @@ from kairos.request import Caller, Headers, budget_of, deadline_of, declared_ide
 from kairos.settings import FlowSettings
 from kairos.workflows.compile.columns import Columns
 from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.planned_work import plan_work
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.facts import FlowFact
 from kairos.workflows.retrieve.flow_processors import ProcessorService
 from kairos.workflows.run.calls import RunCalls
 from kairos.workflows.run.function_batches import FunctionBatches
-from kairos.workflows.serve.declared_apps import DeclaredApps
 from kairos.workflows.serve.flow_llm import FlowLLM
 from kairos.workflows.serve.flow_store import FlowStore, InvocationCounts
 from kairos.workflows.serve.invocation import (
@@ -294,3 +307,40 @@ def _said(headers: Headers, deadline_at: int | None) -> dict[bytes, bytes]:
     if deadline_at is not None:
         said[RAW_HEADERS[Header.DEADLINE]] = b"%d" % deadline_at
     return said
+
+
+logger = logging.getLogger(__name__)
+
+_APPS = 1_000
+_AGAIN_US = 60 * SECOND  # the process that decides may have been restarted since
+
+
+class DeclaredApps:
+    """Record of the plans declared recently, for all tenants.
+
+    A plan is declared once in a while, not with each invocation.
+    """
+
+    def __init__(self, feed: Callable[[PlanDeclared], None]) -> None:
+        self._feed = feed
+        self._told: SharedLru[tuple[str, str], tuple[str, int]] = SharedLru(_APPS)
+
+    def tell(self, tenant: str, app: str, flow: str, plan: Plan, at: int) -> None:
+        """Declare that the app's workflows will follow the plan.
+
+        `flow`: digest of the flow; a plan for other settings of the same flow is declared only
+        after a minute. `at`: µs since the epoch. A failed declaration is retried after a minute;
+        invocations work without it.
+        """
+        key = tenant, app
+        before = self._told.get(key)
+        if before is not None and before[0] == flow and at < before[1] + _AGAIN_US:
+            return
+        self._told.put(tenant, key, (flow, at))
+        work = plan_work(plan)
+        if work is None:
+            return
+        try:
+            self._feed(PlanDeclared(tenant, app, work))
+        except KairosError as error:
+            logger.debug("the plan of %s was not declared: %s", app, error)

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from kairos.core import Cancelled
 from kairos.settings import BatchSettings, FlowSettings, KeySettings
-from kairos.workflows.retrieve.engine_group import EngineGroup
+from kairos.workflows.retrieve.engine_pool import EngineGroup
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_workers import serve  # noqa: F401 - a fixture
 from tests.support.settings.quotas import QuotaSettings

@@ -7,13 +7,12 @@ import psycopg
 import pytest
 
 from kairos.core import InvalidRequest, SetupError, Unavailable
-from kairos.workflows.retrieve import bounded_collections, lance_collections
-from kairos.workflows.retrieve.bounded_collections import BoundedCollections
-from kairos.workflows.retrieve.collections import collection_key, passage_id
-from kairos.workflows.retrieve.exact_search import best_of, search
+from kairos.workflows.retrieve import collections as bounds
+from kairos.workflows.retrieve import lance_collections
+from kairos.workflows.retrieve.collections import BoundedCollections, collection_key, passage_id
 from kairos.workflows.retrieve.lance_collections import LanceCollections
 from kairos.workflows.retrieve.postgres_collections import PostgresCollections
-from kairos.workflows.retrieve.vectors import text_of
+from kairos.workflows.retrieve.vectors import best_of, search, text_of
 from tests.support.postgres import postgres
 
 LIMIT_S = 60
@@ -112,8 +111,8 @@ async def test_what_is_there_is_counted(opening):
 
 
 async def test_a_tenant_has_so_many_collections_with_so_many_passages(opening, monkeypatch):
-    monkeypatch.setattr(bounded_collections, "MOST_COLLECTIONS", 2)
-    monkeypatch.setattr(bounded_collections, "MOST_PASSAGES", 2)
+    monkeypatch.setattr(bounds, "MOST_COLLECTIONS", 2)
+    monkeypatch.setattr(bounds, "MOST_PASSAGES", 2)
     collections = BoundedCollections(await opening())
     await collections.put("a", "first", ["x", "y"], AXES[:2])
     await collections.put("a", "second", ["x"], AXES[:1])

@@ -8,7 +8,7 @@ import pytest
 
 from kairos.workflows.compile.operators import RESERVED
 from kairos.workflows.compile.template_language import ALLOWED_TESTS, COUNTED, FILTERS
-from kairos.workflows.declare.yaml_entries import KINDS, NOT_YET, Defaults, FlowEntry
+from kairos.workflows.declare.yaml_operators import KINDS, NOT_YET, Defaults, FlowEntry
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "flows.md").read_text()
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kairos.core import Cancelled
-from kairos.workflows.serve import invoke_response
+from kairos.workflows.serve import flow_routes
 from tests.e2e.client import LIMIT_S
 from tests.e2e.flows import MANY, answers, events, invoke, kept_in, put
 
@@ -73,7 +73,7 @@ async def test_what_fails_on_the_way_is_told_in_the_stream(served, engine):
 
 
 async def test_events_are_bounded_and_those_left_out_are_counted(served, monkeypatch):
-    monkeypatch.setattr(invoke_response, "MOST_EVENTS", 2)
+    monkeypatch.setattr(flow_routes, "MOST_EVENTS", 2)
     await put(served, MANY, "many")
     answer = await invoke(served, {"items": list(range(5))}, "many", stream=True)
     told = events(answer.body)
@@ -82,7 +82,7 @@ async def test_events_are_bounded_and_those_left_out_are_counted(served, monkeyp
 
 
 async def test_a_stream_of_which_nothing_comes_is_kept_alive(served, engine, monkeypatch):
-    monkeypatch.setattr(invoke_response, "KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(flow_routes, "KEEP_ALIVE_S", 0.05)
     await put(served)
     engine.answer = engine.when_released
     wire = await served.connect()
@@ -92,7 +92,7 @@ async def test_a_stream_of_which_nothing_comes_is_kept_alive(served, engine, mon
 
 
 async def test_a_client_that_leaves_a_stream_ends_its_calls(served, engine, monkeypatch):
-    monkeypatch.setattr(invoke_response, "KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(flow_routes, "KEEP_ALIVE_S", 0.05)
     await put(served)
     before = running()
     engine.answer = engine.when_released

@@ -7,7 +7,7 @@ import pytest
 
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
-from kairos.workflows.compile.passages import passages
+from kairos.workflows.compile.retrieval import passages
 from tests.e2e.cli.flow_runs import Runs, answering, kairos_command, write_rows
 from tests.support.simulate.standin import StandInSettings, serve
 

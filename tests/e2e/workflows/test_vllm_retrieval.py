@@ -6,10 +6,9 @@ import pytest
 from examples.minilm import ALIAS, FOR_VLLM, unpack_minilm
 from kairos.proxy import headers_with
 from kairos.settings import RetrievalSettings
-from kairos.workflows.retrieve import embedding
+from kairos.workflows.retrieve import asked_engine
 from kairos.workflows.retrieve.asked_engine import AskedEngine
-from kairos.workflows.retrieve.exact_search import normalised
-from kairos.workflows.retrieve.vectors import matrix_of
+from kairos.workflows.retrieve.vectors import matrix_of, normalised
 from tests.e2e.cli.flow_runs import Runs, answering
 from tests.support.cli.command import start_engines
 from tests.support.vllm import READY_S, needs_vllm
@@ -54,7 +53,7 @@ async def test_a_flow_embeds_and_ranks_by_minilm_on_vllm(tmp_path, engine):
         # Its authors' example: they are alike by 0.755.
         asked = AskedEngine(session, f"{url}/v1", headers_with(None))
         texts = ["A man is eating food.", "A man is eating a piece of bread."]
-        food, bread = normalised(matrix_of(await embedding.ask_vectors(asked, ALIAS, texts)))
+        food, bread = normalised(matrix_of(await asked_engine.ask_vectors(asked, ALIAS, texts)))
         retrieval = RetrievalSettings(embedders=(url,), rerankers=(url,))
         record = await runs.run(FLOW, rows, retrieval=retrieval)
 

@@ -21,9 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import flow as report
 
 from kairos.core import KairosError
-from kairos.workflows.imports.graph_state import GraphState, written
 from kairos.workflows.imports.langchain import NotLifted, lifted
-from kairos.workflows.imports.langgraph import from_langgraph
+from kairos.workflows.imports.langgraph import GraphState, from_langgraph, written
 
 
 class State(TypedDict, total=False):

@@ -10,8 +10,8 @@ from experiments.helium_order import helium_order
 from experiments.order_optimum import least_steps
 from experiments.order_problems import KV_TOKENS, best_effort, drawn_tree, expanded, of_rows
 from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, token_steps
-from kairos.workflows.compile.nesting import nestings
 from kairos.workflows.compile.order import cache_aware_order
+from kairos.workflows.compile.passes.order import nestings
 
 KV = st.sampled_from([10, 1_000, 100_000])
 

@@ -12,7 +12,7 @@ from kairos.simulate import PoolOptions, load_profile
 from kairos.simulate.flow_answers import answer, tokens_of
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import FlowFigures, Functions, Generation
-from kairos.workflows.compile.json_schema import problem
+from kairos.workflows.compile.json_answers import problem
 from tests.support.cli.command import main
 from tests.support.workflows.declared import MessageTemplate
 

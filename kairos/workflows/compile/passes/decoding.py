@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from kairos.workflows.compile.certainty import certain
 from kairos.workflows.compile.check import every_operator
+from kairos.workflows.compile.gates import certain
 from kairos.workflows.compile.operators import (
     MOST_ITEMS,
     Argument,

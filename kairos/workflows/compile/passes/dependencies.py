@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kairos.workflows.compile.certainty import certain
 from kairos.workflows.compile.check import every_operator
+from kairos.workflows.compile.gates import certain
 from kairos.workflows.compile.graph import ancestors, outputs_need
 from kairos.workflows.compile.operators import Declaration, Group, Loop, MapOver, Operator
 from kairos.workflows.compile.references import needs

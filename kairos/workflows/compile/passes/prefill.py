@@ -20,9 +20,9 @@ import msgspec
 
 from kairos.core import BYTES_PER_TOKEN
 from kairos.workflows.compile.call_shapes import COLUMN_TOKENS
-from kairos.workflows.compile.certainty import certain
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.costs.latency import Latencies
+from kairos.workflows.compile.gates import certain
 from kairos.workflows.compile.graph import outputs_need
 from kairos.workflows.compile.operators import (
     Argument,

@@ -22,7 +22,7 @@ from kairos.gateway.server.connection import Connection, ServerState
 from kairos.gateway.server.connection_limits import ConnectionLimits
 from kairos.request import BESIDE_BYTES, read_body
 from kairos.request.identity.conversation import without_marks
-from kairos.workflows.serve.chat_body import read_flow_chat
+from kairos.workflows.serve.flow_models import read_flow_chat
 from tests.attacks.found.test_tenants import HERS, MINE, keys
 from tests.conformance.gateway.server import Calls
 from tests.conformance.readers import Wire

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from kairos.workflows.compile.json_schema import problem
+from kairos.workflows.compile.json_answers import problem
 
 VERDICT = {
     "type": "object",
@@ -63,7 +63,7 @@ def test_true_is_not_one_however_deep():
     ],
 )
 def test_what_takes_too_much_to_hold_against_a_schema_is_wrong(schema, value, monkeypatch):
-    monkeypatch.setattr("kairos.workflows.compile.json_schema._MOST_STEPS", 20_000)
+    monkeypatch.setattr("kairos.workflows.compile.json_answers._MOST_STEPS", 20_000)
     assert problem(schema, value) == "it takes more than 20000 steps to hold it against its schema"
 
 

@@ -120,15 +120,3 @@ def test_a1_loops_without_end_stay_within_bounds():
 
     f.output("text", nested(3)(row["draft"]))
     assert len(f.compile().primitives().primitives) == 3
-
-
-def test_a1_the_critical_path_is_the_longest_way():
-    plan = compile_plan(read_yaml((EXAMPLES / "advanced_rag.yaml").read_text()))
-    graph = plan.primitives({"passages": 48})
-    costs = {"Embed": 300, "Ingest": 50, "PartialDecode": 120, "Decode": 100, "Rerank": 7}
-    # Embedding and ingestion are longer than the expansion and its vectors.
-    within = 300 + 50 + 7 + 3 * 100
-    assert graph.critical_path(lambda each: costs.get(each.kind, 0)) == 120 + 300 + 7 + 3 * 100
-    costs |= {"PartialDecode": 20}
-    cost = lambda each: 0 if each.op == "vector" else costs.get(each.kind, 0)  # noqa: E731
-    assert graph.critical_path(cost) == within

@@ -3,10 +3,10 @@
 import msgspec
 
 from kairos import flow
+from kairos.workflows.compile.explain import explained_prompts, prompt_lines
 from kairos.workflows.compile.operators import Reference
 from kairos.workflows.compile.prompts import Computed, Hole, Speaker, Text, prompts
 from kairos.workflows.compile.tree import PromptTree
-from kairos.workflows.compile.tree_text import explained_prompts, prompt_lines
 
 USER = Speaker("user")
 QUESTION = Hole(Reference("q", ("question",)))

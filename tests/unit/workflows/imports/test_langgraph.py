@@ -7,9 +7,13 @@ import pytest
 
 from kairos.core import SetupError
 from kairos.workflows.compile.invalid import InvalidFlow, OperatorFailed
-from kairos.workflows.imports.graph_shape import steps_of
-from kairos.workflows.imports.graph_state import GraphState, node_function, written
-from kairos.workflows.imports.langgraph import from_langgraph
+from kairos.workflows.imports.langgraph import (
+    GraphState,
+    from_langgraph,
+    node_function,
+    steps_of,
+    written,
+)
 
 
 class Channel:

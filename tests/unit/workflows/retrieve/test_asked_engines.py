@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from kairos.core import InvalidRequest, SetupError, Unavailable, UpstreamFailed
-from kairos.workflows.retrieve import asked_engine, embedding, engine_group, ranking
+from kairos.workflows.retrieve import asked_engine, engine_pool
 from kairos.workflows.retrieve.asked_engine import AskedEngine
-from kairos.workflows.retrieve.engine_group import EngineGroup
+from kairos.workflows.retrieve.engine_pool import EngineGroup
 from kairos.workflows.retrieve.vectors import text_of
 
 VECTOR = text_of([1.0, -0.5])
@@ -64,7 +64,7 @@ def embedded(*vectors):
 async def test_texts_are_embedded_as_base64_with_the_model_and_the_key(upstream):
     upstream.answer = embedded(VECTOR, VECTOR)
     async with engine(upstream.url) as it:
-        assert await embedding.ask_vectors(it, "minilm", ["a", "b"]) == [VECTOR, VECTOR]
+        assert await asked_engine.ask_vectors(it, "minilm", ["a", "b"]) == [VECTOR, VECTOR]
 
     ((path, body, headers),) = upstream.calls
     assert path == "/v1/embeddings"
@@ -78,7 +78,7 @@ async def test_an_engine_that_knows_numbers_alone_gives_the_same_vectors_in_any_
         "data": [{"index": 1, "embedding": second}, {"index": 0, "embedding": first}]
     }
     async with engine(upstream.url) as it:
-        vectors = await embedding.ask_vectors(it, None, ["a", "b"])
+        vectors = await asked_engine.ask_vectors(it, None, ["a", "b"])
 
     assert vectors == [VECTOR, text_of(second)]
     assert struct.unpack("<2f", base64.b64decode(vectors[0])) == (1.0, -0.5)
@@ -103,7 +103,7 @@ async def test_what_is_no_answer_to_texts_is_not_believed(upstream, answer):
     upstream.answer = answer
     async with engine(upstream.url) as it:
         with pytest.raises(UpstreamFailed, match="returned no valid vectors"):
-            await embedding.ask_vectors(it, None, ["a", "b"])
+            await asked_engine.ask_vectors(it, None, ["a", "b"])
 
 
 async def test_passages_are_ranked_with_a_call_for_each_query(upstream):
@@ -112,7 +112,7 @@ async def test_passages_are_ranked_with_a_call_for_each_query(upstream):
     }
     pairs = [("q", "a"), ("q", "b"), ("r", "a"), ("r", "b")]
     async with engine(upstream.url) as it:
-        assert await ranking.ask_scores(it, "bge", pairs) == [-1, 0.5, -1, 0.5]
+        assert await asked_engine.ask_scores(it, "bge", pairs) == [-1, 0.5, -1, 0.5]
 
     path, body, _ = upstream.calls[0]
     assert path == "/v1/rerank"
@@ -133,7 +133,7 @@ async def test_what_is_no_answer_to_passages_is_not_believed(upstream, results):
     upstream.answer = {"results": results}
     async with engine(upstream.url) as it:
         with pytest.raises(UpstreamFailed, match="returned no valid scores"):
-            await ranking.ask_scores(it, None, [("q", "a"), ("q", "b")])
+            await asked_engine.ask_scores(it, None, [("q", "a"), ("q", "b")])
 
 
 @pytest.mark.parametrize(
@@ -143,20 +143,20 @@ async def test_whether_trying_again_makes_sense_is_known_by_the_status(upstream,
     upstream.status, upstream.answer = status, {"error": {"message": "because"}}
     async with engine(upstream.url) as it:
         with pytest.raises(error, match="because"):
-            await embedding.ask_vectors(it, None, ["a"])
+            await asked_engine.ask_vectors(it, None, ["a"])
 
 
 async def test_an_answer_without_end_is_cut_off(upstream):
     upstream.answer = {"data": "x" * (9 << 20)}
     async with engine(upstream.url) as it:
         with pytest.raises(UpstreamFailed, match="exceeds 8388608 bytes"):
-            await embedding.ask_vectors(it, None, ["a"])
+            await asked_engine.ask_vectors(it, None, ["a"])
 
 
 async def test_a_model_is_asked_of_the_engines_that_serve_it(upstream):
     upstream.answer = embedded(VECTOR)
     async with engine(upstream.url) as it:
-        group = EngineGroup([it], embedding.ask_vectors)
+        group = EngineGroup([it], asked_engine.ask_vectors)
         await group.look()
         assert group.models == ["minilm"]
         assert await group.results("minilm", 16, (1,), 0, ["a"]) == [VECTOR]
@@ -168,7 +168,7 @@ async def test_a_model_is_asked_of_the_engines_that_serve_it(upstream):
 async def test_an_engine_that_tells_no_models_is_asked_for_any(upstream):
     upstream.models, upstream.answer = None, embedded(VECTOR)
     async with engine(upstream.url) as it:
-        group = EngineGroup([it], embedding.ask_vectors)
+        group = EngineGroup([it], asked_engine.ask_vectors)
         await group.look()
         assert group.models == []
         assert await group.results("", 16, (1,), 0, ["a"]) == [VECTOR]
@@ -178,10 +178,10 @@ async def test_an_engine_that_tells_no_models_is_asked_for_any(upstream):
 
 
 async def test_models_that_nobody_asks_for_any_more_make_room_for_others(upstream, monkeypatch):
-    monkeypatch.setattr(engine_group, "_MOST_POOLS", 2)
+    monkeypatch.setattr(engine_pool, "_MOST_POOLS", 2)
     upstream.models, upstream.answer = None, embedded(VECTOR)
     async with engine(upstream.url) as it:
-        group = EngineGroup([it], embedding.ask_vectors)
+        group = EngineGroup([it], asked_engine.ask_vectors)
         await group.look()
         for model in ("a", "b", "c", "d"):
             assert await group.results(model, 16, (1,), 0, ["x"]) == [VECTOR]
@@ -193,11 +193,11 @@ async def test_an_engine_that_never_answers_is_not_waited_for(upstream, monkeypa
     upstream.answers.clear()
     async with engine(upstream.url) as it:
         with pytest.raises(SetupError, match=r"has not answered in 0\.05 s"):
-            await EngineGroup([it], embedding.ask_vectors).look()
+            await EngineGroup([it], asked_engine.ask_vectors).look()
     upstream.answers.set()
 
 
 async def test_engines_of_which_none_is_there_are_told_before_anything_begins():
     async with engine("http://127.0.0.1:9/v1") as it:
         with pytest.raises(SetupError, match=r"no connection to http://127\.0\.0\.1:9/v1/models"):
-            await EngineGroup([it], embedding.ask_vectors).look()
+            await EngineGroup([it], asked_engine.ask_vectors).look()

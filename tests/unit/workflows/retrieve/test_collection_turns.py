@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kairos.workflows.retrieve.bounded_collections import CollectionTurns
+from kairos.workflows.retrieve.collections import CollectionTurns
 
 LIMIT_S = 60
 

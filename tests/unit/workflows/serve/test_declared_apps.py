@@ -3,7 +3,7 @@
 from kairos.core import SECOND, Unavailable
 from kairos.workflows import compile_plan
 from kairos.workflows.declare.yaml_file import read_yaml
-from kairos.workflows.serve.declared_apps import DeclaredApps
+from kairos.workflows.serve.invoking import DeclaredApps
 
 TEXT = """
 flow: one

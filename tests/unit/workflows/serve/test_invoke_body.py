@@ -9,7 +9,7 @@ import pytest
 
 from kairos.core import InvalidRequest
 from kairos.workflows.compile.columns import Columns
-from kairos.workflows.serve.chat_body import read_flow_chat
+from kairos.workflows.serve.flow_models import read_flow_chat
 from kairos.workflows.serve.invoke_body import (
     MOST_VALUES,
     SETTINGS_BYTES,
