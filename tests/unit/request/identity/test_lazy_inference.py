@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kairos.core import Holdings
 from kairos.request import Identity, Inference
-from kairos.request.identity import answered_calls, conversation, parts
+from kairos.request.identity import answered_calls, conversation, parts, passages
 from kairos.request.identity.conversation import prompt_of
 from kairos.request.identity.engine_reply import reply_of
 from kairos.request.identity.fingerprint import Fingerprints
@@ -68,8 +68,8 @@ def test_what_is_put_off_is_found_as_if_it_had_been_done_at_once(seed, texts):
 @given(st.integers(0, 1 << 30), st.sampled_from([4, 20, 500]))
 def test_numpy_finds_what_the_compiled_functions_find(reading, seed, texts):
     compiled, by_numpy = Inference(), Inference()
-    compiled._parts._passages = parts.CompiledPassages(reading)
-    by_numpy._parts._passages = parts.Passages()
+    compiled._parts._passages = passages.CompiledPassages(reading)
+    by_numpy._parts._passages = passages.Passages()
 
     assert play(compiled, seed, texts) == play(by_numpy, seed, texts)
 
