@@ -419,15 +419,24 @@ class _Search:
                 way = tuple(sorted(name for name, share in shares.items() if share))
                 if _one_way(way, self._kinds):
                     found.setdefault(way, 0.0)
+        for way, price in self._prices_of_ways(whole, kinds).items():
+            if len(way) == 1:
+                found[way] = price
+            else:
+                found.setdefault(way, price)
+        return sorted(found, key=lambda way: (found[way], way))[:MIXED_WAYS]
+
+    def _prices_of_ways(
+        self, block: _Block, kinds: Sequence[InstanceKind]
+    ) -> dict[tuple[str, ...], float]:
+        """Return ways to serve a block, each with the price of its work."""
+        found: dict[tuple[str, ...], float] = {}
         for kind in kinds:
             if kind.phases is Phases.BOTH:
-                routes = {agent: {kind.name: 1.0} for agent in whole.agents}
-                need = self._need(kind, routes)
+                need = self._need(kind, {agent: {kind.name: 1.0} for agent in block.agents})
                 if need is not None:
                     found[kind.name,] = need * self._price(kind)
-        for way, price in self._pairs(whole, kinds):
-            found.setdefault(way, price)
-        return sorted(found, key=lambda way: (found[way], way))[:MIXED_WAYS]
+        return found | dict(self._pairs(block, kinds))
 
     def _pairs(
         self, whole: _Block, kinds: Sequence[InstanceKind]
@@ -556,7 +565,8 @@ class _Search:
             return
         model = self._predictor.calls[agents[0]].model
         kinds = [kind for kind in self._kinds.values() if kind.model == model]
-        for way in self._cheap_ways(_Block(model, agents), kinds):
+        prices = self._prices_of_ways(_Block(model, agents), kinds)
+        for way in sorted(prices, key=lambda way: (prices[way], way))[:MOVED_WAYS]:
             if set(way) & set(here):
                 continue
             for share in (0.25, 0.5, 0.75):
@@ -569,16 +579,6 @@ class _Search:
                 for more in (1.0, room):
                     least = {n: max(1, math.ceil((need or 0) * more)) for n, need in needs.items()}
                     yield {**one.counts, **least}, routes
-
-    def _cheap_ways(self, block: _Block, kinds: Sequence[InstanceKind]) -> list[tuple[str, ...]]:
-        """Return the ways to serve a block that are cheapest by their work."""
-        worth = dict(self._pairs(block, kinds))
-        for kind in kinds:
-            if kind.phases is Phases.BOTH:
-                need = self._need(kind, {agent: {kind.name: 1.0} for agent in block.agents})
-                if need is not None:
-                    worth[kind.name,] = need * self._price(kind)
-        return sorted(worth, key=lambda way: (worth[way], way))[:MOVED_WAYS]
 
     def _search_from(self, best: _Front, waiting: list[FoundPool], most: int) -> None:
         """Search from pools, and on from the better ones that are found."""
