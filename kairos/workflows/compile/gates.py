@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from kairos.workflows.compile.check import every_operator
+from kairos.workflows.compile.graph import ancestors
 from kairos.workflows.compile.operators import Argument, Branch, Declaration, Filter, Operator
 from kairos.workflows.compile.references import needs, own_arguments, referred
 
@@ -56,16 +57,11 @@ def certain(operators: Sequence[Operator], wanted: Iterable[str]) -> frozenset[s
 
     Only needed values count, not `after`.
     """
-    by_name = {each.name: each for each in operators}
-    found: set[str] = set()
-    look = list(wanted)
-    while look:
-        name = look.pop()
-        if name not in found and name in by_name:
-            found.add(name)
-            for argument in certain_arguments(by_name[name]):
-                look.extend(each.operator for each in referred(argument))
-    return frozenset(found)
+    return ancestors(
+        operators,
+        wanted,
+        lambda each: (to.operator for given in certain_arguments(each) for to in referred(given)),
+    )
 
 
 def certain_arguments(operator: Operator) -> Iterator[Argument]:

@@ -1,6 +1,6 @@
 """Dependency graph of a flow: order, ancestors, and variation by row or group."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from kairos.workflows.compile.invalid import InvalidFlow
@@ -39,7 +39,11 @@ def in_order(operators: Sequence[Operator]) -> tuple[Operator, ...]:
         ) from error
 
 
-def ancestors(operators: Iterable[Operator], names: Iterable[str]) -> frozenset[str]:
+def ancestors(
+    operators: Iterable[Operator],
+    names: Iterable[str],
+    needed: Callable[[Operator], Iterable[str]] = needs,
+) -> frozenset[str]:
     """Return the named operators and all that they need, directly or not."""
     by_name = {each.name: each for each in operators}
     found: set[str] = set()
@@ -48,7 +52,7 @@ def ancestors(operators: Iterable[Operator], names: Iterable[str]) -> frozenset[
         name = look.pop()
         if name not in found and name in by_name:
             found.add(name)
-            look.extend(needs(by_name[name]))
+            look.extend(needed(by_name[name]))
     return frozenset(found)
 
 

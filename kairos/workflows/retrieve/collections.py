@@ -39,7 +39,7 @@ class Collections(Protocol):
         """Return for each vector the `top_k` passages, with their cosines.
 
         Raises:
-            InvalidRequest: there is no such collection, or it has vectors of another length.
+            InvalidRequest: the collection does not exist, or it has vectors of another length.
             Unavailable: it cannot be done for now.
         """
 
@@ -47,7 +47,7 @@ class Collections(Protocol):
         """Return the keys of all collections."""
 
     async def count(self, key: str) -> int:
-        """Return the number of passages; 0: there is no such collection."""
+        """Return the number of passages; 0: the collection does not exist."""
 
     async def close(self) -> None: ...
 

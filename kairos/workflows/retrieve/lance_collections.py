@@ -94,7 +94,7 @@ class LanceCollections:
             handle.close()
 
     async def _opened(self, key: str) -> "AsyncTable":
-        """Return the table of a collection. Raises InvalidRequest: there is no such collection."""
+        """Return the table of a collection. Raises InvalidRequest: it does not exist."""
         if key not in self._tables:
             if not (self._directory / f"{key}.lance").is_dir():
                 raise no_collection(key)
