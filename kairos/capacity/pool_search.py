@@ -199,6 +199,8 @@ class _Search:
         self.mean_too = False
         self._sides_known: dict[tuple[str, tuple[str, ...], float], list[_Side]] = {}
         self._behind: list[FoundPool] = []  # of all calls, and beaten by little when they came
+        # Pools that were predicted; searches from neighbouring pools meet the same ones.
+        self._predicted: dict[tuple[object, ...], Prediction | None] = {}
 
     # One model
 
@@ -601,7 +603,7 @@ class _Search:
         """Evaluate a pool. Return it if no other beats it."""
         if not self._allowed(counts):
             return None
-        prediction = self._predictor.predicted(counts, routes)
+        prediction = self._predict(counts, routes)
         if prediction is None:
             return None
         one = FoundPool(
@@ -617,6 +619,13 @@ class _Search:
         if whole and len(self._behind) < MOST_BEHIND and best.lag(one) <= BEHIND:
             self._behind.append(one)
         return None
+
+    def _predict(self, counts: Mapping[str, int], routes: Routes) -> Prediction | None:
+        shares = ((agent, *sorted(way.items())) for agent, way in routes.items())
+        key = (*sorted(counts.items()), *sorted(shares))
+        if key not in self._predicted:
+            self._predicted[key] = self._predictor.predicted(counts, routes)
+        return self._predicted[key]
 
     def _allowed(self, counts: Mapping[str, int]) -> bool:
         kinds: dict[str, int] = {}
