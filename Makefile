@@ -8,7 +8,7 @@ SECONDS := 60
 MODEL := tiny
 KIND := standin
 # A third of their time tests wait.
-TEST_PROCESSES = $(shell expr $$(nproc) + 1)
+TEST_PROCESSES = $(shell expr $$(nproc) + 2)
 # What needs no service and is not too long for the gate.
 GATE := not real and not kafka and not ray and not vllm and not frameworks and not soak and not acceptance and not browser and not long
 # Files with tests of a mark: to collect the others takes longer than many of them run.
