@@ -89,13 +89,13 @@ class Taker:
         self._client, self._url = client, url
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def takes(self, _: Asking) -> bool:
+    def is_call(self, _: Asking) -> bool:
         return True
 
     def caller_of(self, asked: Asking) -> str:
         return asked.caller
 
-    def take(self, asked: Asking) -> None:
+    def start_call(self, asked: Asking) -> None:
         if isinstance(self._client, EngineClient):
             Forwarding(asked, self._client)
             return

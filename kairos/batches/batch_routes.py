@@ -70,7 +70,7 @@ class BatchRoutes:
         app.post("/v1/batches/{batch_id}/cancel")(self.cancel)
 
     async def create(self, request: HttpRequest) -> Response:
-        caller = await self._access.admitted(authorization_of(request))
+        caller = await self._access.admitted_caller(authorization_of(request))
         asked = _asked(await small_body(request, _BODY_BYTES))
         record = self._record(asked, caller, request)
         record = await asyncio.to_thread(self._kept.batches.add, record, record.created_s)
@@ -107,7 +107,7 @@ class BatchRoutes:
         tenant = await self._tenant(request)
         most = number_of(request, "limit", BATCHES, 1, MAX_BATCHES)
         after = request.query_params.get("after")
-        found = await asyncio.to_thread(self._kept.batches.of, tenant, after, most + 1)
+        found = await asyncio.to_thread(self._kept.batches.batches_of, tenant, after, most + 1)
         return answer(batch_list(found, most))
 
     async def one(self, request: HttpRequest, batch_id: str) -> Response:
@@ -121,11 +121,11 @@ class BatchRoutes:
         return await self._shown(tenant, batch_id)
 
     async def _tenant(self, request: HttpRequest) -> str:
-        return (await self._access.admitted(authorization_of(request))).tenant
+        return (await self._access.admitted_caller(authorization_of(request))).tenant
 
     async def _shown(self, tenant: str, batch_id: str) -> Response:
         return answer(
-            batch_view(*await asyncio.to_thread(self._kept.batches.find, tenant, batch_id))
+            batch_view(*await asyncio.to_thread(self._kept.batches.find_batch, tenant, batch_id))
         )
 
 

@@ -81,7 +81,7 @@ class BatchStore:
             )
         return record
 
-    def find(self, tenant: str, batch_id: str) -> tuple[BatchRecord, BatchCounts]:
+    def find_batch(self, tenant: str, batch_id: str) -> tuple[BatchRecord, BatchCounts]:
         """Return a batch with its counts. Raises NoSuchBatch."""
         found = self._database.all(
             "SELECT record, completed, failed FROM batches WHERE id = ? AND tenant = ?",
@@ -92,7 +92,7 @@ class BatchStore:
             raise NoSuchBatch(batch_id)
         return _with_counts(found[0])
 
-    def of(
+    def batches_of(
         self, tenant: str, after: str | None, most: int
     ) -> list[tuple[BatchRecord, BatchCounts]]:
         """Return the tenant's batches, the latest first.
@@ -112,19 +112,19 @@ class BatchStore:
 
     def cancel(self, tenant: str, batch_id: str, now_s: int) -> None:
         """Cancel a batch. Raises NoSuchBatch, NotCancellable."""
-        record, _ = self.find(tenant, batch_id)
+        record, _ = self.find_batch(tenant, batch_id)
         was: tuple[State, ...] = ("validating", "in_progress")
         if record.state == "cancelling":
             return
-        if self.change(batch_id, was, state="cancelling", cancelling_s=now_s) is None:
-            raise NotCancellable(batch_id, self.find(tenant, batch_id)[0].state)
+        if self.change_batch(batch_id, was, state="cancelling", cancelling_s=now_s) is None:
+            raise NotCancellable(batch_id, self.find_batch(tenant, batch_id)[0].state)
 
     def open(self) -> list[BatchRecord]:
         """Return the batches of all tenants that have not ended, the oldest first."""
         found = self._database.all(f"SELECT record FROM batches WHERE {OPEN} ORDER BY seq")  # noqa: S608
         return [_decode(each) for (each,) in found]
 
-    def change(
+    def change_batch(
         self,
         batch_id: str,
         was: Sequence[State],
@@ -147,7 +147,7 @@ class BatchStore:
             )
             for each in files:
                 insert(db, each)
-            if record.state in ENDED and (rest := self._rest(db, record)):
+            if record.state in ENDED and (rest := self._uncalled_lines(db, record)):
                 db.execute(
                     "UPDATE totals SET lines = lines + ? WHERE outcome = ?", (rest, record.state)
                 )
@@ -155,7 +155,7 @@ class BatchStore:
             self._forget_results(batch_id)
         return record
 
-    def _rest(self, db: sqlite3.Connection, record: BatchRecord) -> int:
+    def _uncalled_lines(self, db: sqlite3.Connection, record: BatchRecord) -> int:
         """Return the number of lines that were not called."""
         row: tuple[int, int] = db.execute(
             "SELECT completed, failed FROM batches WHERE id = ?", (record.id,)

@@ -41,10 +41,10 @@ class BatchTurns:
     def __len__(self) -> int:
         return len(self._costs)
 
-    def begin(self, batch: str) -> None:
+    def add_batch(self, batch: str) -> None:
         self._costs[batch] = (0, 0)
 
-    def end(self, batch: str) -> None:
+    def remove_batch(self, batch: str) -> None:
         self._wait(batch, has_lines=False)
         del self._costs[batch]
 
@@ -57,14 +57,14 @@ class BatchTurns:
             self._wait(each, has_lines=True)
         return min(sorted(having), key=self._tags.tag, default=None)
 
-    def goes(self, batch: str) -> int:
+    def charge_line(self, batch: str) -> int:
         """Charge the batch for its next line; return the charge in tokens."""
         lines, tokens = self._costs[batch]
         charged = tokens // lines if lines else EXPECTED_COMPLETION_TOKENS
         self._tags.charge(batch, charged)
         return charged
 
-    def ended(self, batch: str, charged: int, tokens: int | None) -> None:
+    def correct_charge(self, batch: str, charged: int, tokens: int | None) -> None:
         """Correct the charge of an ended line to its `tokens`; None: it was not served."""
         if tokens is not None:
             lines, all_tokens = self._costs[batch]
@@ -87,7 +87,7 @@ class Pace:
         self._since, self._lines = at, 0
         self.line_us: float | None = None  # None: not known
 
-    def ended(self, at: int) -> None:
+    def count_line(self, at: int) -> None:
         """Count an ended line."""
         self._lines += 1
         if self._lines >= _PACE_LINES:

@@ -69,7 +69,7 @@ class BatchDriver:
                 self._check_disk()
                 if self._now_s - self._looked_s >= LOOK_S:
                     self._looked_s = self._now_s
-                    await self._look()
+                    await self._follow_records()
                 for work in list(self._works.values()):
                     await self._tend(work)
                 if not self._send():
@@ -101,21 +101,21 @@ class BatchDriver:
             return
         if work.is_low:
             try:
-                work.has_read(await asyncio.to_thread(work.read_some))
+                work.add_lines(await asyncio.to_thread(work.read_some))
             except OSError as error:
                 work.leave()
-                self._drop(work)
-                await self._finishing.fail(work.record, error)
+                self._drop_batch(work)
+                await self._finishing.fail_batch(work.record, error)
                 return
         if work.is_over:
-            self._do_beside(work.record, self._finish(work))
+            self._do_beside(work.record, self._finish_batch(work))
 
     def _do_beside(self, record: BatchRecord, work: Coroutine[None, None, None]) -> None:
         """Run long work of a batch in a background task."""
         task = self._beside[record.id] = asyncio.create_task(work)
-        task.add_done_callback(partial(self._did, record))
+        task.add_done_callback(partial(self._on_background_end, record))
 
-    def _did(self, record: BatchRecord, task: asyncio.Task[None]) -> None:
+    def _on_background_end(self, record: BatchRecord, task: asyncio.Task[None]) -> None:
         del self._beside[record.id]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, OSError | sqlite3.Error):
@@ -134,31 +134,31 @@ class BatchDriver:
 
     # What clients have asked for
 
-    async def _look(self) -> None:
+    async def _follow_records(self) -> None:
         for record in await asyncio.to_thread(self._kept.batches.open):
             if record.id in self._beside:
                 continue
             work = self._works.get(record.id)
             if record.state == "validating":
-                self._do_beside(record, self._finishing.validate(record))
+                self._do_beside(record, self._finishing.validate_batch(record))
             elif record.state == "in_progress" and work is None:
-                await self._begin(record)
+                await self._begin_batch(record)
             elif work is not None:
                 self._direct(work, record)
             else:
                 self._do_beside(record, self._finish_again(record))
 
-    async def _begin(self, record: BatchRecord) -> None:
+    async def _begin_batch(self, record: BatchRecord) -> None:
         path = self._kept.files.path_of(record.input_file_id)
         done = await asyncio.to_thread(self._kept.batches.lines_done, record.id)
         try:
             work = BatchWork(record, path, done, self._now())
         except OSError as error:
-            await self._finishing.fail(record, error)
+            await self._finishing.fail_batch(record, error)
             return
         self._works[record.id] = work
         self._gateway.callers.add(record.id, record.caller)
-        self._turns.setdefault(record.caller.tenant, BatchTurns()).begin(record.id)
+        self._turns.setdefault(record.caller.tenant, BatchTurns()).add_batch(record.id)
         self._direct(work, record)
 
     def _direct(self, work: BatchWork, record: BatchRecord) -> None:
@@ -167,17 +167,17 @@ class BatchDriver:
             work.ends_as = "cancelled"
         elif self._now_s >= record.expires_s:
             work.ends_as = "expired"
-        elif not work.has_risen and self._rises(work):
+        elif not work.has_risen and self._is_to_rise(work):
             work.has_risen, work.service_class = True, STANDARD_CLASS
             logger.info("batch %s is promoted to class standard: its window ends soon", record.id)
         else:
             return
         for sent in list(work.in_flight.values()):
             if self._gateway.is_waiting(sent.call):
-                self._forget(work, sent)
+                self._forget_line(work, sent)
                 work.put_back(sent.line)
 
-    def _rises(self, work: BatchWork) -> bool:
+    def _is_to_rise(self, work: BatchWork) -> bool:
         record = work.record
         allowed = record.caller.service_classes
         if work.service_class == STANDARD_CLASS or (
@@ -187,25 +187,25 @@ class BatchDriver:
         window = record.created_s * SECOND, record.expires_s * SECOND
         return rises(work.left, work.pace.line_us, self._now(), *window)
 
-    async def _finish(self, work: BatchWork) -> None:
+    async def _finish_batch(self, work: BatchWork) -> None:
         await asyncio.to_thread(self._commit.settle)
-        if await self._finishing.finish(work.record):
-            self._drop(work)
+        if await self._finishing.finish_batch(work.record):
+            self._drop_batch(work)
         else:
             await asyncio.sleep(_AGAIN_S)
 
     async def _finish_again(self, record: BatchRecord) -> None:
         """Finish a batch that another driver was about to finish, or that had not begun."""
-        if not await self._finishing.finish(record):
+        if not await self._finishing.finish_batch(record):
             await asyncio.sleep(_AGAIN_S)
 
-    def _drop(self, work: BatchWork) -> None:
+    def _drop_batch(self, work: BatchWork) -> None:
         record = work.record
         work.close()
         del self._works[record.id]
         self._gateway.callers.remove(record.id)
         turns = self._turns[record.caller.tenant]
-        turns.end(record.id)
+        turns.remove_batch(record.id)
         if not turns:
             del self._turns[record.caller.tenant]
 
@@ -225,12 +225,12 @@ class BatchDriver:
                 name = turns.next(having)
                 if name is None:
                     break
-                call = self._call(works[name], turns, now_s)
+                call = self._begin_call(works[name], turns, now_s)
                 waiting += self._gateway.is_waiting(call)
                 total, sent = total + 1, sent + 1
         return sent >= _AT_ONCE
 
-    def _call(self, work: BatchWork, turns: BatchTurns, now_s: float) -> InnerCall:
+    def _begin_call(self, work: BatchWork, turns: BatchTurns, now_s: float) -> InnerCall:
         line, record = work.take_line(now_s), work.record
         told = read_line(line.data)
         of_key = {Header.APP} if record.caller.app is not None else set()
@@ -243,37 +243,37 @@ class BatchDriver:
             work.service_class,
             [(name.lower().encode(), value.encode()) for name, value in named.items()],
             bytes(told.body),
-            self._ended,
+            self._on_answer,
         )
-        charged = turns.goes(record.id)
+        charged = turns.charge_line(record.id)
         work.in_flight[call.request_id] = SentLine(line, told.custom_id, call, charged)
-        self._gateway.take(call)
+        self._gateway.start_call(call)
         return call
 
-    def _ended(self, call: InnerCall, answer: InnerAnswer) -> None:
+    def _on_answer(self, call: InnerCall, answer: InnerAnswer) -> None:
         work = self._works[call.name]
         sent, record = work.in_flight[call.request_id], work.record
         line, status, now_s = sent.line, answer.status, self._now_s
-        self._forget(work, sent, tokens_of(answer))
+        self._forget_line(work, sent, tokens_of(answer))
         self._changed.set()
         if status in _FOR_NOW:
-            work.refused(now_s, answer.retry_after_s)
-            work.again(line, now_s)
+            work.pause_after_refusal(now_s, answer.retry_after_s)
+            work.retry_later(line, now_s)
             return
         failures = line.failures + 1
         if (status is None or status >= 500) and failures < TRIES:
-            work.again(line, now_s + 2.0**failures, has_failed=True)
+            work.retry_later(line, now_s + 2.0**failures, has_failed=True)
             return
         number = line.place.number
         outcome = COMPLETED if status is not None and 200 <= status < 300 else FAILED
         value = result_of(record.id, number, sent.custom_id, answer)
         self._commit.add(KEEP_RESULT, record.id, number, outcome, value)
-        work.ended(self._now())
+        work.count_result(self._now())
 
-    def _forget(self, work: BatchWork, sent: SentLine, tokens: int | None = None) -> None:
+    def _forget_line(self, work: BatchWork, sent: SentLine, tokens: int | None = None) -> None:
         sent.call.leave()
         del work.in_flight[sent.call.request_id]
-        self._turns[work.record.caller.tenant].ended(work.record.id, sent.charged, tokens)
+        self._turns[work.record.caller.tenant].correct_charge(work.record.id, sent.charged, tokens)
 
 
 def _calls(works: Iterable[BatchWork]) -> Iterator[InnerCall]:

@@ -77,7 +77,7 @@ class FileRoutes:
         if order not in ("asc", "desc"):
             raise InvalidRequest("order must be asc or desc")
         found = await asyncio.to_thread(
-            self._kept.files.of,
+            self._kept.files.files_of,
             *(tenant, self._now_s, after, most + 1),
             purpose=request.query_params.get("purpose"),
             latest_first=order == "desc",
@@ -101,10 +101,10 @@ class FileRoutes:
 
     async def _find(self, request: HttpRequest, file_id: str) -> FileRecord:
         tenant = await self._tenant(request)
-        return await asyncio.to_thread(self._kept.files.file, tenant, file_id, self._now_s)
+        return await asyncio.to_thread(self._kept.files.find_file, tenant, file_id, self._now_s)
 
     async def _tenant(self, request: HttpRequest) -> str:
-        return (await self._access.admitted(authorization_of(request))).tenant
+        return (await self._access.admitted_caller(authorization_of(request))).tenant
 
     @property
     def _now_s(self) -> int:

@@ -69,7 +69,7 @@ class FileStore:
         except OSError as error:
             raise Unavailable(f"{one} cannot be read: {error.strerror}") from None
 
-    def file(self, tenant: str, file_id: str, now_s: int) -> FileRecord:
+    def find_file(self, tenant: str, file_id: str, now_s: int) -> FileRecord:
         """Return a file's record. Raises NoSuchFile."""
         found = self._database.all(
             "SELECT record FROM files WHERE id = ? AND tenant = ? AND expires > ?",
@@ -79,7 +79,7 @@ class FileStore:
             raise NoSuchFile(file_id)
         return _decode(found[0][0])
 
-    def of(
+    def files_of(
         self,
         tenant: str,
         now_s: int,
@@ -108,7 +108,7 @@ class FileStore:
 
     def delete(self, tenant: str, file_id: str, now_s: int) -> None:
         """Delete a file. Raises NoSuchFile, FileInUse."""
-        self.file(tenant, file_id, now_s)
+        self.find_file(tenant, file_id, now_s)
         with self._database.transaction() as db:
             using = db.execute(
                 f"SELECT id FROM batches WHERE input = ? AND {OPEN}",  # noqa: S608

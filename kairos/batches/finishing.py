@@ -27,7 +27,7 @@ class BatchFinishing:
     def _now_s(self) -> int:
         return self._now() // SECOND
 
-    async def validate(self, record: BatchRecord) -> None:
+    async def validate_batch(self, record: BatchRecord) -> None:
         """Check a batch's input; the batch is in progress then, or has failed."""
         path = self._kept.files.path_of(record.input_file_id)
         try:
@@ -35,7 +35,7 @@ class BatchFinishing:
                 check_input, path, record.endpoint, self._kept.limits.max_lines
             )
         except OSError as error:
-            await self.fail(record, error)
+            await self.fail_batch(record, error)
             return
         now_s = self._now_s
         fields: dict[str, Any] = {"state": "in_progress", "in_progress_s": now_s}
@@ -45,21 +45,21 @@ class BatchFinishing:
             fields |= {"total": checked.total, "model": checked.model}
         await asyncio.to_thread(self._change, record, ("validating",), fields)
 
-    async def fail(self, record: BatchRecord, error: OSError) -> None:
+    async def fail_batch(self, record: BatchRecord, error: OSError) -> None:
         """Let a batch fail, as its input cannot be read."""
         said = LineError("input_unreadable", f"the input cannot be read: {error.strerror}")
         fields = {"state": "failed", "errors": (said,), "ended_s": self._now_s}
         await asyncio.to_thread(self._change, record, _OPEN, fields)
 
-    async def finish(self, record: BatchRecord) -> bool:
+    async def finish_batch(self, record: BatchRecord) -> bool:
         """Write the output files of a batch whose lines are done, and end it.
 
         Without its input it fails. Returns whether it has ended; the disk may be full.
         """
         try:
-            await asyncio.to_thread(self._finish, record)
+            await asyncio.to_thread(self._write_and_end, record)
         except FileNotFoundError as error:  # no later try would find it
-            await self.fail(record, error)
+            await self.fail_batch(record, error)
         except OSError as error:
             if str(error) != self._problem:
                 logger.warning("the output of %s cannot be written: %s", record.id, error.strerror)
@@ -68,12 +68,12 @@ class BatchFinishing:
         self._problem = ""
         return True
 
-    def _finish(self, record: BatchRecord) -> None:
+    def _write_and_end(self, record: BatchRecord) -> None:
         """Write the files and end the batch. Raises OSError."""
         batches = self._kept.batches
         now_s = self._now_s
-        batches.change(record.id, ("in_progress",), state="finalizing", finalizing_s=now_s)
-        record, counts = batches.find(record.caller.tenant, record.id)
+        batches.change_batch(record.id, ("in_progress",), state="finalizing", finalizing_s=now_s)
+        record, counts = batches.find_batch(record.caller.tenant, record.id)
         if record.state not in ("finalizing", "cancelling"):
             return
         ends_as: State = "cancelled"
@@ -97,7 +97,7 @@ class BatchFinishing:
             "error_file_id": errors if sizes.errors else None,
             "usage": sizes.usage,
         }
-        batches.change(record.id, ("finalizing", "cancelling"), files, **fields)
+        batches.change_batch(record.id, ("finalizing", "cancelling"), files, **fields)
 
     def _write(self, record: BatchRecord, ends_as: State, output: str, errors: str) -> Written:
         files, batches = self._kept.files, self._kept.batches
@@ -123,4 +123,4 @@ class BatchFinishing:
         )
 
     def _change(self, record: BatchRecord, was: tuple[State, ...], fields: dict[str, Any]) -> None:
-        self._kept.batches.change(record.id, was, **fields)
+        self._kept.batches.change_batch(record.id, was, **fields)

@@ -33,7 +33,7 @@ class BatchesOff:
         from kairos.batches.records import NoBatches
 
         async def refuse(request: HttpRequest) -> Response:
-            await self._access.admitted(authorization_of(request))
+            await self._access.admitted_caller(authorization_of(request))
             raise NoBatches
 
         for path in (

@@ -60,7 +60,7 @@ class _Form:
         self._value = b""
         self._pending = bytearray()
 
-    def take(self, event: PartBegan | PartContent | PartEnded) -> None:
+    def on_part(self, event: PartBegan | PartContent | PartEnded) -> None:
         match event:
             case PartBegan(name, filename):
                 self._name, self._value = (name if filename is None else None), b""
@@ -106,7 +106,7 @@ async def upload(request: Request, path: Path, limit_bytes: int) -> Uploaded:
             form = _Form(file, limit_bytes)
             async for piece in _pieces(request):
                 for event in reader.feed(piece):
-                    form.take(event)
+                    form.on_part(event)
                 await form.write()
             told = _told(form, is_whole=reader.is_whole)
             await form.write(all_of_it=True)

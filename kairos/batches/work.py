@@ -83,7 +83,7 @@ class BatchWork:
                 break
         return found
 
-    def has_read(self, lines: list[ReadyLine]) -> None:
+    def add_lines(self, lines: list[ReadyLine]) -> None:
         self._is_at_end |= not lines
         self._ready += lines
 
@@ -110,22 +110,22 @@ class BatchWork:
         """Put back a line whose call was not begun."""
         self._ready.appendleft(line)
 
-    def again(self, line: ReadyLine, due_s: float, *, has_failed: bool = False) -> None:
+    def retry_later(self, line: ReadyLine, due_s: float, *, has_failed: bool = False) -> None:
         """Schedule another attempt for a line."""
         next_try = msgspec.structs.replace(
             line, attempt=line.attempt + 1, failures=line.failures + has_failed
         )
         heapq.heappush(self._again, (due_s, line.place.number, next_try))
 
-    def refused(self, now_s: float, retry_after_s: int | None) -> None:
+    def pause_after_refusal(self, now_s: float, retry_after_s: int | None) -> None:
         """Pause: a line was refused for now, and others would be, too."""
         pause_s = min(max(2.0**self._refusals, retry_after_s or 0), _LONGEST_PAUSE_S)
         if now_s >= self._paused_until_s:
             self._refusals = min(self._refusals + 1, 5)
         self._paused_until_s = max(self._paused_until_s, now_s + pause_s)
 
-    def ended(self, at: int) -> None:
+    def count_result(self, at: int) -> None:
         """Count a line with a result."""
         self.left -= 1
         self._refusals = 0
-        self.pace.ended(at)
+        self.pace.count_line(at)

@@ -47,10 +47,10 @@ class FreshContext:
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             if _stamps(self._files) != self._stamps:
-                self.use(self._files)
+                self.use_files(self._files)
         return self._context
 
-    def use(self, files: TlsFiles) -> None:
+    def use_files(self, files: TlsFiles) -> None:
         """Use other files, and read them at once.
 
         If that fails, nothing changes, and the log says why.

@@ -104,4 +104,4 @@ def _engines(fleet: Fleet) -> Change:
 
 
 def _keys(access: Access) -> Change:
-    return lambda settings: access.change(settings.key, needed=settings.asks_for_keys)
+    return lambda settings: access.change_keys(settings.key, needed=settings.asks_for_keys)

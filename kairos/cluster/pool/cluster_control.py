@@ -125,7 +125,7 @@ class ClusterControl:
         async def told_of_end(
             request: HttpRequest, workflow_id: str, *, cancelled: bool
         ) -> JSONResponse:
-            tenant = (await access.admitted(authorization_of(request))).tenant
+            tenant = (await access.admitted_caller(authorization_of(request))).tenant
             if not _IDENTIFIER.match(workflow_id):
                 raise WorkflowNotFound(workflow_id)
             self.performer.feed(WorkflowEnded(tenant, workflow_id, cancelled))
@@ -142,7 +142,7 @@ class ClusterControl:
         @app.get("/v1/workflows/{rest:path}")
         @app.get("/v1/agents")
         async def elsewhere(request: HttpRequest) -> None:
-            await access.admitted(authorization_of(request))
+            await access.admitted_caller(authorization_of(request))
             raise AskTheOrchestrator
 
     def add_tenants(self, app: FastAPI) -> None:

@@ -122,7 +122,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             sockets["operators"]: server_of(operators, tls=tls.operators),
         }
         order = policy_changes(alone, ui.gains)["policy"]
-        changes = partial(_change, access, alone), order, tls.change
+        changes = partial(_change, access, alone), order, tls.change_files
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flush_tasks(log)]
         background += [*access.background(), *audit_tasks(audit), *ui.background()]
@@ -141,7 +141,7 @@ def _by_settings(alone: LocalControl, settings: Settings) -> None:
 
 
 def _change(access: Access, alone: LocalControl, settings: Settings) -> None:
-    access.change(settings.key, needed=settings.asks_for_keys)
+    access.change_keys(settings.key, needed=settings.asks_for_keys)
     access.know_classes(classes_by_name(settings.service_class))
     alone.entitle(entitlements_of(settings))
 

@@ -111,13 +111,13 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
 def _change(
     access: Access, gateway: Gateway, bodies: Bodies, tls: ServiceTls, settings: Settings
 ) -> None:
-    access.change(settings.key, needed=settings.asks_for_keys)
+    access.change_keys(settings.key, needed=settings.asks_for_keys)
     known = classes_by_name(settings.service_class)
     access.know_classes(known)
     gateway.classes = ServiceClasses(known)
     bodies.max_bytes = settings.max_body_bytes
     bodies.max_held_bytes = _share(settings)
-    tls.change(settings)
+    tls.change_files(settings)
 
 
 def _share(settings: Settings) -> int:

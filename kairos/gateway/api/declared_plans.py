@@ -39,7 +39,7 @@ def add_plans(app: FastAPI, access: Access, told: FactSink) -> None:
 
         A key of one app declares that app's plan, regardless of the path.
         """
-        caller = await access.admitted(authorization_of(request))
+        caller = await access.admitted_caller(authorization_of(request))
         of_app = caller.app or name
         if not _NAME.match(of_app):
             raise InvalidRequest("the app's name has 1 to 128 letters, digits and _.:@/+=-")

@@ -105,7 +105,7 @@ class Gateway:
         threads = ThreadPoolExecutor(READERS, thread_name_prefix="kairos-body")
         self.readers = TenantThreads(threads, most=1)
 
-    def takes(self, exchange: Asking) -> bool:
+    def is_call(self, exchange: Asking) -> bool:
         """Return whether the request is a call.
 
         Other kinds of calls come through the application.
@@ -118,7 +118,7 @@ class Gateway:
         headers = dict(exchange.headers)
         return self.access.known_as(credential_of(headers), exchange.caller)
 
-    def take(self, exchange: Asking) -> None:
+    def start_call(self, exchange: Asking) -> None:
         """Start a call for the request. Never raises."""
         path, raw_path, names = exchange.path, exchange.raw_path, _NO_NAMES
         if path not in HOT_ROUTES:
@@ -135,7 +135,7 @@ class Gateway:
         GatewayCall(self, scope[CLIENT_KEY], asked, raw_path, names, ended.set).begin()
         await ended.wait()
 
-    def meant(
+    def error_for_client(
         self, error: Exception, response: ClientResponse, caller: Caller | None
     ) -> KairosError:
         """Return the error for the client, after logging and counting it."""
@@ -399,7 +399,7 @@ class GatewayCall:
         self._exchange.answering = None
         self._gateway.bodies.end(response)
         if error is not None:
-            response.fail(self._gateway.meant(error, response, self._caller))
+            response.fail(self._gateway.error_for_client(error, response, self._caller))
         if self._on_end is not None:
             self._on_end()
 

@@ -69,9 +69,9 @@ class InnerGateway:
         self._own = copy.copy(gateway)
         self._own.access, self._own.inference = self.callers, None
 
-    def take(self, call: "InnerCall") -> None:
+    def start_call(self, call: "InnerCall") -> None:
         self._own.classes = self._gateway.classes  # a reload of the settings may change them
-        self._own.take(call)
+        self._own.start_call(call)
 
     def is_waiting(self, call: "InnerCall") -> bool:
         """Return whether the call is in the queue."""
@@ -157,22 +157,22 @@ class InnerCall:
             self._on_piece(data)
         if len(self._answer) > ANSWER_BYTES:
             self.leave()
-            self._tell(None)
+            self._report_answer(None)
         elif not more:
-            self._end(self._status)
+            self._finish_answer(self._status)
         return True
 
     def cut_off(self) -> None:
         """See `Client`."""
         if not self._is_over:
             self._answer.clear()
-            self._end(None)
+            self._finish_answer(None)
 
-    def _end(self, status: int | None) -> None:
+    def _finish_answer(self, status: int | None) -> None:
         self._is_over, self.answering = True, None
-        self._tell(status)
+        self._report_answer(status)
 
-    def _tell(self, status: int | None) -> None:
+    def _report_answer(self, status: int | None) -> None:
         """Report the answer in the next turn of the loop, after the call's last facts."""
         answer = InnerAnswer(self.request_id, status, bytes(self._answer), self._retry_after_s)
         asyncio.get_running_loop().call_soon(self._on_end, self, answer)

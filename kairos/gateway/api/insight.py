@@ -55,7 +55,7 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
     """Add the routes. Ids of workflows may contain slashes."""
 
     async def told_of_end(request: HttpRequest, workflow_id: str, *, cancelled: bool) -> Response:
-        tenant = (await access.admitted(authorization_of(request))).tenant
+        tenant = (await access.admitted_caller(authorization_of(request))).tenant
         workflow = _find(source, tenant, workflow_id)
         if workflow.ended_at is None:
             await source.end(WorkflowEnded(tenant, workflow_id, cancelled))
@@ -75,13 +75,13 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
     @app.get("/v1/workflows/{workflow_id:path}")
     async def workflow(request: HttpRequest, workflow_id: str) -> Response:
         """Return the rebuilt graph and the calls of a workflow that is open or ended recently."""
-        tenant = (await access.admitted(authorization_of(request))).tenant
+        tenant = (await access.admitted_caller(authorization_of(request))).tenant
         return await _workflow(source, tenant, workflow_id, request)
 
     @app.get("/v1/agents")
     async def agents(request: HttpRequest) -> Response:
         """Return what was learnt of the tenant's agents, by app and name."""
-        tenant = (await access.admitted(authorization_of(request))).tenant
+        tenant = (await access.admitted_caller(authorization_of(request))).tenant
         return await _agents(source, tenant, request)
 
 

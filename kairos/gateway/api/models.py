@@ -58,7 +58,7 @@ class Models:
 
     async def _answer(self, scope: Scope) -> dict[str, object]:
         shown = credential_of(dict(scope["headers"]))
-        caller = await self._access.admitted(shown)
+        caller = await self._access.admitted_caller(shown)
         own = [] if self._own is None else await self._own(caller.tenant)
         known = {**await self._served(), **dict.fromkeys(own, ModelCard())}
         if scope["path"] == _ALL:

@@ -67,9 +67,9 @@ class Access:
         self._tokens = tokens
         self._callers: dict[str, tuple[Caller, int | None]] = {}
         self._asks_operators = tokens is not None and tokens.have_roles
-        self.change(keys, needed=needed)
+        self.change_keys(keys, needed=needed)
 
-    def change(self, keys: Iterable[KeySettings], *, needed: bool = False) -> None:
+    def change_keys(self, keys: Iterable[KeySettings], *, needed: bool = False) -> None:
         """Replace the keys, from the next call on.
 
         Without any key everyone is admitted, as one tenant; or nobody, if a key is `needed`. Once
@@ -123,7 +123,7 @@ class Access:
         caller.needs("caller")
         return caller
 
-    async def admitted(self, authorization: bytes | None) -> Caller:
+    async def admitted_caller(self, authorization: bytes | None) -> Caller:
         """Return the caller as `caller` does, but wait while an issuer's keys are fetched."""
         return await _once_known(partial(self.caller, authorization))
 

@@ -61,7 +61,7 @@ class Agents:
         """
         self._estimates, self._followed = estimates, followed
 
-    def seen(self, tenant: str | None, offset: int) -> AgentsSeen:
+    def snapshot_of(self, tenant: str | None, offset: int) -> AgentsSeen:
         """Return a snapshot for the tenant, or for the first one."""
         profiles, estimates = self._followed().profiles, self._estimates()
         tenants = profiles.tenants()
@@ -125,13 +125,13 @@ class AgentHistory:
         while True:
             try:
                 for tenant in self._followed().profiles.tenants():
-                    self.note(tenant)
+                    self.record_changes(tenant)
                     await asyncio.sleep(0)  # tenants may have many
             except KairosError:  # others follow the workflows now
                 pass
             await asyncio.sleep(EVERY_S)
 
-    def note(self, tenant: str) -> None:
+    def record_changes(self, tenant: str) -> None:
         """Record the figures of the tenant's agents that have changed."""
         minute = (self._now() - self._begun_at) / (EVERY_S * SECOND)
         for status in self._followed().profiles.status(tenant):

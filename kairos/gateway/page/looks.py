@@ -53,7 +53,7 @@ def add_agents(app: FastAPI, agents: Agents, history: AgentHistory) -> None:
     @app.get("/ui/data/agents")
     async def of_a_tenant(request: Request) -> Response:
         """Return a page of a tenant's agents, and all tenants with agents."""
-        seen = agents.seen(request.query_params.get("tenant"), offset_of(request))
+        seen = agents.snapshot_of(request.query_params.get("tenant"), offset_of(request))
         return await asyncio.to_thread(lambda: json_response(agents_page(seen)))
 
     @app.get("/ui/data/agents/history")

@@ -129,7 +129,7 @@ class Ui:
         @app.post(f"{ASK}past")
         async def past(request: Request) -> Response:
             """Return what happened at a past time."""
-            found = await self._past.happened(await read_said(request, PastQuestion))
+            found = await self._past.ask_past(await read_said(request, PastQuestion))
             return Response(found, media_type="application/json", headers=dict(HEADERS))
 
     async def _events(self) -> AsyncIterator[bytes]:

@@ -68,7 +68,7 @@ class Past:
     def __init__(self, log_dir: str | None) -> None:
         self._log_dir, self._beside = log_dir, Beside(_LIMIT_S)
 
-    async def happened(self, asked: PastQuestion) -> bytes:
+    async def ask_past(self, asked: PastQuestion) -> bytes:
         """Return a `Happened` as JSON.
 
         Raises:

@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        peer = self._limits.came(self, self._transport)
+        peer = self._limits.admit_connection(self, self._transport)
         if peer is None:  # it is this one's no more
             return
         self._peer, self.caller = peer, peer.name
@@ -85,43 +85,43 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._unread:
             self._unread.append(data)
-            self.hold()
+            self.pause_reading()
         elif self._pace.may_begin():
-            self._read(data, at_once=True)
+            self._parse_data(data, at_once=True)
         else:  # thousands may ask at once
             self._unread.append(data)
-            self._pace.wait((self.caller, "reads"), self._read_on)
+            self._pace.wait((self.caller, "reads"), self._resume_reading)
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         unread, self._unread = self._unread, []
         if unread:
-            self.read_on()
-            self._read(b"".join(unread))
+            self.resume_reading()
+            self._parse_data(b"".join(unread))
 
-    def _read(self, data: bytes, *, at_once: bool = False) -> None:
+    def _parse_data(self, data: bytes, *, at_once: bool = False) -> None:
         """Parse data. `at_once`: the requests in it may be started immediately."""
         reader = self._reader
         try:
             reader.feed(data)
         except HeadTooLarge:
-            self._refuse(431, _TOO_LARGE)
+            self._refuse_malformed(431, _TOO_LARGE)
             return
         except OtherVersion:
-            self._refuse(505, _NO_HTTP2)
+            self._refuse_malformed(505, _NO_HTTP2)
             return
         except NoHttp:
-            self._refuse(400, _NO_HTTP)
+            self._refuse_malformed(400, _NO_HTTP)
             return
         if reader.is_in_head and not self._awaits_head:
             self._awaits_head = True
             self._limits.awaits_head(self, self._peer)
         if self._is_new:
-            self._begin(at_once=at_once)
+            self._begin_exchange(at_once=at_once)
 
     def head_is_late(self) -> None:
         """Close the connection, whose request head took too long."""
         if self._reader.is_in_head:
-            self._refuse(408, _TOO_SLOW)
+            self._refuse_malformed(408, _TOO_SLOW)
         else:
             self._transport.close()
 
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         """Whether all requests have been answered."""
         return self._exchange is None and not self._awaits_head and not self._unread
 
-    def _refuse(self, status: int, reason: bytes) -> None:
+    def _refuse_malformed(self, status: int, reason: bytes) -> None:
         """Answer with an error and close: what follows malformed HTTP cannot be parsed."""
         if self._exchange is None or not self._exchange.is_started:
             head = (
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
                 b"connection: close\r\n\r\n"
             )
             self._transport.write(head % (STATUS_LINE[status], len(reason)) + reason)
-        self._leave()
+        self._abandon_exchanges()
         self._transport.close()
 
     def eof_received(self) -> bool:
@@ -148,33 +148,33 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         self._state.connections.discard(self)
-        self._limits.left(self, self._peer)
+        self._limits.forget_connection(self, self._peer)
         if self._idle is not None:
             self._idle.cancel()
-        self._leave()
+        self._abandon_exchanges()
         self._unread.clear()
-        self._reader.end()
+        self._reader.release_parser()
         del self._reader  # which names this connection
 
     def in_turn(self, caller: str, step: Callable[[], None]) -> None:
         """Queue a step of a caller that has left at the loop's pace: other calls go first."""
         self._pace.begin((caller, "leaves"), step)
 
-    def _leave(self) -> None:
+    def _abandon_exchanges(self) -> None:
         """Abandon all exchanges: the client has gone, or will get nothing more."""
         exchange, self._exchange = self._exchange, None
         ahead, self._ahead = self._ahead, []
         self._is_new = False
-        self._reader.drop()
+        self._reader.drop_request()
         if exchange is not None:
-            exchange.leave()
+            exchange.note_client_left()
         for each in ahead:
-            each.leave()
+            each.note_client_left()
 
-    def head_came(self, exchange: Exchange) -> None:
+    def on_head(self, exchange: Exchange) -> None:
         """Take a request whose head is complete; its body may still arrive."""
         if self._pages is not None:
-            self._pages.admit(exchange)
+            self._pages.admit_page(exchange)
         if self._awaits_head:
             self._awaits_head = False
             self._limits.has_head(self, self._peer)
@@ -182,11 +182,11 @@ class Connection(asyncio.Protocol):
             self._exchange, self._is_new = exchange, True
         else:
             self._ahead.append(exchange)
-            self.hold()
+            self.pause_reading()
 
     # What is answered
 
-    def _begin(self, *, at_once: bool = False) -> None:
+    def _begin_exchange(self, *, at_once: bool = False) -> None:
         self._is_new = False
         exchange = self._exchange
         if exchange is None:
@@ -196,20 +196,20 @@ class Connection(asyncio.Protocol):
             return
         calls = self._calls
         if self._pages is not None and exchange.method == "OPTIONS":
-            is_call = calls is not None and calls.takes(exchange)
+            is_call = calls is not None and calls.is_call(exchange)
             self._pages.answer_options(exchange, is_call=is_call)
             return
-        if calls is not None and calls.takes(exchange):
+        if calls is not None and calls.is_call(exchange):
             if at_once or self._pace.may_begin():
-                calls.take(exchange)
+                calls.start_call(exchange)
             else:
-                self._pace.wait(calls.caller_of(exchange), calls.take, exchange)
+                self._pace.wait(calls.caller_of(exchange), calls.start_call, exchange)
         elif exchange.method == "GET":  # short: see `LoopPace`
-            self._answer(exchange)
+            self._answer_by_app(exchange)
         else:
-            self._pace.begin(exchange.caller, self._answer, exchange)
+            self._pace.begin(exchange.caller, self._answer_by_app, exchange)
 
-    def _answer(self, exchange: Exchange) -> None:
+    def _answer_by_app(self, exchange: Exchange) -> None:
         """Answer with the application."""
         info = self._transport.get_extra_info
         ends = _address(info("sockname")), _address(info("peername"))
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 
-    def answered(self) -> None:
+    def finish_answer(self) -> None:
         """Continue after an answer has been written completely."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None and not exchange.is_kept:
@@ -227,16 +227,16 @@ class Connection(asyncio.Protocol):
             return
         if self._ahead:
             self._exchange = self._ahead.pop(0)
-            self.read_on()
-            self._loop.call_soon(self._begin)
+            self.resume_reading()
+            self._loop.call_soon(self._begin_exchange)
             return
         self._idle_since = self._loop.time()
         if self._idle is None:
-            self._idle = self._loop.call_later(self._limits.idle_s, self._look)
+            self._idle = self._loop.call_later(self._limits.idle_s, self._close_if_idle)
         if self._is_held:
-            self.read_on()
+            self.resume_reading()
 
-    def _look(self) -> None:
+    def _close_if_idle(self) -> None:
         """Close the connection if it has been idle for too long. One timer serves all answers."""
         self._idle = None
         if self._exchange is not None:
@@ -245,7 +245,7 @@ class Connection(asyncio.Protocol):
         if left_s <= 0:
             self._transport.close()
         else:
-            self._idle = self._loop.call_later(left_s, self._look)
+            self._idle = self._loop.call_later(left_s, self._close_if_idle)
 
     def shutdown(self) -> None:
         """Close the connection once pending requests are answered: the server stops."""
@@ -269,12 +269,12 @@ class Connection(asyncio.Protocol):
         """Close the connection once all written data is sent."""
         self._transport.close()
 
-    def hold(self) -> None:
+    def pause_reading(self) -> None:
         if not self._is_held:
             self._is_held = True
             self._transport.pause_reading()
 
-    def read_on(self) -> None:
+    def resume_reading(self) -> None:
         if self._is_held and not self._ahead:
             self._is_held = False
             self._transport.resume_reading()

@@ -72,7 +72,9 @@ class ConnectionLimits:
         self._looks = False
         self._closing: deque[asyncio.Transport] = deque()
 
-    def came(self, connection: "Connection", transport: asyncio.Transport) -> ClientAddress | None:
+    def admit_connection(
+        self, connection: "Connection", transport: asyncio.Transport
+    ) -> ClientAddress | None:
         """Admit a connection. None: it is refused, and told why."""
         name = address_of(transport.get_extra_info("peername"))
         peer = self._peers.get(name) or ClientAddress(name)
@@ -96,14 +98,14 @@ class ConnectionLimits:
         """
         for each in list(islice(peer.connections, _LOOKED_AT)):
             if each.is_idle:
-                self.left(each, peer)
+                self.forget_connection(each, peer)
                 each.close()
                 return True
             del peer.connections[each]
             peer.connections[each] = None
         return False
 
-    def left(self, connection: "Connection", peer: ClientAddress) -> None:
+    def forget_connection(self, connection: "Connection", peer: ClientAddress) -> None:
         """Forget a connection; repeated calls do nothing."""
         if connection not in peer.connections:
             return
@@ -137,7 +139,7 @@ class ConnectionLimits:
         self._unfinished += 1
         if not self._looks:
             self._looks = True
-            loop.call_later(_LOOK_S, self._look)
+            loop.call_later(_LOOK_S, self._end_late_heads)
         free = int(self._max_connections * UNFINISHED) - self._unfinished
         if not is_within_share(len(peer.unfinished), free, self._share):
             self._end_oldest(peer, now_s)
@@ -152,7 +154,7 @@ class ConnectionLimits:
             self.has_head(oldest, peer)
             oldest.head_is_late()
 
-    def _look(self) -> None:
+    def _end_late_heads(self) -> None:
         loop = asyncio.get_running_loop()
         too_late_s = loop.time() - HEAD_S
         for peer in list(self._peers.values()):
@@ -162,7 +164,7 @@ class ConnectionLimits:
                 each.head_is_late()
         self._looks = self._unfinished > 0
         if self._looks:
-            loop.call_later(_LOOK_S, self._look)
+            loop.call_later(_LOOK_S, self._end_late_heads)
 
     def _turn_away(self, transport: asyncio.Transport, has: int) -> None:
         error = ShareUsed(f"has {has} connections")

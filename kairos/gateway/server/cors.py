@@ -72,7 +72,7 @@ class WebPages:
         self._on_refused = on_refused
         self._known_hosts: set[bytes] = set()
 
-    def admit(self, exchange: Exchange) -> None:
+    def admit_page(self, exchange: Exchange) -> None:
         """Allow the requesting page to read the answer, or refuse its request, by its origin."""
         if exchange.refused is None and self._is_open() and exchange.path != _PROBED:
             exchange.refused = self._refusal(exchange)

@@ -106,16 +106,16 @@ class Exchange:
         """Note that the client waits for `100 Continue` before it sends its body."""
         self._expects_continue = True
 
-    def body_came(self, data: bytes) -> None:
+    def on_body_chunk(self, data: bytes) -> None:
         if not self.is_answered:
             self._parts.append(data)
             self._held_bytes += len(data)
             if self._reader is not None:
                 self._reader.body_came()
             if self._held_bytes > _HIGH_BYTES:
-                self._wire.hold()
+                self._wire.pause_reading()
 
-    def body_ended(self) -> None:
+    def on_body_end(self) -> None:
         self.is_whole = True
         if self._reader is not None:
             self._reader.body_came()
@@ -128,7 +128,7 @@ class Exchange:
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         if self._held_bytes > _HIGH_BYTES:
-            self._wire.read_on()
+            self._wire.resume_reading()
         self._held_bytes = 0
         return data, self.is_whole
 
@@ -208,7 +208,7 @@ class Exchange:
             assert not self._left_bytes, "shorter than it was said to be"
             self.is_answered = True
             self.answering = None
-            self._wire.answered()
+            self._wire.finish_answer()
             return True
         return not self._wire.is_full
 
@@ -228,7 +228,7 @@ class Exchange:
         else:
             self._wire.close()
 
-    def leave(self) -> None:
+    def note_client_left(self) -> None:
         """Note that the client has gone."""
         self.has_left = True
         if self.answering is not None:  # thousands may leave at once

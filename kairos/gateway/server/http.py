@@ -55,14 +55,14 @@ class PortTls:
         """Return the TLS context for a new client."""
         return self._fresh()
 
-    def use(self, files: TlsFiles | None) -> None:
+    def use_files(self, files: TlsFiles | None) -> None:
         """Use other files, after a reload of the settings."""
         if files is None:
             logger.warning("%s keeps TLS until the next restart", self._name)
         else:
-            self._fresh.use(files)
+            self._fresh.use_files(files)
 
-    def failed(self, why: str, address: str) -> None:
+    def count_failure(self, why: str, address: str) -> None:
         """Count a failed handshake.
 
         They are logged once a minute: there may be thousands a second.
@@ -169,7 +169,7 @@ def server_of(
 
     def connection(state: ServerState) -> asyncio.Protocol:
         made = Connection(app, calls, pace, within, state, pages)
-        return made if tls is None else TlsTransport(made, tls.context(), pace, tls.failed)
+        return made if tls is None else TlsTransport(made, tls.context(), pace, tls.count_failure)
 
     return Server(connection)
 
@@ -222,14 +222,14 @@ class ServiceTls:
         """Return the changes for `Reload`; none without TLS, which needs a restart to begin."""
         if not self.is_on:
             return {}
-        return dict.fromkeys(TLS_SETTINGS, _nothing) | {TLS_SETTINGS[0]: self.change}
+        return dict.fromkeys(TLS_SETTINGS, _nothing) | {TLS_SETTINGS[0]: self.change_files}
 
-    def change(self, settings: Settings) -> None:
+    def change_files(self, settings: Settings) -> None:
         """Apply reloaded settings, and read the files again. Unusable files change nothing."""
         if self.callers is not None:
-            self.callers.use(callers_files(settings))
+            self.callers.use_files(callers_files(settings))
         if self.operators is not None:
-            self.operators.use(operators_files(settings))
+            self.operators.use_files(operators_files(settings))
 
 
 def _nothing(_: Settings) -> None:

@@ -145,11 +145,11 @@ class RequestReader:
             raise NoHttp  # a folded header
         self._offer = head + b"\r\n\r\n"
 
-    def drop(self) -> None:
+    def drop_request(self) -> None:
         """Drop the rest of the current request."""
         self._coming = None
 
-    def end(self) -> None:
+    def release_parser(self) -> None:
         """Release the parser: the connection is closed."""
         del self._parser  # which names this reader
 
@@ -172,9 +172,9 @@ class RequestReader:
         name = name.lower()
         self._headers.append((name, value))
         if name in _NOTED:
-            self._note(name, value)
+            self._note_header(name, value)
 
-    def _note(self, name: bytes, value: bytes) -> None:
+    def _note_header(self, name: bytes, value: bytes) -> None:
         if name == b"host":
             self._hosts += 1
         elif name == b"authorization":
@@ -197,7 +197,7 @@ class RequestReader:
         exchange = Exchange(taker, method.decode("ascii"), self._headers, taker.caller)
         self._headers = []  # for trailers, of which nobody takes any
         if not is_tunnel:
-            self._find(exchange)
+            self._parse_target(exchange)
         version = parser.get_http_version()
         if version == "1.1":
             exchange.is_kept = parser.should_keep_alive()
@@ -210,7 +210,7 @@ class RequestReader:
             exchange.refused = self._refusal(is_tunnel=is_tunnel)
             exchange.is_kept = False
         self._coming = exchange
-        taker.head_came(exchange)
+        taker.on_head(exchange)
 
     def _refusal(self, *, is_tunnel: bool) -> NotSpoken:
         offers, self._offers_websocket = self._offers_websocket, False
@@ -222,7 +222,7 @@ class RequestReader:
             return _TWO_KEYS
         return _TWO_HOSTS if self._hosts > 1 else _NO_VERSION
 
-    def _find(self, exchange: Exchange) -> None:
+    def _parse_target(self, exchange: Exchange) -> None:
         path = self._targets.get(self._url)
         if path is not None:
             exchange.path, exchange.raw_path = path, self._url
@@ -253,14 +253,14 @@ class RequestReader:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             if self._coming is not None:
-                self._coming.body_came(data)
+                self._coming.on_body_chunk(data)
 
     def on_message_complete(self) -> None:
         self._stood_still = False
         self._hand_on()
         exchange, self._coming = self._coming, None
         if exchange is not None:
-            exchange.body_ended()
+            exchange.on_body_end()
 
 
 def _with_one_connection(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -140,7 +140,7 @@ class FlowLLM:
             on_end=on_end,
             on_piece=on_piece,
         )
-        self._gateway.take(call)
+        self._gateway.start_call(call)
         try:
             answer = await answered
         except asyncio.CancelledError:

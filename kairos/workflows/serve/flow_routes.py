@@ -138,7 +138,7 @@ class FlowRoutes:
         return InvocationStream(run, view, _meant) if wanted.stream else InvocationAnswer(run, view)
 
     async def _caller(self, request: HttpRequest) -> Caller:
-        return await self._access.admitted(authorization_of(request))
+        return await self._access.admitted_caller(authorization_of(request))
 
 
 def _meant(error: Exception) -> KairosError:

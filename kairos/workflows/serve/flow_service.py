@@ -33,7 +33,7 @@ class NoFlowService:
         from kairos.workflows.serve.records import FlowsOff
 
         async def refuse(request: HttpRequest) -> Response:
-            await self._access.admitted(authorization_of(request))
+            await self._access.admitted_caller(authorization_of(request))
             raise FlowsOff
 
         for path in ("/v1/flows", "/v1/flows/{rest:path}"):

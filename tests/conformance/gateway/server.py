@@ -18,13 +18,13 @@ class Calls:
     def __init__(self, *, early=False):
         self.pace, self.read, self.last, self._early = LoopPace(), [], None, early
 
-    def takes(self, exchange):
+    def is_call(self, exchange):
         return True
 
     def caller_of(self, exchange):
         return exchange.caller
 
-    def take(self, exchange):
+    def start_call(self, exchange):
         self.last = exchange
         if self._early:
             self.answer(exchange, None)

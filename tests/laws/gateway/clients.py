@@ -25,7 +25,7 @@ class Late(Client):
 
     def head_is_late(self):
         self.late = True
-        self.limits.left(self, self.peer)
+        self.limits.forget_connection(self, self.peer)
 
 
 async def clients(limits):
@@ -39,11 +39,11 @@ async def clients(limits):
     limits.has_head(stay[0], stay[0].peer)
     limits.has_head(stay[0], stay[0].peer)
     for each in stay[:2]:
-        limits.left(each, each.peer)
-        limits.left(each, each.peer)
+        limits.forget_connection(each, each.peer)
+        limits.forget_connection(each, each.peer)
     for name in stay[2].peer.unfinished:
         stay[2].peer.unfinished[name] = at - connection_limits.HEAD_S - 1
-    limits._look()
+    limits._end_late_heads()
     assert all(each.late for each in stay[2:])
     assert not limits._peers
 
@@ -59,7 +59,7 @@ async def old_heads(limits):
     assert any(each.late for each in came)
     for each in came:
         if each.stays:
-            limits.left(each, each.peer)
+            limits.forget_connection(each, each.peer)
 
 
 async def viewers(watch):

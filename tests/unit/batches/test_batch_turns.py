@@ -17,10 +17,10 @@ def play(turns, batches, count, *, at_once=4):
     served, flying = dict.fromkeys(batches, 0), []
     for _ in range(count):
         name = turns.next(batches)
-        flying.append((name, turns.goes(name)))
+        flying.append((name, turns.charge_line(name)))
         if len(flying) > at_once:
             ended, charged = flying.pop(0)
-            turns.ended(ended, charged, batches[ended])
+            turns.correct_charge(ended, charged, batches[ended])
             served[ended] += batches[ended]
     return served
 
@@ -29,7 +29,7 @@ def play(turns, batches, count, *, at_once=4):
 def test_batches_have_equal_tokens_however_long_their_lines_are(batches):
     turns = BatchTurns()
     for name in batches:
-        turns.begin(name)
+        turns.add_batch(name)
     served = play(turns, batches, 1_000)
 
     longest = max([*batches.values(), 256])
@@ -38,9 +38,9 @@ def test_batches_have_equal_tokens_however_long_their_lines_are(batches):
 
 def test_one_that_begins_later_catches_nothing_up():
     turns = BatchTurns()
-    turns.begin("a")
+    turns.add_batch("a")
     play(turns, {"a": 100}, 500)
-    turns.begin("b")
+    turns.add_batch("b")
     served = play(turns, {"a": 100, "b": 100}, 200)
 
     assert abs(served["a"] - served["b"]) <= 1_200
@@ -48,24 +48,24 @@ def test_one_that_begins_later_catches_nothing_up():
 
 def test_one_that_has_nothing_to_send_does_not_hold_up_the_others():
     turns = BatchTurns()
-    turns.begin("a")
-    turns.begin("b")
+    turns.add_batch("a")
+    turns.add_batch("b")
 
     assert turns.next(["b"]) == "b"
     assert turns.next([]) is None
-    turns.goes("b") if turns.next(["b"]) else None
-    turns.end("a")
+    turns.charge_line("b") if turns.next(["b"]) else None
+    turns.remove_batch("a")
     assert turns.next(["b"]) == "b"
     assert len(turns) == 1
 
 
 def test_what_was_not_served_is_not_charged():
     turns = BatchTurns()
-    turns.begin("a")
-    turns.begin("b")
+    turns.add_batch("a")
+    turns.add_batch("b")
     for _ in range(50):
         assert turns.next(["a"]) == "a"
-        turns.ended("a", turns.goes("a"), None)
+        turns.correct_charge("a", turns.charge_line("a"), None)
     served = play(turns, {"a": 100, "b": 100}, 100)
 
     assert abs(served["a"] - served["b"]) <= 1_200
@@ -111,6 +111,6 @@ def test_the_pace_is_the_best_that_was_seen():
     pace, at = Pace(0), 0
     for each_us in [SECOND] * 16 + [SECOND // 10] * 16 + [HOUR] * 16:
         at += each_us
-        pace.ended(at)
+        pace.count_line(at)
 
     assert pace.line_us == SECOND / 10

@@ -54,7 +54,7 @@ class Answering(NoGateway):
     def is_waiting(self, _call):
         return False
 
-    def take(self, call):
+    def start_call(self, call):
         self.asked += 1
         call.start(self.statuses.pop(0), [])
         call.write(b"{}", more=False)
@@ -90,7 +90,7 @@ async def test_so_does_one_that_cannot_write_how_a_batch_is(kept, monkeypatch):
         raise sqlite3.OperationalError("database is locked")
 
     kept.batches.add(BATCH, 0)
-    monkeypatch.setattr(kept.batches, "change", fail)
+    monkeypatch.setattr(kept.batches, "change_batch", fail)
 
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         await ends_of(BatchDriver(kept, NoGateway(), lambda: NOW))
@@ -108,11 +108,11 @@ async def outcome_of(kept, *statuses):
     driver = BatchDriver(kept, gateway, gateway.now)
     running = asyncio.create_task(driver.run())
     async with asyncio.timeout(60):
-        while kept.batches.find("acme", BATCH.id)[0].state != "completed":
+        while kept.batches.find_batch("acme", BATCH.id)[0].state != "completed":
             await asyncio.sleep(0.01)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    return kept.batches.find("acme", BATCH.id)[1], gateway.asked
+    return kept.batches.find_batch("acme", BATCH.id)[1], gateway.asked
 
 
 async def test_a_line_that_was_refused_for_now_is_tried_as_often_as_any_other(kept):
@@ -139,12 +139,12 @@ async def test_a_batch_that_ended_while_another_was_tended_does_not_end_once_mor
 
 async def test_a_batch_whose_input_is_gone_when_its_output_is_written_fails(kept):
     kept.batches.add(BATCH, 0)
-    kept.batches.change(BATCH.id, ("validating",), state="in_progress", total=1)
+    kept.batches.change_batch(BATCH.id, ("validating",), state="in_progress", total=1)
     kept.files.path_of(FILE.id).unlink()
     finishing = BatchFinishing(kept, lambda: NOW)
-    record, _ = kept.batches.find("acme", BATCH.id)
+    record, _ = kept.batches.find_batch("acme", BATCH.id)
 
-    assert await finishing.finish(record)
+    assert await finishing.finish_batch(record)
 
-    record, _ = kept.batches.find("acme", BATCH.id)
+    record, _ = kept.batches.find_batch("acme", BATCH.id)
     assert (record.state, record.errors[0].code) == ("failed", "input_unreadable")

@@ -31,17 +31,17 @@ def sending(kept, monkeypatch):
         path.write_bytes(LINE)
         return Uploaded("batch", "a.jsonl", len(LINE), None)
 
-    async def admitted(_):
+    async def admitted_caller(_):
         return SimpleNamespace(tenant="acme")
 
     monkeypatch.setattr(file_routes, "upload", upload)
-    routes = FileRoutes(kept, SimpleNamespace(admitted=admitted), lambda: 1)
+    routes = FileRoutes(kept, SimpleNamespace(admitted_caller=admitted_caller), lambda: 1)
     request = SimpleNamespace(headers={"Idempotency-Key": "k"})
     return lambda: asyncio.create_task(routes.create(request))
 
 
 def files_of(kept):
-    return kept.files.of("acme", 0, None, 10, purpose=None, latest_first=False)
+    return kept.files.files_of("acme", 0, None, 10, purpose=None, latest_first=False)
 
 
 async def test_a_file_that_is_kept_as_its_request_is_cut_off_is_whole_when_it_is_sent_again(

@@ -27,7 +27,7 @@ def test_pages_of_files_of_a_purpose_are_as_long_as_they_are_asked_for(tmp_path)
             kept.files.add(file(number, purpose))
 
         def found(purpose, most):
-            listed = kept.files.of("acme", 0, None, most, purpose=purpose, latest_first=True)
+            listed = kept.files.files_of("acme", 0, None, most, purpose=purpose, latest_first=True)
             return [each.id for each in listed]
 
         assert found("batch_output", 2) == ["file-1"]

@@ -169,7 +169,7 @@ async def test_a_body_in_chunks_of_a_byte_is_handed_on_as_it_is_read():
     calls, told = Calls(), []
     connection = Connection(None, calls, calls.pace, ConnectionLimits(), ServerState())
     connection.connection_made(Wire())
-    calls.take = lambda exchange: exchange.read_body_by(_Told(exchange, told))
+    calls.start_call = lambda exchange: exchange.read_body_by(_Told(exchange, told))
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
     connection.data_received(head)
     connection.data_received(b"1\r\na\r\n" * 40_000)

@@ -14,7 +14,7 @@ BODY = bytes(range(256)) * 16
 
 
 class Bodies(Calls):
-    def take(self, exchange):
+    def start_call(self, exchange):
         self.exchange, self.parts, self.is_whole = exchange, [], False
         exchange.read_body_by(self)
 

@@ -82,7 +82,7 @@ def test_keys_can_be_changed_and_only_the_new_ones_count():
         KeySettings(sha256=sha256(each).hexdigest(), tenant="acme") for each in (b"one", b"two")
     ]
     access = Access([one])
-    access.change([two])
+    access.change_keys([two])
 
     assert access.tenant(b"Bearer two") == "acme"
     with pytest.raises(Unauthorized):
@@ -166,8 +166,8 @@ def test_where_a_key_is_needed_nobody_is_let_in_while_there_is_none():
         with pytest.raises(Unauthorized):
             access.caller(authorization)
     assert access.known_as(b"Bearer kai-new", "at 10.0.0.1") == "at 10.0.0.1"
-    access.change([LASTING], needed=True)
+    access.change_keys([LASTING], needed=True)
     assert access.tenant(b"Bearer kai-new") == "acme"
-    access.change([])
+    access.change_keys([])
     assert access.is_open
     assert access.tenant(None) == "default"

@@ -225,12 +225,14 @@ def test_claims_that_are_none_let_nobody_in(payload):
 def test_what_has_no_two_dots_is_a_key_and_keys_count_beside_tokens():
     access = Tokens().access
     told = token().encode()
-    access.change([KeySettings(sha256=hashlib.sha256(b"kai-1").hexdigest(), tenant="umbrella")])
+    access.change_keys(
+        [KeySettings(sha256=hashlib.sha256(b"kai-1").hexdigest(), tenant="umbrella")]
+    )
     assert access.tenant(b"Bearer kai-1") == "umbrella"
     assert access.tenant(b"Bearer " + told) == "acme"
     with pytest.raises(Unauthorized, match="this API key is not known here"):
         access.tenant(b"Bearer kai-2")
-    access.change([])
+    access.change_keys([])
     assert not access.is_open
     with pytest.raises(Unauthorized, match="send an API key"):
         access.tenant(None)

@@ -29,7 +29,7 @@ class Watched:
         self.balancer.handle(ProfilesLearnt(ranks=ranks), self.at)
 
     def note(self, tenant="acme"):
-        self.history.note(tenant)
+        self.history.record_changes(tenant)
         self.at += MINUTE
 
     def points(self, agent="a"):

@@ -20,7 +20,7 @@ def page(monkeypatch):
         )
     balancer.handle(ProfilesLearnt(ranks=(AgentRank("acme", "shop", "b", 2.0 * SECOND),)), 0)
     agents = Agents(lambda: balancer.estimates, lambda: orchestrator)
-    return lambda tenant=None, offset=0: agents_page(agents.seen(tenant, offset))
+    return lambda tenant=None, offset=0: agents_page(agents.snapshot_of(tenant, offset))
 
 
 def test_without_a_tenant_it_is_that_of_the_first(page):
@@ -41,5 +41,5 @@ def test_pages_follow_each_other_and_an_agent_has_its_rank(page):
 
 def test_where_nothing_is_known_no_tenant_is_shown():
     agents = Agents(lambda: build.balancer().estimates, Orchestrator)
-    seen = agents_page(agents.seen(None, 0))
+    seen = agents_page(agents.snapshot_of(None, 0))
     assert (seen.tenants, seen.tenant, seen.agents.data) == ([], None, [])

@@ -44,7 +44,7 @@ class Client:
         self.is_idle = is_idle
         self.closed = self.late = False
         self.transport = Transport(host)
-        self.peer = limits.came(self, self.transport)
+        self.peer = limits.admit_connection(self, self.transport)
 
     @property
     def stays(self):
@@ -65,9 +65,9 @@ async def test_an_address_has_its_share_and_another_finds_room():
     assert Client(limits, OTHER).stays
     assert {each.code for each in refused} == {"caller_share"}
 
-    limits.left(clients[0], clients[0].peer)
-    limits.left(clients[0], clients[0].peer)
-    limits.left(clients[1], clients[1].peer)
+    limits.forget_connection(clients[0], clients[0].peer)
+    limits.forget_connection(clients[0], clients[0].peer)
+    limits.forget_connection(clients[1], clients[1].peer)
     assert Client(limits).stays  # as many less as the other has taken of what was free
     assert not Client(limits).stays
 

@@ -24,7 +24,7 @@ class Answering:
 def left(wire):
     exchange = Exchange(wire, "POST", [], "someone")
     exchange.answering = Answering()
-    exchange.leave()
+    exchange.note_client_left()
     return exchange, exchange.answering
 
 

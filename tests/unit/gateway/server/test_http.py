@@ -167,13 +167,13 @@ class Calls:
     def __init__(self):
         self.pace, self.taken = LoopPace(), []
 
-    def takes(self, exchange):
+    def is_call(self, exchange):
         return exchange.path == "/call"
 
     def caller_of(self, exchange):
         return exchange.caller
 
-    def take(self, exchange):
+    def start_call(self, exchange):
         self.taken.append(exchange)
         exchange.read_body_by(Body(exchange))
 
@@ -249,7 +249,7 @@ async def test_who_sends_far_ahead_waits_and_what_it_sent_is_answered_to_the_end
     """Until the first is answered, the connection holds no more than a read of what follows."""
 
     class Later(Calls):
-        def take(self, exchange):
+        def start_call(self, exchange):
             self.taken.append(exchange)
 
     calls, number = Later(), 20_000
@@ -261,7 +261,7 @@ async def test_who_sends_far_ahead_waits_and_what_it_sent_is_answered_to_the_end
         ahead, transport = exchange._wire._ahead, exchange._wire._transport
         await until(lambda: len(ahead) > number / 2 or not transport.is_reading())
         assert len(ahead) < number / 2
-        calls.take = functools.partial(Calls.take, calls)
+        calls.start_call = functools.partial(Calls.start_call, calls)
         exchange.read_body_by(Body(exchange))
         expected = HEAD % (100, b"x" * 100) * number
         assert await reader.readexactly(len(expected)) == expected
@@ -277,7 +277,7 @@ async def test_whoever_waits_to_be_told_is_told_to_send_its_body():
 
 async def test_a_body_that_nobody_takes_waits_at_the_client():
     class Waiting(Calls):
-        def take(self, exchange):
+        def start_call(self, exchange):
             self.taken.append(exchange)
 
     calls, size = Waiting(), 32 << 20
@@ -362,7 +362,7 @@ async def test_what_is_no_http_amid_an_answer_ends_the_connection_without_a_seco
     told = asyncio.Queue()
 
     class Waiting(Calls):
-        def take(self, exchange):
+        def start_call(self, exchange):
             exchange.answering = Told("call", told)
             exchange.start(200, [])
             exchange.write(b"part", more=True)
@@ -388,10 +388,10 @@ async def test_what_is_asked_on_a_connection_keeps_it_open(monkeypatch):
             writer.write(GET % b"")
             await reader.readuntil(b"whole")
             [each] = made
-            each._look()  # too early: the answer has just gone
+            each._close_if_idle()  # too early: the answer has just gone
             assert not each._transport.is_closing()
             each._idle_since -= each._limits.idle_s
-        each._look()
+        each._close_if_idle()
         assert each._transport.is_closing()
 
 
@@ -426,7 +426,7 @@ async def test_a_call_that_runs_when_the_servers_time_is_up_ends_as_if_its_clien
     monkeypatch,
 ):
     class Waiting(Calls):
-        def take(self, exchange):
+        def start_call(self, exchange):
             exchange.answering = Told("call", told)
             self.taken.append(exchange)
 

@@ -50,7 +50,7 @@ def test_operators_may_have_an_authority_of_their_own(authority, tmp_path):
 def test_without_a_certificate_there_is_no_tls():
     tls = ServiceTls(Settings())
     assert (tls.is_on, tls.callers, tls.operators, tls.changes()) == (False, None, None, {})
-    tls.change(Settings())
+    tls.change_files(Settings())
 
 
 def test_settings_that_are_read_again_change_both_ports(authority):
@@ -66,7 +66,7 @@ def test_settings_that_are_read_again_change_both_ports(authority):
 def test_settings_without_tls_leave_it_on_and_the_log_says_so(authority, caplog):
     tls = ServiceTls(settings_of(authority.issue()))
     before = tls.callers.context()
-    tls.change(Settings())
+    tls.change_files(Settings())
     assert tls.callers.context() is before
     assert "the callers' port keeps TLS until the next restart" in caplog.text
 
@@ -76,7 +76,7 @@ def test_the_log_tells_of_failed_handshakes_once_a_minute(authority, caplog):
     now_s = 0.0
     port = PortTls("the callers' port", authority.issue(), lambda: now_s)
     for now_s in (0.0, 1.0, 2.0, 59.0, 60.0, 61.0):
-        port.failed("why", f"at {now_s}")
+        port.count_failure("why", f"at {now_s}")
     assert [record.getMessage() for record in caplog.records] == [
         "TLS: a handshake failed at the callers' port; the last, of a client at 0.0: why",
         "TLS: 4 handshakes failed at the callers' port; the last, of a client at 60.0: why",

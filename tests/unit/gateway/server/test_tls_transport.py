@@ -58,7 +58,7 @@ async def serve(authority, failures):
         async def start(app=ANSWERED, *, ca=None, limits=None):
             files = authority.issue()
             tls = PortTls("a port", TlsFiles(files.certificate, files.key, ca))
-            tls.failed = lambda why, address: failures.append((why, address))
+            tls.count_failure = lambda why, address: failures.append((why, address))
             served = asyncio.get_running_loop().create_future()
             group.create_task(run(server_of(app, limits=limits, tls=tls), served))
             return await served
