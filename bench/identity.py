@@ -94,10 +94,10 @@ def inferred(seed: int) -> Taken:
 
             began = time.process_time_ns()
             identity = identity_of({b"host": b"kairos"}, {}, {}, CALLER, aliases)
-            asked = inference.add(identity, prompt_of(body), CALLER.tenant)
+            asked = inference.infer_fields(identity, prompt_of(body), CALLER.tenant)
             ended = time.process_time_ns()
             assert asked is not None
-            inference.answered(asked, f"req-{turn}-{number}", answer, streamed=False)
+            inference.remember_answer(asked, f"req-{turn}-{number}", answer, streamed=False)
             remembered = time.process_time_ns()
 
             assert (identity.workflow_id is None) == (turn == 0), "it is not inferred"

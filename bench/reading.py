@@ -55,7 +55,7 @@ class Case:
         with time("identity_of"):
             identity = identity_of(self._headers, read.told, {}, CALLER, self.aliases)
         with time("inference.add"):
-            asked = self.inference.add(identity, read.prompt, CALLER.tenant)
+            asked = self.inference.infer_fields(identity, read.prompt, CALLER.tenant)
         answer, streamed = self._answer(reply)
         request_id = f"req-{self._number}"
         self._number += 1
@@ -63,7 +63,7 @@ class Case:
         def remember() -> None:
             assert asked is not None
             with time("remember"):
-                self.inference.answered(asked, request_id, answer, streamed=streamed)
+                self.inference.remember_answer(asked, request_id, answer, streamed=streamed)
 
         self._in_flight.append(remember)
         if len(self._in_flight) >= AT_ONCE:

@@ -85,18 +85,18 @@ class BatchBesideUsers:
             return record
         return self._users.identified(record)
 
-    def answered(self, request_id: str, cached_tokens: int) -> None:
+    def finish_call(self, request_id: str, cached_tokens: int) -> None:
         document = self._in_flight.pop(request_id, None)
         if document is None:
-            self._users.answered(request_id, cached_tokens)
+            self._users.finish_call(request_id, cached_tokens)
         else:
             self.done.append((self._clock.now(), document))
             self._send()
         self._note_left()
 
-    def refused(self, request_id: str, error: KairosError) -> None:
+    def fail_call(self, request_id: str, error: KairosError) -> None:
         if request_id not in self._in_flight:
-            self._users.refused(request_id, error)
+            self._users.fail_call(request_id, error)
             self._note_left()
             return
         self.retries += 1
@@ -145,7 +145,7 @@ class BatchBesideUsers:
         try:
             self._feed(Arrived(request))
         except KairosError as error:
-            self.refused(request_id, error)
+            self.fail_call(request_id, error)
 
 
 def _prompt(request_id: str, document: BatchDocument) -> tuple[PromptPiece, ...]:

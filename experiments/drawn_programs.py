@@ -186,14 +186,14 @@ def with_carried(calls: dict[str, Played], draw: Random, share: float) -> dict[s
             body = {"choices": [{"index": 0, "message": {"content": words[name]}}]}
             told = asked[name]
             assert told is not None
-            inference.answered(told, name, msgspec.json.encode(body), streamed=False)
+            inference.remember_answer(told, name, msgspec.json.encode(body), streamed=False)
             continue
         carried = [each for each in _before(calls, call) if draw.random() < share]
         text = "\n".join(["Go on from this:", *(words[each] for each in carried)])
         message = {"role": "user", "content": text}
         prompt = prompt_of(msgspec.json.encode({"model": "m", "messages": [message]}))
         identity = Identity(workflow_id="w", agent=name, upstream=call.span.upstream)
-        asked[name] = inference.add(identity, prompt, "t")
+        asked[name] = inference.infer_fields(identity, prompt, "t")
         span = msgspec.structs.replace(call.span, parent_ids=identity.parent_ids)
         found[name] = msgspec.structs.replace(call, span=span)
     return {name: found[name] for name in calls}

@@ -113,7 +113,7 @@ class ServedClient(BesideOthers):
         self._kept = [ServedPrefix(each.tokens) for each in self._prefixes]
         self._due: list[int | None] = [None for _ in self._prefixes]
 
-    def answered(self, request_id: str, cached_tokens: int) -> None:
+    def finish_call(self, request_id: str, cached_tokens: int) -> None:
         command, tokens = self._made[request_id].command, self.lengths(request_id)[0]
         now, number = self._clock.now(), self._of.get(command.operator)
         if number is None:
@@ -129,7 +129,7 @@ class ServedClient(BesideOthers):
             self.computed += tokens - cached_tokens
             self.computed += round(touch_price(self._prefixes[number].tokens))
             self._touch_at(number, self._kept[number].on_touch(now, cached_tokens))
-        super().answered(request_id, cached_tokens)
+        super().finish_call(request_id, cached_tokens)
 
     def _touch_at(self, number: int, at: int | None) -> None:
         self._due[number] = at

@@ -126,16 +126,16 @@ class OperatorWise(Undeclared):
         super().__init__(plan, *given, **named)  # type: ignore[arg-type]
         self._left = asking_operators(plan)
         self._at = next(self._left)
-        self.tell(OperatorsOpened(frozenset((self._at,))))
+        self.handle_fact(OperatorsOpened(frozenset((self._at,))))
 
-    def answered(self, request_id: str, cached_tokens: int) -> None:
-        super().answered(request_id, cached_tokens)
+    def finish_call(self, request_id: str, cached_tokens: int) -> None:
+        super().finish_call(request_id, cached_tokens)
         wanted = self.executor.gate.wanted
         before = self._at
         while not wanted.get(self._at) and (following := next(self._left, None)) is not None:
             self._at = following
         if self._at != before:
-            self.tell(OperatorsOpened(frozenset((self._at,))))
+            self.handle_fact(OperatorsOpened(frozenset((self._at,))))
 
 
 def asking_operators(plan: Plan) -> Iterator[str]:

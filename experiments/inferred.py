@@ -187,9 +187,9 @@ def scores(calls: Iterable[Made]) -> tuple[Score, Score, Score]:
     found, true = set[Hashable](), set[Hashable]()
     for call in calls:
         identity = Identity()
-        asked = inference.add(identity, prompt_of(call.body), TENANT)
+        asked = inference.infer_fields(identity, prompt_of(call.body), TENANT)
         if asked is not None:
-            inference.answered(asked, call.id, _answer(call.reply), streamed=False)
+            inference.remember_answer(asked, call.id, _answer(call.reply), streamed=False)
         agents.append((identity.agent, call.agent))
         workflows.append((identity.workflow_id or call.id, call.workflow_id))
         found |= {(parent, call.id) for parent in identity.parent_ids}

@@ -137,7 +137,7 @@ class _Host:
         self._client.generated = self._world.fleet.progress
 
     def run(self) -> HostedFlow:
-        self._client.tell(OperatorsOpened(frozenset()))
+        self._client.handle_fact(OperatorsOpened(frozenset()))
         for each in self._turns.begin():
             self._switch(each)
         self._clock.call_at(_LOOK_US, self._look)
@@ -198,7 +198,7 @@ class _Host:
         opened = self._turns.opened()
         if opened != self._opened:
             self._opened = opened
-            self._client.tell(OperatorsOpened(opened))
+            self._client.handle_fact(OperatorsOpened(opened))
 
 
 def _links(instances: Iterable[str], tiers: KvTiers) -> KvLinks:

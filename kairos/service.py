@@ -187,7 +187,7 @@ def _gateway(
         Inference() if settings.infer else None,
         served_models=parts.monitor.models,
         caches_prefixes=parts.monitor.caches_prefixes,
-        on_trouble=parts.monitor.hear_of,
+        on_trouble=parts.monitor.probe_after_failure,
         on_error=on_error,
         bodies=bodies,
         classes=ServiceClasses(classes_by_name(settings.service_class)),

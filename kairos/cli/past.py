@@ -43,10 +43,10 @@ def happened(directory: Path, begins_at: int, ends_at: int) -> Happened:
     for record in read_recent(directory, begins_at - _BEFORE_US, (InstanceJoined, InstanceLeft)):
         if record.at > ends_at:
             break
-        story.take(record)
+        story.add_record(record)
     if not story.has_begun:
         raise SetupError(f"the log in {directory} says nothing of that time")
-    return story.told()
+    return story.summary()
 
 
 class _Story:
@@ -66,7 +66,7 @@ class _Story:
         self._instances: Counter[str] = Counter()
         self._slowest: list[tuple[int, str, PastCall]] = []
 
-    def take(self, record: Record) -> None:
+    def add_record(self, record: Record) -> None:
         is_in = record.at >= self._begins_at
         self.has_begun |= is_in
         while is_in and record.at >= self._next_at():
@@ -173,7 +173,7 @@ class _Story:
         counts.clear()
         self._most_waiting, self._most_running = len(self._waiting), len(self._running)
 
-    def told(self) -> Happened:
+    def summary(self) -> Happened:
         while self._next_at() <= self._ends_at:
             self._close_moment()
         for outcome, names in (("waits", self._waiting), ("runs", self._running)):

@@ -57,11 +57,11 @@ class EngineProbe:
         self._kind: EngineKind | None = None
         self._looks = 0
 
-    def forget(self) -> None:
+    def forget_limits(self) -> None:
         """Forget the limits: the process at the address may have changed."""
         self._limits = None
 
-    async def look(self, fetcher: Fetcher) -> Seen:
+    async def probe(self, fetcher: Fetcher) -> Seen:
         """Probe the engine.
 
         Raises:
@@ -99,7 +99,7 @@ class EngineProbe:
         """Forget the limits if the metrics come from another process than before."""
         before = self._cache, self._started_at_s, self._kind
         if (metrics.cache, metrics.started_at_s, metrics.kind) != before:
-            self.forget()
+            self.forget_limits()
         self._cache, self._started_at_s = metrics.cache, metrics.started_at_s
         self._kind = metrics.kind
 

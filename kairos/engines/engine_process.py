@@ -42,7 +42,7 @@ class EngineProcess:
         self._following = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
-        reading = asyncio.create_task(self._read())
+        reading = asyncio.create_task(self._read_output())
         await self._process.wait()
         self.signal(signal.SIGKILL)  # to what it leaves behind, which holds our pipe open
         self._is_gone = True
@@ -51,7 +51,7 @@ class EngineProcess:
         if self._url is not None and not self._is_wanted_gone:
             self._on_failure(f"{self.name} has ended: {self._last_words()}")
 
-    async def _read(self) -> None:
+    async def _read_output(self) -> None:
         """Read the output; a line may be longer than a `StreamReader` can return."""
         assert self._process.stdout is not None
         rest = b""
@@ -59,10 +59,10 @@ class EngineProcess:
             *lines, rest = (rest + part).split(b"\n")
             rest = rest[-_PART_BYTES:]
             for line in lines:
-                self._take(line + b"\n")
-        self._take(rest)
+                self._add_line(line + b"\n")
+        self._add_line(rest)
 
-    def _take(self, line: bytes) -> None:
+    def _add_line(self, line: bytes) -> None:
         if line.startswith(READY):
             self._url = line.removeprefix(READY).decode().strip()
             self._started.set()
@@ -93,12 +93,12 @@ class EngineProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """Ask the process to end."""
         self._is_wanted_gone = True
         self.signal(signal.SIGTERM)
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         await asyncio.wait([self._following])  # unlike `await`, cancels nothing when cancelled
 
 
@@ -128,7 +128,7 @@ async def end_all(processes: Sequence[EngineProcess]) -> None:
     None is left, even if this is cancelled.
     """
     for each in processes:
-        each.end()
+        each.terminate()
     try:
         with suppress(TimeoutError):
             await asyncio.wait_for(_all_ended(processes), GRACE_S)
@@ -139,4 +139,4 @@ async def end_all(processes: Sequence[EngineProcess]) -> None:
 
 
 async def _all_ended(processes: Sequence[EngineProcess]) -> None:
-    await asyncio.gather(*(each.ended() for each in processes))
+    await asyncio.gather(*(each.wait_until_ended() for each in processes))

@@ -37,7 +37,7 @@ class Names:
         listed = b"|".join(re.escape(name.encode()) for name in ordered)
         self._line = re.compile(rb"\n(" + listed + rb")(?=[{ \t])(.*)")
 
-    def read(self, text: bytes) -> dict[str, list[MetricSample]]:
+    def read_samples(self, text: bytes) -> dict[str, list[MetricSample]]:
         """Return the samples of each name that is present."""
         found: dict[str, list[MetricSample]] = {}
         lines = list(islice(self._line.finditer(b"\n" + text), _SAMPLES + 1))
@@ -73,7 +73,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 def read_metrics(instance_id: str, text: bytes) -> Metrics:
-    samples = _names.read(text)
+    samples = _names.read_samples(text)
     started = samples.get(_STARTED, ())
     kind = _kind(samples)
     return Metrics(

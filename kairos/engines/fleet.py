@@ -168,7 +168,7 @@ class Fleet:
             raise InstanceNotFound(instance_id)
         self._draining.add(instance_id)
         self._changed()
-        self._monitor.forget(instance_id)
+        self._monitor.stop_watching(instance_id)
         view = self._view(instance_id)
         logger.info("instance %s takes no more calls; %d run there", instance_id, view.running)
         return view

@@ -103,7 +103,7 @@ class Monitor:
         If it is watched already, restart; its last state holds until it answers.
         """
         instance_id = target.upstream.id
-        self._stop(instance_id)
+        self._stop_probes(instance_id)
         self._watches[instance_id] = _Watch(target)
         if instance_id not in self._joined:
             self.problems[instance_id] = NOT_PROBED
@@ -121,9 +121,9 @@ class Monitor:
         self.problems.pop(instance.id, None)
         return True
 
-    def forget(self, instance_id: str) -> None:
+    def stop_watching(self, instance_id: str) -> None:
         """Stop watching the instance, and report that it has left."""
-        self._stop(instance_id)
+        self._stop_probes(instance_id)
         self.problems.pop(instance_id, None)
         if self._joined.pop(instance_id, None) is not None:
             self._feed(InstanceLeft(instance_id, drained=True))
@@ -147,7 +147,7 @@ class Monitor:
             finally:
                 self._start = None
 
-    def hear_of(self, trouble: UpstreamUnreachable) -> None:
+    def probe_after_failure(self, trouble: UpstreamUnreachable) -> None:
         """Probe an instance at once, after a call failed there.
 
         If connections were refused, the instance has left: otherwise, being idle, it would get the
@@ -157,12 +157,12 @@ class Monitor:
         if watch is None:
             return
         if trouble.refused:
-            self._left(trouble.instance_id, str(trouble))
-        watch.probe.forget()
+            self._report_left(trouble.instance_id, str(trouble))
+        watch.probe.forget_limits()
         watch.troubled = True
         watch.look.set()
 
-    def _stop(self, instance_id: str) -> None:
+    def _stop_probes(self, instance_id: str) -> None:
         watch = self._watches.pop(instance_id, None)
         if watch is not None and watch.task is not None:
             watch.task.cancel()
@@ -177,15 +177,15 @@ class Monitor:
             look.clear()  # trouble met from now on is not known to this look
             due_at, interval_s = asyncio.get_running_loop().time() + interval_s, INTERVAL_S
             try:
-                seen = await probe.look(fetcher)
+                seen = await probe.probe(fetcher)
             except TimeoutError:
                 slow_probes += 1
                 if slow_probes > SLOW_PROBES_ALLOWED:
-                    self._left(instance_id, f"no answer within {TIMEOUT_S:g} s")
+                    self._report_left(instance_id, f"no answer within {TIMEOUT_S:g} s")
             except (NotReady, ConnectionBroke, TlsFilesOfNoUse) as error:
-                self._left(instance_id, str(error) or type(error).__name__)
+                self._report_left(instance_id, str(error) or type(error).__name__)
             except OSError as error:
-                self._left(instance_id, _cause(error))
+                self._report_left(instance_id, _cause(error))
             else:
                 slow_probes = 0
                 self._is_there(seen.instance)
@@ -216,11 +216,11 @@ class Monitor:
         if not self.problems:
             self.all_joined.set()
 
-    def _left(self, instance_id: str, problem: str) -> None:
+    def _report_left(self, instance_id: str, problem: str) -> None:
         if self.problems.get(instance_id) != problem:
             logger.warning("instance %s is not in use: %s", instance_id, problem)
         self.problems[instance_id] = problem
-        self._watches[instance_id].probe.forget()
+        self._watches[instance_id].probe.forget_limits()
         if self._joined.pop(instance_id, None) is not None:
             self._feed(InstanceLeft(instance_id))
 

@@ -48,7 +48,7 @@ class LoopPace:
             steps = self._waiting[caller] = deque()
         steps.append((step, arguments))
 
-    def begin(self, caller: Hashable, step: Callable[..., object], *arguments: object) -> None:
+    def begin_step(self, caller: Hashable, step: Callable[..., object], *arguments: object) -> None:
         """Run a step now, or in a later turn."""
         if self.may_begin():
             step(*arguments)

@@ -154,7 +154,7 @@ class AuditLog:
         self._callers = {True: 0, False: 0}  # callers with lines: of known tenants, by address
         self._since = now()  # start of the window
 
-    def acted(
+    def log_action(
         self,
         what: str,
         *,
@@ -181,7 +181,7 @@ class AuditLog:
         )
         self.flush()
 
-    def refused(
+    def log_refusal(
         self, error: KairosError, by: Caller | None, address: str | None, port: Port = "callers"
     ) -> None:
         """Log or count a refused call; other errors are ignored."""
@@ -267,7 +267,7 @@ def count_errors(count: Callable[[KairosError], None], audit: AuditLog | None) -
         count(error)
         if audit is not None:
             is_address = called.startswith(ADDRESS)
-            audit.refused(error, caller, called.removeprefix(ADDRESS) if is_address else None)
+            audit.log_refusal(error, caller, called.removeprefix(ADDRESS) if is_address else None)
 
     return heard
 

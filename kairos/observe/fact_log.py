@@ -66,7 +66,7 @@ class FactLog:
             self._lost += 1
             return
         if type(record.event) is InstanceJoined:
-            self._limits.note(record.event.instance)
+            self._limits.record_limits(record.event.instance)
         self._encoder.encode_into(record, self._pending, -1)
         self._pending += b"\n"
         if len(self._pending) >= _FLUSH_BYTES:

@@ -28,7 +28,7 @@ class InstanceLimits:
         self.is_needed = bool(self._known)  # whether files of the log were deleted
         self._changed = self._failing = False
 
-    def note(self, instance: Instance) -> None:
+    def record_limits(self, instance: Instance) -> None:
         self._known.pop(instance.id, None)
         self._known[instance.id] = instance
         if len(self._known) > _MOST:

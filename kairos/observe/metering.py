@@ -95,7 +95,7 @@ class UsageMeter:
         if type(event) is Arrived:  # prefixes are unneeded: each dispatch has its cached tokens
             event = Arrived(msgspec.structs.replace(event.request, prefix=(), prefix_units=0))
         ended = self._tracker.observe(Record(at, event, record.commands))
-        self._take(event, at)
+        self._on_event(event, at)
         for command in record.commands:
             if isinstance(command, Refuse):
                 self._release(command.request_id, at)
@@ -103,7 +103,7 @@ class UsageMeter:
                 self._dispatch(command, at)
         return [_use(row, self._tries.pop(row.request.id, _Tries())) for row in ended]
 
-    def _take(self, event: Event, at: int) -> None:
+    def _on_event(self, event: Event, at: int) -> None:
         if type(event) is Finished:
             self._release(event.request_id, at, event)
         elif type(event) is Failed or type(event) is Cancelled:

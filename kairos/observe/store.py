@@ -98,7 +98,7 @@ class LearntStore:
 
     def __call__(self, record: Record) -> None:
         if type(record.event) is ProfilesLearnt:
-            self._take(record.event)
+            self._add_learnt(record.event)
 
     def read(self) -> ProfilesLearnt | None:
         """Return the content of the file, if there is one.
@@ -143,35 +143,35 @@ class LearntStore:
         if self._changed:
             self._write(self._collect())
 
-    def _take(self, learnt: ProfilesLearnt) -> None:
+    def _add_learnt(self, learnt: ProfilesLearnt) -> None:
         for profile in learnt.profiles:
-            self._keep(("profile", *profile.key), _encode(profile))
+            self._keep_part(("profile", *profile.key), _encode(profile))
         for model in learnt.models:
-            self._keep(("model", model.tenant, model.app), _encode(model))
+            self._keep_part(("model", model.tenant, model.app), _encode(model))
         for place in learnt.joins or ():
             if place.sightings:
-                self._keep(("join", *place.key), _encode(place))
+                self._keep_part(("join", *place.key), _encode(place))
             else:
-                self._drop(("join", *place.key))
+                self._drop_part(("join", *place.key))
         for rank in learnt.ranks:
             self._ranks[rank.key] = rank
         for tenant, app, agent in learnt.forgotten:
             self._ranks.pop((tenant, app, agent), None)
-            self._drop(("profile", tenant, app, agent))
+            self._drop_part(("profile", tenant, app, agent))
             if agent == POOLED_AGENT:
-                self._drop(("model", tenant, app))
+                self._drop_part(("model", tenant, app))
         if learnt.kendall_tau is not None:
             self._tau = learnt.kendall_tau
         self._changed = True
 
-    def _keep(self, key: _Key, part: bytes) -> None:
-        self._drop(key)
+    def _keep_part(self, key: _Key, part: bytes) -> None:
+        self._drop_part(key)
         self._bytes += len(part)
         self._parts[key] = part
         while self._bytes > self._limit_bytes:
-            self._drop(next(iter(self._parts)))
+            self._drop_part(next(iter(self._parts)))
 
-    def _drop(self, key: _Key) -> None:
+    def _drop_part(self, key: _Key) -> None:
         self._bytes -= len(self._parts.pop(key, b""))
 
     def _collect(self) -> _Parts:

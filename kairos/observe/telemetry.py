@@ -184,7 +184,7 @@ class Telemetry(Collector):
         for row in self._tracker.observe(record):
             assert row.outcome is not None
             self.calls.add(1, row.outcome)
-            self.tenants.add(row)
+            self.tenants.count_call(row)
             if row.outcome == "finished" and row.ended_at is not None:
                 self._note_times(row, row.ended_at)
                 self._prompts.add(row.prompt_tokens or 0)
@@ -358,7 +358,7 @@ class TenantFigures(Collector):
         self._had: dict[_Name, _Had] = {}
         self._apps: dict[str, int] = {}  # number of apps with their own series, by tenant
 
-    def add(self, row: CallRow) -> None:
+    def count_call(self, row: CallRow) -> None:
         request, outcome = row.request, row.outcome
         name = request.tenant, request.app or ""
         had = self._had.get(name)

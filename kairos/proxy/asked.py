@@ -44,7 +44,7 @@ class Asked(msgspec.Struct):
         Where the call is traced, its headers then name this attempt's span.
         """
         if self.trace is not None:
-            self.trace.sent(dispatch, self.headers)
+            self.trace.record_dispatch(dispatch, self.headers)
 
 
 def _name_of(part: bytes) -> bytes:

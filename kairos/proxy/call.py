@@ -229,7 +229,7 @@ class Call:
     def ended(self) -> None:
         """See `AnswerTaker`. The rest is the longest step, so it takes its turn."""
         self.answer = None
-        self._engine.pace.begin(self.response.caller, self._finish)
+        self._engine.pace.begin_step(self.response.caller, self._finish)
 
     def _finish(self) -> None:
         if self._is_over or self._forwarder is None:
@@ -365,4 +365,4 @@ class Call:
     def _tell(self, event: Event) -> None:
         bodies, content = self._engine.failed_bodies, self.body.content
         tenant = self.request.tenant
-        self._sink.feed(bodies.named(event, tenant, content, self._sink.now))
+        self._sink.feed(bodies.with_hash(event, tenant, content, self._sink.now))

@@ -109,7 +109,7 @@ class EngineLink(asyncio.Protocol):
             answer = self._answer
             caller = self if answer is None or answer.caller is None else answer.caller
             self._waits = True
-            self._pool.pace.begin(caller, self._take_turn)
+            self._pool.pace.begin_step(caller, self._take_turn)
         elif not self._transport.is_closing():
             self._transport.resume_reading()
 

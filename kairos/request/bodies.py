@@ -54,10 +54,10 @@ class BodyReader(Protocol):
 class BodyTaker(Protocol):
     """Receiver of a body."""
 
-    def took(self, content: bytes) -> None:
+    def on_body(self, content: bytes) -> None:
         """Take the complete, decompressed body."""
 
-    def refused(self, error: KairosError) -> None:
+    def on_body_refused(self, error: KairosError) -> None:
         """Take the error of a refused body.
 
         BodyTooLarge, BodyTooSlow, TooMuchHeld or ShareUsed; EncodingNotSupported or InvalidRequest
@@ -76,7 +76,7 @@ class Bodies:
         self._held_bytes = 0
         self._held_by: dict[str, int] = {}  # caller
 
-    def read(
+    def read_body(
         self, headers: Headers, source: BodySource, response: ClientResponse, taker: BodyTaker
     ) -> "Upload | None":
         """Pass the whole body to `taker`, immediately or once it has arrived.
@@ -95,13 +95,13 @@ class Bodies:
         elif (encoding := encoding.strip().lower()) not in _ENCODINGS:
             raise EncodingNotSupported("bodies may be uncompressed, or compressed by gzip or zstd")
         content, is_whole = source.take_body()
-        self.hold(len(content), response)
+        self.hold_bytes(len(content), response)
         if is_whole and encoding == b"identity":
-            taker.took(content)
+            taker.on_body(content)
             return None
         return Upload(self, source, response, taker, content, _UNPACKING.get(encoding))
 
-    def hold(self, size: int, response: ClientResponse) -> None:
+    def hold_bytes(self, size: int, response: ClientResponse) -> None:
         """Count bytes of a body.
 
         Raises:
@@ -128,7 +128,7 @@ class Bodies:
         if not is_within_share(callers - response.held_bytes, free, self._share):
             raise ShareUsed(f"has {callers >> 20} MiB of bodies in flight")
 
-    def end(self, response: ClientResponse) -> None:
+    def release_bytes(self, response: ClientResponse) -> None:
         """Release the bytes of a call. Repeated calls do nothing."""
         held, response.held_bytes = response.held_bytes, 0
         self._held_bytes -= held
@@ -173,7 +173,7 @@ class Upload:
         self._size += len(part)
         self._latest_at = self._loop.time()
         try:
-            self._bodies.hold(len(part), self._response)
+            self._bodies.hold_bytes(len(part), self._response)
         except KairosError as error:
             self._refuse(error)
             return
@@ -184,12 +184,12 @@ class Upload:
         content = b"".join(self._parts)
         self._parts.clear()
         if self._unpack is None:
-            self._taker.took(content)
+            self._taker.on_body(content)
             return
         unpacking = self._loop.run_in_executor(None, self._unpack, content, self._bodies.max_bytes)
         unpacking.add_done_callback(self._unpacked)
 
-    def stop(self) -> None:
+    def stop_reading(self) -> None:
         """Stop reading: the body is not needed any more."""
         self._is_over = True
         self._parts.clear()
@@ -197,8 +197,8 @@ class Upload:
         self._source.read_body_by(None)
 
     def _refuse(self, error: KairosError) -> None:
-        self.stop()
-        self._taker.refused(error)
+        self.stop_reading()
+        self._taker.on_body_refused(error)
 
     def _unpacked(self, unpacking: asyncio.Future[bytes]) -> None:
         if self._is_over or unpacking.cancelled():
@@ -213,7 +213,7 @@ class Upload:
         except KairosError as error:
             self._refuse(error)
         else:
-            self._taker.took(content)
+            self._taker.on_body(content)
 
 
 def _gunzipped(content: bytes, max_bytes: int) -> bytes:

@@ -353,7 +353,7 @@ def _decoded_large(content: bytes, decoder: msgspec.json.Decoder[Any], compiled:
     Raises:
         InvalidRequest: See `read_body`.
     """
-    found = _FIELDS[decoder].find(content, compiled)
+    found = _FIELDS[decoder].find_members(content, compiled)
     try:
         body: _Body = decoder.decode(found.small)
     except msgspec.ValidationError as error:

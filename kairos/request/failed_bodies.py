@@ -26,7 +26,7 @@ class FailedBodies:
         # By length, whose the last was, and when.
         self._failed: SharedLru[int, tuple[str, int]] = SharedLru(_MOST_LENGTHS)
 
-    def named(self, event: Event, tenant: str, content: bytes, now: Callable[[], int]) -> Event:
+    def with_hash(self, event: Event, tenant: str, content: bytes, now: Callable[[], int]) -> Event:
         """Return the fact, with the body's hash where it is needed.
 
         That is where an instance failed at the body, or where a body of a remembered length
@@ -37,10 +37,10 @@ class FailedBodies:
             return event if body is None else msgspec.structs.replace(event, body=body)
         at_instance = type(event) is Bounced or type(event) is PrefillFailed
         if at_instance or (type(event) is Failed and event.by_instance):
-            return msgspec.structs.replace(event, body=self._note(tenant, content, now()))
+            return msgspec.structs.replace(event, body=self._remember(tenant, content, now()))
         return event
 
-    def _note(self, tenant: str, content: bytes, at: int) -> int:
+    def _remember(self, tenant: str, content: bytes, at: int) -> int:
         length = len(content)
         before = self._failed.get(length)
         if before is not None:

@@ -53,9 +53,9 @@ class MemberNames:
         Raises:
             InvalidRequest: The object is malformed.
         """
-        return self.look(content, compiled)[0]
+        return self.places_and_count(content, compiled)[0]
 
-    def look(self, content: bytes, compiled: Reading) -> tuple[dict[str, Member], int]:
+    def places_and_count(self, content: bytes, compiled: Reading) -> tuple[dict[str, Member], int]:
         """Return the same, and the number of all members.
 
         Raises:
@@ -81,7 +81,7 @@ class Fields:
         self._raw = {each.name for each in fields if each.type is msgspec.Raw}
         self._names = MemberNames(each.name for each in fields)
 
-    def find(self, content: bytes, compiled: Reading) -> "Found":
+    def find_members(self, content: bytes, compiled: Reading) -> "Found":
         """Find the members.
 
         Raises:

@@ -68,7 +68,7 @@ class _Line(msgspec.Struct):
         self.y = self.y * _KEPT + weight * counted
         self.xy = self.xy * _KEPT + weight * expected * counted
 
-    def at(self, expected: float, *, is_counted: bool) -> float:
+    def corrected(self, expected: float, *, is_counted: bool) -> float:
         """Return the corrected number of tokens for an expected one."""
         slope_off = _SLOPE_OFF_COUNTED if is_counted else _SLOPE_OFF
         base_prior, slope_prior = _BASE_OFF**-2, slope_off**-2
@@ -130,7 +130,7 @@ class PromptTokens:
         tokens = float(expected)
         if line is not None:
             fewest, most = _bounds(expected)
-            tokens = min(max(line.at(expected, is_counted=is_counted), fewest), most)
+            tokens = min(max(line.corrected(expected, is_counted=is_counted), fewest), most)
         least = 0 if counted is None else counted.least
         return Estimate(max(round(tokens), least), expected, keys, least)
 

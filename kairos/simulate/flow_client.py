@@ -130,13 +130,13 @@ class FlowClient:
             if isinstance(each.params, Generation)
         }
         self._models, self._around = models or {}, around
-        self._processors = SimulatedProcessors(clock, around, self.tell)
+        self._processors = SimulatedProcessors(clock, around, self.handle_fact)
         self._results: MutableMapping[str, object] = {} if results is None else results
         self.timeline = Timeline()
         self._made: dict[str, _Made] = {}
         # Whoever has the engines says how far answers are; nobody: lists are told whole alone.
         self.generated: Generated = dict
-        self._items = AnswerItems(clock, self._generated, self._made.__contains__, self.tell)
+        self._items = AnswerItems(clock, self._generated, self._made.__contains__, self.handle_fact)
         self._touches = 0
         self._is_looking = False  # there is a look to come
         self._facts: deque[FlowFact] = deque()
@@ -160,25 +160,25 @@ class FlowClient:
     def identified(self, record: Record) -> Record:
         return record
 
-    def answered(self, request_id: str, cached_tokens: int) -> None:
+    def finish_call(self, request_id: str, cached_tokens: int) -> None:
         prompt_tokens, completion_tokens = self.lengths(request_id)
         made = self._made.pop(request_id)
         command = made.command
         if isinstance(command, IssueCall):
             tokens = prompt_tokens, completion_tokens, cached_tokens
-            self.tell(CallAnswered(command.call, made.text, *tokens))
+            self.handle_fact(CallAnswered(command.call, made.text, *tokens))
             return
         self._feed(WorkflowEnded(TENANT, made.workflow))
         if command.number is not None:
-            self.tell(PrefixTouched(command.number, cached_tokens))
+            self.handle_fact(PrefixTouched(command.number, cached_tokens))
 
-    def refused(self, request_id: str, error: KairosError) -> None:
+    def fail_call(self, request_id: str, error: KairosError) -> None:
         made = self._made.pop(request_id)
         if isinstance(made.command, TouchPrefix):
             return
         self.retries += 1
         broke = CallBroke(made.command.call, str(error), retry=is_tried_again(error.status))
-        self._clock.call_at(self._clock.now(), partial(self.tell, broke))
+        self._clock.call_at(self._clock.now(), partial(self.handle_fact, broke))
 
     def _generated(self) -> Mapping[str, int]:
         return self.generated()
@@ -194,7 +194,7 @@ class FlowClient:
         self._perform(self.executor.start())
         self._go_on()
 
-    def tell(self, fact: FlowFact) -> None:
+    def handle_fact(self, fact: FlowFact) -> None:
         self._facts.append(fact)
         self._go_on()
 
@@ -219,7 +219,7 @@ class FlowClient:
         for command in commands:
             match command:
                 case ReadRows(count=count):
-                    self._rows.read(count)
+                    self._rows.read_rows(count)
                 case ReadGroups(count=count):
                     self._rows.read_groups(count)
                 case IssueCall() | RunFunction() | RunProcessor():
@@ -250,7 +250,7 @@ class FlowClient:
                 self._clock.call_at(at, partial(self._processors.run, command))
             case RunFunction():
                 at += self._around.function_us
-                self._clock.call_at(at, lambda: self.tell(self._ran(command)))
+                self._clock.call_at(at, lambda: self.handle_fact(self._ran(command)))
 
     def _ran(self, command: RunFunction) -> FlowFact:
         try:
@@ -262,7 +262,7 @@ class FlowClient:
     def _row_ended(self, command: GatherRow | WriteRow | FailRow | DropRow) -> None:
         stage = 0
         if isinstance(command, GatherRow):
-            self._rows.gather(command)
+            self._rows.gather_row(command)
         else:
             stage = command.stage
             self.ended_at_us[stage, command.row] = self._clock.now()
@@ -314,7 +314,7 @@ class FlowClient:
         try:
             self._feed(Arrived(self._request(request_id)))
         except KairosError as error:
-            self.refused(request_id, error)
+            self.fail_call(request_id, error)
 
     def _request(self, request_id: str) -> Request:
         """Return the request as a gateway would see it."""
@@ -358,13 +358,13 @@ class FlowRows:
         self._groups: dict[str, list[tuple[int, object]]] = {}
         self._left_groups: Iterator[tuple[int, tuple[str, list[object]]]] | None = None
 
-    def read(self, count: int) -> None:
+    def read_rows(self, count: int) -> None:
         """Read `count` rows: the arrived ones now, the others when they arrive."""
         is_waiting, self._awaited = self._awaited > 0, self._awaited + count
         if not is_waiting:
             self._read_arrived()
 
-    def gather(self, command: GatherRow) -> None:
+    def gather_row(self, command: GatherRow) -> None:
         self._groups.setdefault(command.key, []).append((command.row, command.value))
 
     def read_groups(self, count: int) -> None:

@@ -111,7 +111,7 @@ def observed_flow(
     world = World((), instances, pool.policy, pool.placement, observers=observers, clients=client)
     for engine in world.fleet.engines:
         for prompt in pool.held:
-            engine.hold(prompt)
+            engine.hold_prompt(prompt)
     (ran,) = clients
     ran.generated = world.fleet.progress
     world.run()

@@ -146,18 +146,18 @@ class RecentLog:
         self._in_flight: Counter[WorkflowKey] = Counter()
         self._tracker = CallTracker()
         for record in read_recent(directory, since_at, (InstanceJoined, InstanceLeft)):
-            self._take(record)
+            self._add_record(record)
         if self.ends_at < 0:
             raise SetupError(f"the log in {directory} says nothing of that time")
-        self._tell_first()
+        self._find_first()
 
-    def _take(self, record: Record) -> None:
+    def _add_record(self, record: Record) -> None:
         event = record.event
         if type(event) is InstanceJoined:
             self.limits[event.instance.id] = event.instance
-            self._change(record.at, "join", event.instance.id)
+            self._note_change(record.at, "join", event.instance.id)
         elif type(event) is InstanceLeft:
-            self._change(record.at, "leave", event.instance_id)
+            self._note_change(record.at, "leave", event.instance_id)
         elif type(event) is PolicyChosen:
             self.begins_at = max(self.begins_at, record.at)
         if record.at < self.begins_at:
@@ -171,13 +171,13 @@ class RecentLog:
             if len(self.rows) > self._most:
                 self.begins_at = max(self.begins_at, self.rows.popleft().ended_at or 0)
 
-    def _change(self, at: int, what: Literal["join", "leave"], instance_id: str) -> None:
+    def _note_change(self, at: int, what: Literal["join", "leave"], instance_id: str) -> None:
         """Note a change of an instance. Updated limits are not a change."""
         if self._told.get(instance_id) != what:
             self._told[instance_id] = what
             self.changes.append(InstanceChange(at, what, instance_id))
 
-    def _tell_first(self) -> None:
+    def _find_first(self) -> None:
         """Determine the instances present at the beginning.
 
         They include instances that served, but about which the log says nothing, or first that they

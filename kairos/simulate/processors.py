@@ -93,16 +93,16 @@ class BatchEngines:
         """`ended` is called when the last of its items is done."""
         number = self._waiting.add(query, depth, items)
         self._left[number] = (items, ended)
-        self._clock.call_at(self._clock.now(), self._begin)
+        self._clock.call_at(self._clock.now(), self._begin_batches)
 
-    def _begin(self) -> None:
+    def _begin_batches(self) -> None:
         while self._idle and len(self._waiting):
             batch = self._waiting.take(self._times.batch)
             self._idle -= 1
             took_us = self._times.fixed_us + self._times.item_us * sum(e.items for e in batch)
-            self._clock.call_at(self._clock.now() + took_us, partial(self._end, batch))
+            self._clock.call_at(self._clock.now() + took_us, partial(self._end_batch, batch))
 
-    def _end(self, batch: list[BatchShare]) -> None:
+    def _end_batch(self, batch: list[BatchShare]) -> None:
         self._idle += 1
         for share in batch:
             left, ended = self._left.pop(share.id)
@@ -110,7 +110,7 @@ class BatchEngines:
                 self._left[share.id] = (left - share.items, ended)
             else:
                 ended()
-        self._begin()
+        self._begin_batches()
 
 
 class SimulatedProcessors:

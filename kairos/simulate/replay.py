@@ -252,10 +252,10 @@ class Replay:
         )
         self._tally.begun += 1
         async with asyncio.TaskGroup() as calls:
-            for position in task.course.begin():
+            for position in task.course.first_calls():
                 calls.create_task(self._play(task, position, task.started_at, calls))
         self._tally.workflow_ended(task.id, task.last_at, well=not task.has_failed)
-        await self._client.end(task.id)
+        await self._client.report_end(task.id)
 
     async def _play(
         self, task: _Task, position: int, released_at: int, calls: asyncio.TaskGroup
@@ -284,7 +284,7 @@ class Replay:
             self._tally.calls_in_flight -= 1
         task.last_at = self._now()
         self._tally.call_ended(request, answered, task.last_at)
-        for follower in task.course.ended(position):
+        for follower in task.course.finish_call(position):
             calls.create_task(self._play(task, follower, task.last_at, calls))
 
     def _content(self, text: str, completion_tokens: int) -> bytes:

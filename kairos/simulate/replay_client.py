@@ -172,7 +172,7 @@ class ReplayClient:
             raise CallFailed("broken off", "the stream ended before it was complete")
         return ReplayedCall(first_token_at, reader.usage or Usage())
 
-    async def end(self, workflow_id: str) -> None:
+    async def report_end(self, workflow_id: str) -> None:
         """Report the end of a workflow, once.
 
         A server that does not know the route gets no more.

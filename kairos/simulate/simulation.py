@@ -236,7 +236,7 @@ def _run(engine: ModelledEngine, course: Course, now: int) -> int:
         for position in positions:
             heappush(to_make, (now + course.gap_us(position), position))
 
-    release(course.begin())
+    release(course.first_calls())
     while not course.is_done:
         seen_at = engine.next_at()
         if to_make and (seen_at is None or to_make[0][0] <= seen_at):
@@ -247,7 +247,7 @@ def _run(engine: ModelledEngine, course: Course, now: int) -> int:
         now = seen_at
         for each in engine.advance(seen_at):
             if each.what == "finished":
-                release(course.ended(int(each.call_id)))
+                release(course.finish_call(int(each.call_id)))
     return now
 
 

@@ -60,9 +60,9 @@ class Clients(Protocol):
 
     def identified(self, record: Record) -> Record: ...
 
-    def answered(self, request_id: str, cached_tokens: int) -> None: ...
+    def finish_call(self, request_id: str, cached_tokens: int) -> None: ...
 
-    def refused(self, request_id: str, error: KairosError) -> None: ...
+    def fail_call(self, request_id: str, error: KairosError) -> None: ...
 
 
 class _Task(msgspec.Struct):
@@ -139,16 +139,16 @@ class Users:
         request = self._request(request_id, self._asked[request_id], known=True)
         return replace(record, event=Arrived(request))
 
-    def answered(self, request_id: str, _cached_tokens: int) -> None:
+    def finish_call(self, request_id: str, _cached_tokens: int) -> None:
         """The answer is here, whole."""
         asked = self._asked.pop(request_id)
         task = asked.task
         self._alone(request_id)
-        for position in task.course.ended(asked.position):
+        for position in task.course.finish_call(asked.position):
             self._release(task, position)
         self._ended(task)
 
-    def refused(self, request_id: str, error: KairosError) -> None:
+    def fail_call(self, request_id: str, error: KairosError) -> None:
         """The call failed, in the queue or on an instance."""
         asked = self._asked[request_id]
         if asked.attempt > RETRIES or not is_tried_again(error.status):
@@ -163,7 +163,7 @@ class Users:
 
     def _submit(self, submission: Submission) -> None:
         task = _Task(Course(submission.workflow), self._clock.now())
-        for position in task.course.begin():
+        for position in task.course.first_calls():
             self._release(task, position)
 
     def _release(self, task: _Task, position: int) -> None:
@@ -182,7 +182,7 @@ class Users:
         try:
             self._feed(Arrived(self._request(request_id, asked)))
         except KairosError as error:
-            self.refused(request_id, error)
+            self.fail_call(request_id, error)
 
     def _request(self, request_id: str, asked: _Asked, *, known: bool = False) -> Request:
         """Return the request as a gateway sees it; an anonymous call is a workflow of its own."""

@@ -184,7 +184,7 @@ class World:
 
     def refuse(self, command: Refuse) -> None:
         error = REFUSALS[command.reason].error(command)
-        self.users.refused(command.request_id, error)
+        self.users.fail_call(command.request_id, error)
 
     def _seen(self, progress: CallProgress) -> None:
         request_id = progress.call_id
@@ -201,11 +201,11 @@ class World:
             recomputed_tokens=progress.recomputed_tokens,
         )
         self._runtime.feed(finished)
-        self.users.answered(request_id, progress.cached_tokens)
+        self.users.finish_call(request_id, progress.cached_tokens)
 
     def _failed(self, request_id: str, error: KairosError, generated: int = 0) -> None:
         self._runtime.feed(Failed(request_id, error.code, generated))
-        self.users.refused(request_id, error)
+        self.users.fail_call(request_id, error)
 
     def _happen(self, happening: WorldEvent) -> None:
         instance_id = happening.instance_id

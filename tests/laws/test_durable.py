@@ -106,7 +106,7 @@ def learnt(folder):
 def instances(folder):
     limits = InstanceLimits(folder)
     limits.is_needed = True
-    limits.note(build.instance("a"))
+    limits.record_limits(build.instance("a"))
     limits.write()
     return [each for each in folder.iterdir() if each.is_file()]
 

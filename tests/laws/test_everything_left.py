@@ -33,12 +33,12 @@ async def bodies(held):
         response, taker = ClientResponse("r", None), Taker()
         response.caller = caller
         try:
-            held.read(headers, Source(content), response, taker)
+            held.read_body(headers, Source(content), response, taker)
             await asyncio.wait_for(taker.end, 60)
         except KairosError:
             pass
-        held.end(response)
-        held.end(response)
+        held.release_bytes(response)
+        held.release_bytes(response)
 
 
 async def turns(calls):

@@ -84,7 +84,7 @@ async def _elsewhere(
     key = default_api_key(record.api_key_env, environ)
     async with _llm(record, base_url, key) as llm, _Ends(llm) as ends:
         capacity = record.concurrency or _CONCURRENCY
-        yield RunPool(llm, lambda: capacity, ends.tell, at=(base_url, key))
+        yield RunPool(llm, lambda: capacity, ends.report_end, at=(base_url, key))
 
 
 @asynccontextmanager
@@ -229,15 +229,15 @@ class _Ends:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def tell(self, workflow_id: str) -> None:
+    def report_end(self, workflow_id: str) -> None:
         """Report the end of a workflow; without a report, Kairos notices its silence."""
         is_worth_it = self._is_understood or self._failures < _TRIES
         if is_worth_it and len(self._tasks) < _ENDS_AT_ONCE:
-            task = asyncio.create_task(self._tell(workflow_id))
+            task = asyncio.create_task(self._report_end(workflow_id))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _tell(self, workflow_id: str) -> None:
+    async def _report_end(self, workflow_id: str) -> None:
         try:
             await self._llm.end_workflow(workflow_id)
             self._is_understood = True

@@ -88,4 +88,4 @@ class Reload:
 
     def _tell(self, changed: str | None, problem: str | None) -> None:
         if self._audit is not None:
-            self._audit.acted("reload", target=changed, message=problem)
+            self._audit.log_action("reload", target=changed, message=problem)

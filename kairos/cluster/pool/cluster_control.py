@@ -190,7 +190,7 @@ async def pool_control(
                 engine,
                 producer,
                 prompts,
-                on_trouble=monitor.hear_of,
+                on_trouble=monitor.probe_after_failure,
                 on_error=telemetry.count_error,
                 max_held_bytes=settings.max_held_bytes,
             )

@@ -101,7 +101,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         known = tuple(request.id for request, _ in balancer.in_flight())
         note_start(log, clock.now(), known, tuple(balancer.ledger.instances))
         monitor = Monitor(alone.feed)
-        decider.begin(alone.feed, monitor.hear_of, telemetry.count_errors)
+        decider.begin(alone.feed, monitor.probe_after_failure, telemetry.count_errors)
         fleet = _fleet(settings, decider, monitor, balancer, engines)
         if decided:
             _go_on(alone, decider, monitor, telemetry)

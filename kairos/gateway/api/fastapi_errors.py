@@ -26,7 +26,7 @@ def answer_errors_as_openai_does(app: FastAPI, audit: AuditLog | None = None) ->
         if not isinstance(error, KairosError):
             error = INTERNAL_ERROR
         if audit is not None:
-            audit.refused(error, None, client_host(request))
+            audit.log_refusal(error, None, client_host(request))
         response = error_response(error)
         response.headers[Header.REQUEST_ID] = (
             new_id()

@@ -125,14 +125,14 @@ class Gateway:
             names, path = names_in(path, raw_path)
             raw_path = path.encode()
         asked = Asked(exchange.method, path, exchange.query, dict(exchange.headers))
-        GatewayCall(self, exchange, asked, raw_path, names).begin()
+        GatewayCall(self, exchange, asked, raw_path, names).begin_reading()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Serve a call as an ASGI application; the exchange has its body and its answer."""
         asked = Asked(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]))
         ended = asyncio.Event()
         raw_path, names = scope["raw_path"], route_of(scope)
-        GatewayCall(self, scope[CLIENT_KEY], asked, raw_path, names, ended.set).begin()
+        GatewayCall(self, scope[CLIENT_KEY], asked, raw_path, names, ended.set).begin_reading()
         await ended.wait()
 
     def error_for_client(
@@ -196,7 +196,7 @@ class GatewayCall:
         self._by_inference: UnnamedCall | None = None
         self.wants_answer = False
 
-    def begin(self) -> None:
+    def begin_reading(self) -> None:
         gateway, exchange, asked = self._gateway, self._exchange, self._asked
         if exchange.has_left:
             self.ended(None)
@@ -209,16 +209,16 @@ class GatewayCall:
             check_passes(asked.method, asked.path, self._raw_path)
             if not gateway.access.is_open:
                 check_response_path(asked.path, caller.tenant)
-            self._upload = gateway.bodies.read(asked.headers, exchange, self._response, self)
+            self._upload = gateway.bodies.read_body(asked.headers, exchange, self._response, self)
         except KeysComing as awaited:  # the caller is known after that
-            awaited.coming.add_done_callback(self._begin_again)
+            awaited.coming.add_done_callback(self._begin_reading_again)
         except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is Kairos's
             self.ended(error)
 
-    def _begin_again(self, _: object) -> None:
-        self._gateway.pace.begin(self._exchange.caller, self.begin)
+    def _begin_reading_again(self, _: object) -> None:
+        self._gateway.pace.begin_step(self._exchange.caller, self.begin_reading)
 
-    def took(self, content: bytes) -> None:
+    def on_body(self, content: bytes) -> None:
         """See `BodyTaker`."""
         self._upload = None
         assert self._caller is not None
@@ -232,7 +232,7 @@ class GatewayCall:
             reading.add_done_callback(partial(self._has_read, content))
             return
         try:
-            self._take(content, read())
+            self._on_parsed_body(content, read())
         except Exception as error:  # noqa: BLE001 - it is answered, and logged if it is Kairos's
             self.ended(error)
 
@@ -245,11 +245,11 @@ class GatewayCall:
             self.ended(failed)
             return
         try:
-            self._take(content, reading.result())
+            self._on_parsed_body(content, reading.result())
         except Exception as error:  # noqa: BLE001 - as above
             self.ended(error)
 
-    def _take(self, content: bytes, body: Body) -> None:
+    def _on_parsed_body(self, content: bytes, body: Body) -> None:
         """Handle the parsed body.
 
         Raises:
@@ -264,7 +264,7 @@ class GatewayCall:
         identity = identity_of(asked.headers, body.told, self._names, caller, gateway.aliases)
         tenant = caller.tenant
         if gateway.inference is not None and self._rules.infers:
-            self._by_inference = gateway.inference.add(identity, body.prompt, tenant)
+            self._by_inference = gateway.inference.infer_fields(identity, body.prompt, tenant)
             self.wants_answer = self._by_inference is not None
         gateway.aliases.add_caller(identity, asked.headers, tenant)
         prompts = gateway.prompts
@@ -360,7 +360,7 @@ class GatewayCall:
             return request, sink
         return tracing.follow(request, self._asked, sink, streams=streams)
 
-    def refused(self, error: KairosError) -> None:
+    def on_body_refused(self, error: KairosError) -> None:
         """See `BodyTaker`."""
         self.ended(error)
 
@@ -380,7 +380,7 @@ class GatewayCall:
         """See `Owner`."""
         inference, asked = self._gateway.inference, self._by_inference
         if inference is not None and asked is not None:
-            inference.answered(asked, self._response.request_id, answer, streamed=streamed)
+            inference.remember_answer(asked, self._response.request_id, answer, streamed=streamed)
 
     def ended(self, error: Exception | None) -> None:
         """See `Owner`."""
@@ -393,11 +393,11 @@ class GatewayCall:
         response = self._response
         upload, self._upload = self._upload, None
         if upload is not None:
-            upload.stop()
+            upload.stop_reading()
         if self._coming is not None:
             self._coming.cancel()
         self._exchange.answering = None
-        self._gateway.bodies.end(response)
+        self._gateway.bodies.release_bytes(response)
         if error is not None:
             response.fail(self._gateway.error_for_client(error, response, self._caller))
         if self._on_end is not None:

@@ -51,7 +51,7 @@ class Models:
         except KairosError as error:
             if self._audit is not None:
                 client = scope["client"]
-                self._audit.refused(error, None, None if client is None else client[0])
+                self._audit.log_refusal(error, None, None if client is None else client[0])
             await send_error(error, send)
             return
         await send_whole(send, 200, msgspec.json.encode(answer), _JSON)

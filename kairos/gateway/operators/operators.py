@@ -98,7 +98,7 @@ class Operators:
 
     async def _refuse(self, error: KairosError, scope: Scope, send: Send, *, is_page: bool) -> None:
         if self._audit is not None:
-            self._audit.refused(error, None, _client_host(scope), "operators")
+            self._audit.log_refusal(error, None, _client_host(scope), "operators")
         if isinstance(error, Unauthorized) and is_page:
             await send_error(error, send, (b"www-authenticate", _ASK_FOR_KEY.encode()))
         else:
@@ -109,7 +109,7 @@ class Operators:
 
         async def tell(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                audit.acted(
+                audit.log_action(
                     f"{scope['method']} {scope['path']}",
                     by=None if caller is ANONYMOUS else caller,
                     address=_client_host(scope),

@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
 
     def in_turn(self, caller: str, step: Callable[[], None]) -> None:
         """Queue a step of a caller that has left at the loop's pace: other calls go first."""
-        self._pace.begin((caller, "leaves"), step)
+        self._pace.begin_step((caller, "leaves"), step)
 
     def _abandon_exchanges(self) -> None:
         """Abandon all exchanges: the client has gone, or will get nothing more."""
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
         elif exchange.method == "GET":  # short: see `LoopPace`
             self._answer_by_app(exchange)
         else:
-            self._pace.begin(exchange.caller, self._answer_by_app, exchange)
+            self._pace.begin_step(exchange.caller, self._answer_by_app, exchange)
 
     def _answer_by_app(self, exchange: Exchange) -> None:
         """Answer with the application."""

@@ -82,7 +82,7 @@ class KnownHosts:
                 error = UnknownHost(host, setting="admin_hosts", what="the operators' routes")
                 if self._audit is not None:
                     client = scope["client"]
-                    self._audit.refused(error, None, client and client[0], "operators")
+                    self._audit.log_refusal(error, None, client and client[0], "operators")
                 await send_error(error, send)
                 return
         await self._app(scope, receive, send)

@@ -69,7 +69,7 @@ class CallTrace:
         self._spans: list[TraceSpan] = []
         self._is_over = False
 
-    def sent(self, dispatch: Dispatch, headers: MutableMapping[bytes, bytes]) -> None:
+    def record_dispatch(self, dispatch: Dispatch, headers: MutableMapping[bytes, bytes]) -> None:
         """Record that the call is sent to an instance.
 
         Args:
@@ -88,7 +88,7 @@ class CallTrace:
             self._context.trace_id, self._attempt_id, is_recorded=True
         )
 
-    def told(self, event: Event, at: int) -> None:
+    def record_fact(self, event: Event, at: int) -> None:
         kind = type(event)
         if kind is FirstToken:
             self._first_token_at = at
@@ -97,17 +97,17 @@ class CallTrace:
             self._waits_since = at
         elif type(event) is Finished:
             self._end_attempt(at, _usage(event))
-            self._end(at)
+            self._end_call(at)
         elif type(event) is Failed:
             self._end_attempt(at, error=event.reason)
-            self._end(at, error=event.reason)
+            self._end_call(at, error=event.reason)
         elif kind is Cancelled:
             self._end_attempt(at, error="cancelled")
-            self._end(at, error="cancelled")
+            self._end_call(at, error="cancelled")
 
-    def refused(self, error: Exception, at: int) -> None:
+    def record_refusal(self, error: Exception, at: int) -> None:
         """Record that the call was refused on arrival."""
-        self._end(at, error=error.code if isinstance(error, KairosError) else "internal_error")
+        self._end_call(at, error=error.code if isinstance(error, KairosError) else "internal_error")
 
     def _end_wait(self, at: int, dispatch: Dispatch | None = None) -> None:
         if self._waits_since is None:
@@ -163,7 +163,7 @@ class CallTrace:
             said["gen_ai.workflow.name"] = request.app
         return said
 
-    def _end(self, at: int, error: str | None = None) -> None:
+    def _end_call(self, at: int, error: str | None = None) -> None:
         if self._is_over:
             return
         self._is_over = True
@@ -256,10 +256,10 @@ class TracedFacts:
         Raises:
             KairosError: the arriving request is refused.
         """
-        self._trace.told(event, self._facts.now())
+        self._trace.record_fact(event, self._facts.now())
         try:
             self._facts.feed(event)
         except Exception as error:
             if type(event) is Arrived:
-                self._trace.refused(error, self._facts.now())
+                self._trace.record_refusal(error, self._facts.now())
             raise

@@ -67,7 +67,7 @@ class WorkflowSpans:
         elif type(event) is WorkflowEnded:
             key = event.tenant, event.workflow_id
             if key in self._open:
-                self._end(key, record.at, error="cancelled" if event.cancelled else None)
+                self._end_workflow(key, record.at, error="cancelled" if event.cancelled else None)
 
     def _arrived(self, request: Request, trace_id: str, at: int) -> None:
         key = workflow_key(request)
@@ -77,7 +77,7 @@ class WorkflowSpans:
         course = self._open.get(key)
         if course is None or course.trace_id != own:  # another day
             if course is not None:
-                self._end(key, course.told_at)
+                self._end_workflow(key, course.told_at)
             self._make_room(at)
             course = self._open[key] = _Course(trace_id, request, at)
         course.told_at, course.calls = at, course.calls + 1
@@ -89,9 +89,9 @@ class WorkflowSpans:
             key, course = next(iter(self._open.items()))
             if len(self._open) < MAX_WORKFLOWS and course.told_at > at - self._idle_us:
                 return
-            self._end(key, course.told_at)
+            self._end_workflow(key, course.told_at)
 
-    def _end(self, key: WorkflowKey, at: int, error: str | None = None) -> None:
+    def _end_workflow(self, key: WorkflowKey, at: int, error: str | None = None) -> None:
         course = self._open.pop(key)
         request = course.request
         said: dict[str, str | int | float | bool] = {

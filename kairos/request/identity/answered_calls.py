@@ -70,7 +70,7 @@ class Replies:
     def __len__(self) -> int:
         return len(self._by_number)
 
-    def add(
+    def add_reply(
         self,
         request_id: str,
         tenant: str,

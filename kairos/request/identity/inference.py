@@ -48,7 +48,7 @@ class Inference:
         # By hash of what a reply can be known by: its workflow; None: several have it.
         self._clues: SharedLru[int, str | None] = SharedLru(_MAX_CLUES)
 
-    def add(self, identity: Identity, prompt: Prompt, tenant: str) -> UnnamedCall | None:
+    def infer_fields(self, identity: Identity, prompt: Prompt, tenant: str) -> UnnamedCall | None:
         """Infer fields of a new call from its prompt.
 
         None: nothing is known of it, and nothing can be inferred from its answer.
@@ -60,7 +60,7 @@ class Inference:
         if not (is_said and led_to and identity.agent is not None):
             talk = conversation(prompt)
             if talk is not None:
-                begins = self._add(identity, talk, tenant)
+                begins = self._infer(identity, talk, tenant)
             elif not is_said:
                 return None
         elif not identity.parent_ids:
@@ -75,7 +75,7 @@ class Inference:
             begins=begins,
         )
 
-    def _add(self, identity: Identity, talk: Conversation, tenant: str) -> int:
+    def _infer(self, identity: Identity, talk: Conversation, tenant: str) -> int:
         """Infer from a conversation. Return the hash of all messages, if it is needed later."""
         identity.learn("agent", self._fingerprints.name(talk, tenant), "inferred")
         begins = 0
@@ -124,7 +124,7 @@ class Inference:
             identity.parent_ids = follows
         return follows
 
-    def answered(
+    def remember_answer(
         self, asked: UnnamedCall, request_id: str, answer: bytes | bytearray, *, streamed: bool
     ) -> None:
         """Remember an answer; `streamed`: as server-sent events.
@@ -135,7 +135,7 @@ class Inference:
         if not 0 < len(answer) <= MAX_ANSWER_BYTES:
             return
         said = None if asked.talk is None else reply_of(answer, streamed=streamed)
-        replied = self._replies.add(
+        replied = self._replies.add_reply(
             request_id,
             asked.tenant,
             asked.workflow_id or request_id,
@@ -147,7 +147,7 @@ class Inference:
         if asked.talk is not None and said is not None:
             self._remember(_clues(said, asked), replied.workflow_id, asked.tenant)
             workflow = hash(replied.workflow_id) & _NUMBERS
-            self._parts.add(said, asked.talk, replied.number, workflow, asked.tenant)
+            self._parts.buffer_reply(said, asked.talk, replied.number, workflow, asked.tenant)
 
     def _remember(self, clues: Iterable[int], workflow_id: str, tenant: str) -> None:
         known = self._clues
@@ -169,7 +169,7 @@ class Inference:
 
     def _in_part(self, talk: Conversation, tenant: str) -> list[Replied]:
         """Return the replies with enough passages in the conversation, at any place."""
-        passages = self._parts.carried(talk, tenant)
+        passages = self._parts.count_carried(talk, tenant)
         found = [self._replies.numbered(n) for n, times in passages.items() if times >= _LEAST]
         return [each for each in found if each is not None and each.tenant == tenant]
 

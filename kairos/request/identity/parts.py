@@ -40,7 +40,9 @@ class Parts:
         self._waiting: list[_Waiting] = []
         self._waiting_bytes = 0
 
-    def add(self, said: Reply, talk: Conversation, reply: int, workflow: int, tenant: str) -> None:
+    def buffer_reply(
+        self, said: Reply, talk: Conversation, reply: int, workflow: int, tenant: str
+    ) -> None:
         """Buffer a reply. `talk` is what it replied to; numbers as in `Passages.remember`."""
         text = _encoded("\n".join([said.text, *said.handed]) if said.handed else said.text)
         found = self._passages.of_reply(cut(text, _SEEN_BYTES), _scope(tenant))
@@ -51,33 +53,35 @@ class Parts:
         if len(self._waiting) >= _MAX_WAITING or self._waiting_bytes >= _MAX_WAITING_BYTES:
             self._settle()
 
-    def carried(self, talk: Conversation, tenant: str) -> Mapping[int, int]:
+    def count_carried(self, talk: Conversation, tenant: str) -> Mapping[int, int]:
         """Return how many passages of each reply are in a conversation's new messages."""
         scope = _scope(tenant)
         told = [_encoded(message.text) for message in talk.new]
         if sum(map(len, told)) + len(told) - 1 > _SEEN_BYTES:
-            found = self._passages.of([cut(b"\n".join(told), _SEEN_BYTES)])
+            found = self._passages.passages_of([cut(b"\n".join(told), _SEEN_BYTES)])
         else:
             parts = talk.parts_at([message.at for message in talk.new])
-            found = self._of(talk, parts, tenant)
+            found = self._passages_of(talk, parts, tenant)
         together = found[0] if len(found) == 1 else b"".join(found)
-        carried = self._passages.carried(together, scope)
+        carried = self._passages.count_carried(together, scope)
         if carried is None:
             self._settle()
-            carried = self._passages.carried(together, scope)
+            carried = self._passages.count_carried(together, scope)
         assert carried is not None, "nothing waits"
         return carried
 
     def _settle(self) -> None:
         """Store the buffered passages."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        self._passages.nothing_waits()
+        self._passages.clear_waiting()
         for each in waiting:
-            prompt = b"".join(self._of(each.talk, each.talk.parts(), each.tenant))
+            prompt = b"".join(self._passages_of(each.talk, each.talk.parts(), each.tenant))
             numbers = each.reply, each.workflow, _scope(each.tenant)
             self._passages.remember(each.passages, *numbers, prompt)
 
-    def _of(self, talk: Conversation, parts: Mapping[int, int], tenant: str) -> list[Hashes]:
+    def _passages_of(
+        self, talk: Conversation, parts: Mapping[int, int], tenant: str
+    ) -> list[Hashes]:
         """Return the passages of some messages, given as their keys and places."""
         read = self._read.get(tenant)
         if read is None:
@@ -92,7 +96,9 @@ class Parts:
                 read.move_to_end(key)
                 known.append(hashes)
         if missing:
-            new = self._passages.of([_encoded(talk.text_at(parts[key])) for key in missing])
+            new = self._passages.passages_of(
+                [_encoded(talk.text_at(parts[key])) for key in missing]
+            )
             read.update(zip(missing, new, strict=True))
             self._make_room(tenant, sum(map(len, new)) + len(new) * _ENTRY_BYTES)
             known += new

@@ -55,7 +55,7 @@ class Passages:
         self._slots_held = np.zeros(_TENANTS, dtype=np.int32)  # slots, by tenant
         self._waits = False
 
-    def of(self, texts: Sequence[bytes]) -> list[Hashes]:
+    def passages_of(self, texts: Sequence[bytes]) -> list[Hashes]:
         """Return the hashes of each text's passages, in order.
 
         Short texts are read together, since numpy's overhead exceeds the work on them.
@@ -71,11 +71,11 @@ class Passages:
 
     def of_reply(self, text: bytes, scope: int) -> Hashes:  # noqa: ARG002
         """Return the passages of a reply, which will be stored later."""
-        [found] = self.of([text])
+        [found] = self.passages_of([text])
         self._waits = self._waits or bool(found)
         return found
 
-    def nothing_waits(self) -> None:
+    def clear_waiting(self) -> None:
         self._waits = False
 
     def remember(
@@ -122,7 +122,7 @@ class Passages:
         self._slots_held[tenant] += 1
         return True
 
-    def carried(self, found: Hashes, scope: int) -> Mapping[int, int] | None:
+    def count_carried(self, found: Hashes, scope: int) -> Mapping[int, int] | None:
         """Return how many of the passages each reply has.
 
         None: a buffered passage may be among them.
@@ -152,7 +152,7 @@ class CompiledPassages(Passages):
         # What was found, for the time of a call.
         self._found_bytes = memoryview(found).cast("B")
 
-    def of(self, texts: Sequence[bytes]) -> list[Hashes]:
+    def passages_of(self, texts: Sequence[bytes]) -> list[Hashes]:
         return [self._of(cut(each, TEXT_BYTES)) for each in texts]
 
     def _of(self, text: bytes) -> Hashes:
@@ -165,7 +165,7 @@ class CompiledPassages(Passages):
         count = self._reading.passages_of_reply(self._table, text, len(text), scope, found)
         return bytes(self._found_bytes[: _HASH_BYTES * count])
 
-    def nothing_waits(self) -> None:
+    def clear_waiting(self) -> None:
         ctypes.memset(self._waiting, 0, 8 * _WAITING_WORDS)
 
     def remember(
@@ -178,7 +178,7 @@ class CompiledPassages(Passages):
             self._table, found, count, scope, reply, workflow, *of_prompt, *scratch
         )
 
-    def carried(self, found: Hashes, scope: int) -> Mapping[int, int] | None:
+    def count_carried(self, found: Hashes, scope: int) -> Mapping[int, int] | None:
         count = min(len(found) // _HASH_BYTES, TEXT_BYTES)
         same = self._reading.carried(self._table, found, count, scope, self._found, self._replies)
         if same <= 0:

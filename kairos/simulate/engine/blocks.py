@@ -109,7 +109,7 @@ class BlockPool:
     def free(self) -> int:
         return self._blank + self._idle_blocks
 
-    def take(self, number: int) -> None:
+    def take_blocks(self, number: int) -> None:
         """Take free blocks, which have no content yet. There must be enough."""
         if number <= self._blank:
             self._blank -= number
@@ -135,7 +135,7 @@ class BlockPool:
             if not copies:
                 del self._copies[content]
 
-    def find(self, contents: Contents) -> list[range]:
+    def find_blocks(self, contents: Contents) -> list[range]:
         """The names of blocks with these contents, up to the first that no block has."""
         names: list[range] = []
         for each in contents:
@@ -187,7 +187,7 @@ class BlockPool:
         """
         first = contents[0].start
         if not known and (first in self._runs or first in self._copies):
-            known = number_of(self.find(contents))
+            known = number_of(self.find_blocks(contents))
         if known:
             again = [self._copy(each) for run in part_of(contents, 0, known) for each in run]
             contents = [*again, *part_of(contents, known, number_of(contents))]

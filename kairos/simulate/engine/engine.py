@@ -123,7 +123,7 @@ class ModelledEngine:
                 f"{self._capacity_tokens})"
             )
 
-    def hold(self, prompt: Prompt) -> None:
+    def hold_prompt(self, prompt: Prompt) -> None:
         """Hold a prompt's full blocks from now on, computed in no time and never evicted.
 
         Some engines pin prefixes of prompts like this; vLLM does not.
@@ -133,7 +133,7 @@ class ModelledEngine:
         """
         if not self.profile.prefix_caching:
             return
-        self._scheduler.memory.hold(contents_of(prompt, self.profile.block_size))
+        self._scheduler.memory.hold_contents(contents_of(prompt, self.profile.block_size))
 
     def abort(self, call_id: str, at: int) -> None:
         """Abort a call; do nothing if it has ended or was never added."""
@@ -146,7 +146,7 @@ class ModelledEngine:
         if arriving:
             self._arriving.remove(arriving[0])
         elif sequence.turn is None or self._stretch is None:
-            self._scheduler.drop(sequence)
+            self._scheduler.drop_sequence(sequence)
         else:
             self._aborted.append(sequence)
 
@@ -202,7 +202,7 @@ class ModelledEngine:
         """Run all steps that end up to `to`. Steps that begin then may still get more calls."""
         assert to >= self._told_to, f"{to} ps is in the past, it is {self._told_to} ps"
         self._told_to = to
-        while self._begin(to) if self._stretch is None else self._pass_steps(to):
+        while self._begin_step(to) if self._stretch is None else self._pass_steps(to):
             pass
 
     def _begins_at(self) -> int | None:
@@ -210,14 +210,14 @@ class ModelledEngine:
             return self._now
         return max(self._now, self._arriving[0][0]) if self._arriving else None
 
-    def _begin(self, to: int) -> bool:
+    def _begin_step(self, to: int) -> bool:
         begins_at = self._begins_at()
         if begins_at is None or begins_at >= to:
             return False
         self._now = begins_at
         while self._arriving and self._arriving[0][0] <= begins_at:
             self._scheduler.waiting.push(self._arriving.popleft()[1])
-        step = self._scheduler.begin()
+        step = self._scheduler.begin_step()
         for fetch in self._scheduler.caches.take_begun():
             self._see_fetch(fetch)
         if self._scheduler.is_stuck:
@@ -259,7 +259,7 @@ class ModelledEngine:
             self._now = self._ends_at
             self._scheduler.pass_steps(stretch.steps)
             self._stretch = None
-            self._end()
+            self._end_stretch()
             return True
         if ended := stretch.ended_within(to - self._now):
             self._now += stretch.lasts(ended)
@@ -267,11 +267,11 @@ class ModelledEngine:
             self._stretch = stretch.after(ended)
         return False
 
-    def _end(self) -> None:
+    def _end_stretch(self) -> None:
         """The last step of a stretch has ended."""
         aborted, self._aborted = self._aborted, []
         at = _us(self._now)
-        for what, sequence in self._scheduler.end(aborted):
+        for what, sequence in self._scheduler.end_step(aborted):
             if what == "finished":
                 del self._calls[sequence.call.id]
             counts = sequence.cached_tokens, sequence.preemptions, sequence.recomputed_tokens

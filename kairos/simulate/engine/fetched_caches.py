@@ -37,7 +37,7 @@ class FetchedCaches:
         self._kept: dict[str, Sequence] = {}
         self._begun: list[Fetch] = []
 
-    def begin(self, sequence: Sequence) -> bool:
+    def begin_fetch(self, sequence: Sequence) -> bool:
         """Begin a fetch for a sequence with its found blocks.
 
         Return whether it must wait for others.
@@ -74,7 +74,7 @@ class FetchedCaches:
         begun, self._begun = self._begun, []
         return begun
 
-    def end(self, call_id: str, *, came: bool) -> Sequence | None:
+    def end_fetch(self, call_id: str, *, came: bool) -> Sequence | None:
         """End a fetch, successful or not. Return the sequence, which waits from now on.
 
         None: the call was aborted, and its blocks are free.
@@ -94,7 +94,7 @@ class FetchedCaches:
     def is_loading(self, sequence: Sequence) -> bool:
         return sequence.call.id in self._loading
 
-    def keep(self, sequence: Sequence) -> None:
+    def keep_blocks(self, sequence: Sequence) -> None:
         """Keep the blocks of a sequence that has ended."""
         self._kept[sequence.call.id] = sequence
 

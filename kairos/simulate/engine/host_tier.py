@@ -22,7 +22,7 @@ class HostTier:
         self._blocks, self._loads = blocks, loads
         self._contents: OrderedDict[int, None] = OrderedDict()
 
-    def keep(self, contents: Contents) -> None:
+    def keep_blocks(self, contents: Contents) -> None:
         """Note that these are computed, or were used again."""
         for each in contents:
             for content in each:
@@ -31,7 +31,7 @@ class HostTier:
         while len(self._contents) > self._blocks:
             self._contents.popitem(last=False)
 
-    def found(self, contents: Contents) -> int:
+    def count_found(self, contents: Contents) -> int:
         """Count the first of them that are there."""
         count = 0
         for each in contents:

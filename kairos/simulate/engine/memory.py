@@ -27,7 +27,7 @@ class Memory:
         The prompt's blocks that become full can be found from now on, as in vLLM: before they are
         computed, also by later calls in the same step.
         """
-        self.pool.take(self.missing(sequence, tokens))
+        self.pool.take_blocks(self.missing(sequence, tokens))
         sequence.computed += tokens
         if sequence.contents:
             self._store(sequence, min(sequence.computed // self.block_size, sequence.prompt_blocks))
@@ -37,34 +37,36 @@ class Memory:
         if full > first:
             known = 0
             if sequence.is_answer_known:  # others may have been answered so meanwhile
-                known = number_of(self.pool.find(sequence.contents_of(0, full))) - first
+                known = number_of(self.pool.find_blocks(sequence.contents_of(0, full))) - first
             contents = sequence.contents_of(first, full)
             sequence.names += self.pool.store(contents, known)
             if self._tier is not None:
-                self._tier.keep(contents)
+                self._tier.keep_blocks(contents)
 
-    def hold(self, contents: Contents) -> None:
+    def hold_contents(self, contents: Contents) -> None:
         """Add a permanent user to blocks with these contents.
 
         Raises:
             SetupError: They do not fit.
         """
-        names = self.pool.find(contents)
+        names = self.pool.find_blocks(contents)
         known, number = number_of(names), number_of(contents)
         if number - known + self.pool.idle_among(names) > self.pool.free:
             raise SetupError(f"{number} blocks are to be held, and {self.pool.free} are free")
         self.pool.share(names)
         if number > known:
-            self.pool.take(number - known)
+            self.pool.take_blocks(number - known)
             self.pool.store(part_of(contents, known, number))
 
-    def admit(self, sequence: Sequence) -> bool:
+    def admit_sequence(self, sequence: Sequence) -> bool:
         """Give it the blocks that are found; False where the rest would not fit.
 
         All of it must fit (vLLM's `scheduler_reserve_full_isl`), although the rest is given only
         as it is computed. The last token is never found: it has to be computed for the next one.
         """
-        names = self.pool.find(sequence.contents_of(0, (sequence.tokens - 1) // self.block_size))
+        names = self.pool.find_blocks(
+            sequence.contents_of(0, (sequence.tokens - 1) // self.block_size)
+        )
         found = number_of(names)
         missing = self.blocks(sequence.tokens) - found
         if missing + self.pool.idle_among(names) > self.pool.free:
@@ -79,11 +81,11 @@ class Memory:
         if self._tier is None or sequence.contents is None:
             return 0
         first, end = sequence.computed // self.block_size, (sequence.tokens - 1) // self.block_size
-        return self._tier.found(sequence.contents_of(first, end)) * self.block_size
+        return self._tier.count_found(sequence.contents_of(first, end)) * self.block_size
 
     def reserve(self, sequence: Sequence, tokens: int) -> None:
         """Blocks for what it fetches. Nobody finds them before they are here (`fetched`)."""
-        self.pool.take(self.missing(sequence, tokens))
+        self.pool.take_blocks(self.missing(sequence, tokens))
         sequence.computed += tokens
 
     def fetched(self, sequence: Sequence) -> None:

@@ -55,19 +55,19 @@ class Scheduler:
 
     # The beginning of a step
 
-    def begin(self) -> Step:
+    def begin_step(self) -> Step:
         """Decide what the next step computes; something must wait or run.
 
         Where it would compute nothing, because all that had its turn was preempted, it takes no
         time: the one after it is decided at once. Where nothing runs, and what waits cannot, since
         caches that are fetched or kept have its room, nothing is computed until something happens.
         """
-        while not self._begin():
+        while not self._try_step():
             pass
         self.is_stuck = not self._step.chunks and not self._step.decoding
         return self._step
 
-    def _begin(self) -> bool:
+    def _try_step(self) -> bool:
         self._step = step = Step()
         self._allocated = True
         decoding, prefilling = self._decoding, self._prefilling
@@ -78,7 +78,7 @@ class Scheduler:
             more = self.memory.missing(prefilling, chunk)
         if new_blocks + more > self.memory.pool.free:
             return self._squeeze(step)
-        self.memory.pool.take(new_blocks)
+        self.memory.pool.take_blocks(new_blocks)
         if prefilling:
             self._prefill(prefilling, chunk)
         self._admit(budget - chunk)
@@ -99,10 +99,10 @@ class Scheduler:
         """Admit waiting sequences from the front; one that does not fit blocks the next ones."""
         while budget > 0 and self.waiting and len(self.running) < self._max_num_seqs:
             sequence = self.waiting.first()
-            if not sequence.is_loaded and not self.memory.admit(sequence):
+            if not sequence.is_loaded and not self.memory.admit_sequence(sequence):
                 break
             self.waiting.pop()
-            if self.caches.begin(sequence):
+            if self.caches.begin_fetch(sequence):
                 continue
             sequence.turn = next(self._turns)
             self.running[sequence] = None
@@ -193,7 +193,7 @@ class Scheduler:
         already = int(self._allocated)
         if steps > already:
             new_blocks = self._decoding.new_blocks(self._number + already, steps - already)
-            self.memory.pool.take(new_blocks)
+            self.memory.pool.take_blocks(new_blocks)
         self._allocated = False
         self._number += steps
         self._decoding.pass_steps(steps)
@@ -202,14 +202,14 @@ class Scheduler:
         stats.decode_tokens += steps * step.decoding
         stats.prefill_tokens += steps * step.prefill_tokens
 
-    def end(self, aborted: list[Sequence]) -> list[tuple[What, Sequence]]:
+    def end_step(self, aborted: list[Sequence]) -> list[tuple[What, Sequence]]:
         """End the current steps. Return what clients see of them, in order.
 
         Sequences aborted during the step are removed first, and become invisible.
         """
         answered = [each for each, tokens in self._step.chunks if self._computed(each, tokens)]
         for sequence in aborted:
-            self.drop(sequence)
+            self.drop_sequence(sequence)
         seen: list[tuple[What, Sequence]] = []
         for sequence in self._decoding.take_finished(self._number):
             self._finish(sequence)
@@ -249,7 +249,7 @@ class Scheduler:
             return sequence.generated
         return sequence.call.completion_tokens - (sequence.ends_in_step - self._number + 1)
 
-    def drop(self, sequence: Sequence) -> None:
+    def drop_sequence(self, sequence: Sequence) -> None:
         """Remove an aborted sequence, which waits, or runs while no step is in progress."""
         if self.caches.is_loading(sequence):
             sequence.is_dropped = True
@@ -263,13 +263,13 @@ class Scheduler:
 
     def fetched(self, call_id: str, *, came: bool) -> None:
         """Resume a call whose fetch has ended; if it failed, the call computes its prompt."""
-        if (sequence := self.caches.end(call_id, came=came)) is not None:
+        if (sequence := self.caches.end_fetch(call_id, came=came)) is not None:
             self.waiting.push(sequence)
 
     def _finish(self, sequence: Sequence) -> None:
         if sequence.call.keeps_cache:
             self._stop(sequence)
-            self.caches.keep(sequence)
+            self.caches.keep_blocks(sequence)
         else:
             self._leave(sequence)
 

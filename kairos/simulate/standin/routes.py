@@ -145,7 +145,7 @@ class StandIn:
             ]
         )
         if self._caches is not None:
-            app.add_routes([web.post(READ_PATH, self._caches.read)])
+            app.add_routes([web.post(READ_PATH, self._caches.serve_cache)])
         return app
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
@@ -205,10 +205,10 @@ class StandIn:
         if self._caches is None or wanted is None:
             return 0, {}
         if wanted.do_remote_prefill:
-            await self._caches.fetch(wanted, text)
+            await self._caches.fetch_cache(wanted, text)
             return tokens - 1, {}
         if wanted.do_remote_decode:
-            return 0, {"kv_transfer_params": self._caches.keep(text, tokens, self.url)}
+            return 0, {"kv_transfer_params": self._caches.keep_cache(text, tokens, self.url)}
         return 0, {}
 
     async def _read(self, request: web.Request, body_type: type[BodyType]) -> BodyType:
@@ -373,7 +373,7 @@ class KvTransfers:
         self._next_block = 0
         self.kept: OrderedDict[int, int] = OrderedDict()  # digest of the prompt, by first block
 
-    def keep(self, prompt: str, tokens: int, url: str) -> Json:
+    def keep_cache(self, prompt: str, tokens: int, url: str) -> Json:
         """The answer's `kv_transfer_params`. `url`: of this engine."""
         first, count = self._next_block, -(-tokens // self._block_tokens)
         self._next_block += count
@@ -390,7 +390,7 @@ class KvTransfers:
             "remote_port": place.port,
         }
 
-    async def fetch(self, params: KvTransferParams, prompt: str) -> None:
+    async def fetch_cache(self, params: KvTransferParams, prompt: str) -> None:
         """The cache of a prompt, from where it lies.
 
         Raises:
@@ -408,7 +408,7 @@ class KvTransfers:
         if found != {"prompt": text_digest(prompt)}:
             raise RefusedReply(500, "KV load failed: the remote blocks are not there.")
 
-    async def read(self, request: web.Request) -> web.Response:
+    async def serve_cache(self, request: web.Request) -> web.Response:
         """Another engine reads a cache, which is free then."""
         blocks = (await request.json()).get("blocks") or [-1]
         prompt = self.kept.pop(blocks[0], None)

@@ -272,11 +272,11 @@ class Course:
         """Whether all calls have ended."""
         return not self._left
 
-    def begin(self) -> list[int]:
+    def first_calls(self) -> list[int]:
         """The calls that wait for none."""
         return [position for position, missing in enumerate(self._missing) if not missing]
 
-    def ended(self, position: int) -> list[int]:
+    def finish_call(self, position: int) -> list[int]:
         """Note the end of a call; return the calls that may begin now, by position."""
         self._left -= 1
         released: list[int] = []

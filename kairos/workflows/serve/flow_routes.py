@@ -102,7 +102,7 @@ class FlowRoutes:
     async def invoke(self, request: HttpRequest, name: str) -> Response:
         caller = await self._caller(request)
         held = ClientResponse("", request.scope[CLIENT_KEY], caller.tenant)
-        release = partial(self._bodies.end, held)
+        release = partial(self._bodies.release_bytes, held)
         try:
             return LastingAnswer(await self._invoked(request, name, caller, held), release)
         except ClientDisconnect:
@@ -117,7 +117,7 @@ class FlowRoutes:
     ) -> Response:
         body = bytearray()
         async for part in request.stream():
-            self._bodies.hold(len(part), held)
+            self._bodies.hold_bytes(len(part), held)
             body += part
         read, size = partial(read_invoke, bytes(body)), len(body)
         body.clear()

@@ -46,7 +46,7 @@ def read_invoke(body: bytes) -> InvokeAsked:
     compiled = reading_of(len(body))
     if compiled is None or len(body) <= THREAD_BYTES:
         return _decoded(body, InvokeAsked)
-    places, count = _MEMBERS.look(body, compiled)
+    places, count = _MEMBERS.places_and_count(body, compiled)
     if count > len(places):
         raise InvalidRequest(
             "the body is not an invocation: only inputs, settings and stream are allowed, each once"

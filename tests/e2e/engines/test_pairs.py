@@ -247,13 +247,13 @@ async def test_g12_where_the_cache_is_gone_the_call_goes_to_another_instance(kai
 
 def forget_caches(prefill, decode):
     """Those that the prefill instance keeps are gone when the decode instance is asked."""
-    decode._caches.fetch, fetch = None, decode._caches.fetch
+    decode._caches.fetch_cache, fetch = None, decode._caches.fetch_cache
 
     async def too_late(params, prompt):
         prefill._caches.kept.clear()
         await fetch(params, prompt)
 
-    decode._caches.fetch = too_late
+    decode._caches.fetch_cache = too_late
 
 
 async def test_g12_a_decode_instance_that_dies_under_a_call_loses_nothing(kairos, engines, pair_of):

@@ -185,8 +185,8 @@ def test_h6_no_instance_idles_beside_a_call_that_is_ready_and_fits():
     # The same look finds it where calls are held though an engine could take them.
     clients.clear()
     world = World((), instances, POLICY, PLACEMENT, clients=client, on_second=look)
-    clients[0].tell(OperatorsOpened(frozenset()))
-    world.clock.call_at(3_500_000, lambda: clients[0].tell(OperatorsOpened(None)))
+    clients[0].handle_fact(OperatorsOpened(frozenset()))
+    world.clock.call_at(3_500_000, lambda: clients[0].handle_fact(OperatorsOpened(None)))
     world.run()
     assert [at for at, _, _ in idle_at] == [1_000_000, 2_000_000, 3_000_000]
 
@@ -227,10 +227,10 @@ def test_h10_contexts_that_a_switch_lost_come_from_the_hosts_memory_where_that_i
 
 def test_h10_what_the_hosts_memory_has_no_room_for_is_computed():
     tier = HostTier(4)
-    tier.keep([range(3), range(3, 6)])
-    assert tier.found([range(2, 6)]) == 4
-    assert tier.found([range(6)]) == 0
+    tier.keep_blocks([range(3), range(3, 6)])
+    assert tier.count_found([range(2, 6)]) == 4
+    assert tier.count_found([range(6)]) == 0
     few = HostTier(4, loads=lambda blocks: blocks > 2)
-    few.keep([range(4)])
-    assert few.found([range(2)]) == 0
-    assert few.found([range(3)]) == 3
+    few.keep_blocks([range(4)])
+    assert few.count_found([range(2)]) == 0
+    assert few.count_found([range(3)]) == 3

@@ -106,7 +106,9 @@ def test_what_says_nothing_tells_nothing(text):
 
 
 def test_the_samples_of_the_names_that_are_asked_for_are_read_with_their_labels():
-    found = Names(("a", "a_b")).read(b'a 1\na{x="1",y="\\"}"} 2 3\na_b\tNaN\na_c 4\nb 5\na{} z')
+    found = Names(("a", "a_b")).read_samples(
+        b'a 1\na{x="1",y="\\"}"} 2 3\na_b\tNaN\na_c 4\nb 5\na{} z'
+    )
     assert found["a"][:2] == [MetricSample({}, 1.0), MetricSample({"x": "1", "y": '\\"}'}, 2.0)]
     assert found["a"][2] == MetricSample({}, None)
     assert [str(each.value) for each in found["a_b"]] == ["nan"]

@@ -65,12 +65,12 @@ def probe_of(**given):
 
 
 async def looks(asking, engine, number):
-    return [await asking.look(engine) for _ in range(number)]
+    return [await asking.probe(engine) for _ in range(number)]
 
 
 async def test_what_vllm_tells_wins_and_the_operator_says_the_rest():
     engine = Engine(**{"/metrics": CACHE + RUNNING})
-    seen = await probe_of(priority=True, token_us=250.5).look(engine)
+    seen = await probe_of(priority=True, token_us=250.5).probe(engine)
     assert seen.instance == Instance(
         id="i",
         models=("m",),
@@ -88,14 +88,14 @@ async def test_what_vllm_tells_wins_and_the_operator_says_the_rest():
 async def test_what_vllm_says_of_its_scheduling_wins(policy):
     told = server_info(policy=policy, max_num_seqs=24, max_num_batched_tokens=512)
     engine = Engine(**{"/metrics": CACHE, SERVER_INFO: told})
-    instance = (await probe_of(priority=policy == "fcfs").look(engine)).instance
+    instance = (await probe_of(priority=policy == "fcfs").probe(engine)).instance
     assert instance.priority == (policy == "priority")
     assert (instance.max_num_seqs, instance.max_num_batched_tokens) == (24, 512)
 
 
 async def test_llama_tells_its_slots_and_has_no_priorities():
     engine = Engine(**{"/metrics": b"llamacpp:requests_deferred 2", "/props": PROPS})
-    seen = await probe_of(priority=True).look(engine)
+    seen = await probe_of(priority=True).probe(engine)
     assert (seen.instance.max_num_seqs, seen.instance.kv_tokens) == (4, 2048)
     assert not seen.instance.priority
     assert seen.status == InstanceStatus("i", waiting=2)
@@ -108,7 +108,7 @@ SGLANG = b"""{"max_total_num_tokens":20480,"page_size":1,"disable_radix_cache":f
 @pytest.mark.parametrize("metrics", [b"sglang:num_queue_reqs 2", 404])
 async def test_sglang_tells_its_limits_whether_it_shows_metrics_or_not(metrics):
     engine = Engine(**{"/metrics": metrics, "/get_server_info": SGLANG})
-    seen = await probe_of(priority=True).look(engine)
+    seen = await probe_of(priority=True).probe(engine)
     assert (seen.instance.max_num_seqs, seen.instance.kv_tokens) == (128, 20480)
     assert seen.instance.block_size == 1
     assert not seen.instance.priority
@@ -116,7 +116,7 @@ async def test_sglang_tells_its_limits_whether_it_shows_metrics_or_not(metrics):
 
 
 async def test_an_engine_that_tells_nothing_is_as_the_operator_says():
-    seen = await probe_of().look(Engine())
+    seen = await probe_of().probe(Engine())
     assert seen.instance == Instance(id="i", models=("m",), max_num_seqs=8, kv_tokens=900)
     assert seen.status is None
 
@@ -136,7 +136,7 @@ async def test_an_engine_that_was_gone_is_asked_all_anew():
     engine, asking = Engine(**{"/metrics": b"", "/props": PROPS}), probe_of()
     await looks(asking, engine, 2)
     engine.answers["/props"] = 404
-    asking.forget()
+    asking.forget_limits()
     [seen] = await looks(asking, engine, 1)
     assert (seen.instance.max_num_seqs, seen.instance.kv_tokens) == (8, 900)
 
@@ -180,14 +180,14 @@ async def test_a_scrape_that_fails_tells_nothing_and_takes_nothing_back(monkeypa
 async def test_a_text_that_is_cut_off_at_its_bound_tells_nothing(monkeypatch):
     monkeypatch.setattr(engine_probe, "_ANSWER_LIMIT_BYTES", 60)
     engine = Engine(**{"/metrics": RUNNING * 2})
-    assert (await probe_of().look(engine)).status == InstanceStatus("i", running=6)
+    assert (await probe_of().probe(engine)).status == InstanceStatus("i", running=6)
     engine.answers["/metrics"] = RUNNING * 3
-    assert (await probe_of().look(engine)).status is None
+    assert (await probe_of().probe(engine)).status is None
 
 
 async def test_an_engine_that_is_new_is_not_used_before_its_metrics_have_come():
     with pytest.raises(TimeoutError):
-        await probe_of().look(Engine(**{"/metrics": TimeoutError()}))
+        await probe_of().probe(Engine(**{"/metrics": TimeoutError()}))
 
 
 async def test_what_vllm_takes_long_to_say_of_itself_is_asked_again_and_kept(monkeypatch):
@@ -212,7 +212,7 @@ async def test_what_vllm_takes_long_to_say_of_itself_is_asked_again_and_kept(mon
 )
 async def test_an_engine_that_cannot_serve_is_not_ready(path, answer, problem):
     with pytest.raises(NotReady, match=problem):
-        await probe_of().look(Engine(**{path: answer}))
+        await probe_of().probe(Engine(**{path: answer}))
 
 
 class Watched:
@@ -263,7 +263,7 @@ async def test_after_trouble_all_is_asked_anew_at_once(watched, monkeypatch):
     async with asyncio.timeout(60):
         while watched.engine.asked_since():  # the look after the change
             await asyncio.sleep(0.01)
-    watched.monitor.hear_of(UpstreamUnreachable("i", "a test", refused=False))
+    watched.monitor.probe_after_failure(UpstreamUnreachable("i", "a test", refused=False))
     number = len(watched.told)
     await watched.until(lambda told: len(told) > number)
     assert watched.engine.asked_since() == ["/health", "/metrics", "/v1/models", SERVER_INFO]
@@ -320,15 +320,17 @@ async def test_looks_at_many_are_spread_over_the_interval(watched, monkeypatch):
 
 async def test_one_that_is_forgotten_has_left_and_is_not_looked_at(watched):
     await watched.until(lambda told: len(told) >= 2)
-    watched.monitor.forget("i")
+    watched.monitor.stop_watching("i")
     assert watched.told[-1] == InstanceLeft("i", drained=True)
     assert watched.monitor.models() == []
     number = len(watched.told)
-    watched.monitor.hear_of(UpstreamUnreachable("i", "a call that still ran", refused=True))
+    watched.monitor.probe_after_failure(
+        UpstreamUnreachable("i", "a call that still ran", refused=True)
+    )
     watched.monitor.watch(target_of("j"))
     await watched.until(lambda told: len(told) > number + 5)
     assert "i" not in {getattr(each, "instance_id", "") for each in watched.told[number:]}
-    watched.monitor.forget("j")
+    watched.monitor.stop_watching("j")
     watched.monitor.watch(target_of("i"))
     number = len(watched.told)
     await watched.until(lambda told: len(told) > number)
@@ -338,7 +340,7 @@ async def test_one_that_is_forgotten_has_left_and_is_not_looked_at(watched):
 async def test_one_that_never_joined_leaves_nothing_when_it_is_forgotten(watched):
     watched.engine.answers["/health"] = 503
     watched.monitor.watch(target_of("j"))
-    watched.monitor.forget("j")
+    watched.monitor.stop_watching("j")
     assert "j" not in watched.monitor.problems
     assert not any(isinstance(each, InstanceLeft) for each in watched.told)
 
@@ -364,7 +366,7 @@ async def test_a_monitor_that_has_ended_begins_nothing(watched, monkeypatch):
     running.cancel()
     await asyncio.wait([running])
     made.watch(target_of("late"))
-    made.forget("late")
+    made.stop_watching("late")
     assert made.problems == {}
 
 
@@ -390,7 +392,7 @@ async def test_a_suspicion_at_the_moment_of_the_end_does_not_keep_the_monitor_al
         await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-    monitor.hear_of(UpstreamUnreachable("nowhere", "a test", refused=False))
+    monitor.probe_after_failure(UpstreamUnreachable("nowhere", "a test", refused=False))
     for _ in range(steps):
         await asyncio.sleep(0)
     running.cancel()

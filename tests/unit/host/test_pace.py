@@ -38,7 +38,7 @@ def in_time(run):
 
 async def test_a_step_that_is_alone_begins_at_once():
     begun = []
-    LoopPace().begin("a", begun.append, 1)
+    LoopPace().begin_step("a", begun.append, 1)
     assert begun == [1]
 
 
@@ -47,7 +47,7 @@ def test_others_are_served_between_many_steps():
 
     async def run(pace, step):
         for number in range(10 * MOST):
-            pace.begin("a", step(said.append), number)
+            pace.begin_step("a", step(said.append), number)
         asyncio.get_running_loop().call_soon(said.append, "a question")
         while len(said) <= 10 * MOST:
             await asyncio.sleep(0)
@@ -63,7 +63,7 @@ def test_in_each_turn_a_few_begin_in_order_and_none_is_lost(arrivals):
         turns, begun, number = [], [], 0
         for count in arrivals:
             for _ in range(count):
-                pace.begin("a", step(begun.append), number)
+                pace.begin_step("a", step(begun.append), number)
                 number += 1
             await asyncio.sleep(0)
             turns.append(len(begun))
@@ -86,9 +86,9 @@ def test_a_step_may_begin_another():
         def another():
             begun.append(1)
             if len(begun) < 5 * MOST:
-                pace.begin("a", step(another))
+                pace.begin_step("a", step(another))
 
-        pace.begin("a", step(another))
+        pace.begin_step("a", step(another))
         while len(begun) < 5 * MOST:
             await asyncio.sleep(0)
 
@@ -102,7 +102,7 @@ def test_a_stretch_that_is_over_ends_with_a_look_whatever_else_the_loop_did():
     async def run(pace, step):
         def burst():
             for number in range(3 * MOST):
-                pace.begin("a", step(begun.append), number)
+                pace.begin_step("a", step(begun.append), number)
             turns.append(len(begun))
 
         asyncio.get_running_loop().call_soon(burst)
@@ -118,8 +118,8 @@ def test_thousands_of_one_caller_do_not_delay_anothers():
 
     async def run(pace, step):
         for _ in range(50 * MOST):
-            pace.begin("crowd", step(begun.append), "crowd")
-        pace.begin("other", step(begun.append), "other")
+            pace.begin_step("crowd", step(begun.append), "crowd")
+        pace.begin_step("other", step(begun.append), "other")
         while len(begun) <= 50 * MOST:
             await asyncio.sleep(0)
 
@@ -143,11 +143,11 @@ def test_callers_have_the_same_time_however_long_their_steps():
             begun.append("long")
             clock.now_s += STRETCH_S / 4
 
-        pace.begin("first", step(begun.append), "first")
+        pace.begin_step("first", step(begun.append), "first")
         for _ in range(6 * MOST):
-            pace.begin("long", long)
+            pace.begin_step("long", long)
         for _ in range(100):
-            pace.begin("short", short)
+            pace.begin_step("short", short)
         while len(begun) < 101 + 6 * MOST:
             await asyncio.sleep(0)
 

@@ -44,10 +44,10 @@ def logged(tmp_path):
 
 
 def test_what_an_operator_does_is_written_at_once(logged):
-    logged.log.acted(
+    logged.log.log_action(
         "POST /admin/instances", by=ANN, address="10.0.0.7", target="gpu3:8000", status=201
     )
-    logged.log.acted("reload", message="settings: no\nsuch thing")
+    logged.log.log_action("reload", message="settings: no\nsuch thing")
     first, second = map(json.loads, logged.path.read_text().splitlines())
     assert first == {
         "at": "2027-01-15T08:00:00.000Z",
@@ -64,10 +64,10 @@ def test_what_an_operator_does_is_written_at_once(logged):
 
 def test_a_refusal_has_a_line_and_the_next_of_the_same_are_counted(logged):
     for _ in range(1_000):
-        logged.log.refused(Unauthorized("no"), None, "10.0.0.7")
-    logged.log.refused(Unauthorized("no"), None, "10.0.0.8")
-    logged.log.refused(QueueFull(7), ANN, None)
-    logged.log.refused(NotAllowed("admin", ANN), None, "10.0.0.7", "operators")
+        logged.log.log_refusal(Unauthorized("no"), None, "10.0.0.7")
+    logged.log.log_refusal(Unauthorized("no"), None, "10.0.0.8")
+    logged.log.log_refusal(QueueFull(7), ANN, None)
+    logged.log.log_refusal(NotAllowed("admin", ANN), None, "10.0.0.7", "operators")
     one = {"at": "2027-01-15T08:00:00.000Z", "what": "refused", "port": "callers"}
     first = [
         one | {"address": "10.0.0.7", "status": 401, "code": "invalid_api_key"},
@@ -81,22 +81,22 @@ def test_a_refusal_has_a_line_and_the_next_of_the_same_are_counted(logged):
     assert logged.later(59) == first
     last = first[0] | {"at": "2027-01-15T08:01:00.000Z", "count": 999}
     assert logged.later(1) == [*first, last | {"since": "2027-01-15T08:00:00.000Z"}]
-    logged.log.refused(Unauthorized("no"), None, "10.0.0.7")  # another window
+    logged.log.log_refusal(Unauthorized("no"), None, "10.0.0.7")  # another window
     assert len(logged.lines()) == 6
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("no"), Unavailable("no")])
 def test_what_is_no_refusal_has_no_line(logged, error):
-    logged.log.refused(error, ANN, None)
+    logged.log.log_refusal(error, ANN, None)
     assert logged.later() == []
 
 
 def test_a_flood_from_many_addresses_has_few_lines_and_hides_no_tenant(logged):
     for number in range(10_000):
-        logged.log.refused(Unauthorized("no"), None, f"10.1.{number // 256}.{number % 256}")
-    logged.log.refused(QueueFull(7), ANN, None)
+        logged.log.log_refusal(Unauthorized("no"), None, f"10.1.{number // 256}.{number % 256}")
+    logged.log.log_refusal(QueueFull(7), ANN, None)
     for number in range(1_000):
-        logged.log.refused(QueueFull(7), Caller(f"t{number}"), None)
+        logged.log.log_refusal(QueueFull(7), Caller(f"t{number}"), None)
     lines = logged.later()
     assert len(lines) == 2 * MOST_CALLERS + 2
     others = [line for line in lines if line.get("address") == "others"]
@@ -112,7 +112,7 @@ def test_a_flood_from_many_addresses_has_few_lines_and_hides_no_tenant(logged):
 def test_what_was_counted_is_told_when_it_is_closed(tmp_path):
     logged = Logged(tmp_path / "audit.jsonl")
     for _ in range(3):
-        logged.log.refused(Unauthorized("no"), None, "10.0.0.7")
+        logged.log.log_refusal(Unauthorized("no"), None, "10.0.0.7")
     logged.log.close()
     counts = [json.loads(line).get("count", 1) for line in logged.path.read_text().splitlines()]
     assert counts == [1, 2]
@@ -134,7 +134,7 @@ def test_figures_are_counted_with_an_audit_log_and_without(logged):
 def test_a_full_file_is_put_aside_and_the_oldest_goes(tmp_path):
     logged = Logged(tmp_path / "audit.jsonl", file_bytes=1_000, max_files=3)
     for number in range(60):
-        logged.log.acted("reload", target=f"{number:04}", message="x" * 100)
+        logged.log.log_action("reload", target=f"{number:04}", message="x" * 100)
     files = sorted(each.name for each in tmp_path.iterdir())
     assert files == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
     told = [
@@ -148,9 +148,9 @@ def test_a_full_file_is_put_aside_and_the_oldest_goes(tmp_path):
 
 
 def test_a_file_that_another_program_renamed_is_begun_anew(logged):
-    logged.log.acted("one")
+    logged.log.log_action("one")
     logged.path.rename(logged.path.with_name("old"))
-    logged.log.acted("two")
+    logged.log.log_action("two")
     assert [each["what"] for each in logged.lines()] == ["two"]
 
 
@@ -220,7 +220,7 @@ def test_while_the_disk_takes_nothing_so_much_is_kept_and_both_are_said(
     with monkeypatch.context() as patched:
         patched.setattr(logged.log._file, "append", full)
         for number in range(50):
-            logged.log.acted("reload", target=str(number), message="x" * 100)
+            logged.log.log_action("reload", target=str(number), message="x" * 100)
     kept = logged.lines()
     assert 3 < len(kept) < 10
     assert [each["target"] for each in kept] == [str(number) for number in range(len(kept))]

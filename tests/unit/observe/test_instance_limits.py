@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_written_is_said_once_and_written_later(tmp_path, 
     directory = tmp_path / "later"
     limits = InstanceLimits(directory)
     limits.is_needed = True
-    limits.note(build.instance("a"))
+    limits.record_limits(build.instance("a"))
     limits.write()
     limits.write()
     assert [record.message[:43] for record in caplog.records] == [

@@ -25,7 +25,7 @@ def shown(figures):
 
 def test_a_call_counts_for_its_tenant_and_app_with_all_that_it_had():
     figures = TenantFigures(0.0)
-    figures.add(
+    figures.count_call(
         row(
             app="qa",
             queued_s=3,
@@ -35,8 +35,8 @@ def test_a_call_counts_for_its_tenant_and_app_with_all_that_it_had():
             cached_tokens=64,
         )
     )
-    figures.add(row(app="qa", outcome="cancelled", took_s=1))
-    figures.add(row(tenant="b", outcome="refused", queued_s=9))
+    figures.count_call(row(app="qa", outcome="cancelled", took_s=1))
+    figures.count_call(row(tenant="b", outcome="refused", queued_s=9))
     told, names = shown(figures), 'app="qa",tenant="a"'
     assert told["calls_total", 'app="qa",outcome="finished",tenant="a"'] == 1
     assert told["calls_total", 'app="qa",outcome="cancelled",tenant="a"'] == 1
@@ -53,9 +53,9 @@ def test_a_call_counts_for_its_tenant_and_app_with_all_that_it_had():
 def test_names_are_bounded_for_each_tenant_apart_and_no_call_is_lost():
     figures = TenantFigures(0.0)
     for n in range(1_000):
-        figures.add(row(tenant="greedy", app=f"app{n}"))
+        figures.count_call(row(tenant="greedy", app=f"app{n}"))
     for n in range(2 * MAX_TENANTS):
-        figures.add(row(tenant=f"t{n}", app="qa"))
+        figures.count_call(row(tenant=f"t{n}", app="qa"))
     calls = {labels: value for (name, labels), value in shown(figures).items() if "calls" in name}
     assert sum(calls.values()) == 1_000 + 2 * MAX_TENANTS
     greedy = [labels for labels in calls if 'tenant="greedy"' in labels]

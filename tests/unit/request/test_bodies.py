@@ -29,10 +29,10 @@ class Taker:
     def __init__(self):
         self.end = asyncio.get_running_loop().create_future()
 
-    def took(self, content):
+    def on_body(self, content):
         self.end.set_result(content)
 
-    def refused(self, error):
+    def on_body_refused(self, error):
         self.end.set_exception(error)
 
 
@@ -43,16 +43,16 @@ async def test_a_body_is_held_packed_and_unpacked_until_its_call_ends():
     content, taker, response = b"x" * 1_000, Taker(), ClientResponse("r", None)
     packed = gzip.compress(content)
     bodies = Bodies(10_000, 10_000)
-    bodies.read(PACKED, Source(packed), response, taker)
+    bodies.read_body(PACKED, Source(packed), response, taker)
     assert await taker.end == content
     assert response.held_bytes == bodies._held_bytes == len(packed) + len(content)
-    bodies.end(response)
+    bodies.release_bytes(response)
     assert bodies._held_bytes == 0
 
 
 async def test_what_unpacks_to_more_than_may_be_held_is_refused():
     taker = Taker()
-    Bodies(10_000, 500).read(
+    Bodies(10_000, 500).read_body(
         PACKED, Source(gzip.compress(b"x" * 1_000)), ClientResponse("r", None), taker
     )
     with pytest.raises(KairosError, match="hold"):
@@ -62,7 +62,7 @@ async def test_what_unpacks_to_more_than_may_be_held_is_refused():
 def holding(bodies, caller, size):
     """A call of theirs that has so long a body."""
     response = ClientResponse("r", None, caller)
-    bodies.hold(size, response)
+    bodies.hold_bytes(size, response)
     return response
 
 
@@ -71,19 +71,19 @@ def test_of_one_caller_is_held_its_share_and_others_have_room():
     calls = [holding(bodies, "greedy", 100) for _ in range(9)]
     refused = ClientResponse("r", None, "greedy")
     with pytest.raises(ShareUsed, match="bodies in flight"):
-        bodies.hold(50, refused)
-    bodies.end(refused)
+        bodies.hold_bytes(50, refused)
+    bodies.release_bytes(refused)
     others = holding(bodies, "other", 50)
 
     for each in [*calls, others]:
-        bodies.end(each)
-        bodies.end(each)  # told again
+        bodies.release_bytes(each)
+        bodies.release_bytes(each)  # told again
     assert (bodies._held_bytes, bodies._held_by) == (0, {})
 
 
 def test_a_callers_only_body_may_be_as_large_as_there_is_room():
     bodies = Bodies(1_000, 1_000)
-    bodies.end(holding(bodies, "alone", 1_000))
+    bodies.release_bytes(holding(bodies, "alone", 1_000))
     holding(bodies, "other", 100)
     holding(bodies, "alone", 900)
     with pytest.raises(TooMuchHeld):
@@ -95,7 +95,7 @@ def test_a_body_that_grows_counts_for_its_caller():
     holding(bodies, "greedy", 500)
     second = holding(bodies, "greedy", 10)
     with pytest.raises(ShareUsed):
-        bodies.hold(435, second)
+        bodies.hold_bytes(435, second)
 
 
 class Slow:
@@ -141,7 +141,7 @@ def upload(parts):
         taker = Taker()
         source = Slow(asyncio.get_running_loop(), parts)
         bodies = Bodies(1 << 30, 1 << 30)
-        bodies.read({}, source, ClientResponse("r", None), taker)
+        bodies.read_body({}, source, ClientResponse("r", None), taker)
         return await taker.end
 
     loop = QuickLoop()

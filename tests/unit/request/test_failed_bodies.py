@@ -9,7 +9,7 @@ BODY, ALIKE, OTHER = b'{"a": 1}', b'{"a": 2}', b"{}"
 
 
 def named(bodies, event, content, at, tenant="t"):
-    return bodies.named(event, tenant, content, lambda: at)
+    return bodies.with_hash(event, tenant, content, lambda: at)
 
 
 def known(bodies, content, at):

@@ -73,7 +73,7 @@ def test_what_msgspec_cannot_read_is_refused_and_nothing_else(reading, content):
         whole = None
 
     try:
-        found, count = MemberNames(["model", "stop", "messages", 'a"\\', "é", ""]).look(
+        found, count = MemberNames(["model", "stop", "messages", 'a"\\', "é", ""]).places_and_count(
             content, reading
         )
     except InvalidRequest:

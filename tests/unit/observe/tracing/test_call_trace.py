@@ -10,10 +10,10 @@ from kairos.observe.tracing.trace_context import TraceContext
 from tests.support.simulate import build
 
 ENDS = {
-    "finished": lambda trace, at: trace.told(Finished("a"), at),
-    "failed": lambda trace, at: trace.told(Failed("a", "gone"), at),
-    "cancelled": lambda trace, at: trace.told(Cancelled("a"), at),
-    "refused": lambda trace, at: trace.refused(Unavailable("not now"), at),
+    "finished": lambda trace, at: trace.record_fact(Finished("a"), at),
+    "failed": lambda trace, at: trace.record_fact(Failed("a", "gone"), at),
+    "cancelled": lambda trace, at: trace.record_fact(Cancelled("a"), at),
+    "refused": lambda trace, at: trace.record_refusal(Unavailable("not now"), at),
 }
 
 
@@ -35,7 +35,7 @@ class Traced:
 
     def send(self, at):
         self.at, headers = at, {}
-        self.trace.sent(Dispatch("a", "i:8000"), headers)
+        self.trace.record_dispatch(Dispatch("a", "i:8000"), headers)
         return headers
 
 
@@ -54,9 +54,9 @@ def test_a_call_that_ends_twice_is_recorded_once_as_it_ended_first(first, second
 def test_waits_and_attempts_follow_each_other_below_the_call():
     traced = Traced()
     first = traced.send(20)
-    traced.trace.told(Bounced("a", "busy"), 30)
+    traced.trace.record_fact(Bounced("a", "busy"), 30)
     second = traced.send(45)
-    traced.trace.told(FirstToken("a"), 50)
+    traced.trace.record_fact(FirstToken("a"), 50)
     ENDS["finished"](traced.trace, 60)
     (spans,) = traced.emitted
     call = spans[-1]

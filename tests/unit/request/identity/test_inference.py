@@ -40,7 +40,7 @@ class Wire:
 
     def send(self, body, *, tenant="acme", **known):
         identity = Identity(**known)
-        asked = self.inference.add(identity, prompt_of(json.dumps(body).encode()), tenant)
+        asked = self.inference.infer_fields(identity, prompt_of(json.dumps(body).encode()), tenant)
         return Made(self, f"req-{next(self._ids)}", identity, asked)
 
 
@@ -65,7 +65,7 @@ class Made:
         return message
 
     def give(self, answer, *, streamed):
-        self.wire.inference.answered(self.asked, self.id, answer, streamed=streamed)
+        self.wire.inference.remember_answer(self.asked, self.id, answer, streamed=streamed)
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def test_what_is_remembered_is_bounded(random, monkeypatch):
 def test_a_very_long_conversation_is_not_looked_at(wire, messages):
     body = json.dumps({"messages": messages}, separators=(",", ":")).encode()
 
-    assert wire.inference.add(Identity(), prompt_of(body), "acme") is None
+    assert wire.inference.infer_fields(Identity(), prompt_of(body), "acme") is None
 
 
 NAMES = (

@@ -29,12 +29,14 @@ class Workflow:
         }
         identity = Identity(workflow_id="w", agent=agent or name, upstream=upstream, **known)
         prompt = prompt_of(json.dumps(body).encode())
-        self.asked[name] = self.inference.add(identity, prompt, "t")
+        self.asked[name] = self.inference.infer_fields(identity, prompt, "t")
         return set(identity.parent_ids)
 
     def answer(self, name, text):
         body = {"choices": [{"index": 0, "message": {"content": text}}]}
-        self.inference.answered(self.asked[name], name, json.dumps(body).encode(), streamed=False)
+        self.inference.remember_answer(
+            self.asked[name], name, json.dumps(body).encode(), streamed=False
+        )
 
     def branches(self, **texts):
         """A plan, and calls that follow it at once, with these answers."""

@@ -20,8 +20,8 @@ from tests.unit.request.identity.test_inference import Run, Wire, said, words
 class Eager(Inference):
     """Reads each answer when it comes, and remembers nothing of what it read for another call."""
 
-    def answered(self, asked, request_id, answer, *, streamed):
-        super().answered(asked, request_id, answer, streamed=streamed)
+    def remember_answer(self, asked, request_id, answer, *, streamed):
+        super().remember_answer(asked, request_id, answer, streamed=streamed)
         for replied in self._replies._by_number.values():
             assert replied.reply is not None
         self._parts._settle()
@@ -177,4 +177,4 @@ def test_of_a_short_prompt_all_messages_are_read_whatever_comes_beside_it(tools_
 
 
 def test_nothing_known_of_a_body_that_says_nothing():
-    assert Inference().add(Identity(), prompt_of(b"{"), "acme") is None
+    assert Inference().infer_fields(Identity(), prompt_of(b"{"), "acme") is None

@@ -36,13 +36,13 @@ def numbers(hashes):
 
 @given(texts=texts_of_bytes)
 def test_texts_have_the_same_passages_read_together_as_one_by_one(read, texts):
-    assert read.of(texts) == [read.of([each])[0] for each in texts]
+    assert read.passages_of(texts) == [read.passages_of([each])[0] for each in texts]
 
 
 @given(text=st.binary(max_size=500), before=st.binary(max_size=40), after=st.binary(max_size=40))
 def test_a_text_has_its_passages_wherever_it_stands(read, text, before, after):
-    [inside] = read.of([text])
-    [outside] = read.of([before + text + after])
+    [inside] = read.passages_of([text])
+    [outside] = read.passages_of([before + text + after])
     assert set(numbers(inside)) <= set(numbers(outside))
 
 
@@ -51,7 +51,7 @@ def test_a_text_has_its_passages_wherever_it_stands(read, text, before, after):
 def test_texts_of_any_length_are_read_and_about_one_window_in_eight_counts(read, sizes, seed):
     random = Random(seed)
     texts = [random.randbytes(size) for size in sizes]
-    for size, found in zip(sizes, map(numbers, read.of(texts)), strict=True):
+    for size, found in zip(sizes, map(numbers, read.passages_of(texts)), strict=True):
         windows = max(0, min(size, passages.TEXT_BYTES) - passages.WINDOW + 1)
         assert abs(len(found) - windows / 8) <= 20 + windows / 40
 
@@ -65,14 +65,16 @@ def test_texts_of_any_length_are_read_and_about_one_window_in_eight_counts(read,
     )
 )
 def test_the_compiled_functions_find_the_same_passages(reading, texts):
-    assert CompiledPassages(reading).of(texts) == Passages().of(texts)
+    assert CompiledPassages(reading).passages_of(texts) == Passages().passages_of(texts)
 
 
 def test_they_do_so_whatever_the_length(reading):
-    every = next(bytes([n]) for n in range(256) if len(Passages().of([bytes([n]) * 32])[0]))
+    every = next(
+        bytes([n]) for n in range(256) if len(Passages().passages_of([bytes([n]) * 32])[0])
+    )
     for text in (Random(7).randbytes(2_000), every * 2_000):  # of which each window counts
         texts = [text[-size:] for size in range(1, len(text))]
-        assert CompiledPassages(reading).of(texts) == Passages().of(texts)
+        assert CompiledPassages(reading).passages_of(texts) == Passages().passages_of(texts)
 
 
 # Few values, so that texts share passages, and few slots, so that they take each other's places.
@@ -89,7 +91,7 @@ def test_the_compiled_functions_remember_and_find_whose_they_are_as_numpy_does(r
         ways = [Passages(), CompiledPassages(reading)]
         for found, *more in steps:
             if len(more) == 1:
-                one, other = (way.carried(packed(found), *more) for way in ways)
+                one, other = (way.count_carried(packed(found), *more) for way in ways)
                 assert one == other
                 continue
             *whose, prompt = more
@@ -116,15 +118,15 @@ def test_a_tenant_with_many_passages_takes_no_place_of_one_with_few(read_anew, m
     way, random = read_anew(), Random(7)
     mine, later = (packed(random.sample(range(1 << 32), 100)) for _ in range(2))
     way.remember(mine, 1, 1, 5, b"")
-    before = way.carried(mine, 5)[1]
+    before = way.count_carried(mine, 5)[1]
     for number in range(2, 20):
         flood = packed(random.randrange(2**32) for _ in range(4_000))
         way.remember(flood, number, number, 6, b"")
 
     assert sum(way._slots_held) == 1 << 12
-    assert way.carried(mine, 5)[1] > before - 5  # while the other had fewer
+    assert way.count_carried(mine, 5)[1] > before - 5  # while the other had fewer
     way.remember(later, 99, 99, 5, b"")
-    assert sum(way.carried(later, 5).values()) > 90  # but for those of one slot
+    assert sum(way.count_carried(later, 5).values()) > 90  # but for those of one slot
 
 
 def packed(numbers):
@@ -134,5 +136,5 @@ def packed(numbers):
 def test_a_passage_that_is_found_twice_counts_once(read):
     read.remember(packed([7, 8]), 1, 1, 0, b"")
 
-    assert read.carried(packed([7, 7, 9, 7]), 0) == {1: 1}
-    assert read.carried(b"", 0) == {}
+    assert read.count_carried(packed([7, 7, 9, 7]), 0) == {1: 1}
+    assert read.count_carried(b"", 0) == {}

@@ -18,7 +18,7 @@ from kairos.simulate.workload.prompt import PromptPiece
 
 def stored(pool, *given):
     contents = list(given)
-    pool.take(number_of(contents))
+    pool.take_blocks(number_of(contents))
     return pool.store(contents)
 
 
@@ -30,59 +30,62 @@ def test_of_blocks_with_the_same_content_the_oldest_is_found():
     first, second, third = (stored(pool, FIVE) for _ in range(3))
 
     assert len({*first, *second, *third}) == 3
-    assert pool.find([range(5, 7)]) == first
+    assert pool.find_blocks([range(5, 7)]) == first
 
 
 def test_when_the_oldest_is_forgotten_the_next_one_is_found_and_a_new_one_is_no_older():
     pool = BlockPool(4)
     names = [stored(pool, FIVE) for _ in range(4)]
     pool.release(names[0], 0)
-    pool.take(1)
-    assert pool.find([FIVE]) == names[1]
+    pool.take_blocks(1)
+    assert pool.find_blocks([FIVE]) == names[1]
 
     assert pool.store([FIVE]) != names[0]
-    assert pool.find([FIVE]) == names[1]
+    assert pool.find_blocks([FIVE]) == names[1]
     pool.release(names[1], 0)
-    pool.take(1)
-    assert pool.find([FIVE]) == names[2]
+    pool.take_blocks(1)
+    assert pool.find_blocks([FIVE]) == names[2]
 
 
 def test_what_nobody_finds_any_more_is_new_again():
     pool = BlockPool(2)
     for name in (stored(pool, FIVE), stored(pool, FIVE)):
         pool.release(name, 0)
-    pool.take(2)
+    pool.take_blocks(2)
 
-    assert pool.find([FIVE]) == []
+    assert pool.find_blocks([FIVE]) == []
     assert pool.store([FIVE]) == [FIVE]
 
 
 def test_a_block_is_free_when_the_last_who_uses_it_is_gone():
     pool = BlockPool(3)
     names = stored(pool, range(5, 7))
-    shared = pool.find([FIVE])
+    shared = pool.find_blocks([FIVE])
     pool.share(shared)
     pool.release(names, 0)
-    assert (pool.free, pool.idle_among(pool.find([range(5, 7)]))) == (2, 1)
+    assert (pool.free, pool.idle_among(pool.find_blocks([range(5, 7)]))) == (2, 1)
 
     pool.release(shared, 0)
-    assert (pool.free, pool.idle_among(pool.find([range(5, 7)]))) == (3, 2)
+    assert (pool.free, pool.idle_among(pool.find_blocks([range(5, 7)]))) == (3, 2)
 
 
 def test_what_was_shared_in_part_makes_room_from_its_end_and_the_shared_part_when_it_is_idle():
     pool = BlockPool(12)
     pool.release(stored(pool, range(10, 16)), 0)
     pool.release(stored(pool, range(20, 24)), 0)
-    shared = pool.find([range(10, 12)])
+    shared = pool.find_blocks([range(10, 12)])
     pool.share(shared)
     pool.release(shared, 0)  # after all others now
 
-    pool.take(3)
-    assert number_of(pool.find([range(10, 16)])) == 5
-    pool.take(5)
-    assert (pool.find([range(10, 16)]), pool.find([range(20, 24)])) == (shared, [range(20, 22)])
-    pool.take(3)
-    assert (pool.find([range(10, 16)]), pool.free) == ([range(10, 11)], 1)
+    pool.take_blocks(3)
+    assert number_of(pool.find_blocks([range(10, 16)])) == 5
+    pool.take_blocks(5)
+    assert (pool.find_blocks([range(10, 16)]), pool.find_blocks([range(20, 24)])) == (
+        shared,
+        [range(20, 22)],
+    )
+    pool.take_blocks(3)
+    assert (pool.find_blocks([range(10, 16)]), pool.free) == ([range(10, 11)], 1)
 
 
 @given(

@@ -257,8 +257,8 @@ class TestHeldBeginnings:
 
     def test_a_beginning_that_is_held_is_found_by_the_first_call(self):
         engine = make()
-        engine.hold(self.BEGINNING)
-        engine.hold(self.BEGINNING)  # no more for it
+        engine.hold_prompt(self.BEGINNING)
+        engine.hold_prompt(self.BEGINNING)  # no more for it
         assert engine.used_blocks == 2
         add(engine, 0, call("a", [("role", 8), ("a", 8)], 1))
 
@@ -266,7 +266,7 @@ class TestHeldBeginnings:
 
     def test_it_is_there_after_prompts_that_fill_the_memory_and_nothing_else_is(self):
         engine = make(kv_tokens=40)
-        engine.hold(self.BEGINNING)
+        engine.hold_prompt(self.BEGINNING)
         add(engine, 0, call("a", [("role", 8), ("a", 8)], 1))
         seen(engine)
         add(engine, 1_000, call("b", 28, 4))
@@ -278,9 +278,9 @@ class TestHeldBeginnings:
     def test_no_more_is_held_than_there_is_room_for(self):
         engine = make(kv_tokens=16)
         with pytest.raises(SetupError, match="5 blocks are to be held, and 4 are free"):
-            engine.hold((PromptPiece("long", 20),))
+            engine.hold_prompt((PromptPiece("long", 20),))
 
     def test_without_a_prefix_cache_nothing_is_held(self):
         engine = make(prefix_caching=False)
-        engine.hold(self.BEGINNING)
+        engine.hold_prompt(self.BEGINNING)
         assert engine.used_blocks == 0
