@@ -1,8 +1,9 @@
 """The starvation guard's bound against a simple count.
 
 With every policy, arrival and estimate a call is overdue when its workflow has waited for as long
-as it may, and not before. Then it goes within the work of the calls that were overdue before it,
-over the guard's share. Overdue calls take no more than that share of what is sent.
+as it may, and not before; a workflow that was silent for `IDLE_S` begins again. An overdue call is
+sent within the work of the calls that were overdue before it, over the guard's share. Overdue calls
+take no more than that share of what is sent.
 """
 
 from itertools import count
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kairos.core import POLICIES, SECOND, PatienceGuard
+from kairos.core import IDLE_S, POLICIES, SECOND, PatienceGuard
 from kairos.core.scheduler.guard import GRACE_US, NO_GUARD, PATIENCE, SHARE
 from tests.property.core.test_queue import ByTable, Room, made
 from tests.support.examples import examples
@@ -46,6 +47,7 @@ class GuardMachine(RuleBasedStateMachine):
         self.at, self.numbers = 0, count()
         self.estimates, self.queue, self.push = made(lambda _: ByTable(self.table))
         self.waiting, self.running, self.waited = {}, {}, {}
+        self.seen = {}  # when each workflow's last call came or ended
         self.first_us = self.sent_us = self.largest_us = 0
 
     @rule(
@@ -55,6 +57,7 @@ class GuardMachine(RuleBasedStateMachine):
         width=st.sampled_from([1, 1, 1, 10]),
     )
     def come(self, workflow, tokens, key, width):
+        self.forget_silent(f"w{workflow}")
         for _ in range(width):
             number = next(self.numbers)
             name = f"r{number}"
@@ -64,7 +67,7 @@ class GuardMachine(RuleBasedStateMachine):
             call = self.waiting[name] = Call(request, self.at, self.estimates.call_us(request))
             self.largest_us = max(self.largest_us, call.work_us)
 
-    @rule(seconds=st.sampled_from([0.01, 1, 5, 30, 200]))
+    @rule(seconds=st.sampled_from([0.01, 1, 5, 30, 200, 600]))
     def time_passes(self, seconds):
         took_us = int(seconds * SECOND)
         for workflow in {each.request.workflow_id for each in self.waiting.values()}:
@@ -95,18 +98,35 @@ class GuardMachine(RuleBasedStateMachine):
     def one_ends(self, data):
         """End a call after any time, shorter or longer than expected."""
         name = data.draw(st.sampled_from(sorted(self.running)))
+        self.end(name, 1)
         del self.running[name]
-        self.estimates.ended(name, self.at, 1)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def one_gives_up(self, data):
         name = data.draw(st.sampled_from(sorted(self.waiting)))
         self.queue.remove(name)
-        self.estimates.ended(name, self.at)
+        self.end(name)
         del self.waiting[name]
         if not self.waiting:
             self.first_us = self.sent_us = 0
+
+    def end(self, name, completion=None):
+        self.estimates.ended(name, self.at, completion)
+        self.seen[(self.waiting | self.running)[name].request.workflow_id] = self.at
+
+    def forget_silent(self, workflow):
+        """Begin to count again for a workflow that had no call for as long as makes it a new one.
+
+        A call in flight is not silence: what has been found to run is not silent from then on.
+        """
+        open_ones = {each.request.workflow_id for each in (self.waiting | self.running).values()}
+        for name in [name for name, at in self.seen.items() if at <= self.at - IDLE_S * SECOND]:
+            if name in open_ones:
+                self.seen[name] = self.at
+            elif name == workflow:
+                self.waited.pop(name, None)
+        self.seen[workflow] = self.at
 
     def note_overdue(self):
         """Check that what is overdue for the first time has waited for as long as it may."""
