@@ -47,6 +47,7 @@ _BEAT_S = 0.5
 _KEY = "KAIROS_RUN_KEY"  # in place of the variable that holds it elsewhere
 _ROWS_TOGETHER = 64  # that follow each other, where rows are parted by their number
 _RETRY_S = 5.0
+_MEMO_BYTES = FlowLimits(capacity=1).memo_bytes  # of all partitions, as much as one process has
 
 
 class PartTable:
@@ -293,6 +294,7 @@ class _Session:
             instances=told.instances,
             functions=FUNCTIONS,
             caches_prefixes=told.caches_prefixes and number == 0,
+            memo_bytes=_MEMO_BYTES // parts,
             max_calls=job.record.max_calls,
             max_tokens=job.record.max_tokens,
         )
