@@ -35,15 +35,9 @@ from experiments.workload import (
     prompt_tokens,
     with_gaps,
 )
+from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES
-from kairos.simulate import (
-    Workflow,
-    World,
-    draw_arrivals,
-    draw_submissions,
-    load_profile,
-    load_workflows,
-)
+from kairos.simulate import Workflow, World, draw_arrivals, draw_submissions, load_workflows
 from kairos.simulate.plan import instance_id
 from kairos.simulate.workload.submissions import scaled
 from kairos.simulate.workload.workflows import Submission

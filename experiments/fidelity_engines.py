@@ -12,11 +12,11 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from kairos.capacity import load_profile
 from kairos.cli.demos.engines import start_engines
 from kairos.core import EngineProfile, SetupError
 from kairos.engines.vllm import has_avx512
 from kairos.host import start_child
-from kairos.simulate import load_profile
 
 ENGINES = 2
 MODEL = "large"

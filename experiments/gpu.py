@@ -31,9 +31,9 @@ from experiments.fidelity_engines import calibrate
 from experiments.gpu_run import ENGINES, Pair, Setting, engines, gpu, setting
 from experiments.placements_vllm import in_turn
 from experiments.report import EXPERIMENTS, commit, write_rows
+from kairos.capacity import load_profile
 from kairos.core import SetupError
 from kairos.host import atomic_write
-from kairos.simulate import load_profile
 
 INTO = EXPERIMENTS.parent / ".gpu" / "run"
 ROWS, LEARNT, SHARED = "e31_gpu.jsonl", "learnt.json", "shared.toml"

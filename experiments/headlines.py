@@ -18,8 +18,8 @@ from experiments.report import RESULTS
 from experiments.runs import Cell
 from experiments.sections import SECTIONS, read_rows
 from experiments.workloads import WORKLOADS
+from kairos.capacity import load_profile
 from kairos.core import Interval
-from kairos.simulate.engine import profiles
 
 Cells = tuple[str, str]  # of the mean latency of a workflow, and of seconds per token
 HEADER = (
@@ -45,7 +45,7 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
 def _modelled(workload: str, model: str) -> str:
     """Return which engines are simulated, with the context of their profile."""
     of = WORKLOADS[workload]
-    context = profiles.load_profile(of.profile).max_model_len
+    context = load_profile(of.profile).max_model_len
     return f"modelled: {of.pool} x A40, {model}, context of {context:,} tokens"
 
 

@@ -8,13 +8,13 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from experiments.recordings import data_directory
+from kairos.capacity import load_profile
 from kairos.core import EngineProfile, StepCost
 from kairos.simulate import (
     Workflow,
     draw_arrivals,
     draw_submissions,
     load_application,
-    load_profile,
     load_workflows,
 )
 from kairos.simulate.plan import instance_id

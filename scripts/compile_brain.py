@@ -53,7 +53,6 @@ NOT_COMPILED = frozenset(
         "core/faults/stalls.py",
         "simulate/engine/engine_calls.py",
         "simulate/engine/fitting.py",
-        "simulate/engine/profiles.py",
     }
 )
 # No contraction: a fused multiply-add would round otherwise than Python does.

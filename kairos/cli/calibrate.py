@@ -80,6 +80,7 @@ def calibrate(
 
     Example: kairos calibrate --engine http://gpu1:8000 --name my-gpu --quick
     """
+    from kairos.capacity import profile_to_toml
     from kairos.host import atomic_write
     from kairos.proxy import Upstream
     from kairos.simulate import (
@@ -88,7 +89,6 @@ def calibrate(
         MeasuredLimits,
         fit_step_cost,
         measure_engines,
-        profile_to_toml,
     )
 
     key = default_api_key(api_key_env, os.environ)

@@ -65,6 +65,7 @@ def plan(
     """
     import msgspec
 
+    from kairos.capacity import load_profile as engine
     from kairos.cli.flows.flow_placement import flow_placement
     from kairos.cli.flows.flow_profiled import (
         known_batches,
@@ -72,7 +73,6 @@ def plan(
         profile_path,
         read_profile,
     )
-    from kairos.simulate import load_profile as engine
     from kairos.workflows import (
         TYPICAL_LATENCIES,
         Passes,

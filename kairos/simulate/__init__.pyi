@@ -5,8 +5,6 @@ from .calibrate import MeasuredLimits as MeasuredLimits
 from .calibrate import measure_engines as measure_engines
 from .engine.fitting import Fit as Fit
 from .engine.fitting import fit_step_cost as fit_step_cost
-from .engine.profiles import load_profile as load_profile
-from .engine.profiles import profile_to_toml as profile_to_toml
 from .export import export_workflows as export_workflows
 from .export import parse_since as parse_since
 from .flow_simulation import PoolOptions as PoolOptions

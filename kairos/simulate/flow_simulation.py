@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from kairos.capacity import load_profile
 from kairos.core import (
     SECOND,
     EngineProfile,
@@ -20,7 +21,6 @@ from kairos.core import (
     policy_named,
 )
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.profiles import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.users import Feed
 from kairos.simulate.workload.prompt import Prompt

@@ -4,8 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from experiments.placements_vllm_workload import offered
+from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, ProfilesLearnt
-from kairos.simulate import World, load_profile
+from kairos.simulate import World
 
 WORKFLOWS, RATE_PER_S = 48, 32.0
 # As quick as vLLM on a core with the model of `experiments.placements_vllm`, and its limits.

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from kairos.capacity import load_profile
 from kairos.core import SetupError
 from kairos.proxy import Upstream
-from kairos.simulate import calibrate, load_profile, measured_engine
+from kairos.simulate import calibrate, measured_engine
 from kairos.simulate.standin import server as standins
 from kairos.simulate.standin.batch import INSTANT, Timing
 from tests.e2e.client import LIMIT_S

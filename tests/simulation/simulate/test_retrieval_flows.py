@@ -5,8 +5,9 @@ import json
 import pytest
 
 from kairos import flow
+from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, SECOND
-from kairos.simulate import World, load_profile
+from kairos.simulate import World
 from kairos.simulate.flow_answers import answer, prompt_of, tokens_of
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner

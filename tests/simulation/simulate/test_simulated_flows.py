@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from kairos import flow
+from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES
-from kairos.simulate import PoolOptions, load_profile
+from kairos.simulate import PoolOptions
 from kairos.simulate.flow_answers import answer, tokens_of
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import FlowFigures, Functions, Generation

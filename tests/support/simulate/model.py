@@ -4,7 +4,6 @@ from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineCall
 from kairos.simulate.engine.host_tier import HostTier
-from kairos.simulate.engine.profiles import names as profile_names
 from kairos.simulate.engines import SimulatedEngines
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner, simulate_flow
@@ -22,7 +21,6 @@ __all__ = [
     "functions_runner",
     "length",
     "prefix_hashes",
-    "profile_names",
     "read_workflows",
     "simulate_flow",
 ]

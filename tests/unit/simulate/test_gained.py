@@ -7,6 +7,7 @@ from statistics import fmean
 
 import pytest
 
+from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, SECOND, Interval, SetupError
 from kairos.observe import FactLog
 from kairos.simulate import (
@@ -16,7 +17,6 @@ from kairos.simulate import (
     draw_submissions,
     generated_calls,
     load_application,
-    load_profile,
     measure_gain,
     others_of,
 )

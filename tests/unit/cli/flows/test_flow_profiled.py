@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from kairos.capacity import load_profile
 from kairos.cli.flows.flow_profiled import (
     profile_path,
     read_profile,
@@ -12,7 +13,7 @@ from kairos.cli.flows.flow_profiled import (
     write_profile,
 )
 from kairos.core import PLACEMENTS, POLICIES, Interval, InvalidFile, SetupError
-from kairos.simulate import PoolOptions, load_profile
+from kairos.simulate import PoolOptions
 from kairos.workflows import ROWS_KEPT, Passes, compile_plan, open_table, profiles_by_operator
 from tests.support.flow_tables import FLOWS, example, rows
 from tests.support.simulate.model import simulate_flow

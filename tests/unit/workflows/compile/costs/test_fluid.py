@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from kairos.capacity import CallShape
+from kairos.capacity import CallShape, load_profile
+from kairos.capacity.engine_profiles import profile_names
 from kairos.core import EngineProfile, StepCost
-from kairos.simulate import load_profile
 from kairos.workflows.compile.costs.fluid import largest_batch, makespan_us
-from tests.support.simulate.model import EngineCall, ModelledEngine, PromptPiece, profile_names
+from tests.support.simulate.model import EngineCall, ModelledEngine, PromptPiece
 
 # Round figures: a step is 10 µs, and 100 for the weights or 2 a prompt token and 5 a sequence.
 ROUND = EngineProfile(

@@ -21,8 +21,8 @@ _AT_LEAST_ONE = ("kv_tokens", "block_size", "max_num_seqs", "max_num_batched_tok
 _MOST_US = 1e9  # of one thing that takes time: more is a slip, and would be simulated for ever
 
 
-def names() -> list[str]:
-    """The profiles that come with Kairos."""
+def profile_names() -> list[str]:
+    """Return the names of the profiles that come with Kairos."""
     return sorted(file.name.removesuffix(_SUFFIX) for file in _shipped())
 
 
@@ -40,8 +40,8 @@ def load_profile(name_or_path: str) -> EngineProfile:
             with as_file(file) as path:
                 return _read(path)
     raise SetupError(
-        f"there is no profile '{name_or_path}': name one of {', '.join(names())}, or the path of "
-        "a .toml file, such as one that `kairos calibrate` wrote"
+        f"there is no profile '{name_or_path}': name one of {', '.join(profile_names())}, or the "
+        "path of a .toml file, such as one that `kairos calibrate` wrote"
     )
 
 
@@ -64,7 +64,7 @@ def _literal(value: str | bool | float) -> str:
 
 
 def _shipped() -> Iterator[Traversable]:
-    directory = files("kairos.simulate") / "profiles"
+    directory = files("kairos.capacity") / "profiles"
     return (file for file in directory.iterdir() if file.name.endswith(_SUFFIX))
 
 
