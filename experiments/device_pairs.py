@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kairos.capacity import Accelerator, CallShape, LatencyTargets, Phases, Terms
+from kairos.capacity import Accelerator, LatencyTargets, Phases, Terms
 from kairos.capacity.engine_rates import derived, layouts
 from kairos.capacity.hardware import GBIT, ModelShape
 from kairos.capacity.ownership import hourly_cost
 from kairos.capacity.serving import NO_TARGETS, InstanceUse, use
-from kairos.core import SetupError
+from kairos.core import CallShape, SetupError
 
 
 class PairSide(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kairos.capacity import Link, attended_pairs
+from kairos.capacity import Link
 from kairos.capacity.hardware import transfer_s
-from kairos.core import EngineProfile
+from kairos.core import EngineProfile, StepCost
 
 KvAction = Literal["recompute", "load", "move"]
 _US = 1_000_000
@@ -43,7 +43,7 @@ def recompute_us(profile: EngineProfile, tokens: int, held: int = 0) -> float:
     step = profile.step
     steps = -(-tokens // profile.max_num_batched_tokens)
     matrices = max(step.weights_us * steps, step.prefill_token_us * tokens)
-    pairs = attended_pairs(tokens, held)
+    pairs = StepCost.attended_pairs(tokens, held)
     return step.fixed_us * steps + matrices + step.attention_us * pairs
 
 

@@ -3,7 +3,6 @@ from .autoscale import PoolScaler as PoolScaler
 from .engine_profiles import load_profile as load_profile
 from .engine_profiles import profile_to_toml as profile_to_toml
 from .engine_rates import EngineRates as EngineRates
-from .engine_rates import attended_pairs as attended_pairs
 from .hardware import CAPACITY_UNITS as CAPACITY_UNITS
 from .hardware import Accelerator as Accelerator
 from .hardware import HardwareCatalogue as HardwareCatalogue
@@ -35,6 +34,5 @@ from .resources import Worker as Worker
 from .scaled_engines import ScalingFile as ScalingFile
 from .scaled_engines import engines_of as engines_of
 from .scaled_engines import read_scaling_file as read_scaling_file
-from .serving import CallShape as CallShape
 from .serving import LatencyTargets as LatencyTargets
 from .serving import Phases as Phases

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kairos.capacity.hardware import GB, GIB, PRECISIONS, Accelerator, ModelShape
-from kairos.core import SetupError
+from kairos.core import SetupError, StepCost
 
 IMBALANCE = 1.25  # of experts' work, the busiest device over the mean: assumed
 CALL_S = (
@@ -74,7 +74,7 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
 
     def prefill_s(self, new_tokens: float, cached_tokens: float = 0.0, prompts: int = 1) -> float:
         """Return the time from the first step on such prompts to their first tokens, when idle."""
-        pairs = prompts * attended_pairs(new_tokens, cached_tokens)
+        pairs = prompts * StepCost.attended_pairs(new_tokens, cached_tokens)
         steps = math.ceil(new_tokens * prompts / self.chunk_tokens) or 1
         return self._steps_s(steps, prompts, new_tokens * prompts, pairs, 0.0, 0.0)
 
@@ -108,7 +108,7 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
             context_tokens: of one sequence, on average.
             prompts: begun with each token, on average.
             new_tokens: of one prompt.
-            pairs: of one prompt: `attended_pairs`.
+            pairs: of one prompt: `StepCost.attended_pairs`.
             together: variance over mean of the number of prompts in a step; 1: they arrive one by
                 one.
         """
@@ -164,11 +164,6 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
             else:
                 high = middle - 1
         return low * self.stages
-
-
-def attended_pairs(new_tokens: float, cached_tokens: float = 0.0) -> float:
-    """Return the pairs of a computed token of a prompt and one that it attends to."""
-    return new_tokens * cached_tokens + new_tokens * (new_tokens + 1) / 2
 
 
 def _counts(mean: float, together: float) -> Iterator[tuple[int, float]]:

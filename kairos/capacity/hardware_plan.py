@@ -21,8 +21,8 @@ from kairos.capacity.pool_search import FoundPool, SearchLimits, front
 from kairos.capacity.prediction import NEAR, Prediction, Predictor
 from kairos.capacity.queueing import in_system
 from kairos.capacity.resources import Worker, price, total, worker_needs
-from kairos.capacity.serving import NO_TARGETS, CallShape, LatencyTargets
-from kairos.core import SetupError
+from kairos.capacity.serving import NO_TARGETS, LatencyTargets
+from kairos.core import CallShape, SetupError
 
 # Of the busiest instances. Up to there planner and simulation were compared: experiments/e35.
 CHECKED_UTILISATION = 0.8

@@ -19,8 +19,8 @@ import msgspec
 from kairos.capacity.engine_rates import EngineRates
 from kairos.capacity.hardware import Link, transfer_s
 from kairos.capacity.program import EXACT, LinearProgram
-from kairos.capacity.serving import NO_TARGETS, CallShape, InstanceUse, LatencyTargets, Phases, use
-from kairos.core import SetupError
+from kairos.capacity.serving import NO_TARGETS, InstanceUse, LatencyTargets, Phases, use
+from kairos.core import CallShape, SetupError
 
 MOST_INSTANCES = 100_000  # of a kind
 SPARE = 1e-9  # of an instance: rounding, where a load fits exactly

@@ -20,12 +20,13 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from kairos.capacity.engine_rates import EngineRates, attended_pairs
+from kairos.capacity.engine_rates import EngineRates
 from kairos.capacity.hardware import transfer_s
 from kairos.capacity.lowering import ObservedCall
 from kairos.capacity.pool import InstanceKind, Pool, PoolProblem
 from kairos.capacity.queueing import mean_wait_s
-from kairos.capacity.serving import NO_TARGETS, CallShape, LatencyTargets, Phases, use
+from kairos.capacity.serving import NO_TARGETS, LatencyTargets, Phases, use
+from kairos.core import CallShape, StepCost
 
 ITERATIONS = 2_000  # of the fixed point; it grows towards it from below
 CLOSE = 1e-6  # to the step before, relative
@@ -75,7 +76,7 @@ class _Mean:
 
         self.new = mean(lambda shape: shape.new)
         self.cached = mean(lambda shape: shape.cached)
-        self.pairs = mean(lambda shape: attended_pairs(shape.new, shape.cached))
+        self.pairs = mean(lambda shape: StepCost.attended_pairs(shape.new, shape.cached))
         self.together = mean(lambda shape: shape.together)
         self.answer = mean(lambda shape: max(shape.answer, 1.0))
         square = mean(lambda shape: shape.new**2 * (1 + shape.new_cv2))
@@ -301,7 +302,7 @@ class Predictor:
             return True
         shapes = [self.calls[call].shape for call in calls]
         new = np.array([shape.new for shape in shapes])
-        pairs = np.array([attended_pairs(shape.new, shape.cached) for shape in shapes])
+        pairs = np.array([StepCost.attended_pairs(shape.new, shape.cached) for shape in shapes])
         first_s = _prompt_s(kind.rates, state.batch, state.context, new, pairs)
         return bool((state.wait_s + kind.rates.call_s + first_s <= targets.ttft_s).all())
 
@@ -408,7 +409,7 @@ class _Work:
         self.prompt: Array = np.array([call.prompt_tokens for call in calls], dtype=float)
         cached: Array = np.array([call.cached_tokens for call in calls], dtype=float)
         self.new: Array = self.prompt - cached
-        self.pairs: Array = attended_pairs(self.new, cached)
+        self.pairs: Array = StepCost.attended_pairs(self.new, cached)
         self.answer: Array = np.array([call.answer_tokens for call in calls], dtype=float)
         self._gap = np.array([call.gap_s for call in calls])
         numbers = {name: number for number, name in enumerate(agents)}

@@ -11,7 +11,8 @@ from enum import StrEnum
 
 import msgspec
 
-from kairos.capacity.engine_rates import EngineRates, attended_pairs
+from kairos.capacity.engine_rates import EngineRates
+from kairos.core import CallShape, StepCost
 
 
 class Phases(StrEnum):
@@ -20,26 +21,6 @@ class Phases(StrEnum):
     BOTH = "both"
     PREFILL = "prefill"
     DECODE = "decode"
-
-
-class CallShape(msgspec.Struct, frozen=True, kw_only=True):
-    """LLM call, in tokens."""
-
-    prompt: float
-    answer: float
-    cached: float = 0.0  # of the prompt
-    new_cv2: float = 0.0  # of new tokens over calls: squared deviation over mean
-    together: float = 1.0  # calls that begin in the same instant, as a call of them counts them
-
-    @property
-    def new(self) -> float:
-        """Return the prompt tokens that must be computed."""
-        return self.prompt - self.cached
-
-    @property
-    def context(self) -> float:
-        """Return the tokens that a step reads, on average over the answer."""
-        return self.prompt + self.answer / 2
 
 
 class LatencyTargets(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +84,7 @@ def _both(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> Insta
     Each sequence that ends makes room for a prompt: with each token of a batch, as many prompts
     begin as sequences end.
     """
-    pairs = attended_pairs(call.new, call.cached)
+    pairs = StepCost.attended_pairs(call.new, call.cached)
     answer = max(call.answer, 1.0)
 
     def token_s(batch: int) -> float:

@@ -36,6 +36,7 @@ from .dispatcher.survival_packing import ALIKE as ALIKE
 from .dispatcher.survival_packing import ALIKE_BUT_FOR_LOAD as ALIKE_BUT_FOR_LOAD
 from .dispatcher.survival_packing import Weighed as Weighed
 from .dispatcher.survival_packing import Weighing as Weighing
+from .engine_profile import CallShape as CallShape
 from .engine_profile import EngineProfile as EngineProfile
 from .engine_profile import StepCost as StepCost
 from .entitlements import SERVICE_CLASSES as SERVICE_CLASSES

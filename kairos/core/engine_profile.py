@@ -1,4 +1,4 @@
-"""Profile of an engine for the simulation model: its limits and the cost of its steps."""
+"""Profile of an engine: its limits and the cost of its steps, and the shape of a call to it."""
 
 from typing import Literal
 
@@ -28,6 +28,11 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kv_token_us: float = 0.0
     attention_us: float = 0.0
 
+    @staticmethod
+    def attended_pairs(new_tokens: float, cached_tokens: float = 0.0) -> float:
+        """Return A of a whole prompt, which is computed but for its cached tokens."""
+        return new_tokens * cached_tokens + new_tokens * (new_tokens + 1) / 2
+
 
 class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Profile of one engine with its model. The defaults are vLLM's."""
@@ -44,3 +49,23 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     prefix_caching: bool = True
     call_us: float = 0.0  # time before a call reaches the engine's queue: HTTP, tokenizer
     step: StepCost
+
+
+class CallShape(msgspec.Struct, frozen=True, kw_only=True):
+    """LLM call, in tokens."""
+
+    prompt: float
+    answer: float
+    cached: float = 0.0  # of the prompt
+    new_cv2: float = 0.0  # of new tokens over calls: squared deviation over mean
+    together: float = 1.0  # calls that begin in the same instant, as a call of them counts them
+
+    @property
+    def new(self) -> float:
+        """Return the prompt tokens that must be computed."""
+        return self.prompt - self.cached
+
+    @property
+    def context(self) -> float:
+        """Return the tokens that a step reads, on average over the answer."""
+        return self.prompt + self.answer / 2

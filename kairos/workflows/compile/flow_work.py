@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from kairos.capacity import CallShape
-from kairos.core import EngineProfile, SetupError
+from kairos.core import CallShape, EngineProfile, SetupError
 from kairos.workflows.compile.call_shapes import call_shapes, llm_needs
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.costs.fluid import makespan_us

@@ -16,8 +16,7 @@ from operator import itemgetter
 
 import msgspec
 
-from kairos.capacity import attended_pairs
-from kairos.core import EngineProfile
+from kairos.core import EngineProfile, StepCost
 
 
 class Beginning(msgspec.Struct, frozen=True):
@@ -219,7 +218,7 @@ class FluidInstance:
             tokens += chunk
             begun += running.left == running.tokens - running.cached
             if chunk == running.left:
-                pairs += attended_pairs(running.tokens - running.cached, running.cached)
+                pairs += StepCost.attended_pairs(running.tokens - running.cached, running.cached)
         arithmetic = cost.prefill_token_us * tokens + cost.decode_seq_us * decoding
         self._first_us = cost.fixed_us + max(cost.weights_us, arithmetic)
         self._first_us += cost.kv_token_us * self._context

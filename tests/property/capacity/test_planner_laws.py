@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from experiments import e61_hardware_regret
 from kairos.capacity import (
-    CallShape,
     EngineRates,
     InstanceKind,
     ObservedCall,
     Phases,
-    attended_pairs,
     lower_application,
     plan_hardware,
 )
@@ -24,6 +22,7 @@ from kairos.capacity.lowering import WorkKind
 from kairos.capacity.pool import CallKind, PoolProblem, latency_s, smallest_pool
 from kairos.capacity.prediction import LEVELS, Predictor, _fixed_point
 from kairos.capacity.serving import use
+from kairos.core import CallShape, StepCost
 from tests.support.examples import examples
 
 CALLS = st.lists(
@@ -271,7 +270,7 @@ def test_workflows_take_as_long_as_their_calls_one_by_one(drawn):
             if name != "decode":
                 new = call.prompt_tokens - call.cached_tokens
                 batch = state.batch / rates.stages
-                pairs = attended_pairs(new, call.cached_tokens)
+                pairs = StepCost.attended_pairs(new, call.cached_tokens)
                 seconds += rates.call_s + rates.beside_s(batch, state.context, new, pairs)
             else:
                 seconds += transfer_s(1e5 * call.prompt_tokens, problem.link)

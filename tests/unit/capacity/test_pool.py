@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from kairos.capacity import (
-    CallShape,
     EngineRates,
     HardwareOffer,
     HardwareQuestion,
@@ -27,7 +26,7 @@ from kairos.capacity.instance_kinds import instance_kinds
 from kairos.capacity.pool import CallKind, PoolProblem, smallest_pool
 from kairos.capacity.prediction import Traffic, loaded, predicted
 from kairos.capacity.program import NotSolvedInTime
-from kairos.core import SetupError
+from kairos.core import CallShape, SetupError
 
 FOUND = load_catalogue()
 REPLACE = msgspec.structs.replace

@@ -5,8 +5,9 @@ import math
 import pytest
 
 from experiments.device_pairs import PairQuestion, compared, pair
-from kairos.capacity import CallShape, EngineRates, LatencyTargets, Phases, Terms, load_catalogue
+from kairos.capacity import EngineRates, LatencyTargets, Phases, Terms, load_catalogue
 from kairos.capacity.serving import use
+from kairos.core import CallShape
 
 # A step: 10 ms, and 1 ms for each sequence; a prompt token 0.1 ms. No context is too long.
 RATES = EngineRates(

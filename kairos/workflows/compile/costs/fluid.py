@@ -18,8 +18,7 @@ effect on the batch); cached prefixes are cached from the first call on.
 
 import math
 
-from kairos.capacity import CallShape, attended_pairs
-from kairos.core import EngineProfile
+from kairos.core import CallShape, EngineProfile, StepCost
 
 
 def largest_batch(profile: EngineProfile, shape: CallShape) -> int:
@@ -87,7 +86,7 @@ def _steps_us(
     if steps <= 0:
         return 0.0
     cost = profile.step
-    pairs = attended_pairs(shape.new, shape.cached)
+    pairs = StepCost.attended_pairs(shape.new, shape.cached)
     arithmetic = cost.prefill_token_us * prompts * shape.new
     arithmetic += cost.decode_seq_us * decoding * steps
     caches = cost.kv_token_us * decoding * steps * shape.context

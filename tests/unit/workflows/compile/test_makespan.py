@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from kairos.capacity import CallShape
-from kairos.core import EngineProfile, StepCost
+from kairos.core import CallShape, EngineProfile, StepCost
 from kairos.workflows.compile.costs.fluid import makespan_us
 from kairos.workflows.compile.fluid_engine import Beginning, FluidCall
 from kairos.workflows.compile.makespan import Makespan, makespan
