@@ -28,8 +28,8 @@ from rich.console import Console
 from bench import report, rows
 from bench.report import Figure
 from experiments.recordings import data_directory
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, SECOND, EngineProfile, KairosError
+from kairos.engines import load_profile
 from kairos.simulate import Load, World, offered_workload
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineStats

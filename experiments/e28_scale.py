@@ -22,8 +22,8 @@ import numpy as np
 from experiments.claim import Study, table
 from experiments.report import commit
 from experiments.workload import COMPUTE_BINDS
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, Arrived, Command, Event, Finished
+from kairos.engines import load_profile
 from kairos.simulate import World, draw_arrivals
 from kairos.simulate.plan import instance_id
 from kairos.simulate.workload.application import (

@@ -35,8 +35,8 @@ from experiments.workload import (
     prompt_tokens,
     with_gaps,
 )
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES
+from kairos.engines import load_profile
 from kairos.simulate import Workflow, World, draw_arrivals, draw_submissions, load_workflows
 from kairos.simulate.plan import instance_id
 from kairos.simulate.workload.submissions import scaled

@@ -22,8 +22,8 @@ from experiments.claim import Study, gap_figures, table
 from experiments.flow_workloads import words
 from experiments.report import commit
 from kairos import flow
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES
+from kairos.engines import load_profile
 from kairos.simulate import PoolOptions
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import SimulatedFlow, simulate_flow

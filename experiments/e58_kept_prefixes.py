@@ -22,8 +22,8 @@ from experiments.claim import Study, table
 from experiments.flow_workloads import words
 from experiments.report import commit
 from kairos import flow
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, SECOND, Finished, Record
+from kairos.engines import load_profile
 from kairos.simulate import World
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_client import FlowClient

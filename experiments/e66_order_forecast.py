@@ -29,9 +29,9 @@ from experiments.e56_kept_order import (
 )
 from experiments.report import commit
 from kairos import flow
-from kairos.capacity import load_profile
 from kairos.cli.flows.flow_profiled import simulated_profile
 from kairos.core import PLACEMENTS, POLICIES, EngineProfile
+from kairos.engines import load_profile
 from kairos.simulate import PoolOptions
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import FlowProfile, LoadedFlow, forecast_flow

@@ -22,8 +22,8 @@ from bench.report import Figure
 from experiments.claim import Study, gap_figures, table
 from experiments.e58_kept_prefixes import ROLES, BesideOthers, review
 from experiments.report import commit
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, SECOND
+from kairos.engines import load_profile
 from kairos.simulate import World
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_simulation import functions_runner

@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from kairos.capacity import load_profile
 from kairos.cli.demos.engines import start_engines
 from kairos.core import EngineProfile, SetupError
+from kairos.engines import load_profile
 from kairos.engines.vllm import has_avx512
 from kairos.host import start_child
 

@@ -26,9 +26,9 @@ import msgspec
 from experiments.baseline_placements import PLACEMENTS
 from experiments.baseline_policies import POLICIES
 from experiments.flow_workloads import FlowWorkload
-from kairos.capacity import load_profile
 from kairos.core import EngineProfile, Ledger, Placement, Policy, Request, WorkEstimates
 from kairos.core.scheduler.policies import Key
+from kairos.engines import load_profile
 from kairos.simulate import PoolOptions
 from kairos.simulate.flow_answers import beginning_of
 from kairos.simulate.flow_client import FlowClient

@@ -23,9 +23,9 @@ from experiments.flows_vllm_run import RULES, Ran, Rows, on_devices, on_engines
 from experiments.model_devices import HostOptions, simulate_host
 from experiments.switching import rows as documents
 from experiments.switching import workflow
-from kairos.capacity import load_profile
 from kairos.cli.flows.hosted_pool import device_turns, host_plan
 from kairos.core import PLACEMENTS, POLICIES, EngineProfile
+from kairos.engines import load_profile
 from kairos.workflows import Functions, HostFile, Passes, Plan, open_table
 from kairos.workflows.run.engine_host import HostedModel
 

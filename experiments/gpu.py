@@ -31,8 +31,8 @@ from experiments.fidelity_engines import calibrate
 from experiments.gpu_run import ENGINES, Pair, Setting, engines, gpu, setting
 from experiments.placements_vllm import in_turn
 from experiments.report import EXPERIMENTS, commit, write_rows
-from kairos.capacity import load_profile
 from kairos.core import SetupError
+from kairos.engines import load_profile
 from kairos.host import atomic_write
 
 INTO = EXPERIMENTS.parent / ".gpu" / "run"

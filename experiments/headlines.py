@@ -18,8 +18,8 @@ from experiments.report import RESULTS
 from experiments.runs import Cell
 from experiments.sections import SECTIONS, read_rows
 from experiments.workloads import WORKLOADS
-from kairos.capacity import load_profile
 from kairos.core import Interval
+from kairos.engines import load_profile
 
 Cells = tuple[str, str]  # of the mean latency of a workflow, and of seconds per token
 HEADER = (

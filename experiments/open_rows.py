@@ -18,8 +18,8 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from experiments.e56_kept_order import BLOCK, Ordered, drawn_flow, longest_call
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, EngineProfile
+from kairos.engines import load_profile
 from kairos.simulate import PoolOptions
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import Functions, Plan

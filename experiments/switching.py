@@ -29,8 +29,9 @@ from experiments.kv_tiers import KvTiers
 from experiments.model_devices import HostedFlow, HostMemory, HostOptions, simulate_host
 from experiments.report import commit
 from kairos import flow
-from kairos.capacity import Link, load_profile
+from kairos.capacity import Link
 from kairos.core import PLACEMENTS, POLICIES, SECOND, EngineProfile, Interval
+from kairos.engines import load_profile
 from kairos.workflows import (
     DevicePlan,
     DeviceTurn,

@@ -19,9 +19,9 @@ from experiments.former_guard import FormerGuard
 from experiments.published_agents import workflows
 from experiments.report import commit
 from experiments.workload import lesser
-from kairos.capacity import load_profile
 from kairos.core import SECOND, Dispatch, EngineProfile, MakeGuard, PatienceGuard, Record
 from kairos.core.scheduler.guard import NO_GUARD
+from kairos.engines import load_profile
 from kairos.simulate import World, draw_arrivals
 from kairos.simulate.plan import instance_id
 from kairos.simulate.simulation import alone_us

@@ -8,8 +8,8 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from experiments.recordings import data_directory
-from kairos.capacity import load_profile
 from kairos.core import EngineProfile, StepCost
+from kairos.engines import load_profile
 from kairos.simulate import (
     Workflow,
     draw_arrivals,

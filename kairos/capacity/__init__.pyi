@@ -1,7 +1,5 @@
 from .autoscale import OperatedPool as OperatedPool
 from .autoscale import PoolScaler as PoolScaler
-from .engine_profiles import load_profile as load_profile
-from .engine_profiles import profile_to_toml as profile_to_toml
 from .engine_rates import EngineRates as EngineRates
 from .hardware import CAPACITY_UNITS as CAPACITY_UNITS
 from .hardware import Accelerator as Accelerator

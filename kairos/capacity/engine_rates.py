@@ -2,7 +2,7 @@
 
 A roofline (Williams, Waterman and Patterson, 2009) in the terms of `sim.engine.profile.StepCost`: a
 step reads the weights or computes, whichever is longer, and reads the KV cache. The arithmetic is
-that of the profiles in `capacity/profiles/`, so a device and a model of the catalogue give the same
+that of the profiles in `engines/profiles/`, so a device and a model of the catalogue give the same
 figures. Beyond them:
 
 Tensor parallelism over t devices divides weights, arithmetic and cache by t, and adds two
@@ -34,9 +34,7 @@ from kairos.capacity.hardware import GB, GIB, PRECISIONS, Accelerator, ModelShap
 from kairos.core import SetupError, StepCost
 
 IMBALANCE = 1.25  # of experts' work, the busiest device over the mean: assumed
-CALL_S = (
-    2e-3  # HTTP, the tokenizer, the way to the engine: as in capacity/profiles, assumed for all
-)
+CALL_S = 2e-3  # HTTP, the tokenizer, the way to the engine: as in engines/profiles, assumed for all
 FIXED_S = 1.05e-3  # sampling and the scheduler, a step: likewise
 ALL_REDUCE_S = 10e-6  # latency of one, inside of a chassis: assumed
 HOP_S = 20e-6  # from one stage to the next: assumed

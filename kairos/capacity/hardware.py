@@ -40,7 +40,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Reached(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Shares of the peaks that vLLM's kernels reach.
 
-    The defaults, of `capacity/profiles/h200-llama3-8b.toml`, are assumed for every device without
+    The defaults, of `engines/profiles/h200-llama3-8b.toml`, are assumed for every device without
     measurements.
     """
 

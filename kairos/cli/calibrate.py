@@ -80,7 +80,7 @@ def calibrate(
 
     Example: kairos calibrate --engine http://gpu1:8000 --name my-gpu --quick
     """
-    from kairos.capacity import profile_to_toml
+    from kairos.engines import profile_to_toml
     from kairos.host import atomic_write
     from kairos.proxy import Upstream
     from kairos.simulate import (

@@ -65,7 +65,6 @@ def plan(
     """
     import msgspec
 
-    from kairos.capacity import load_profile as engine
     from kairos.cli.flows.flow_placement import flow_placement
     from kairos.cli.flows.flow_profiled import (
         known_batches,
@@ -73,6 +72,7 @@ def plan(
         profile_path,
         read_profile,
     )
+    from kairos.engines import load_profile as engine
     from kairos.workflows import (
         TYPICAL_LATENCIES,
         Passes,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.capacity import load_profile
 from kairos.core import (
     SECOND,
     EngineProfile,
@@ -20,6 +19,7 @@ from kairos.core import (
     placement_named,
     policy_named,
 )
+from kairos.engines import load_profile
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.users import Feed

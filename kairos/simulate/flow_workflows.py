@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, CallRow, CallTracker, Record, SetupError
+from kairos.engines import load_profile
 from kairos.simulate.flow_answers import tokens_of
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import PoolOptions, simulate_flow_file

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from kairos.capacity import load_profile
 from kairos.core import SECOND, EngineProfile, SetupError
+from kairos.engines import load_profile
 from kairos.simulate.workload import time_scale
 from kairos.simulate.workload.load import Offered
 from kairos.simulate.workload.scenario import Instances, Scenario

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.e31_gpu import COMPARED, Row
 from experiments.gpu import LEARNT, ROWS, SHARED
-from kairos.capacity import load_profile
+from kairos.engines import load_profile
 from tests.support.vllm import needs_vllm
 
 LIMIT_S = 600  # a machine that has other work, too

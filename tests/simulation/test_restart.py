@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from experiments.placements_vllm_workload import offered
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, ProfilesLearnt
+from kairos.engines import load_profile
 from kairos.simulate import World
 
 WORKFLOWS, RATE_PER_S = 48, 32.0

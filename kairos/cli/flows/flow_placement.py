@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kairos.capacity import load_profile
 from kairos.core import SetupError
+from kairos.engines import load_profile
 from kairos.workflows import (
     UNKNOWN_FACTORS,
     ExplainedPlacement,

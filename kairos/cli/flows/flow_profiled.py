@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kairos.capacity import load_profile as engine_profile
 from kairos.cli.flows.flow_measured import AskedOfRun, measured_batches, measured_factors
 from kairos.cli.flows.flow_run import FlowTask, check_task, new_record, run_task
 from kairos.cli.flows.spread.run import RayRun
 from kairos.core import SECOND, InvalidFile, SetupError
+from kairos.engines import load_profile as engine_profile
 from kairos.host import atomic_write
 from kairos.simulate import PoolOptions, observed_flow
 from kairos.workflows import (

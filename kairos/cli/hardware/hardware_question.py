@@ -20,10 +20,10 @@ from kairos.capacity import (
     Terms,
     Worker,
     load_catalogue,
-    load_profile,
     measured_rates,
 )
 from kairos.core import SetupError
+from kairos.engines import load_profile
 from kairos.simulate import FileCall, Workflow, load_workflows, workflows_of_flow
 
 MAX_AGENTS = 64  # with a place of their own; the calls of those with least tokens are pooled

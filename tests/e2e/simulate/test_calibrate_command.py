@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from kairos.capacity import load_profile
 from kairos.core import SetupError
+from kairos.engines import load_profile
 from kairos.proxy import Upstream
 from kairos.simulate import calibrate, measured_engine
 from kairos.simulate.standin import server as standins

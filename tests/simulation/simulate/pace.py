@@ -19,8 +19,8 @@ from random import Random
 
 import msgspec
 
-from kairos.capacity import load_profile
 from kairos.core import SECOND, Instance, InstanceStatus, SeenCall, Stalls
+from kairos.engines import load_profile
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineCall
 from kairos.simulate.workload.prompt import PromptPiece

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, SECOND
+from kairos.engines import load_profile
 from kairos.simulate import PoolOptions
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import simulate_flow

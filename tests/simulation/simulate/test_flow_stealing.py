@@ -7,8 +7,8 @@ import msgspec
 
 from experiments.flow_workloads import words
 from kairos import flow
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, Dispatch, Finished
+from kairos.engines import load_profile
 from kairos.simulate import PoolOptions
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import Functions

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from kairos import flow
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, SECOND
+from kairos.engines import load_profile
 from kairos.simulate import World
 from kairos.simulate.flow_answers import answer, prompt_of, tokens_of
 from kairos.simulate.flow_client import FlowClient

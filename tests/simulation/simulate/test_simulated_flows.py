@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES
+from kairos.engines import load_profile
 from kairos.simulate import PoolOptions
 from kairos.simulate.flow_answers import answer, tokens_of
 from kairos.simulate.flow_simulation import simulate_flow

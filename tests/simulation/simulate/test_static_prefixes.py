@@ -5,8 +5,8 @@ import msgspec
 
 from experiments.flow_workloads import trading
 from kairos import flow
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, SECOND, Finished
+from kairos.engines import load_profile
 from kairos.simulate import World
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner

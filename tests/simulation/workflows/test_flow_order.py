@@ -11,8 +11,8 @@ from experiments.e56_kept_order import ran as ran_on
 from experiments.flow_systems import KV_TOKENS
 from experiments.flow_workloads import debate, parallel, trading
 from kairos import flow
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES
+from kairos.engines import load_profile
 from kairos.simulate import PoolOptions
 from kairos.workflows import Functions
 from kairos.workflows.compile.call_shapes import call_shapes

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from experiments.published import AIM, PUBLISHED, derived_ms, lines
-from kairos.capacity import load_catalogue, load_profile, measured_rates
+from kairos.capacity import load_catalogue, measured_rates
 from kairos.capacity.engine_rates import derived, expert_layouts, layouts
 from kairos.core import SetupError
+from kairos.engines import load_profile
 
 FOUND = load_catalogue()
 H100, A40 = FOUND.accelerator_named("h100"), FOUND.accelerator_named("a40")

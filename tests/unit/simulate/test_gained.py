@@ -7,8 +7,8 @@ from statistics import fmean
 
 import pytest
 
-from kairos.capacity import load_profile
 from kairos.core import PLACEMENTS, POLICIES, SECOND, Interval, SetupError
+from kairos.engines import load_profile
 from kairos.observe import FactLog
 from kairos.simulate import (
     Decided,

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from kairos.capacity import load_profile
 from kairos.core import SECOND, InvalidFile, SetupError
+from kairos.engines import load_profile
 from kairos.simulate import FileCall, Load, measure_burstiness, offered_workload, write_workflows
 from kairos.simulate.plan import SimulationPlan, check_fits, holds, planner, scenario_planner
 from kairos.simulate.workload.scenario import read

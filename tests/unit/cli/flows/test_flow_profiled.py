@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from kairos.capacity import load_profile
 from kairos.cli.flows.flow_profiled import (
     profile_path,
     read_profile,
@@ -13,6 +12,7 @@ from kairos.cli.flows.flow_profiled import (
     write_profile,
 )
 from kairos.core import PLACEMENTS, POLICIES, Interval, InvalidFile, SetupError
+from kairos.engines import load_profile
 from kairos.simulate import PoolOptions
 from kairos.workflows import ROWS_KEPT, Passes, compile_plan, open_table, profiles_by_operator
 from tests.support.flow_tables import FLOWS, example, rows

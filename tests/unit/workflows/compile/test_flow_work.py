@@ -3,8 +3,8 @@
 import pytest
 
 from kairos import flow
-from kairos.capacity import load_profile
 from kairos.core import CallShape, SetupError
+from kairos.engines import load_profile
 from kairos.workflows import CostFactors, learn_profile, predict_flow, work_of_flow
 from kairos.workflows.compile.call_shapes import COLUMN_TOKENS
 from kairos.workflows.compile.costs.fluid import makespan_us

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from kairos.capacity import load_profile
-from kairos.capacity.engine_profiles import profile_names
 from kairos.core import CallShape, EngineProfile, StepCost
+from kairos.engines import load_profile
+from kairos.engines.engine_profiles import profile_names
 from kairos.workflows.compile.costs.fluid import largest_batch, makespan_us
 from tests.support.simulate.model import EngineCall, ModelledEngine, PromptPiece
 

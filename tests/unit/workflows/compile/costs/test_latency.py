@@ -1,7 +1,7 @@
 """How long operators take alone, about."""
 
 from kairos import flow
-from kairos.capacity import load_profile
+from kairos.engines import load_profile
 from kairos.workflows import TYPICAL_LATENCIES, measured_latencies
 
 

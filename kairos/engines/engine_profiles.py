@@ -64,7 +64,7 @@ def _literal(value: str | bool | float) -> str:
 
 
 def _shipped() -> Iterator[Traversable]:
-    directory = files("kairos.capacity") / "profiles"
+    directory = files("kairos.engines") / "profiles"
     return (file for file in directory.iterdir() if file.name.endswith(_SUFFIX))
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.capacity import engine_profiles as profiles
 from kairos.core import EngineProfile, InvalidFile, SetupError, StepCost
+from kairos.engines import engine_profiles as profiles
 
 BYTES = 2  # of a weight, and of a key's or value's number, in bfloat16
 
