@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kairos.capacity import Accelerator, LatencyTargets, Phases, Terms
 from kairos.capacity.engine_rates import derived, layouts
-from kairos.capacity.hardware import GBIT, ModelShape
-from kairos.capacity.ownership import hourly_cost
-from kairos.capacity.serving import NO_TARGETS, InstanceUse, use
+from kairos.capacity.hardware import GBIT, Accelerator, ModelShape
+from kairos.capacity.ownership import Terms, hourly_cost
+from kairos.capacity.serving import NO_TARGETS, InstanceUse, LatencyTargets, Phases, use
 from kairos.core import CallShape, SetupError
 
 

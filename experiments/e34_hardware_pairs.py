@@ -22,8 +22,8 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.device_pairs import PairQuestion, pair
 from experiments.report import commit, picture
-from kairos.capacity import LatencyTargets, load_catalogue
-from kairos.capacity.serving import NO_TARGETS
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.serving import NO_TARGETS, LatencyTargets
 from kairos.core import CallShape
 
 BASELINE = "h100::h100"

@@ -26,14 +26,15 @@ from experiments.claim import Study, table
 from experiments.recordings import DEMO
 from experiments.report import commit, picture
 from experiments.workload import recorded
-from kairos.capacity import InstanceKind, ObservedCall, Phases, load_catalogue
 from kairos.capacity.engine_rates import derived
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import observed_calls
 from kairos.capacity.hardware_plan import call_kinds
-from kairos.capacity.pool import CallKind, Pool, PoolProblem
+from kairos.capacity.lowering import ObservedCall
+from kairos.capacity.pool import CallKind, InstanceKind, Pool, PoolProblem
+from kairos.capacity.pool_simulation import POLICY, SimulatedPool, pool_world
 from kairos.capacity.prediction import Prediction, predicted
-from kairos.capacity.serving import InstanceUse, use
-from kairos.cli.hardware.hardware_question import observed
-from kairos.cli.hardware.pool_simulation import POLICY, SimulatedPool, pool_world
+from kairos.capacity.serving import InstanceUse, Phases, use
 from kairos.core import SECOND
 from kairos.simulate import Workflow, World, draw_arrivals, load_application, load_workflows
 from kairos.simulate.workload.application import generate
@@ -195,7 +196,7 @@ class _Planned:
         self._counts = {kind.name: n for kind, n in zip(self._kinds, counts, strict=True)}
         self._pool = SimulatedPool(counts=self._counts, kinds=self._kinds)
         self._workflows = workflows(workload)
-        self._observed: Sequence[Sequence[ObservedCall]] = observed(self._workflows)
+        self._observed: Sequence[Sequence[ObservedCall]] = observed_calls(self._workflows)
         self._calls = call_kinds(self._observed, 1.0)
         self.most_per_s = min(
             self._counts[kind.name]

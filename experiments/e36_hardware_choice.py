@@ -21,20 +21,19 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.e35_hardware_prediction import workflows
 from experiments.report import commit
-from kairos.capacity import (
-    HardwareOffer,
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import observed_calls
+from kairos.capacity.hardware_plan import (
     HardwareQuestion,
-    InstanceKind,
-    Phases,
-    Terms,
-    load_catalogue,
+    call_kinds,
     plan_hardware,
+    question_calls,
 )
-from kairos.capacity.hardware_plan import call_kinds, question_calls
-from kairos.capacity.instance_kinds import instance_kinds
-from kairos.capacity.serving import use
-from kairos.cli.hardware.hardware_question import observed
-from kairos.cli.hardware.pool_simulation import SimulatedPool, simulated
+from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
+from kairos.capacity.ownership import Terms
+from kairos.capacity.pool import InstanceKind
+from kairos.capacity.pool_simulation import SimulatedPool, simulate_pool
+from kairos.capacity.serving import Phases, use
 
 AIM = 1.05
 NEAR = 1.02  # of a target, that still counts as within it
@@ -92,7 +91,7 @@ def measure(quick: bool) -> Iterator[Row]:
 def _row(case: Case, at_commit: str) -> Row:
     known, flows = load_catalogue(), workflows(case.workload)
     asked = HardwareQuestion(
-        workflows=observed(flows),
+        workflows=observed_calls(flows),
         workflows_per_s=case.per_s,
         offer=HardwareOffer(
             devices=[known.accelerator_named(name) for name in case.devices],
@@ -109,7 +108,7 @@ def _row(case: Case, at_commit: str) -> Row:
     def p95_s(counts: Mapping[str, int]) -> float:
         count = min(max(round(STAYS * case.per_s * case.p95_s), FEWEST), MOST)
         pool = SimulatedPool(counts=counts, kinds=tuple(kinds.values()))
-        times = simulated(pool, flows, case.per_s, count)
+        times = simulate_pool(pool, flows, case.per_s, count)
         return float(f"{times.p95_s:.5g}")
 
     best: tuple[dict[str, int], float, float] | None = None

@@ -33,10 +33,10 @@ from experiments.hindsight_scaling import HindsightScaler
 from experiments.reactive_scaling import InFlightScaler, QueueScaler
 from experiments.report import commit, picture
 from experiments.workload import model
-from kairos.capacity import load_catalogue
 from kairos.capacity.autoscaling import Autoscaler, ScalingRules
 from kairos.capacity.engine_rates import derived
-from kairos.cli.hardware.pool_simulation import PLACEMENT, POLICY, engine_profile
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.pool_simulation import PLACEMENT, POLICY, engine_profile
 from kairos.core import PLACEMENTS, POLICIES, EngineProfile
 from kairos.simulate import Workflow, World, draw_submissions
 from kairos.simulate.workload.application import generate

@@ -23,21 +23,18 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.capacity import (
-    HardwareOffer,
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_plan import (
     HardwarePlan,
     HardwareQuestion,
-    InstanceKind,
-    ObservedCall,
-    Phases,
-    load_catalogue,
     plan_hardware,
+    question_calls,
 )
-from kairos.capacity.hardware_plan import question_calls
-from kairos.capacity.instance_kinds import instance_kinds
-from kairos.capacity.pool import PoolProblem
+from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
+from kairos.capacity.lowering import ObservedCall
+from kairos.capacity.pool import InstanceKind, PoolProblem
 from kairos.capacity.prediction import Predictor
-from kairos.capacity.serving import use
+from kairos.capacity.serving import Phases, use
 
 AIM = 0.02
 CASES, QUICK = 200, 12

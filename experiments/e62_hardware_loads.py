@@ -14,7 +14,7 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.e35_hardware_prediction import PAIRS, POOLS, SEED, Had, _Planned
 from experiments.report import commit
-from kairos.cli.hardware.pool_simulation import POLICY
+from kairos.capacity.pool_simulation import POLICY
 from kairos.simulate import draw_arrivals
 
 AIM_P95, AIM_THROUGHPUT = 0.20, 0.15

@@ -16,18 +16,13 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.capacity import (
-    HardwareOffer,
-    HardwareQuestion,
-    Phases,
-    load_catalogue,
-    plan_hardware,
-    plan_migration,
-)
-from kairos.capacity.hardware_plan import question_problem
-from kairos.capacity.serving import use
-from kairos.cli.hardware.hardware_question import agent_names, observed
-from kairos.cli.hardware.pool_simulation import SimulatedPool, simulated
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import agent_names, observed_calls
+from kairos.capacity.hardware_plan import HardwareQuestion, plan_hardware, question_problem
+from kairos.capacity.instance_kinds import HardwareOffer
+from kairos.capacity.migration import plan_migration
+from kairos.capacity.pool_simulation import SimulatedPool, simulate_pool
+from kairos.capacity.serving import Phases, use
 from kairos.simulate import FileCall, Workflow
 from kairos.simulate.workload.workflows import workflow
 
@@ -82,7 +77,7 @@ def drawn(seed: int) -> tuple[HardwareQuestion, list[Workflow]]:
     models = {name: known.model_named(model) for (_, model), name in agents.items()}
     devices = [known.accelerator_named(name) for name in dice.sample(DEVICES, 2)]
     asked = HardwareQuestion(
-        workflows=observed(workflows, agents),
+        workflows=observed_calls(workflows, agents),
         workflows_per_s=1.0,
         offer=HardwareOffer(
             devices=devices, model=next(iter(models.values())), models=models, most_devices=1,
@@ -117,7 +112,7 @@ def measured(seed: int, at_commit: str) -> Row:
     def p95_s(counts: dict[str, int], per_s: float) -> float:
         pool = SimulatedPool(counts=counts, kinds=problem.instances, link=asked.link)
         count = min(max(round(STAYS * per_s * found.chosen.prediction.mean_s), FEWEST), MOST)
-        return simulated(pool, workflows, per_s, count).p95_s
+        return simulate_pool(pool, workflows, per_s, count).p95_s
 
     twice = msgspec.structs.replace(asked, workflows_per_s=2 * asked.workflows_per_s)
     moved = plan_migration(twice, plan_hardware(twice), found.chosen.pool.counts)

@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kairos.capacity import Link
-from kairos.capacity.hardware import transfer_s
+from kairos.capacity.hardware import Link, transfer_s
 from kairos.core import EngineProfile, StepCost
 
 KvAction = Literal["recompute", "load", "move"]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kairos.capacity import load_catalogue
 from kairos.capacity.engine_rates import derived
+from kairos.capacity.hardware_files import load_catalogue
 
 AIM = 0.30
 

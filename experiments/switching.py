@@ -29,7 +29,7 @@ from experiments.kv_tiers import KvTiers
 from experiments.model_devices import HostedFlow, HostMemory, HostOptions, simulate_host
 from experiments.report import commit
 from kairos import flow
-from kairos.capacity import Link
+from kairos.capacity.hardware import Link
 from kairos.core import PLACEMENTS, POLICIES, SECOND, EngineProfile, Interval
 from kairos.engines import load_profile
 from kairos.workflows import (

@@ -10,12 +10,13 @@ only compute prompts are not counted.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from kairos.capacity.autoscaling import Autoscaler, Decision
-from kairos.capacity.scaled_engines import ScaledEngines, ScalingFile
+from kairos.capacity.scaled_engines import ScaledEngines, ScalingFile, engines_of, read_scaling_file
 from kairos.core import Look, Phase, SetupError
 from kairos.host import JsonServer, check_health, context_of, path_segment
 from kairos.settings import TlsFiles
@@ -98,7 +99,7 @@ class OperatedPool:
 
 
 class PoolScaler:
-    """Scaler of one pool. Call `step` every few seconds."""
+    """Scaler of one pool. Call `step` every `every_s` seconds."""
 
     def __init__(
         self,
@@ -108,6 +109,7 @@ class PoolScaler:
         say: Callable[[str], None],
     ) -> None:
         """Prepare to scale. `engines`: None: only log decisions, start and drain nothing."""
+        self.every_s = file.every_s
         self._pool, self._file, self._engines, self._say = pool, file, engines, say
         self._scaler = Autoscaler(file.pool)
         self._own: list[str] = []  # engines that can be stopped, as they were started
@@ -117,6 +119,10 @@ class PoolScaler:
         self._left: set[str] = set()  # engines that could not be stopped
         self._adopted = False
         self._not_before_s = 0.0  # no engine is started before: one has failed
+
+    def check_pool(self) -> None:
+        """Raise SetupError: the pool cannot be read, which `step` only logs."""
+        self._pool.read_work()
 
     def step(self, now_s: float) -> Decision | None:
         """Observe the pool and act. `now_s`: of a monotonic clock.
@@ -240,6 +246,35 @@ class PoolScaler:
             self._pool.drain_engine(seen[url].id)
             self._draining.add(url)
             self._say(f"{url} drains")
+
+
+def open_scaler(
+    url: str,
+    key: str | None,
+    files: TlsFiles,
+    settings: Path | None,
+    *,
+    drive: bool,
+    say: Callable[[str], None],
+) -> PoolScaler:
+    """Return a scaler of the pool of a running Kairos.
+
+    Args:
+        url: of its operators' port.
+        key: an API key; None: none is asked for.
+        files: own certificate, and the authorities to trust.
+        settings: file of bounds, and of how engines are started; None: the defaults.
+        drive: start and drain engines, or only say what should be done.
+        say: called with each line of the scaler's log.
+
+    Raises:
+        SetupError, InvalidFile: a setting or the URL is wrong; the message says what to do.
+    """
+    found = ScalingFile() if settings is None else read_scaling_file(settings)
+    engines = engines_of(found) if drive else None
+    if drive and engines is None:
+        raise SetupError("--drive: the file must say how engines start: [commands] or [kubernetes]")
+    return PoolScaler(OperatedPool(url, key, files), found, engines, say)
 
 
 def _is_used(seen: SeenInstance | None) -> bool:

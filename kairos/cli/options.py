@@ -1,12 +1,17 @@
 """Options that several commands share."""
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from kairos.core import PLACEMENT_NAMES, POLICY_NAMES
 from kairos.settings import Settings, TlsFiles
+
+Options = TypeVar("Options")
 
 SERVE = Settings()  # the defaults
 _POLICIES = ", ".join(sorted(POLICY_NAMES))
@@ -50,6 +55,20 @@ OwnKey = Annotated[
     Path | None,
     typer.Option(envvar="KAIROS_CLIENT_KEY", help="Private key (PEM) of the client certificate."),
 ]
+
+
+def with_options(command: Callable[[Options], None]) -> Callable[..., None]:
+    """Return a command whose options are the fields of the struct that `command` takes."""
+    hints = get_type_hints(command)
+    (kind,) = (hint for name, hint in hints.items() if name != "return")
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(kind(**given))
+
+    run.__annotations__ = get_type_hints(kind, include_extras=True)
+    vars(run)["__signature__"] = signature(kind)
+    return run
 
 
 def own_files(ca: Path | None, certificate: Path | None, key: Path | None) -> TlsFiles:

@@ -52,22 +52,22 @@ def plan_autoscale(
 
     kairos plan-autoscale --file scaling.toml --drive
     """
-    from kairos.capacity import OperatedPool, PoolScaler, ScalingFile, engines_of, read_scaling_file
-    from kairos.core import SetupError
+    from kairos.capacity import open_scaler
 
-    found = ScalingFile() if file is None else read_scaling_file(file)
-    engines = engines_of(found) if drive else None
-    if drive and engines is None:
-        raise SetupError("--drive: the file must say how engines start: [commands] or [kubernetes]")
-    key = default_api_key(api_key_env, os.environ)
-    pool = OperatedPool(url, key, own_files(tls_ca, tls_certificate, tls_key))
+    scaler = open_scaler(
+        url,
+        default_api_key(api_key_env, os.environ),
+        own_files(tls_ca, tls_certificate, tls_key),
+        file,
+        drive=drive,
+        say=lambda text: typer.echo(f"{_stamp()} {text}"),
+    )
     if once:
-        pool.read_work()  # which raises what `step` would only say
-    scaler = PoolScaler(pool, found, engines, lambda text: typer.echo(f"{_stamp()} {text}"))
+        scaler.check_pool()
     try:
         with _hearing_ctrl_c() as heard:
             scaler.step(time.monotonic())
-            while not once and not heard(found.every_s):
+            while not once and not heard(scaler.every_s):
                 scaler.step(time.monotonic())
     except KeyboardInterrupt:
         once = False

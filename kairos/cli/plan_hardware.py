@@ -1,18 +1,15 @@
 """`kairos plan-hardware`: what to buy or rent, what runs where, and how many."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import msgspec
 import typer
 
 from kairos.capacity import Terms
 from kairos.cli.flow_options import FunctionsFile
-
-if TYPE_CHECKING:
-    from kairos.cli.hardware.hardware_deploy import Deployment
-    from kairos.cli.hardware.hardware_question import HardwareOptions
+from kairos.cli.options import with_options
 
 TERMS = Terms()
 NOT_MET = 3  # the exit status where no pool is within target and budget
@@ -139,46 +136,53 @@ _Deploy = Annotated[
     ),
 ]
 
-# Options that are asked as they are given.
-_AS_GIVEN = (
-    *("export", "flow", "inputs", "functions", "precision", "hardware", "catalogue", "rate"),
-    *("budget", "late_usd", "max_devices", "max_kinds", "split", "pairs", "link_gbit"),
-    *("objective", "worker", "today"),
-)
+
+class PlanHardware(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the command."""
+
+    flow: _Flow = None
+    export: _Export = None
+    inputs: Annotated[Path | None, typer.Option(help="The table of FLOW's rows.")] = None
+    functions: FunctionsFile = None
+    target: _Target = None
+    model: _Model = None
+    precision: Annotated[str, typer.Option(help="Precision of the weights: bf16, fp8.")] = "bf16"
+    hardware: _Hardware = None
+    catalogue: _Catalogue = None
+    profile: _Profile = None
+    rate: _Rate = None
+    budget: Annotated[float | None, typer.Option(help="Limit on the cost, USD an hour.")] = None
+    objective: _Objective = "cost"
+    have: _Have = None
+    worker: _Worker = None
+    today: _Today = None
+    late_usd: _LateUsd = None
+    prices: _Prices = "bought"
+    years: _Years = TERMS.years
+    interest: Annotated[float, typer.Option(help="A year.")] = TERMS.interest
+    usd_per_kwh: Annotated[float, typer.Option(help="Price of power.")] = TERMS.usd_per_kwh
+    max_devices: _MaxDevices = 8
+    max_kinds: _MaxKinds = 3
+    pairs: _Pairs = True
+    split: _Split = True
+    link_gbit: _LinkGbit = 400.0
+    what_if: _WhatIf = None
+    simulate: _Simulate = False
+    deploy: _Deploy = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(
+            prices=self.prices,
+            years=self.years,
+            interest=self.interest,
+            usd_per_kwh=self.usd_per_kwh,
+        )
 
 
-def plan_hardware(
-    flow: _Flow = None,
-    export: _Export = None,
-    inputs: Annotated[Path | None, typer.Option(help="The table of FLOW's rows.")] = None,
-    functions: FunctionsFile = None,
-    target: _Target = None,
-    model: _Model = None,
-    precision: Annotated[str, typer.Option(help="Precision of the weights: bf16, fp8.")] = "bf16",
-    hardware: _Hardware = None,
-    catalogue: _Catalogue = None,
-    profile: _Profile = None,
-    rate: _Rate = None,
-    budget: Annotated[float | None, typer.Option(help="Limit on the cost, USD an hour.")] = None,
-    objective: _Objective = "cost",
-    have: _Have = None,
-    worker: _Worker = None,
-    today: _Today = None,
-    late_usd: _LateUsd = None,
-    prices: _Prices = "bought",
-    years: _Years = TERMS.years,
-    interest: Annotated[float, typer.Option(help="A year.")] = TERMS.interest,
-    usd_per_kwh: Annotated[float, typer.Option(help="Price of power.")] = TERMS.usd_per_kwh,
-    max_devices: _MaxDevices = 8,
-    max_kinds: _MaxKinds = 3,
-    pairs: _Pairs = True,
-    split: _Split = True,
-    link_gbit: _LinkGbit = 400.0,
-    what_if: _WhatIf = None,
-    simulate: _Simulate = False,
-    deploy: _Deploy = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
-) -> None:
+@with_options
+def plan_hardware(given: PlanHardware) -> None:
     """Say which hardware workflows should have: what, how many, and what runs where.
 
     The workflows were recorded (--export), or are the rows of a table for a declared workflow; then
@@ -207,53 +211,48 @@ def plan_hardware(
 
     kairos plan-hardware --export day.jsonl --target p95=30s --no-pairs --deploy kubernetes
     """
-    given = locals()
-    from kairos.cli.hardware.hardware_question import HardwareOptions
-
-    options = HardwareOptions(
-        models=model or (),
-        targets=target or (),
-        profiles=profile or (),
-        have=have or (),
-        terms=Terms(prices=prices, years=years, interest=interest, usd_per_kwh=usd_per_kwh),
-        **{name: given[name] for name in _AS_GIVEN},
+    from kairos.capacity import (
+        HardwareOptions,
+        answer_figures,
+        deployment_of,
+        plan_options,
+        print_answer,
     )
-    _answer(options, what_if or (), deploy, simulate=simulate, as_json=as_json)
 
-
-def _answer(
-    options: "HardwareOptions",
-    what_if: Sequence[str],
-    deploy: "Deployment | None",
-    *,
-    simulate: bool,
-    as_json: bool,
-) -> None:
-    from msgspec.structs import replace
-
-    from kairos.capacity import give_reasons, plan_hardware, plan_migration
-    from kairos.cli.hardware import hardware_question, hardware_shown, pool_simulation
-    from kairos.cli.hardware.hardware_deploy import deployment
-
-    workflows = hardware_question.planned_workflows(options)
-    asked = hardware_question.question(options, workflows)
-    changes = {text: hardware_question.changed(asked, text) for text in what_if}
-    with hardware_shown.quiet_solver():
-        found = plan_hardware(asked)
-        more = hardware_shown.Additions(
-            others={text: plan_hardware(changed) for text, changed in changes.items()},
-            why=give_reasons(asked, found) if found.met and asked.objective == "cost" else None,
+    answer = plan_options(
+        HardwareOptions(
+            export=given.export,
+            flow=given.flow,
+            inputs=given.inputs,
+            functions=given.functions,
+            models=given.model or (),
+            targets=given.target or (),
+            precision=given.precision,
+            hardware=given.hardware,
+            catalogue=given.catalogue,
+            profiles=given.profile or (),
+            rate=given.rate,
+            budget=given.budget,
+            late_usd=given.late_usd,
+            max_devices=given.max_devices,
+            pairs=given.pairs,
+            link_gbit=given.link_gbit,
+            max_kinds=given.max_kinds,
+            split=given.split,
+            terms=given.terms,
+            objective=given.objective,
+            have=given.have or (),
+            worker=given.worker,
+            today=given.today,
+            what_if=given.what_if or (),
+            simulate=given.simulate,
         )
-    if options.today is not None:
-        from_today = hardware_question.todays_pool(options, asked)
-        more = replace(more, steps=plan_migration(from_today[0], found, from_today[1]))
-    if simulate:
-        more = replace(more, times=pool_simulation.simulated_plan(asked, found, workflows))
-    if deploy is not None:
-        typer.echo(deployment(found.chosen, asked.offer.devices, deploy), nl=False)
-    elif as_json:
-        typer.echo(json.dumps(hardware_shown.as_figures(asked, found, more)))
+    )
+    if given.deploy is not None:
+        typer.echo(deployment_of(answer, given.deploy), nl=False)
+    elif given.as_json:
+        typer.echo(json.dumps(answer_figures(answer)))
     else:
-        hardware_shown.show(asked, found, more)
-    if not found.met:
+        print_answer(answer)
+    if not answer.plan.met:
         raise typer.Exit(NOT_MET)

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from kairos.batches.openapi import with_batches
-from kairos.capacity import read_scaling_file
+from kairos.capacity.scaled_engines import read_scaling_file
 from kairos.gateway.api.openapi import description
 from kairos.settings import load_settings
 from kairos.workflows import compile_plan, read_host

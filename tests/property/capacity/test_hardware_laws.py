@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from experiments.e61_hardware_regret import BruteForce, drawn
-from kairos.capacity import give_reasons, plan_hardware, plan_migration
-from kairos.capacity.hardware_plan import question_problem
-from kairos.capacity.migration import _Moving
+from kairos.capacity.hardware_plan import plan_hardware, question_problem
+from kairos.capacity.migration import _Moving, plan_migration
 from kairos.capacity.prediction import Predictor
+from kairos.capacity.reasons import give_reasons
 from kairos.core import SetupError
 
 REPLACE = msgspec.structs.replace

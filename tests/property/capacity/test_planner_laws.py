@@ -9,19 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import e61_hardware_regret
-from kairos.capacity import (
-    EngineRates,
-    InstanceKind,
-    ObservedCall,
-    Phases,
-    lower_application,
-    plan_hardware,
-)
+from kairos.capacity.engine_rates import EngineRates
 from kairos.capacity.hardware import transfer_s
-from kairos.capacity.lowering import WorkKind
-from kairos.capacity.pool import CallKind, PoolProblem, latency_s, smallest_pool
+from kairos.capacity.hardware_plan import plan_hardware
+from kairos.capacity.lowering import ObservedCall, WorkKind, lower_application
+from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem, latency_s, smallest_pool
 from kairos.capacity.prediction import LEVELS, Predictor, _fixed_point
-from kairos.capacity.serving import use
+from kairos.capacity.serving import Phases, use
 from kairos.core import CallShape, StepCost
 from tests.support.examples import examples
 

@@ -6,7 +6,7 @@ import pytest
 from experiments.kv_tiers import KvTiers
 from experiments.model_devices import HostMemory, HostOptions, simulate_host
 from kairos import flow
-from kairos.capacity import Link
+from kairos.capacity.hardware import Link
 from kairos.core import PLACEMENTS, POLICIES
 from kairos.engines import load_profile
 from kairos.simulate import PoolOptions, World

@@ -2,10 +2,16 @@
 
 import pytest
 
-from kairos.capacity import PoolScaler, ScalingFile, autoscale, engines_of, read_scaling_file
-from kairos.capacity.autoscale import SeenInstance, SeenWork
+from kairos.capacity import autoscale
+from kairos.capacity.autoscale import PoolScaler, SeenInstance, SeenWork
 from kairos.capacity.autoscaling import ScalingRules
-from kairos.capacity.scaled_engines import CommandEngines, EngineCommands
+from kairos.capacity.scaled_engines import (
+    CommandEngines,
+    EngineCommands,
+    ScalingFile,
+    engines_of,
+    read_scaling_file,
+)
 from kairos.core import InvalidFile, Look, SetupError
 from tests.support.core.demand import OpenWork
 

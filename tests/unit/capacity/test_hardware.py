@@ -2,8 +2,7 @@
 
 import pytest
 
-from kairos.capacity import load_catalogue
-from kairos.capacity.hardware_files import read_catalogue
+from kairos.capacity.hardware_files import load_catalogue, read_catalogue
 from kairos.core import InvalidFile
 
 FOUND = load_catalogue()

@@ -2,9 +2,17 @@
 
 import pytest
 
-from kairos.capacity import CPU_WORKERS, EngineRates, InstanceKind, Phases, WorkGraph, node_places
-from kairos.capacity.lowering import OUTSIDE, WorkKind, WorkNode
-from kairos.capacity.pool import Pool
+from kairos.capacity.engine_rates import EngineRates
+from kairos.capacity.lowering import (
+    CPU_WORKERS,
+    OUTSIDE,
+    WorkGraph,
+    WorkKind,
+    WorkNode,
+    node_places,
+)
+from kairos.capacity.pool import InstanceKind, Pool
+from kairos.capacity.serving import Phases
 
 RATES = EngineRates(rests_on="", measured=False, kv_tokens=1000.0)
 KINDS = [

@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from kairos.capacity import Terms, load_catalogue
+from kairos.capacity.hardware_files import load_catalogue
 from kairos.capacity.ownership import (
+    Terms,
     hourly_cost,
     payment_per_month,
     per_million_tokens,

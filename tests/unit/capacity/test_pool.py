@@ -7,25 +7,17 @@ from statistics import NormalDist
 import msgspec
 import pytest
 
-from kairos.capacity import (
-    EngineRates,
-    HardwareOffer,
-    HardwareQuestion,
-    InstanceKind,
-    LatencyTargets,
-    Link,
-    ObservedCall,
-    Phases,
-    Terms,
-    load_catalogue,
-    plan_hardware,
-)
-from kairos.capacity.engine_rates import layouts
-from kairos.capacity.hardware_plan import question_calls
-from kairos.capacity.instance_kinds import instance_kinds
-from kairos.capacity.pool import CallKind, PoolProblem, smallest_pool
+from kairos.capacity.engine_rates import EngineRates, layouts
+from kairos.capacity.hardware import Link
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_plan import HardwareQuestion, plan_hardware, question_calls
+from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
+from kairos.capacity.lowering import ObservedCall
+from kairos.capacity.ownership import Terms
+from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem, smallest_pool
 from kairos.capacity.prediction import Traffic, loaded, predicted
 from kairos.capacity.program import NotSolvedInTime
+from kairos.capacity.serving import LatencyTargets, Phases
 from kairos.core import CallShape, SetupError
 
 FOUND = load_catalogue()

@@ -5,8 +5,10 @@ import math
 import pytest
 
 from experiments.device_pairs import PairQuestion, compared, pair
-from kairos.capacity import EngineRates, LatencyTargets, Phases, Terms, load_catalogue
-from kairos.capacity.serving import use
+from kairos.capacity.engine_rates import EngineRates
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.ownership import Terms
+from kairos.capacity.serving import LatencyTargets, Phases, use
 from kairos.core import CallShape
 
 # A step: 10 ms, and 1 ms for each sequence; a prompt token 0.1 ms. No context is too long.

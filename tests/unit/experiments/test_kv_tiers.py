@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.kv_tiers import KvChoice, KvTiers, choose, recompute_us
-from kairos.capacity import Link
+from kairos.capacity.hardware import Link
 from kairos.core import EngineProfile, StepCost
 from kairos.simulate import CacheLink, KvLinks
 from tests.support.simulate.model import (

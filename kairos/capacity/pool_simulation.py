@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kairos.capacity import EngineRates, HardwarePlan, HardwareQuestion, InstanceKind, Link
+from kairos.capacity.engine_rates import EngineRates
+from kairos.capacity.hardware import Link
+from kairos.capacity.hardware_plan import HardwarePlan, HardwareQuestion
+from kairos.capacity.pool import InstanceKind
 from kairos.core import EngineProfile, Phase, SetupError, StepCost, placement_named, policy_named
 from kairos.simulate import CacheLink, KvLinks, Workflow, World, draw_arrivals, draw_submissions
 
@@ -79,7 +82,7 @@ class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def engine_profile(rates: EngineRates, name: str, max_model_len: int) -> EngineProfile:
-    """An engine of the model that has these rates.
+    """Return an engine of the model that has these rates.
 
     Stages of a pipeline become one engine with the room of all of them, whose steps are as many
     times as quick: the throughput is theirs, not the latency. So they are refused.
@@ -112,7 +115,7 @@ def engine_profile(rates: EngineRates, name: str, max_model_len: int) -> EngineP
     )
 
 
-def simulated_plan(
+def simulate_plan(
     asked: HardwareQuestion, plan: HardwarePlan, workflows: Sequence[Workflow]
 ) -> SimulatedTimes:
     """Simulate the chosen pool under its workflows for long enough to be in a steady state.
@@ -124,10 +127,10 @@ def simulated_plan(
     stays_s = STAYS * chosen.prediction.mean_s
     count = min(max(round(per_s * stays_s), FEWEST), MOST)
     pool = SimulatedPool(counts=chosen.pool.counts, kinds=chosen.kinds, link=asked.link)
-    return simulated(pool, workflows, per_s, count)
+    return simulate_pool(pool, workflows, per_s, count)
 
 
-def simulated(
+def simulate_pool(
     pool: SimulatedPool, workflows: Sequence[Workflow], per_s: float, count: int, seed: int = 1
 ) -> SimulatedTimes:
     """Simulate a number of workflows on the pool, repeating them if needed.
@@ -152,7 +155,7 @@ def pool_world(
     """Return a world with a workflow at each of these instants; none has run yet.
 
     Where the pool has several models, each call asks for its `model`. Raises SetupError: as
-    `simulated`.
+    `simulate_pool`.
     """
     return World(
         draw_submissions(workflows, at_us, seed),

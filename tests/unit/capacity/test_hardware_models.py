@@ -3,13 +3,12 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from kairos.capacity import load_catalogue
-from kairos.cli.hardware.hardware_question import agent_names, observed, with_models
-from kairos.cli.main import app
+from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import agent_names, observed_calls, with_models
 from kairos.core import SetupError
 from kairos.simulate import FileCall, load_workflows, workflows_of_flow, write_workflows
+from tests.support.cli.command import invoke
 
 
 def call(workflow, index, agent, prompt, answer, **more):
@@ -26,7 +25,7 @@ def call(workflow, index, agent, prompt, answer, **more):
 
 
 def run(*words):
-    found = CliRunner().invoke(app, ["plan-hardware", *map(str, words)])
+    found = invoke("plan-hardware", *words)
     if found.exception and not isinstance(found.exception, SystemExit):
         raise found.exception
     return found
@@ -96,7 +95,7 @@ def test_an_agent_with_two_models_is_planned_for_each(tmp_path):
     )
     workflows = with_models(load_workflows(path), [], load_catalogue())
     assert sorted(agent_names(workflows).values()) == ["docs/a@qwen3-32b", "docs/a@qwen3-8b"]
-    [calls] = observed(workflows)
+    [calls] = observed_calls(workflows)
     assert [each.agent.partition("@")[2] for each in calls] == models
 
 

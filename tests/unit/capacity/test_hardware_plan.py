@@ -3,16 +3,15 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from kairos.capacity import load_catalogue, measured_rates
+from kairos.capacity import hardware_options as module
+from kairos.capacity import pool_simulation
 from kairos.capacity.engine_rates import derived
-from kairos.cli.hardware import hardware_question as module
-from kairos.cli.hardware import pool_simulation
-from kairos.cli.hardware.pool_simulation import engine_profile
-from kairos.cli.main import app
+from kairos.capacity.hardware_files import load_catalogue, measured_rates
+from kairos.capacity.pool_simulation import engine_profile
 from kairos.core import InvalidFile, SetupError
 from kairos.simulate import FileCall, load_workflows, workflows_of_flow, write_workflows
+from tests.support.cli.command import invoke
 
 
 def call(workflow, index, agent, prompt, answer, **more):
@@ -75,7 +74,7 @@ def export(tmp_path):
 
 
 def run(*words):
-    found = CliRunner().invoke(app, ["plan-hardware", *map(str, words)])
+    found = invoke("plan-hardware", *words)
     if found.exception and not isinstance(found.exception, SystemExit):
         raise found.exception
     return found
@@ -204,20 +203,20 @@ def test_agents_beyond_the_most_are_pooled(tmp_path, monkeypatch):
     write_workflows(
         path, [call("w", 0, "plan", 10, 10), call("w", 1, "a", 9, 9), call("w", 2, "b", 9, 9)]
     )
-    [calls] = module.observed(load_workflows(path))
+    [calls] = module.observed_calls(load_workflows(path))
     assert [each.agent for each in calls] == ["docs/plan", "(others)", "(others)"]
     assert [each.after for each in calls] == [(), (0,), (1,)]
 
 
 def test_one_thing_is_multiplied(export):
-    asked = module.question(
+    asked = module.read_question(
         module.HardwareOptions(export=export, models=["llama-3-8b"], targets=["p95=20s,ttft=250ms"])
     )
     assert asked.targets.ttft_s == 0.25
-    assert module.changed(asked, "load=2").workflows_per_s == 2 * asked.workflows_per_s
-    assert module.changed(asked, "target=0.5").p95_s == 10
-    assert module.changed(asked, "link=0.25").link.gbit_s == 100
-    dear = module.changed(asked, "price:h100=2").offer.devices
+    assert module.change_question(asked, "load=2").workflows_per_s == 2 * asked.workflows_per_s
+    assert module.change_question(asked, "target=0.5").p95_s == 10
+    assert module.change_question(asked, "link=0.25").link.gbit_s == 100
+    dear = module.change_question(asked, "price:h100=2").offer.devices
     assert {each.name: each.bought.usd for each in dear if each.name == "h100"} == {"h100": 50_000}
 
 
@@ -340,5 +339,5 @@ def test_what_is_planned_for_is_an_export_or_a_flow_with_its_rows(flow, export, 
 
 
 def test_cached_tokens_count_in_whole_blocks(export):
-    calls = [call for each in module.observed(load_workflows(export)) for call in each]
+    calls = [call for each in module.observed_calls(load_workflows(export)) for call in each]
     assert {call.cached_tokens for call in calls} == {0, 96}  # of 100

@@ -1,33 +1,32 @@
-"""A hardware plan for a person, as tables, and for a program."""
+"""An answer about hardware as tables, for a person, and as figures, for a program."""
 
 import math
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
-import msgspec
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from kairos.capacity import (
-    CAPACITY_UNITS,
+from kairos.capacity.hardware import CAPACITY_UNITS
+from kairos.capacity.hardware_answer import HardwareAnswer
+from kairos.capacity.hardware_plan import (
     CHECKED_UTILISATION,
-    CPU_WORKERS,
     HardwarePlan,
     HardwareQuestion,
-    Migration,
-    NodePlace,
-    Phases,
     PlannedPool,
-    Reasons,
+)
+from kairos.capacity.lowering import (
+    CPU_WORKERS,
+    NodePlace,
     WorkGraph,
     lower_application,
     node_places,
 )
-from kairos.cli.hardware.pool_simulation import SimulatedTimes
+from kairos.capacity.migration import Migration
+from kairos.capacity.pool_simulation import SimulatedTimes
+from kairos.capacity.reasons import Reasons
+from kairos.capacity.serving import Phases
 
 _WIDTH = 160  # where there is no terminal
 SHOWN_BEFORE, SHOWN = 4, 12  # of the front: cheaper than the chosen pool, and in all
@@ -35,23 +34,9 @@ LARGEST = 1000.0  # times the rate: further, it is not said what a pool can do
 WHOLE = 0.995  # a share that is shown as all
 
 
-class Additions(msgspec.Struct, frozen=True, kw_only=True):
-    """Additions to a plan."""
-
-    others: Mapping[str, HardwarePlan] = {}  # plans of changed questions, by what was changed
-    why: Reasons | None = None
-    steps: Migration | None = None  # from today's pool
-    times: SimulatedTimes | None = None  # of a simulation of the chosen pool
-
-
-NO_ADDITIONS = Additions()
-
-
-def as_figures(
-    asked: HardwareQuestion, plan: HardwarePlan, more: Additions = NO_ADDITIONS
-) -> dict[str, Any]:
-    """Return the plan for `--json`."""
-    times = more.times
+def answer_figures(answer: HardwareAnswer) -> dict[str, Any]:
+    """Return the answer for `--json`."""
+    asked, plan, times = answer.asked, answer.plan, answer.times
     figures: dict[str, Any] = {
         "objective": asked.objective,
         "workflows_per_s": round(plan.chosen.workflows_per_s, 6),
@@ -65,9 +50,9 @@ def as_figures(
         "graph": _graph_figures(asked, plan),
         "front": [_pool_figures(each) for each in plan.front],
         "left_out": dict(plan.left_out),
-        "what_if": {text: _pool_figures(other.chosen) for text, other in more.others.items()},
-        "why": None if more.why is None else _why_figures(more.why),
-        "steps": None if more.steps is None else _steps_figures(more.steps),
+        "what_if": {text: _pool_figures(other.chosen) for text, other in answer.others.items()},
+        "why": None if answer.why is None else _why_figures(answer.why),
+        "steps": None if answer.steps is None else _steps_figures(answer.steps),
     }
     if times is not None:
         figures["simulated"] = {
@@ -188,14 +173,14 @@ def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
     }
 
 
-def show(asked: HardwareQuestion, plan: HardwarePlan, more: Additions = NO_ADDITIONS) -> None:
-    """Print the plan as tables."""
+def print_answer(answer: HardwareAnswer) -> None:
+    """Print the answer as tables."""
     console = Console()
     console.width = console.width if console.is_terminal else _WIDTH
-    console.print(shown(asked, plan, more))
-    if more.times is not None:
-        console.print(Text(_simulated(plan, more.times)))
-    elif not plan.chosen.checked:
+    console.print(_tables(answer))
+    if answer.times is not None:
+        console.print(Text(_simulated(answer.plan, answer.times)))
+    elif not answer.plan.chosen.checked:
         console.print(
             Text(
                 f"Its instances are busier than {CHECKED_UTILISATION:.0%}, where planned times "
@@ -213,7 +198,8 @@ def _simulated(plan: HardwarePlan, times: SimulatedTimes) -> str:
     )
 
 
-def shown(asked: HardwareQuestion, plan: HardwarePlan, more: Additions = NO_ADDITIONS) -> Group:
+def _tables(answer: HardwareAnswer) -> Group:
+    asked, plan = answer.asked, answer.plan
     parts: list[Table | Text] = [
         Text(
             f"{_models(asked, plan)} in {asked.offer.precision}, "
@@ -224,12 +210,12 @@ def shown(asked: HardwareQuestion, plan: HardwarePlan, more: Additions = NO_ADDI
         *_beside(asked, plan),
         _front(plan),
     ]
-    if more.why is not None:
-        parts += map(Text, _why(asked, plan, more.why))
-    if more.others:
-        parts.append(_others(plan, more.others))
-    if more.steps is not None:
-        parts += _steps(more.steps)
+    if answer.why is not None:
+        parts += map(Text, _why(asked, plan, answer.why))
+    if answer.others:
+        parts.append(_others(plan, answer.others))
+    if answer.steps is not None:
+        parts += _steps(answer.steps)
     if not plan.met:
         parts += map(Text, _not_met(asked, plan))
     parts += [Text(f"left out: {why}") for why in plan.left_out.values()]
@@ -365,13 +351,13 @@ def _routes(planned: PlannedPool) -> Table:
     table = _table("What runs where", "agents", "on")
     by_place: dict[str, list[str]] = {}
     for name in planned.pool.routes:
-        by_place.setdefault(place(planned, name), []).append(name)
+        by_place.setdefault(_place(planned, name), []).append(name)
     for where, names in by_place.items():
         table.add_row(Text(", ".join(names)), Text(where))
     return table
 
 
-def place(planned: PlannedPool, agent: str) -> str:
+def _place(planned: PlannedPool, agent: str) -> str:
     """Return where an agent's calls go: `a :: b` is a pair; shares are of prompts or answers."""
     where = planned.pool.routes.get(agent, {})
     decoding = {kind.name for kind in planned.kinds if kind.phases is Phases.DECODE}
@@ -456,17 +442,3 @@ def _table(title: str, *columns: str) -> Table:
         left = name in ("", "instance", "agents", "on", "pool", "rests on")
         table.add_column(Text(name), justify="left" if left else "right", overflow="fold")
     return table
-
-
-@contextmanager
-def quiet_solver() -> Iterator[None]:
-    """Drop the output of the solver, which is C++ and prints to standard output."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)

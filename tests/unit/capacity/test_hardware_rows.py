@@ -3,16 +3,15 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from kairos.capacity import load_catalogue
-from kairos.cli.main import app
+from kairos.capacity.hardware_files import load_catalogue
 from kairos.core import SetupError
 from kairos.simulate import FileCall, write_workflows
+from tests.support.cli.command import invoke
 
 
 def planned(*words):
-    found = CliRunner().invoke(app, ["plan-hardware", *map(str, words), "--json"])
+    found = invoke("plan-hardware", *words, "--json")
     if found.exception and not isinstance(found.exception, SystemExit):
         raise found.exception
     return json.loads(found.stdout)
@@ -299,7 +298,7 @@ def test_g12_prompts_go_to_one_side_of_a_pair_and_tools_to_cpu_workers(tmp_path)
 def test_the_report_says_why_the_pool_is_chosen_and_what_would_change_it(chats):
     words = ["plan-hardware", "--export", chats, "--rate", 2, "--target", "p95=9s", "--hardware",
              "a40,a100,h100", "--max-devices", 1, "--no-pairs"]  # fmt: skip
-    said = CliRunner().invoke(app, [*map(str, words), "--from", "2 x h100"]).stdout
+    said = invoke(*words, "--from", "2 x h100").stdout
     assert "The next cheaper pool is too slow: 1 x a40 for 0.22 USD/h takes 9.9" in said
     assert "Without a100: 2 x a40 for 0.44 USD/h (+3%)" in said
     assert "It is the choice for targets from 3.07 s to 9.9" in said

@@ -12,14 +12,12 @@ import msgspec
 import yaml
 
 from kairos import __version__
-from kairos.capacity import (
-    ENGINE_CORES,
-    ENGINE_MEMORY_GIB,
-    Accelerator,
-    InstanceKind,
-    Phases,
-    PlannedPool,
-)
+from kairos.capacity.hardware import Accelerator
+from kairos.capacity.hardware_answer import HardwareAnswer
+from kairos.capacity.hardware_plan import PlannedPool
+from kairos.capacity.pool import InstanceKind
+from kairos.capacity.resources import ENGINE_CORES, ENGINE_MEMORY_GIB
+from kairos.capacity.serving import Phases
 from kairos.core import SetupError
 
 Deployment = Literal["compose", "kubernetes"]
@@ -58,13 +56,13 @@ class _Engines(msgspec.Struct, frozen=True, kw_only=True):
         return [*found, "--enable-prompt-tokens-details"]
 
 
-def deployment(planned: PlannedPool, devices: Sequence[Accelerator], form: Deployment) -> str:
-    """YAML.
+def deployment_of(answer: HardwareAnswer, form: Deployment) -> str:
+    """Return the YAML that deploys the chosen pool.
 
     Raises:
         SetupError: the pool cannot be deployed so.
     """
-    engines = _engines(planned, devices)
+    engines = _engines(answer.plan.chosen, answer.asked.offer.devices)
     if form == "compose":
         return yaml.safe_dump(_compose(engines), sort_keys=False)
     return yaml.safe_dump_all(_manifests(engines), sort_keys=False)

@@ -1,4 +1,4 @@
-"""Questions to `kairos plan-hardware`: options as text, and what the planner takes."""
+"""Options of `kairos plan-hardware`, as text, and the question that they are to the planner."""
 
 import math
 import re
@@ -7,21 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.capacity import (
-    CAPACITY_UNITS,
-    EngineRates,
-    HardwareCatalogue,
-    HardwareOffer,
-    HardwareQuestion,
-    LatencyTargets,
-    Link,
-    Objective,
-    ObservedCall,
-    Terms,
-    Worker,
-    load_catalogue,
-    measured_rates,
-)
+from kairos.capacity.engine_rates import EngineRates
+from kairos.capacity.hardware import CAPACITY_UNITS, HardwareCatalogue, Link
+from kairos.capacity.hardware_files import load_catalogue, measured_rates
+from kairos.capacity.hardware_plan import HardwareQuestion, Objective
+from kairos.capacity.instance_kinds import HardwareOffer
+from kairos.capacity.lowering import ObservedCall
+from kairos.capacity.ownership import Terms
+from kairos.capacity.resources import Worker
+from kairos.capacity.serving import LatencyTargets
 from kairos.core import SetupError
 from kairos.engines import load_profile
 from kairos.simulate import FileCall, Workflow, load_workflows, workflows_of_flow
@@ -36,7 +30,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command line."""
+    """Options of the command line, by their names there but for `--from`, which is `today`."""
 
     export: Path | None = None  # or a flow, over a table, with its functions
     flow: Path | None = None
@@ -61,6 +55,8 @@ class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
     have: Sequence[str] = ()  # NAME=AMOUNT, of devices and resources
     worker: str | None = None  # cores=1,memory=1: of a tool
     today: str | None = None  # "4 x a100, 2 x h100-tp2": the pool that there is
+    what_if: Sequence[str] = ()  # load=2, price:h100=0.5: to plan again with
+    simulate: bool = False  # the pool that is chosen
 
 
 def planned_workflows(options: HardwareOptions) -> list[Workflow]:
@@ -138,7 +134,7 @@ def _model(text: str) -> tuple[str, str]:
     return who, name
 
 
-def question(
+def read_question(
     options: HardwareOptions, workflows: Sequence[Workflow] | None = None
 ) -> HardwareQuestion:
     """Return the question; `workflows` are from `planned_workflows`, or are read here.
@@ -165,7 +161,7 @@ def question(
     agents = agent_names(workflows)
     models = {name: known.model_named(model) for (_, model), name in agents.items()}
     return HardwareQuestion(
-        workflows=observed(workflows, agents),
+        workflows=observed_calls(workflows, agents),
         workflows_per_s=rate,
         offer=HardwareOffer(
             devices=devices,
@@ -242,7 +238,7 @@ def todays_pool(
 
 
 def parse_targets(texts: Sequence[str]) -> Mapping[str, float]:
-    """Seconds by name, from `p95=30s` and `ttft=250ms`. Raises SetupError."""
+    """Return seconds by name, from `p95=30s` and `ttft=250ms`. Raises SetupError."""
     found: dict[str, float] = {}
     for text in texts:
         for each in text.split(","):
@@ -270,7 +266,7 @@ def _positive(option: str, value: float | None) -> float | None:
 
 
 def busiest_rate(workflows: Sequence[Workflow]) -> float:
-    """Workflows a second in the file's busiest ten minutes, or over all of a shorter file.
+    """Return workflows a second in the file's busiest ten minutes, or over all of a shorter file.
 
     Raises:
         SetupError: the file does not tell when workflows began.
@@ -312,7 +308,7 @@ def agent_names(workflows: Sequence[Workflow]) -> dict[tuple[str, str], str]:
     }
 
 
-def observed(
+def observed_calls(
     workflows: Sequence[Workflow], names: Mapping[tuple[str, str], str] | None = None
 ) -> list[list[ObservedCall]]:
     """Return the workflows in the planner's terms. `names`: from `agent_names`."""
@@ -339,8 +335,10 @@ def _agent(call: FileCall) -> str:
     return f"{call.app}/{call.agent}"
 
 
-def changed(asked: HardwareQuestion, text: str) -> HardwareQuestion:
-    """The question with one thing multiplied: `load=2`, `target=0.5`, `price:h100=0.5`, `link=2`.
+def change_question(asked: HardwareQuestion, text: str) -> HardwareQuestion:
+    """Return the question with one thing multiplied.
+
+    `text`: `load=2`, `target=0.5`, `price:h100=0.5` or `link=2`.
 
     Raises:
         SetupError: that is nothing that can be changed.

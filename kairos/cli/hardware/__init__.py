@@ -1,1 +1,0 @@
-"""Questions and output of `kairos plan-hardware`."""
