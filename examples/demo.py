@@ -13,9 +13,9 @@ import msgspec
 from rich.console import Console
 
 from examples import data
+from kairos.cli import serve_engines
 from kairos.cli.demos.engines import start_engines
-from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.workflows import RunStore, load_flow, open_table, show_end
+from kairos.workflows import FlowRuns, load_flow, open_table, show_end
 
 HERE = Path(__file__).parent
 FLOWS = {  # and the table that each goes over
@@ -44,11 +44,9 @@ async def run(console: Console, flow: Path, table: Path, urls: tuple[str, ...]) 
     """One flow, to its end, and the first row that came out of it."""
     functions = HERE / "functions.py" if flow.suffix != ".py" else None
     loaded = load_flow(flow, functions)
-    store = RunStore(table.parent / "runs")
-    out = table.parent / f"{flow.stem}.jsonl"
-    record = new_record(store, loaded.declaration, out=str(out), engines=urls)
-    task = check_task(record, loaded.declaration, loaded.functions, table)
-    show_end(console, await run_task(task, store, console.print, lambda _: None))
+    runs, out = FlowRuns(table.parent / "runs"), table.parent / f"{flow.stem}.jsonl"
+    task = runs.prepare_program(loaded, table, out, engines=urls)
+    show_end(console, await runs.drive(task, serve_engines, console.print))
     for row in open_table(out).rows():
         for name, value in (row.values or {}).items():
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()

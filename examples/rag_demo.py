@@ -20,12 +20,12 @@ import msgspec
 from rich.console import Console
 
 from examples.minilm import ALIAS, write_minilm
+from kairos.cli import serve_engines
 from kairos.cli.demos.engines import start_engines
 from kairos.cli.demos.progress import show_progress
-from kairos.cli.flows.flow_run import check_task, new_record, run_task
 from kairos.core import SECOND, KairosError, SetupError
 from kairos.settings import RetrievalSettings
-from kairos.workflows import LoadedFlow, Passes, RunStore, Timeline, load_flow, open_table
+from kairos.workflows import FlowRuns, LoadedFlow, Passes, Timeline, load_flow, open_table
 from kairos.workflows.execute.observation import Activity
 from kairos.workflows.run.export import errors_path
 
@@ -99,19 +99,18 @@ async def run_row(
     engines = () if servers.engine is None else (servers.engine,)
     retrieval = RetrievalSettings(embedders=(servers.embedder,), collections=servers.collections)
     with TemporaryDirectory() as scratch:
-        store, out = RunStore(Path(scratch) / "runs"), Path(scratch) / "answer.jsonl"
-        record = new_record(
-            store,
-            flow.declaration,
-            out=str(out),
+        runs, out = FlowRuns(Path(scratch) / "runs"), Path(scratch) / "answer.jsonl"
+        task = runs.prepare_program(
+            flow,
+            [row],
+            out,
             engines=engines,
             retrieval=retrieval,
             passes=dict.fromkeys(Passes.__struct_fields__, False) if as_chain else {},
             uses_cache=False,
         )
-        task = check_task(record, flow.declaration, flow.functions, [row])
         timeline = timeline or Timeline()
-        record = await run_task(task, store, console.print, lambda _: None, timeline=timeline)
+        record = await runs.drive(task, serve_engines, console.print, timeline=timeline)
         if record.has_failures:
             [error] = open_table(errors_path(out)).rows()
             raise SetupError(f"there is no answer: {error.values}")

@@ -17,7 +17,7 @@ from bench.report import Figure
 from experiments.claim import Study, gap_figures, table
 from experiments.placement_problems import drawn_flow
 from experiments.report import commit
-from kairos.workflows import place_operators
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import (
     co_located,
     data_parallel,

@@ -24,9 +24,8 @@ from experiments.report import commit
 from kairos import flow
 from kairos.core import PLACEMENTS, POLICIES
 from kairos.engines import load_profile
-from kairos.simulate import PoolOptions
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulation import SimulatedFlow, simulate_flow
+from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
 from kairos.workflows import Functions, Operand, Plan
 from kairos.workflows.compile.call_shapes import call_shapes
 from kairos.workflows.compile.operators import Role

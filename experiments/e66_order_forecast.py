@@ -7,6 +7,7 @@ Five minutes of one core.
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import fmean
 
 import msgspec
@@ -29,13 +30,11 @@ from experiments.e56_kept_order import (
 )
 from experiments.report import commit
 from kairos import flow
-from kairos.cli.flows.flow_profiled import simulated_profile
 from kairos.core import PLACEMENTS, POLICIES, EngineProfile
 from kairos.engines import load_profile
-from kairos.simulate import PoolOptions
-from kairos.simulate.flow_simulation import simulate_flow
-from kairos.workflows import FlowProfile, LoadedFlow, forecast_flow
-from kairos.workflows.compile.forecast import order_of
+from kairos.simulate.flow_simulation import PoolOptions, observed_flow, simulate_flow
+from kairos.workflows import FlowProfile, FlowSample
+from kairos.workflows.compile.forecast import forecast_flow, order_of
 from kairos.workflows.compile.passes.order import AS_DECLARED
 
 WITH, WITHOUT = WAYS = "with its order", "as calls become ready"
@@ -73,8 +72,9 @@ def measure(quick: bool) -> Iterator[Row]:
             placement=PLACEMENTS["kairos"],
         )
         run = simulate_flow(plan, iter(rows), f.functions, pool)
-        loaded = LoadedFlow(f.declaration, f.functions)
-        learnt = simulated_profile(loaded, plan, [{**row} for row in rows[:_SAMPLE]], pool)
+        drawn = [{**row} for row in rows[:_SAMPLE]]
+        _, seen = observed_flow(plan, iter(drawn), f.functions, pool)
+        learnt = FlowSample(Path(), f.declaration, f.functions, plan, drawn).learn(seen)
         expected = {
             WITH: _expected(f, learnt, rows, engine, with_order=True),
             WITHOUT: _expected(f, learnt, rows, engine, with_order=False),

@@ -1,8 +1,8 @@
 """Measure how near the efficient batch that is measured comes to the best, and what 16 gives.
 
 Engines are drawn: a fixed time for a batch, some for each round of items that run together, and a
-limit of items. `kairos.cli.flows.flow_measured` measures batches of 1, 2, 4 ... items of each, in
-virtual time. Throughput is compared with that of the best of all sizes.
+limit of items. `kairos/workflows/start/flow_measured.py` measures batches of 1, 2, 4 ... items of
+each, in virtual time. Throughput is compared with that of the best of all sizes.
 Left out: costs by the length of texts, and noise. Seconds of one core.
 """
 
@@ -16,9 +16,9 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.cli.flows.flow_measured import MOST_ITEMS, curve
 from kairos.core import InvalidRequest
-from kairos.workflows import efficient_size
+from kairos.workflows.compile.batches import efficient_size
+from kairos.workflows.start.flow_measured import MOST_ITEMS, curve
 
 USUAL = 16
 ENGINES = (1_000, 100)

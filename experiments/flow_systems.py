@@ -29,10 +29,9 @@ from experiments.flow_workloads import FlowWorkload
 from kairos.core import EngineProfile, Ledger, Placement, Policy, Request, WorkEstimates
 from kairos.core.scheduler.policies import Key
 from kairos.engines import load_profile
-from kairos.simulate import PoolOptions
 from kairos.simulate.flow_answers import beginning_of
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulation import SimulatedFlow, simulate_flow
+from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
 from kairos.simulate.workload.prompt import Prompt
 from kairos.workflows import Functions, Generation, Passes, Plan, every_operator
 from kairos.workflows.compile.operators import MessageTemplate

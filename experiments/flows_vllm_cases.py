@@ -23,11 +23,11 @@ from experiments.flows_vllm_run import RULES, Ran, Rows, on_devices, on_engines
 from experiments.model_devices import HostOptions, simulate_host
 from experiments.switching import rows as documents
 from experiments.switching import workflow
-from kairos.cli.flows.hosted_pool import device_turns, host_plan
 from kairos.core import PLACEMENTS, POLICIES, EngineProfile
 from kairos.engines import load_profile
-from kairos.workflows import Functions, HostFile, Passes, Plan, open_table
-from kairos.workflows.run.engine_host import HostedModel
+from kairos.workflows import Functions, Passes, Plan, open_table
+from kairos.workflows.run.engine_host import HostedModel, HostFile
+from kairos.workflows.start.hosted_pool import device_turns, host_plan
 
 # 32,736 tokens each: of `parallel`, whose rows have some 11,000, six fit on both.
 LIMITS = Limits(kv_blocks=1024, max_num_seqs=16, max_num_batched_tokens=2048, max_model_len=4096)

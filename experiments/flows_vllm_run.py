@@ -19,26 +19,20 @@ from experiments.fidelity_cpu import Meter, cores
 from experiments.fidelity_engines import Limits
 from experiments.fidelity_real import order_options, serving
 from experiments.flow_systems import KAIROS, OPWISE, asking_operators, policy_and_placement
-from kairos.cli.flows.call_pool import call_pool, default_model
-from kairos.cli.flows.flow_run import new_record
-from kairos.cli.flows.hosted_pool import hosted_pool
+from kairos.cli import serve_engines
 from kairos.core import PlannedWork, SetupError
 from kairos.proxy import HttpLLM
-from kairos.workflows import (
-    FlowJob,
-    FlowRun,
-    Functions,
-    HostFile,
-    Plan,
-    RunDriver,
-    RunPool,
-    RunRecord,
-    RunStore,
-    open_table,
-    place_operators,
-)
+from kairos.workflows import Functions, Plan, RunPool, RunRecord, open_table
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import data_parallel
 from kairos.workflows.execute.facts import OperatorsOpened
+from kairos.workflows.run.driver import RunDriver
+from kairos.workflows.run.engine_host import HostFile
+from kairos.workflows.run.flow_run import FlowJob, FlowRun
+from kairos.workflows.run.pool import default_model, open_pool
+from kairos.workflows.run.run_store import RunStore
+from kairos.workflows.start.hosted_pool import hosted_pool
+from kairos.workflows.start.run_task import new_record
 
 RULES = {KAIROS: place_operators, TOPOLOGICAL: data_parallel}
 _ENDED = re.compile(r"^vllm:request_success_total\{[^}]*\} (\S+)$", re.MULTILINE)
@@ -118,7 +112,10 @@ async def on_devices(plan: Plan, rows: Rows, system: str, host: HostFile) -> Ran
     notes: list[str] = []
 
     def pool(record: RunRecord) -> AbstractAsyncContextManager[RunPool]:
-        return hosted_pool(record, host, plan, open_table(rows), notes.append, rule=RULES[system])
+        table = open_table(rows)
+        return hosted_pool(
+            record, host, plan, table, notes.append, serve_engines, rule=RULES[system]
+        )
 
     ran = await _carried_out(plan, rows, pool)
     return msgspec.structs.replace(ran, loads=sum(" serves after " in each for each in notes))
@@ -154,14 +151,14 @@ async def _carried_out(plan: Plan, rows: Rows, pool_of: PoolOf, **fields: Any) -
 @asynccontextmanager
 async def _declared(record: RunRecord, *, kv_tokens: int | None = None) -> AsyncIterator[RunPool]:
     """`kv_tokens`: that the engines of a Kairos elsewhere hold together, which it does not tell."""
-    async with call_pool(record, {}) as pool:
+    async with open_pool(record, {}, serve_engines) as pool:
         yield msgspec.structs.replace(pool, kv_tokens=kv_tokens or pool.kv_tokens)
 
 
 @asynccontextmanager
 async def _undeclared(record: RunRecord) -> AsyncIterator[RunPool]:
     async with (
-        call_pool(record, {}) as pool,
+        open_pool(record, {}, serve_engines) as pool,
         UndeclaredLLM(f"{record.url}/v1", None, timeout_s=_CALL_S) as llm,
     ):
         yield msgspec.structs.replace(pool, llm=llm)

@@ -21,18 +21,10 @@ from kairos.simulate.engine.host_tier import HostTier
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.users import Feed
-from kairos.workflows import (
-    DeviceTurn,
-    FlowFigures,
-    FlowLimits,
-    Functions,
-    LoadTime,
-    OperatorWork,
-    Plan,
-)
-from kairos.workflows.compile.device_work import DeviceState, load_us
+from kairos.workflows import FlowFigures, FlowLimits, Functions, Plan
+from kairos.workflows.compile.device_work import DeviceState, LoadTime, OperatorWork, load_us
 from kairos.workflows.execute.facts import OperatorsOpened
-from kairos.workflows.execute.model_turns import ModelTurns, SwitchModel
+from kairos.workflows.execute.model_turns import DeviceTurn, ModelTurns, SwitchModel
 
 _LOOK_US = SECOND // 10
 

@@ -27,8 +27,8 @@ from experiments.report import add_figures, commit, write_rows
 from experiments.sections import read_rows, rows_file
 from kairos.cli.demos.engines import start_engines
 from kairos.flow import Functions
-from kairos.workflows import LoadedFlow, Search, load_flow
-from kairos.workflows.compile.operators import Reference
+from kairos.workflows import LoadedFlow, load_flow
+from kairos.workflows.compile.operators import Reference, Search
 from kairos.workflows.declare.yaml_file import read_yaml
 
 NAME = "e40_modules_real"

@@ -20,8 +20,7 @@ from msgspec.structs import replace
 from experiments.e56_kept_order import BLOCK, Ordered, drawn_flow, longest_call
 from kairos.core import PLACEMENTS, POLICIES, EngineProfile
 from kairos.engines import load_profile
-from kairos.simulate import PoolOptions
-from kairos.simulate.flow_simulation import simulate_flow
+from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
 from kairos.workflows import Functions, Plan
 from kairos.workflows.compile import kept_order as orders
 from kairos.workflows.compile.order_trial import tried

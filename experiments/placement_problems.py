@@ -2,7 +2,7 @@
 
 from random import Random
 
-from kairos.workflows import LoadTime, OperatorWork
+from kairos.workflows.compile.device_work import LoadTime, OperatorWork
 
 Problem = tuple[list[OperatorWork], dict[str, LoadTime], int]
 

@@ -40,7 +40,6 @@ from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.processors import TEOLA, Surroundings
 from kairos.simulate.users import Feed
 from kairos.workflows import (
-    Declaration,
     FlowLimits,
     Generation,
     LoadedFlow,
@@ -51,7 +50,7 @@ from kairos.workflows import (
     topology_aware,
 )
 from kairos.workflows.compile.graph import ancestors
-from kairos.workflows.compile.operators import Branch, Chunking, MapOver, Operator
+from kairos.workflows.compile.operators import Branch, Chunking, Declaration, MapOver, Operator
 from kairos.workflows.compile.references import needs, referred
 from kairos.workflows.execute.batching import blind
 from kairos.workflows.execute.observation import Activity

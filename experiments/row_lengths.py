@@ -17,8 +17,7 @@ from experiments.flow_workloads import words
 from kairos import flow
 from kairos.core import PLACEMENTS, POLICIES
 from kairos.engines import load_profile
-from kairos.simulate import PoolOptions
-from kairos.simulate.flow_simulation import simulate_flow
+from kairos.simulate.flow_simulation import PoolOptions, simulate_flow
 from kairos.workflows import Functions, Plan
 
 Rows = Sequence[Mapping[str, str]]

@@ -32,19 +32,13 @@ from kairos import flow
 from kairos.capacity.hardware import Link
 from kairos.core import PLACEMENTS, POLICIES, SECOND, EngineProfile, Interval
 from kairos.engines import load_profile
-from kairos.workflows import (
-    DevicePlan,
-    DeviceTurn,
-    Functions,
-    LoadTime,
-    OperatorWork,
-    Passes,
-    Plan,
-    place_operators,
-    predict_flow,
-    work_of_flow,
-)
+from kairos.workflows import Functions, Passes, Plan
+from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
+from kairos.workflows.compile.flow_work import work_of_flow
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import co_located, data_parallel, round_robin
+from kairos.workflows.compile.prediction import predict_flow
+from kairos.workflows.execute.model_turns import DeviceTurn
 
 DEVICES = 2
 BASELINES = ("topological", "engine per operator", "round robin", "co-located", "fixed")

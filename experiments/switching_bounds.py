@@ -11,14 +11,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from experiments.switching import LOADS, PROFILES, SwitchingRun, rows, workflow
-from kairos.workflows import (
-    FlowPrediction,
-    OperatorWork,
-    place_operators,
-    predict_flow,
-    work_of_flow,
-)
-from kairos.workflows.compile.prediction import OperatorCalls
+from kairos.workflows.compile.device_work import OperatorWork
+from kairos.workflows.compile.flow_work import work_of_flow
+from kairos.workflows.compile.placement import place_operators
+from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls, predict_flow
 
 _ANSWERED = 0.625  # of the longest answer, on average: see `kairos/simulate/flow_answers.py`
 _EXHAUSTIVE = 100_000  # partial plans: no workflow here has as many

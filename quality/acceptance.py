@@ -197,7 +197,7 @@ PARTS = {
     "ray": Part(
         "runs on a real Ray and a real PostgreSQL: tables as in one process, kills, no database",
         _make("test-ray"),
-        (*FLOWS, "kairos/cli/flows/spread", "tests/ray", "requirements-ray.lock"),
+        (*FLOWS, "kairos/workflows/ray", "tests/ray", "requirements-ray.lock"),
         30,
     ),
     "real": Part(

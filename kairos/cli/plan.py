@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from kairos.cli.flow_options import FlowFile, FunctionsFile, Without, switched_off
-from kairos.core import SetupError
 
 _Inputs = Annotated[
     Path | None, typer.Option(help="The table of rows, to reckon with how many there are.")
@@ -65,56 +64,22 @@ def plan(
     """
     import msgspec
 
-    from kairos.cli.flows.flow_placement import flow_placement
-    from kairos.cli.flows.flow_profiled import (
-        known_batches,
-        known_profile,
-        profile_path,
-        read_profile,
-    )
-    from kairos.engines import load_profile as engine
-    from kairos.workflows import (
-        TYPICAL_LATENCIES,
-        Passes,
-        check_columns,
-        compile_plan,
-        explain_plan,
-        forecast_flow,
-        load_flow,
-        measured_latencies,
-        open_table,
-        plan_lines,
-        predict_flow,
-        primitive_lines,
-    )
+    from kairos.workflows import ExplainOptions, explain_file, explain_primitives, plan_lines
 
-    loaded = load_flow(flow, functions)
-    costs, known = TYPICAL_LATENCIES, None
-    if learnt is not None or host is not None:
-        known = known_profile(learnt, flow)
-    if engine_profile is not None:
-        if inputs is None:
-            raise SetupError("name the table that --engine-profile is to be reckoned for: --inputs")
-        known = known or read_profile(learnt or profile_path(flow))
-        costs = measured_latencies(engine(engine_profile), known.answers, known.times_us)
-    passes = Passes(**switched_off(without or []))
-    batches = known_batches(learnt, flow)
-    made = compile_plan(loaded.declaration, passes, latencies=costs, batches=batches)
-    loaded.functions.check(made)
+    asked = ExplainOptions(
+        flow=flow,
+        functions=functions,
+        inputs=inputs,
+        passes=switched_off(without or []),
+        host=host,
+        devices=devices,
+        learnt=learnt,
+        engine_profile=engine_profile,
+        instances=instances,
+    )
     if as_primitives:
-        typer.echo("\n".join(primitive_lines(made.primitives())))
+        typer.echo("\n".join(explain_primitives(asked)))
         return
-    prediction = expected = None
-    if inputs is not None:
-        table = open_table(inputs)
-        check_columns(made, table)
-        readable = (row.values for row in table.rows() if row.values is not None)
-        prediction = predict_flow(made, readable)
-    if engine_profile is not None and known is not None:
-        readable = (row.values for row in table.rows() if row.values is not None)
-        pool, count = engine(engine_profile), prediction.rows if prediction else None
-        expected = forecast_flow(made, known, readable, pool, instances, count)
-    placement = flow_placement(made, prediction, host, devices, known) if host is not None else None
-    explained = explain_plan(made, prediction, placement, expected)
+    explained = explain_file(asked)
     shown = msgspec.json.encode(explained).decode() if as_json else "\n".join(plan_lines(explained))
     typer.echo(shown)

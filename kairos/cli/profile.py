@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from kairos.cli.flow_options import (
 )
 from kairos.cli.running import run as run_loop
 from kairos.core import SetupError
+
+if TYPE_CHECKING:
+    from kairos.workflows import FlowProfile, FlowSample
 
 _Inputs = Annotated[Path | None, typer.Option(help="The table of rows, as `kairos run` takes it.")]
 _Simulate = Annotated[
@@ -68,36 +71,17 @@ def profile(
 
     kairos profile reports.yaml --inputs docs.parquet --simulate a40-llama3-8b
     """
-    from kairos.cli.flows.flow_profiled import (
-        checked_plan,
-        measured_profile,
-        profile_path,
-        sampled_rows,
-        shown,
-        simulated_profile,
-        write_profile,
-    )
-    from kairos.settings import Settings
-    from kairos.simulate import pool_options
-    from kairos.workflows import load_flow, open_table, table_path
+    from kairos.cli.run_engines import serve_engines
+    from kairos.workflows import sample_flow
 
-    loaded = load_flow(flow, functions)
-    table = open_table(table_path(flow, inputs))
-    plan = checked_plan(loaded, table)
-    _check_performers(bool(engine) + (url is not None) + (simulate is not None), plan.models)
-    sample = sampled_rows(table, rows, seed)
+    sample = sample_flow(flow, functions, inputs, rows, seed)
+    _check_performers(bool(engine) + (url is not None) + (simulate is not None), sample.plan.models)
     if simulate is not None:
-        known = Settings()
-        pool = pool_options(
-            instances=1, profile_name=simulate, policy=known.policy, placement=known.placement
-        )
-        found = simulated_profile(loaded, plan, sample, pool)
+        found = simulated_profile(sample, simulate)
     else:
         found = run_loop(
-            measured_profile(
-                loaded,
-                plan,
-                sample,
+            sample.measure(
+                serve_engines,
                 engines=tuple(engine or ()),
                 url=url,
                 retrieval=retrieval(embedder, reranker, collections),
@@ -105,9 +89,24 @@ def profile(
                 model=model,
             )
         )
-    written = out or profile_path(flow)
-    write_profile(written, found)
-    typer.echo("\n".join([*shown(found), f"written to {written}"]))
+    typer.echo("\n".join(sample.keep_profile(found, out)))
+
+
+def simulated_profile(sample: "FlowSample", engine_profile: str) -> "FlowProfile":
+    """Return what rows teach on a simulated engine, with answers that are made up.
+
+    Raises:
+        SetupError: There is no such profile.
+    """
+    from kairos.settings import Settings
+    from kairos.simulate import observed_flow, pool_options
+
+    known = Settings()
+    pool = pool_options(
+        instances=1, profile_name=engine_profile, policy=known.policy, placement=known.placement
+    )
+    _, seen = observed_flow(sample.plan, iter(sample.rows), sample.functions, pool)
+    return sample.learn(seen)
 
 
 def _check_performers(named: int, models: Collection[str | None]) -> None:

@@ -1,9 +1,7 @@
 """`kairos run`: declared workflows over tables."""
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,13 +20,11 @@ from kairos.cli.flow_options import (
     Results,
     Url,
     Without,
-    absolute,
     retrieval,
     switched_off,
 )
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
-from kairos.core import SetupError
 
 _Out = Annotated[
     Path,
@@ -92,12 +88,6 @@ _EngineProfile = Annotated[
     typer.Option(help="Engine profile, to show predicted next to actual times. Needs --engine."),
 ]
 
-# Options that a run's record has as they are given.
-_AS_GIVEN = (
-    *("url", "api_key_env", "model", "revision", "service_class", "concurrency", "max_calls"),
-    *("max_tokens", "on", "partitions", "results"),
-)
-
 
 def run(
     flow: FlowFile,
@@ -150,54 +140,32 @@ def run(
     kairos run reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
     --on local-ray
     """
-    given = locals()
-    from kairos.cli.flows.flow_profiled import expecting, known_batches, known_profile
-    from kairos.cli.flows.flow_run import check_task, new_record, runs_root
-    from kairos.workflows import RunStore, load_flow, table_path
+    from kairos.workflows import FlowRuns, RunOptions
 
-    _check_together(given)
-    table = table_path(flow, inputs)
-    loaded = load_flow(flow, functions)
-    store = RunStore(directory or runs_root(os.environ))
-    record = new_record(
-        store,
-        loaded.declaration,
-        flow_path=str(flow.absolute()),
-        functions_path=absolute(functions),
-        inputs=str(table.absolute()),
-        out=str(out.absolute()),
+    options = RunOptions(
+        flow=flow,
+        out=out,
+        inputs=inputs,
+        functions=functions,
         engines=tuple(engine or ()),
-        host=absolute(host),
-        passes=switched_off(without or []),
-        batches=known_batches(learnt, flow),
-        learnt=None if host is None else known_profile(learnt, flow),
+        url=url,
+        host=host,
+        api_key_env=api_key_env,
+        model=model,
         retrieval=retrieval(embedder, reranker, collections),
+        passes=switched_off(without or []),
+        revision=revision,
         uses_cache=not no_cache,
-        **{name: given[name] for name in _AS_GIVEN},
+        concurrency=concurrency,
+        max_calls=max_calls,
+        max_tokens=max_tokens,
+        service_class=service_class,
+        log_dir=log,
+        learnt=learnt,
+        engine_profile=engine_profile,
+        on=on,
+        partitions=partitions,
+        results=results,
     )
-    task = check_task(record, loaded.declaration, loaded.functions, table)
-    if engine_profile is not None:
-        task = expecting(task, learnt, flow, engine_profile)
-    run_loop(follow(task, store, log_dir=str(log) if log else None))
-
-
-def _check_together(given: Mapping[str, Any]) -> None:
-    """Check options that require or exclude another one.
-
-    Raises:
-        SetupError: An option has no effect without another, or contradicts another.
-    """
-    from kairos.cli.flows.flow_run import PERFORMERS
-
-    engine, on = given["engine"], given["on"]
-    if bool(engine) + (given["url"] is not None) + (given["host"] is not None) > 1:
-        raise SetupError(PERFORMERS)
-    if on is None and given["partitions"] is not None:
-        raise SetupError("--partitions goes with --on local-ray, or ray://HEAD:PORT")
-    if on is not None and given["log"] is not None:
-        raise SetupError("--log and --on exclude each other: leave one of them out")
-    if given["engine_profile"] is not None and not engine:
-        raise SetupError(
-            "--engine-profile goes with --engine: of a Kairos elsewhere nobody knows here how many "
-            "engines it has"
-        )
+    runs = FlowRuns(directory)
+    run_loop(follow(runs, runs.prepare(options)))

@@ -9,21 +9,13 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from kairos.cli.flows.flow_run import FlowTask
-    from kairos.cli.flows.spread.run import RayRun
-    from kairos.workflows import FlowRun, RunDirectory, RunStore
+    from kairos.workflows import DrivenRun, FlowRuns, FlowTask
 
 FAILED_ROWS = 3  # the exit status
 STOPPED = 130
 
 
-async def follow(
-    task: "FlowTask",
-    store: "RunStore",
-    *,
-    directory: "RunDirectory | None" = None,
-    log_dir: str | None = None,
-) -> None:
+async def follow(runs: "FlowRuns", task: "FlowTask") -> None:
     """Run a task and show its progress.
 
     Raises:
@@ -32,14 +24,14 @@ async def follow(
     from rich.console import Console
 
     from kairos.cli.demos.progress import show_progress
-    from kairos.cli.flows.flow_run import run_task
+    from kairos.cli.run_engines import serve_engines
     from kairos.host import collect_less_often, switch_threads_often
     from kairos.workflows import progress_line, show_end
 
     console = Console(stderr=True)
     shown: list[asyncio.Task[None]] = []
 
-    def watch(run: "FlowRun | RayRun") -> None:
+    def watch(run: "DrivenRun") -> None:
         told = show_progress(console, lambda: progress_line(run.record.id, run.progress()))
         shown.append(asyncio.create_task(told))
         _stop_on_signals(run, asyncio.current_task())
@@ -50,7 +42,7 @@ async def follow(
     collect_less_often()
     switch_threads_often()
     try:
-        record = await run_task(task, store, note, watch, directory=directory, log_dir=log_dir)
+        record = await runs.drive(task, serve_engines, note, watch)
     except asyncio.CancelledError:
         note(f"left at once: kairos runs resume {task.record.id} goes on from here")
         raise typer.Exit(STOPPED) from None
@@ -66,7 +58,7 @@ async def follow(
         raise typer.Exit(FAILED_ROWS)
 
 
-def _stop_on_signals(run: "FlowRun | RayRun", task: "asyncio.Task[None] | None") -> None:
+def _stop_on_signals(run: "DrivenRun", task: "asyncio.Task[None] | None") -> None:
     """Handle signals: the first lets calls in flight finish, the second abandons them.
 
     The third ends the process, even if a function never returns.

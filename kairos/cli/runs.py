@@ -1,7 +1,5 @@
 """`kairos runs`: what became of runs of declared workflows, and how to go on with them."""
 
-import os
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +17,6 @@ from kairos.cli.flow_options import (
 )
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
-from kairos.core import SetupError
-
-_STOP_S = 600.0  # for calls in flight
 
 app = typer.Typer(
     help="Runs of declared workflows: list, show, resume and cancel them.",
@@ -40,15 +35,13 @@ def runs_list(
     import msgspec
     from rich.console import Console
 
-    from kairos.cli.flows.flow_run import runs_root
-    from kairos.workflows import RunStore, show_runs, state_of
+    from kairos.workflows import FlowRuns
 
-    found = RunStore(directory or runs_root(os.environ)).all()
+    runs = FlowRuns(directory)
     if as_json:
-        shown = [msgspec.structs.asdict(r) | {"state": state_of(d, r)} for d, r in found]
-        typer.echo(msgspec.json.encode(shown).decode())
+        typer.echo(msgspec.json.encode(runs.describe_all()).decode())
     else:
-        show_runs(Console(), found)
+        runs.show_all(Console())
 
 
 @app.command("show")
@@ -61,16 +54,13 @@ def runs_show(
     import msgspec
     from rich.console import Console
 
-    from kairos.cli.flows.flow_run import runs_root
-    from kairos.workflows import RunStore, show_run, state_of
+    from kairos.workflows import FlowRuns
 
-    found = RunStore(directory or runs_root(os.environ)).find(run)
-    record = found.read()
+    runs = FlowRuns(directory)
     if as_json:
-        shown = msgspec.structs.asdict(record) | {"state": state_of(found, record)}
-        typer.echo(msgspec.json.encode(shown).decode())
+        typer.echo(msgspec.json.encode(runs.describe(run)).decode())
     else:
-        show_run(Console(), found, record)
+        runs.show(Console(), run)
 
 
 @app.command("resume")
@@ -118,13 +108,8 @@ def runs_resume(
     kairos runs resume reports-3fa9c2d1 --results postgresql://kairos@db/results
     --flow reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
     """
-    from kairos.cli.flows.flow_run import PERFORMERS, check_task, runs_root
-    from kairos.cli.flows.run_found import find_run
-    from kairos.workflows import RunPlaces, RunStore, load_flow
+    from kairos.workflows import FlowRuns, RunPlaces
 
-    if bool(engine) + (url is not None) + (host is not None) > 1:
-        raise SetupError(PERFORMERS)
-    store = RunStore(directory or runs_root(os.environ))
     places = RunPlaces(
         flow_path=absolute(flow),
         functions_path=absolute(functions),
@@ -136,14 +121,8 @@ def runs_resume(
         api_key_env=api_key_env,
         retrieval=retrieval(embedder, reranker, collections),
     )
-    found, record = find_run(store, run, results, places)
-    flow_path, table = record.flow_path, record.inputs
-    if flow_path is None or table is None or not record.out:
-        raise SetupError(f"{record.id} belongs to a program, which alone can go on with it")
-    functions_path = Path(record.functions_path) if record.functions_path else None
-    loaded = load_flow(Path(flow_path), functions_path)
-    task = check_task(record, loaded.declaration, loaded.functions, table)
-    run_loop(follow(task, store, directory=found))
+    runs = FlowRuns(directory)
+    run_loop(follow(runs, runs.resume(run, places, results)))
 
 
 @app.command("cancel")
@@ -153,22 +132,10 @@ def runs_cancel(run: Run, directory: Directory = None) -> None:
     Calls in flight finish. Results in its database (--results) are removed, too; cached answers
     remain for other runs. A finished run is not changed.
     """
-    import msgspec
+    from kairos.workflows import FlowRuns
 
-    from kairos.cli.flows.flow_run import runs_root
-    from kairos.cli.flows.spread.run import forget_results
-    from kairos.workflows import RunStore
-
-    found = RunStore(directory or runs_root(os.environ)).find(run)
-    found.stop_holder(_STOP_S)
-    with found.held():
-        before = found.read()
-        if before.state in ("done", "cancelled"):
-            typer.echo(f"kairos: {before.id} is {before.state} already: nothing was changed")
-            return
-        now = time.time_ns() // 1000
-        record = msgspec.structs.replace(before, state="cancelled", changed_at=now)
-        found.write(record)
-        found.forget_results()
-        forget_results(record)
-    typer.echo(f"kairos: {record.id} is cancelled")
+    record, is_changed = FlowRuns(directory).cancel(run)
+    if is_changed:
+        typer.echo(f"kairos: {record.id} is cancelled")
+    else:
+        typer.echo(f"kairos: {record.id} is {record.state} already: nothing was changed")

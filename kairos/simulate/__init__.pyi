@@ -7,7 +7,6 @@ from .engine.fitting import Fit as Fit
 from .engine.fitting import fit_step_cost as fit_step_cost
 from .export import export_workflows as export_workflows
 from .export import parse_since as parse_since
-from .flow_simulation import PoolOptions as PoolOptions
 from .flow_simulation import observed_flow as observed_flow
 from .flow_simulation import pool_options as pool_options
 from .flow_simulation import show_simulated_flow as show_simulated_flow

@@ -34,7 +34,7 @@ LASTING = {
     "kinds/test_08_one_engine_after_another_fails.py": (1, "calls at a steady rate"),
     "soak/chaos.py": (1, "a pause between blows"),
     "support/hanging_transactions.py": (2, "between two tries; nobody says that it has ended"),
-    "unit/cli/flows/test_spread.py": (2, "calls come one by one; a coordinator takes a moment"),
+    "unit/workflows/ray/test_spread.py": (2, "calls come one by one; a coordinator takes a moment"),
     "unit/cli/test_agents.py": (1, "a task that is cancelled"),
     "unit/host/test_group_commit.py": (1, "rows come one by one"),
 }

@@ -8,8 +8,9 @@ from aiohttp import web
 from rich.console import Console
 
 from kairos.settings import RetrievalSettings
-from kairos.workflows import progress_line, show_end, show_run
+from kairos.workflows import progress_line, show_end
 from tests.e2e.cli.flow_runs import Runs, answering
+from tests.support.workflows.runs import show_run
 
 ROWS = [{"text": f"t{n}", "texts": ["x", "y"], "n": n} for n in range(4)]
 SAYS = "prompt: '{{ row.text }}'"

@@ -22,10 +22,11 @@ from kairos.host import atomic_write, sqlite_file
 from kairos.observe import LearntStore
 from kairos.observe.instance_limits import InstanceLimits
 from kairos.settings import BatchSettings, FlowSettings
-from kairos.workflows import RunDirectory, RunJournal, RunRecord
+from kairos.workflows import RunRecord
 from kairos.workflows.run.tables import new_file
 from kairos.workflows.serve.flow_store import FlowStore
 from tests.support.simulate import build
+from tests.support.workflows.runs import RunDirectory, RunJournal
 from tests.unit.batches.test_driver import NoGateway
 
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {}}\n'

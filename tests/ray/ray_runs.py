@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from kairos.workflows import Functions, RunStore
+from kairos.workflows import Functions
 from tests.e2e.cli.flow_runs import answer_to
-from tests.support.cli.command import check_task, new_record, run_task
+from tests.support.workflows.runs import RunStore, check_task, new_record, run_task
 
 
 class CountingEngine:

@@ -10,10 +10,10 @@ from collections import Counter
 import pytest
 
 from kairos.host import start_child
-from kairos.workflows import PostgresResults, RunStore, load_flow
+from kairos.workflows import load_flow
 from tests.e2e.cli.flow_runs import ROOT, read_rows, write_rows
 from tests.ray.ray_runs import CountingEngine
-from tests.support.cli.command import check_task, new_record, run_task
+from tests.support.workflows.runs import PostgresResults, RunStore, check_task, new_record, run_task
 
 pytestmark = [pytest.mark.ray, pytest.mark.acceptance, pytest.mark.timeout(1200)]
 

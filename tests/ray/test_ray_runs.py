@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
-from kairos.workflows import (
-    Embedding,
-    Functions,
-    Ingest,
-    Rerank,
-    RunProcessor,
-    RunStore,
-    Search,
-    Stays,
-    ValuesLost,
-    compile_plan,
-    every_operator,
-    processor_service,
-)
+from kairos.workflows import Functions, RunProcessor, compile_plan, every_operator
 from kairos.workflows.compile.invalid import InvalidFlow
 from tests.e2e.embedder import Embedder
 from tests.property.workflows.test_flows import FUNCTIONS, ROWS, Drawn, scripted
 from tests.ray.ray_runs import CountingEngine, run
-from tests.support.cli.command import check_task, new_record, performers, run_task
 from tests.support.examples import examples
 from tests.support.workflows.declared import read_yaml
+from tests.support.workflows.runs import (
+    Embedding,
+    Ingest,
+    Rerank,
+    RunStore,
+    Search,
+    Stays,
+    ValuesLost,
+    check_task,
+    new_record,
+    performers,
+    processor_service,
+    run_task,
+)
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
 

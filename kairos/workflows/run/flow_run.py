@@ -31,8 +31,8 @@ from kairos.workflows.run.driver import RunDriver, RunProgress, RunSession
 from kairos.workflows.run.export import Tables
 from kairos.workflows.run.intake import TableIntake
 from kairos.workflows.run.journal import RunJournal
+from kairos.workflows.run.pool import RunPool
 from kairos.workflows.run.postgres_results import PostgresResults
-from kairos.workflows.run.processing import Processors
 from kairos.workflows.run.result_cache import ResultCache
 from kairos.workflows.run.result_store import ResultStore
 from kairos.workflows.run.rows import InputTable
@@ -40,9 +40,9 @@ from kairos.workflows.run.run_store import RunDirectory, RunRecord
 
 _WHY = {"done": "", "stopped": "", "budget": "its budget is used up (--max-calls, --max-tokens)"}
 _CAPACITY_EVERY_S = 1.0
-_SAID = 300  # characters of messages of engines
 _RECORD_EVERY_S = 2.0
 FUNCTIONS = 32  # run at once
+CACHE_SCOPE = "default"  # of results for later runs
 
 Note = Callable[[str], None]
 _T = TypeVar("_T")
@@ -60,29 +60,13 @@ class FlowJob(msgspec.Struct, frozen=True):
     functions: Functions
     table: InputTable
     cache_path: Path | None  # None: results of other runs are not used
-    cache_scope: str = "default"
+    cache_scope: str = CACHE_SCOPE
 
     @property
     def digest(self) -> bytes:
         """Return a digest of the flow and the revision; ended rows stay valid until it changes."""
         plan = f"{of_structure(self.plan.declaration)} {self.plan.revision}"
         return blake2b(plan.encode(), digest_size=16).digest()
-
-
-class RunPool(msgspec.Struct, frozen=True):
-    """Clients and engines that perform the calls. `processors`: all that the plan needs."""
-
-    llm: HttpLLM
-    capacity: Callable[[], int]  # calls run at once, at present
-    on_workflow_end: Callable[[str], None]
-    kv_tokens: int | None = None  # held by all engines together; None: not known
-    instances: int = 1  # engines
-    caches_prefixes: bool = True  # engines cache prefixes of prompts, as far as known
-    processors: Processors | None = None  # None: the flow needs none
-    problems: Callable[[], Sequence[str]] = tuple  # of engines, if none accepts calls now
-    at: tuple[str, str | None] = ("", None)  # base URL, and API key
-    # Runs for as long as the run: loads the models that its calls need.
-    follow: Callable[[RunDriver], Coroutine[None, None, None]] | None = None
 
 
 class FlowRun:
@@ -124,7 +108,7 @@ class FlowRun:
         return msgspec.structs.replace(progress, waits_for=self._waits_for())
 
     def _waits_for(self) -> str:
-        return "" if self._pool is None else waits_for(self._pool, time.time())
+        return "" if self._pool is None else self._pool.waits_for(time.time())
 
     async def to_the_end(self, job: FlowJob, pool: RunPool) -> RunRecord:
         """Run to the end; return the record: `done`, with the tables written, or `stopped`.
@@ -265,23 +249,6 @@ class FlowRun:
             self._on_note(f"the run's record cannot be written for now: {error}")
         if self._store is not None:
             self._store.keep_record(msgspec.json.encode(self.record))
-
-
-def waits_for(pool: RunPool, now_s: float) -> str:
-    """Return why calls of a run are not answered now; empty if they are."""
-    waits, problems = pool.llm.patience.waits, pool.problems()
-    said = [] if not problems else [f"no engine accepts calls: {'; '.join(problems)[:_SAID]}"]
-    if pool.processors is not None:
-        said += [f"retrying processors: {each[:_SAID]}" for each in pool.processors.waits_for]
-    if waits:
-        first, again_s = waits[0], min(each.again_s for each in waits)
-        many = "1 call is" if len(waits) == 1 else f"{len(waits):,} calls are"
-        said.append(
-            f"{many} refused and retried, next in {max(0.0, again_s - now_s):.0f} s: "
-            f"{first.why[:_SAID]} (since {now_s - first.since_s:.0f} s; fails after "
-            f"{first.until_s - first.since_s:,.0f} s)"
-        )
-    return "; ".join(said)
 
 
 def line_names(job: FlowJob) -> Callable[[], Iterator[object]] | None:

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.core import SetupError
-from kairos.workflows import PostgresResults, ResultCache, RunJournal
 from kairos.workflows.run import postgres_results
-from kairos.workflows.run.postgres_results import LARGE_BYTES
+from kairos.workflows.run.journal import RunJournal
+from kairos.workflows.run.postgres_results import LARGE_BYTES, PostgresResults
+from kairos.workflows.run.result_cache import ResultCache
 from kairos.workflows.run.result_store import FailedRow, KeptResult, Resumed
 from tests.support.examples import examples
 from tests.support.postgres import postgres_server

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.workflows import Functions, RunStore, open_table
+from kairos.workflows import Functions, open_table
 from tests.e2e.client import LIMIT_S
 from tests.support.host import forked
 from tests.support.workflows.declared import read_yaml
+from tests.support.workflows.runs import RunStore, check_task, new_record, run_task
 
 ROOT = Path(__file__).parents[3]
 

@@ -3,22 +3,26 @@
 import asyncio
 import os
 import signal
-from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from kairos.cli.flows import flow_run
-from kairos.cli.flows.flow_profiled import read_profile
-from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.cli.flows.hosted_pool import hosted_pool
 from kairos.cli.main import app
 from kairos.core import SetupError
-from kairos.workflows import Functions, HostedEngine, RunStore
+from kairos.workflows import Functions
 from tests.e2e.cli.flow_runs import read_rows, write_rows
 from tests.support.vllm import needs_vllm
 from tests.support.workflows.declared import read_yaml
+from tests.support.workflows.runs import (
+    HostedEngine,
+    RunStore,
+    check_task,
+    new_record,
+    read_profile,
+    run_task,
+    serve_by,
+)
 
 FLOW = """
 flow: review
@@ -81,7 +85,7 @@ class Hosted:
 
 @pytest.fixture
 def hosted(tmp_path, monkeypatch):
-    monkeypatch.setattr(flow_run, "hosted_pool", partial(hosted_pool, engines=STANDINS))
+    serve_by(STANDINS, monkeypatch)
     return Hosted(tmp_path)
 
 

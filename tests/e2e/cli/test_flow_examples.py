@@ -8,10 +8,10 @@ import pytest
 
 from examples import demo
 from kairos.cli.demos.engines import start_engines
-from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.workflows import RunStore, load_flow
+from kairos.workflows import load_flow
 from tests.e2e.cli.flow_runs import answer_to, answering, read_rows, write_rows
 from tests.support.workflows.naive import Naive
+from tests.support.workflows.runs import RunStore, check_task, new_record, run_task
 
 ROWS = {
     "report_questions.jsonl": [

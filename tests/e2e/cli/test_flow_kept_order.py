@@ -7,9 +7,8 @@ import pytest
 
 from experiments.e56_kept_order import BLOCK, debate, drawn_flow
 from kairos import flow
-from kairos.cli.flows.flow_run import check_task, new_record, run_task
-from kairos.workflows import RunStore
 from tests.support.simulate.standin import INSTANT, StandInSettings, serve
+from tests.support.workflows.runs import RunStore, check_task, new_record, run_task
 
 pytestmark = pytest.mark.long
 

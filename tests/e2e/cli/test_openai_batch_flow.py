@@ -10,7 +10,7 @@ from aiohttp import web
 from openai.types.chat import ChatCompletion
 
 from kairos import flow
-from kairos.cli.flows.flow_run import run_flow
+from kairos.flow import run_flow
 from tests.e2e.cli.flow_runs import answer_to, answering, command, kairos_command, read_rows
 
 SYSTEM = {"role": "system", "content": "You are terse."}

@@ -10,13 +10,12 @@ import pytest
 from aiohttp import web
 
 from kairos.core import Arrived, SetupError
-from kairos.flow import Flow
-from kairos.workflows import RunJournal
+from kairos.flow import Flow, run_flow
 from kairos.workflows.declare.yaml_file import read_yaml
 from kairos.workflows.run import driver
+from kairos.workflows.run.journal import RunJournal
 from kairos.workflows.run.rows import ROW_BYTES
 from tests.e2e.cli.flow_runs import Runs, answer_to, answering, completion, read_rows
-from tests.support.cli.command import run_flow
 from tests.support.workflows.naive import Naive
 
 SUMMARIES = """
@@ -456,7 +455,7 @@ async def test_a_flow_that_names_no_model_needs_one_where_several_are_served(run
 
 
 async def test_an_engine_that_does_not_answer_is_named(runs, unused_port, monkeypatch):
-    monkeypatch.setattr("kairos.cli.flows.call_pool.JOIN_S", 0.5)
+    monkeypatch.setattr("kairos.cli.run_engines.JOIN_S", 0.5)
 
     with pytest.raises(SetupError, match=rf"no engine can be used: 127.0.0.1:{unused_port}: "):
         await runs.run(ECHO, texts(1), engines=(f"http://127.0.0.1:{unused_port}",))

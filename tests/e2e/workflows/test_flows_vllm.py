@@ -24,12 +24,12 @@ from experiments.switching import rows as documents
 from experiments.switching import workflow
 from kairos.core import SetupError
 from kairos.proxy import HttpLLM
-from kairos.workflows import HostedEngine, HostFile, Passes
+from kairos.workflows import Passes
 from kairos.workflows.run import flow_run as service
-from kairos.workflows.run.engine_host import HostedModel
+from kairos.workflows.run.engine_host import HostedEngine, HostedModel, HostFile
 from tests.e2e.cli.flow_runs import answering
-from tests.support.cli.command import hosted_pool
 from tests.support.vllm import needs_vllm
+from tests.support.workflows.runs import hosted_pool
 
 pytestmark = pytest.mark.usefixtures("forks")
 

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from graphs import GRAPHS
 
-from kairos.cli.flows.flow_run import run_flow
+from kairos.flow import run_flow
 from kairos.workflows.imports.langgraph import from_langgraph
 
 name, rows, url = sys.argv[1:]

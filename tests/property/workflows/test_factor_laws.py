@@ -6,11 +6,10 @@ from random import Random
 import pytest
 
 from experiments.e56_kept_order import drawn_flow
-from kairos.cli.flows.flow_measured import measured_sharing
 from kairos.core import UpstreamFailed
-from kairos.workflows import ContextCall, measured_reuse
 from kairos.workflows.compile.call_shapes import call_shapes
-from kairos.workflows.compile.flow_work import shared_contexts
+from kairos.workflows.compile.flow_work import ContextCall, measured_reuse, shared_contexts
+from kairos.workflows.start.flow_measured import measured_sharing
 
 
 def drawn_calls(draw, operators, rows=4):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.workflows import OPEN_ROWS, FlowLimits
-from kairos.workflows.execute.limits import MOST_IN_FLIGHT
+from kairos.workflows import FlowLimits
+from kairos.workflows.execute.limits import MOST_IN_FLIGHT, OPEN_ROWS
 from kairos.workflows.execute.windows import RowIntake
 from tests.support.examples import examples
 

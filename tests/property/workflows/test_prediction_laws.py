@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos import flow
-from kairos.workflows import compile_plan, predict_flow
+from kairos.workflows import compile_plan
+from kairos.workflows.compile.prediction import predict_flow
 from tests.property.workflows.test_flows import FLOWS, PASSES
 from tests.support.examples import examples
 from tests.support.workflows.naive_prediction import predict as naive

@@ -9,9 +9,9 @@ from experiments.flow_workloads import words
 from kairos import flow
 from kairos.core import PLACEMENTS, POLICIES, Dispatch, Finished
 from kairos.engines import load_profile
-from kairos.simulate import PoolOptions
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import Functions
+from tests.support.simulate.model import PoolOptions
 
 POOL = PoolOptions(
     instances=2,

@@ -13,12 +13,11 @@ from experiments.flow_workloads import debate, parallel, trading
 from kairos import flow
 from kairos.core import PLACEMENTS, POLICIES
 from kairos.engines import load_profile
-from kairos.simulate import PoolOptions
 from kairos.workflows import Functions
 from kairos.workflows.compile.call_shapes import call_shapes
 from kairos.workflows.compile.order import cache_aware_order
 from kairos.workflows.compile.passes.order import AS_DECLARED, of_sequences
-from tests.support.simulate.model import FlowClient, simulate_flow
+from tests.support.simulate.model import FlowClient, PoolOptions, simulate_flow
 
 POOL = PoolOptions(
     instances=2,

@@ -9,19 +9,22 @@ from kairos import flow
 from kairos.capacity.hardware import Link
 from kairos.core import PLACEMENTS, POLICIES
 from kairos.engines import load_profile
-from kairos.simulate import PoolOptions, World
-from kairos.workflows import (
-    DeviceTurn,
-    FlowLimits,
-    Functions,
-    LoadTime,
-    place_operators,
-    predict_flow,
-    work_of_flow,
-)
+from kairos.simulate import World
+from kairos.workflows import FlowLimits, Functions
+from kairos.workflows.compile.device_work import LoadTime
+from kairos.workflows.compile.flow_work import work_of_flow
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import round_robin
+from kairos.workflows.compile.prediction import predict_flow
 from kairos.workflows.execute.facts import OperatorsOpened
-from tests.support.simulate.model import FlowClient, HostTier, functions_runner, simulate_flow
+from kairos.workflows.execute.model_turns import DeviceTurn
+from tests.support.simulate.model import (
+    FlowClient,
+    HostTier,
+    PoolOptions,
+    functions_runner,
+    simulate_flow,
+)
 
 LLAMA = msgspec.structs.replace(load_profile("a40-llama3-8b"), max_num_seqs=16)
 PROFILES = {"small": LLAMA, "large": msgspec.structs.replace(LLAMA, name="large")}

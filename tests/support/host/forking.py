@@ -39,7 +39,7 @@ IMPORTED = (
     "kairos.cluster.workers.supervisor",
     "kairos.simulate.standin.server",
     "kairos.observe.explain",
-    "kairos.cli.flows.flow_run",
+    "kairos.workflows.start.run_task",
     "kairos.simulate.replay",
     "kairos.workflows.run.run_shown",
     "pydantic.v1",

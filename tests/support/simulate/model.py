@@ -6,7 +6,7 @@ from kairos.simulate.engine.engine_calls import EngineCall
 from kairos.simulate.engine.host_tier import HostTier
 from kairos.simulate.engines import SimulatedEngines
 from kairos.simulate.flow_client import FlowClient
-from kairos.simulate.flow_simulation import functions_runner, simulate_flow
+from kairos.simulate.flow_simulation import PoolOptions, functions_runner, simulate_flow
 from kairos.simulate.workload import read_workflows
 from kairos.simulate.workload.prompt import PromptPiece, length, prefix_hashes
 
@@ -15,6 +15,7 @@ __all__ = [
     "FlowClient",
     "HostTier",
     "ModelledEngine",
+    "PoolOptions",
     "PromptPiece",
     "SimulatedEngines",
     "VirtualClock",

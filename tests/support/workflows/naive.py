@@ -1,7 +1,7 @@
 """Flows as plain recursion: one row after the other, one call after the other, nothing merged,
 fetched or left out. What an executor of any plan must come to."""
 
-from kairos.workflows import Generation, RegisteredCall
+from kairos.workflows import Generation
 from kairos.workflows.compile.invalid import OperatorFailed
 from kairos.workflows.compile.operators import (
     Branch,
@@ -17,6 +17,7 @@ from kairos.workflows.compile.operators import (
     Processing,
     Reference,
     References,
+    RegisteredCall,
 )
 from kairos.workflows.compile.retrieval import check_arguments, chunked, settings, without_asking
 from kairos.workflows.compile.templates import Expression, Template

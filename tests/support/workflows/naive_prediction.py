@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kairos.core import BYTES_PER_TOKEN, EXPECTED_COMPLETION_TOKENS
-from kairos.workflows import FlowPrediction, Generation, Plan
+from kairos.workflows import Generation, Plan
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.invalid import OperatorFailed
 from kairos.workflows.compile.operators import (
@@ -28,7 +28,7 @@ from kairos.workflows.compile.operators import (
     References,
 )
 from kairos.workflows.compile.passes.structure import structure
-from kairos.workflows.compile.prediction import OperatorCalls
+from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls
 from kairos.workflows.compile.references import needs
 from kairos.workflows.compile.retrieval import chunked
 from kairos.workflows.compile.signatures import of_structure

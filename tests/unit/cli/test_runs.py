@@ -5,7 +5,8 @@ from typer.testing import CliRunner
 
 from kairos.cli.main import app
 from kairos.core import SetupError
-from kairos.workflows import RunRecord, RunStore
+from kairos.workflows import RunRecord
+from tests.support.workflows.runs import RunStore
 
 PLACES = {"flow_path": "/nowhere/f.yaml", "inputs": "/nowhere/rows.jsonl", "out": "/nowhere/o"}
 

@@ -8,9 +8,9 @@ from kairos.workflows import (
     ReadRows,
     RowRead,
     RunFunction,
-    explain_plan,
     plan_lines,
 )
+from kairos.workflows.compile.explain import explain_plan
 from kairos.workflows.compile.passes.dependencies import data_dependencies
 
 

@@ -5,10 +5,11 @@ import pytest
 from kairos import flow
 from kairos.core import CallShape, SetupError
 from kairos.engines import load_profile
-from kairos.workflows import CostFactors, learn_profile, predict_flow, work_of_flow
 from kairos.workflows.compile.call_shapes import COLUMN_TOKENS
 from kairos.workflows.compile.costs.fluid import makespan_us
-from kairos.workflows.compile.flow_work import shared_contexts
+from kairos.workflows.compile.flow_profile import CostFactors, learn_profile
+from kairos.workflows.compile.flow_work import shared_contexts, work_of_flow
+from kairos.workflows.compile.prediction import predict_flow
 
 PROFILES = {"small": load_profile("a40-llama3-8b"), "large": load_profile("a40-llama2-13b")}
 ROWS = [{"text": "word " * 80 + str(n)} for n in range(50)]

@@ -3,10 +3,17 @@
 import pytest
 
 from kairos import flow
-from kairos.workflows import Declaration, compile_plan
+from kairos.workflows import compile_plan
 from kairos.workflows.compile.graph import in_order
 from kairos.workflows.compile.invalid import InvalidFlow
-from kairos.workflows.compile.operators import Constant, Format, Operator, Output, Reference
+from kairos.workflows.compile.operators import (
+    Constant,
+    Declaration,
+    Format,
+    Operator,
+    Output,
+    Reference,
+)
 from kairos.workflows.compile.references import needs
 
 

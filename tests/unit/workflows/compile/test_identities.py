@@ -3,7 +3,8 @@
 import pytest
 
 from kairos import flow
-from kairos.workflows import explain_plan, plan_lines
+from kairos.workflows import plan_lines
+from kairos.workflows.compile.explain import explain_plan
 from kairos.workflows.compile.operators import Reference
 
 FUNCTIONS = flow.Functions()

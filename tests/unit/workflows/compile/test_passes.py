@@ -1,9 +1,11 @@
 """Rows E2, E3 and E4 of the design, as far as they are decided before anything runs."""
 
 from kairos import flow
-from kairos.workflows import compile_plan, explain_plan, plan_lines, predict_flow
+from kairos.workflows import compile_plan, plan_lines
+from kairos.workflows.compile.explain import explain_plan
 from kairos.workflows.compile.passes.cse import merge_equal
 from kairos.workflows.compile.passes.prune import prune
+from kairos.workflows.compile.prediction import predict_flow
 
 
 def names(plan):

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from experiments.placement_problems import drawn_flow
 from kairos.core import SetupError
-from kairos.workflows import LoadTime, OperatorWork, place_operators
 from kairos.workflows.compile import placement_moves
-from kairos.workflows.compile.device_work import DeviceChoice, schedule, share
+from kairos.workflows.compile.device_work import (
+    DeviceChoice,
+    LoadTime,
+    OperatorWork,
+    schedule,
+    share,
+)
+from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import (
     co_located,
     data_parallel,

@@ -7,9 +7,9 @@ import pytest
 
 from kairos.core import InvalidFile
 from kairos.flow import Flow
-from kairos.workflows import Embedding, Ingest, Passes, Rerank, Search
+from kairos.workflows import Passes
 from kairos.workflows.compile.invalid import InvalidFlow, OperatorFailed
-from kairos.workflows.compile.operators import Chunking
+from kairos.workflows.compile.operators import Chunking, Embedding, Ingest, Rerank, Search
 from kairos.workflows.compile.retrieval import (
     check_answer,
     check_arguments,

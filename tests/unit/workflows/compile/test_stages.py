@@ -12,8 +12,8 @@ from kairos.workflows import (
     RowRead,
     RunProcessor,
     WriteRow,
-    primitive_lines,
 )
+from kairos.workflows.compile.primitives import primitive_lines
 from tests.support.simulate.standin import processed
 
 OFF = flow.Passes(stages=False, cached=False)

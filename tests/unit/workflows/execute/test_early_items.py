@@ -17,9 +17,9 @@ from kairos.workflows import (
     KeepResult,
     RowRead,
     WriteRow,
-    explain_plan,
     plan_lines,
 )
+from kairos.workflows.compile.explain import explain_plan
 from kairos.workflows.execute.frames import OpenRow
 from kairos.workflows.execute.trials import EarlyWork
 

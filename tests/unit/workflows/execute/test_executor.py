@@ -7,7 +7,6 @@ from kairos.core import SetupError
 from kairos.workflows import (
     CallAnswered,
     CallBroke,
-    CapacityTold,
     DropRow,
     EndRun,
     Executor,
@@ -24,7 +23,7 @@ from kairos.workflows import (
     RunFunction,
     WriteRow,
 )
-from kairos.workflows.execute.facts import Known, RowUnreadable, StopAsked
+from kairos.workflows.execute.facts import CapacityTold, Known, RowUnreadable, StopAsked
 from tests.support.workflows.flow_world import FlowWorld, Journal
 
 

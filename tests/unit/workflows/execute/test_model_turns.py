@@ -2,8 +2,8 @@
 
 import pytest
 
-from kairos.workflows import DeviceTurn, LoadTime, OperatorWork
-from kairos.workflows.execute.model_turns import ModelTurns, SwitchModel
+from kairos.workflows.compile.device_work import LoadTime, OperatorWork
+from kairos.workflows.execute.model_turns import DeviceTurn, ModelTurns, SwitchModel
 
 LOADS = {"small": LoadTime(load_us=10.0), "large": LoadTime(load_us=10.0)}
 DRAFT = DeviceTurn("small", ("draft",))

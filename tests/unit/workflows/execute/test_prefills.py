@@ -5,7 +5,6 @@ import pytest
 
 from kairos import flow
 from kairos.workflows import (
-    TYPICAL_LATENCIES,
     CacheAnswered,
     CallAnswered,
     Executor,
@@ -19,6 +18,7 @@ from kairos.workflows import (
     TouchPrefix,
     compile_plan,
 )
+from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES
 from kairos.workflows.execute.facts import Known
 from tests.support.simulate.standin import processed
 

@@ -1,8 +1,7 @@
 import pytest
 
 from kairos.core import UpstreamFailed
-from kairos.workflows import read_chat
-from kairos.workflows.run.chat_answer import ChatAnswer
+from kairos.workflows.run.chat_answer import ChatAnswer, read_chat
 
 
 def response(**fields):

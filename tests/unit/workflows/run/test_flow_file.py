@@ -3,7 +3,8 @@ import sys
 import pytest
 
 from kairos.core import SetupError
-from kairos.workflows import load_flow, table_path
+from kairos.workflows import load_flow
+from kairos.workflows.run.flow_file import table_path
 
 YAML = """
 flow: f

@@ -4,7 +4,8 @@ import asyncio
 import time
 
 from kairos.flow import Functions
-from kairos.workflows import RunCalls, RunFunction
+from kairos.workflows import RunFunction
+from kairos.workflows.run.calls import RunCalls
 
 FUNCTIONS = Functions()
 

@@ -3,7 +3,8 @@
 import pytest
 
 from kairos.core import InvalidFile
-from kairos.workflows import UNKNOWN_FACTORS, CostFactors, read_host
+from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, CostFactors
+from kairos.workflows.run.engine_host import read_host
 
 HOST = 'devices = 2\n[models.small]\nengine = "llama"\n'
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from kairos.workflows import RowRead, RunJournal, TableIntake, open_table
+from kairos.workflows import RowRead, open_table
+from kairos.workflows.run.intake import TableIntake
+from kairos.workflows.run.journal import RunJournal
 
 
 @pytest.fixture

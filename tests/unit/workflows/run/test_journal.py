@@ -6,7 +6,7 @@ import pytest
 
 from kairos.core import SetupError
 from kairos.host import GroupCommit, connect_sqlite, group_commit
-from kairos.workflows import RunJournal
+from kairos.workflows.run.journal import RunJournal
 from kairos.workflows.run.result_store import FailedRow, KeptResult
 
 ONE, TWO = "signature one", "signature two"

@@ -4,7 +4,7 @@ import pytest
 
 from kairos.core import SetupError
 from kairos.flow import Flow
-from kairos.workflows import check_processors, with_models
+from kairos.workflows.run.processing import check_processors, with_models
 
 
 class Some:

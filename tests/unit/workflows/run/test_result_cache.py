@@ -2,8 +2,8 @@ import pytest
 
 from kairos.core import SetupError
 from kairos.host import connect_sqlite
-from kairos.workflows import ResultCache
 from kairos.workflows.run import result_cache
+from kairos.workflows.run.result_cache import ResultCache
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@ from io import StringIO
 
 from rich.console import Console
 
-from kairos.workflows import RunRecord, RunStore, show_run
-from kairos.workflows.run.run_shown import calls_text
+from kairos.workflows import RunRecord
+from kairos.workflows.run.run_shown import calls_text, show_run
+from kairos.workflows.run.run_store import RunStore
 
 
 def test_calls_of_processors_and_those_made_ahead_are_told_apart_where_there_were_any():

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from kairos.core import SetupError
-from kairos.workflows import RunRecord, RunStore
-from kairos.workflows.run.run_store import KEEP_DAYS
+from kairos.workflows import RunRecord
+from kairos.workflows.run.run_store import KEEP_DAYS, RunStore
 
 
 @pytest.fixture

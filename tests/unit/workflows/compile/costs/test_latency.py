@@ -2,7 +2,7 @@
 
 from kairos import flow
 from kairos.engines import load_profile
-from kairos.workflows import TYPICAL_LATENCIES, measured_latencies
+from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, measured_latencies
 
 
 def test_an_operator_takes_its_call_and_its_answer_and_a_body_what_is_in_it():

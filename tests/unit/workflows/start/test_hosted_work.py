@@ -6,18 +6,12 @@ import msgspec
 import pytest
 
 from experiments.e56_kept_order import drawn_flow
-from kairos.cli.flows.flow_placement import hosted_work
-from kairos.cli.flows.hosted_pool import host_plan
-from kairos.workflows import (
-    CostFactors,
-    Generation,
-    HostFile,
-    learn_profile,
-    open_table,
-    place_operators,
-    predict_flow,
-)
-from kairos.workflows.run.engine_host import HostedModel
+from kairos.workflows import Generation, open_table
+from kairos.workflows.compile.flow_profile import CostFactors, learn_profile
+from kairos.workflows.compile.placement import place_operators
+from kairos.workflows.compile.prediction import predict_flow
+from kairos.workflows.run.engine_host import HostedModel, HostFile
+from kairos.workflows.start.hosted_pool import host_plan, hosted_work
 
 
 def drawn_case(seed):

@@ -6,29 +6,21 @@ from itertools import islice
 
 import msgspec
 
-from kairos.cli.flows.call_pool import embedded_service
-from kairos.cli.flows.flow_placement import hosted_work
 from kairos.core import SetupError
-from kairos.workflows import (
-    HOSTED_ENGINES,
-    OPEN_ROWS,
-    DevicePlan,
-    DeviceTurn,
-    EngineHost,
-    FlowPrediction,
-    FlowProfile,
-    HostedEngine,
-    HostFile,
-    InputTable,
-    LoadTime,
-    Note,
-    OperatorWork,
-    Plan,
-    RunPool,
-    RunRecord,
-    place_operators,
-    predict_flow,
-)
+from kairos.engines import load_profile
+from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
+from kairos.workflows.compile.flow_profile import UNKNOWN_FACTORS, FlowProfile, profiles_by_operator
+from kairos.workflows.compile.flow_work import work_of_flow
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.placement import place_operators
+from kairos.workflows.compile.prediction import FlowPrediction, predict_flow
+from kairos.workflows.execute.limits import OPEN_ROWS
+from kairos.workflows.execute.model_turns import DeviceTurn
+from kairos.workflows.run.engine_host import HOSTED_ENGINES, EngineHost, HostedEngine, HostFile
+from kairos.workflows.run.flow_run import Note
+from kairos.workflows.run.pool import OpenEngines, RunPool
+from kairos.workflows.run.rows import InputTable
+from kairos.workflows.run.run_store import RunRecord
 
 _SAMPLE = 1_000  # rows of which it is reckoned what a batch of rows takes
 Rule = Callable[[Sequence[OperatorWork], Mapping[str, LoadTime], int], DevicePlan]
@@ -41,6 +33,7 @@ async def hosted_pool(
     plan: Plan,
     table: InputTable,
     on_note: Note,
+    open_engines: OpenEngines,
     log_dir: str | None = None,
     *,
     engines: Mapping[str, HostedEngine] = HOSTED_ENGINES,
@@ -52,15 +45,13 @@ async def hosted_pool(
         SetupError: A model of the flow is missing in the host's file.
     """
     works, placed = host_plan(plan, table, host, rule, record.learnt)
-    async with (
-        embedded_service(record, (), log_dir) as (service, pool),
-        EngineHost(
-            host, device_turns(placed), works, service.fleet, on_note, engines=engines
-        ) as devices,
-    ):
-        yield msgspec.structs.replace(
-            pool, capacity=lambda: max(1, pool.capacity()), follow=devices.follow
-        )
+    async with open_engines(record, log_dir, None) as pool:
+        assert pool.fleet is not None, "it is of a Kairos of its own"
+        turns = device_turns(placed)
+        async with EngineHost(host, turns, works, pool.fleet, on_note, engines=engines) as devices:
+            yield msgspec.structs.replace(
+                pool, capacity=lambda: max(1, pool.capacity()), follow=devices.follow
+            )
 
 
 def host_plan(
@@ -87,6 +78,26 @@ def host_plan(
     found = _scaled(predict_flow(plan, sample), max(1.0, batch / len(sample)))
     works = hosted_work(plan, found, host, host.devices, learnt)
     return works, rule(works, host.loads, host.devices)
+
+
+def hosted_work(
+    plan: Plan,
+    prediction: FlowPrediction,
+    host: HostFile,
+    devices: int,
+    known: FlowProfile | None,
+) -> list[OperatorWork]:
+    """Return what operators take on a host's devices, for plans and for runs.
+
+    Factors of the host's file take precedence over the profile's.
+
+    Raises:
+        SetupError: a model of the flow is not in the host's file.
+    """
+    profiles = {name: load_profile(each.profile) for name, each in host.models.items()}
+    learnt = None if known is None else profiles_by_operator(known, plan)
+    factors = host.cost.over(UNKNOWN_FACTORS if known is None else known.cost)
+    return work_of_flow(plan, prediction, profiles, devices, factors, learnt)
 
 
 def device_turns(placed: DevicePlan) -> list[list[DeviceTurn]]:

@@ -15,33 +15,27 @@ from typing import Any
 
 import msgspec
 
-from kairos.cli.flows.spread.cluster import ray_module
 from kairos.core import InvalidRequest, KairosError, SetupError, Unavailable
 from kairos.host import allow_many_connections, collect_less_often
 from kairos.settings import RetrievalSettings
-from kairos.workflows import (
+from kairos.workflows.compile.check import every_operator
+from kairos.workflows.compile.held import fill_held, held_id
+from kairos.workflows.compile.operators import (
     Declaration,
-    DropHeld,
     Embedding,
-    FunctionFailed,
     Ingest,
     Operator,
-    ProcessorCalls,
-    ProcessorService,
     RegisteredCall,
-    RegisteredFunction,
     Rerank,
-    RunProcessor,
     Search,
-    Stays,
-    ValuesLost,
-    awaited,
-    every_operator,
-    fill_held,
-    given,
-    held_id,
-    processor_service,
 )
+from kairos.workflows.declare.functions import FunctionFailed, RegisteredFunction, given
+from kairos.workflows.execute.commands import DropHeld, RunProcessor
+from kairos.workflows.execute.facts import Stays
+from kairos.workflows.ray.cluster import ray_module
+from kairos.workflows.retrieve.flow_processors import ProcessorService, processor_service
+from kairos.workflows.run.function_batches import awaited
+from kairos.workflows.run.processing import ProcessorCalls, ValuesLost
 
 HELD_FROM = 100 << 10  # bytes; Ray puts no smaller values of calls into its store
 _PLACE = "ray"

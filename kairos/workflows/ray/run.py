@@ -16,41 +16,30 @@ from typing import Any
 
 import msgspec
 
-from kairos.cli.flows.spread import performers
-from kairos.cli.flows.spread.cluster import LOCAL, check_address, cluster
-from kairos.cli.flows.spread.coordinator import Coordinator
-from kairos.cli.flows.spread.messages import PartitionEnd, PartitionJob
-from kairos.cli.flows.spread.partition import Partition, open_store, plan_of
 from kairos.core import KairosError, SetupError
 from kairos.settings import is_postgres
-from kairos.workflows import (
-    SPENT_FIGURES,
-    Declaration,
-    Fallback,
-    FlowJob,
-    Functions,
-    Generation,
-    Ingest,
-    InputTable,
-    Latencies,
-    Note,
-    Passes,
-    PostgresResults,
-    ResultStore,
-    RunDirectory,
-    RunProgress,
-    RunRecord,
-    RunStore,
-    Search,
-    Tables,
-    check_processors,
-    compile_plan,
-    every_operator,
-    line_names,
-    processor_service,
-    shared_columns,
-    with_models,
-)
+from kairos.workflows.compile.check import every_operator
+from kairos.workflows.compile.costs.latency import Latencies
+from kairos.workflows.compile.operators import Declaration, Generation, Ingest, Search
+from kairos.workflows.compile.pipeline import Passes, compile_plan
+from kairos.workflows.compile.sharing import shared_columns
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.observation import Fallback
+from kairos.workflows.ray import performers
+from kairos.workflows.ray.cluster import LOCAL, check_address, cluster
+from kairos.workflows.ray.coordinator import Coordinator
+from kairos.workflows.ray.messages import PartitionEnd, PartitionJob
+from kairos.workflows.ray.partition import Partition, open_store, plan_of
+from kairos.workflows.retrieve.flow_processors import processor_service
+from kairos.workflows.run.driver import SPENT_FIGURES, RunProgress
+from kairos.workflows.run.export import Tables
+from kairos.workflows.run.flow_run import FlowJob, Note, line_names
+from kairos.workflows.run.pool import OpenEngines
+from kairos.workflows.run.postgres_results import PostgresResults
+from kairos.workflows.run.processing import check_processors, with_models
+from kairos.workflows.run.result_store import ResultStore
+from kairos.workflows.run.rows import InputTable
+from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
 
 _SAMPLE = 1_000  # rows by which it is chosen how rows are parted
 _LOOK_S = 0.5
@@ -123,6 +112,7 @@ class RayRun:
         table: InputTable,
         cache: Path,
         latencies: Latencies,
+        open_engines: OpenEngines,
     ) -> RunRecord:
         """Drive it to its end, or until it is stopped; with its tables written, if it is done.
 
@@ -138,7 +128,7 @@ class RayRun:
             coordinator = (
                 ray.remote(Coordinator)
                 .options(name=f"kairos-{record.id}", num_cpus=0, max_concurrency=1000)
-                .remote(record, keys)
+                .remote(record, keys, open_engines)
             )
             self._coordinator = coordinator
             try:
@@ -384,6 +374,7 @@ async def run_on_ray(
     watch: Any,
     directory: RunDirectory | None,
     latencies: Latencies,
+    open_engines: OpenEngines,
 ) -> RunRecord:
     """Run a flow that was checked on the Ray that the record names.
 
@@ -394,4 +385,6 @@ async def run_on_ray(
     with directory.held():
         run = RayRun(directory, record, on_note)
         watch(run)
-        return await run.to_the_end(declaration, functions, source, table, store.cache, latencies)
+        return await run.to_the_end(
+            declaration, functions, source, table, store.cache, latencies, open_engines
+        )

@@ -4,15 +4,10 @@ import msgspec
 
 from kairos.core import SetupError
 from kairos.settings import POSTGRES_URL
-from kairos.workflows import (
-    Passes,
-    RunDirectory,
-    RunPlaces,
-    RunRecord,
-    RunStore,
-    read_postgres_record,
-    without_places,
-)
+from kairos.workflows.compile.pipeline import Passes
+from kairos.workflows.run.postgres_results import read_postgres_record
+from kairos.workflows.run.run_places import RunPlaces, without_places
+from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
 
 _NEWS = ("state", "detail", "figures", "took_s")  # of a run, from the host that had it last
 GONE = (

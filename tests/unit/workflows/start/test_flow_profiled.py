@@ -3,21 +3,22 @@
 import msgspec
 import pytest
 
-from kairos.cli.flows.flow_profiled import (
-    profile_path,
-    read_profile,
-    sampled_rows,
-    shown,
-    simulated_profile,
-    write_profile,
-)
 from kairos.core import PLACEMENTS, POLICIES, Interval, InvalidFile, SetupError
 from kairos.engines import load_profile
-from kairos.simulate import PoolOptions
-from kairos.workflows import ROWS_KEPT, Passes, compile_plan, open_table, profiles_by_operator
+from kairos.workflows import Passes, compile_plan, open_table
+from kairos.workflows.compile.flow_profile import profiles_by_operator
+from kairos.workflows.execute.observation import ROWS_KEPT
+from kairos.workflows.start.flow_profiled import sampled_rows
+from kairos.workflows.start.profile_file import (
+    profile_lines,
+    profile_path,
+    read_profile,
+    write_profile,
+)
 from tests.support.flow_tables import FLOWS, example, rows
-from tests.support.simulate.model import simulate_flow
+from tests.support.simulate.model import PoolOptions, simulate_flow
 from tests.support.workflows.declared import read_yaml
+from tests.support.workflows.runs import simulated_profile
 
 POOL = PoolOptions(
     instances=1,
@@ -102,7 +103,7 @@ def test_a_profile_is_a_small_file_that_is_read_back_and_checked(tmp_path):
     assert path.name == "debate.profile.json"
     assert read_profile(path) == found
     assert path.stat().st_size < 10_000
-    assert "critic: for 100% of rows, 2.0 times each, prompts of" in "\n".join(shown(found))
+    assert "critic: for 100% of rows, 2.0 times each, prompts of" in "\n".join(profile_lines(found))
 
     write_profile(path, msgspec.structs.replace(found, format=99))
     with pytest.raises(InvalidFile, match="of format 99"):

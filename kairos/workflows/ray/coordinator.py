@@ -8,19 +8,14 @@ import time
 from collections import OrderedDict
 from contextlib import AsyncExitStack
 
-from kairos.cli.flows.call_pool import call_pool, default_model, no_engines
-from kairos.cli.flows.spread.cluster import LOCAL, ray_module
-from kairos.cli.flows.spread.messages import PartShare, PoolTold
 from kairos.host import allow_many_connections, collect_less_often, switch_threads_often
-from kairos.workflows import (
-    Declaration,
-    Passes,
-    RunPool,
-    RunRecord,
-    compile_plan,
-    declare_plan,
-    waits_for,
-)
+from kairos.workflows.compile.operators import Declaration
+from kairos.workflows.compile.pipeline import Passes, compile_plan
+from kairos.workflows.ray.cluster import LOCAL, ray_module
+from kairos.workflows.ray.messages import PartShare, PoolTold
+from kairos.workflows.run.flow_run import declare_plan
+from kairos.workflows.run.pool import OpenEngines, RunPool, default_model, no_engines, open_pool
+from kairos.workflows.run.run_store import RunRecord
 
 _ANSWERS_BYTES = 64 << 20  # of answers that others may be about to ask for
 _ENTRY_BYTES = 250  # of an answer's signature, and its place
@@ -55,8 +50,8 @@ class RecentAnswers:
 class Coordinator:
     """Dies with the process that runs the workflow."""
 
-    def __init__(self, record: RunRecord, keys: dict[str, str]) -> None:
-        self._record, self._keys = record, keys
+    def __init__(self, record: RunRecord, keys: dict[str, str], open_engines: OpenEngines) -> None:
+        self._record, self._keys, self._open_engines = record, keys, open_engines
         self._stack = AsyncExitStack()
         self._pool: RunPool | None = None
         self._epochs: dict[int, int] = {}
@@ -80,9 +75,10 @@ class Coordinator:
         record = self._record
         # On a cluster partitions of other hosts call it; with a key that they alone have.
         host = None if record.on == LOCAL else ray_module().util.get_node_ip_address()
-        pool = await self._stack.enter_async_context(
-            call_pool(record, self._keys, host=host) if asks_models else no_engines(record)
-        )
+        opening = no_engines(record)
+        if asks_models:
+            opening = open_pool(record, self._keys, self._open_engines, host=host)
+        pool = await self._stack.enter_async_context(opening)
         self._pool = pool
         plan = compile_plan(declaration, Passes(**record.passes))
         model = ""
@@ -183,7 +179,7 @@ class Coordinator:
         for figures in self._figures.values():
             for name, value in figures.items():
                 total[name] = total.get(name, 0) + value
-        return total, "" if self._pool is None else waits_for(self._pool, time.time())
+        return total, "" if self._pool is None else self._pool.waits_for(time.time())
 
     async def close(self) -> None:
         await self._stack.aclose()

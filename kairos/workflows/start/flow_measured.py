@@ -16,35 +16,22 @@ from typing import Any
 
 import msgspec
 
-from kairos.cli.flows.call_pool import call_pool, default_model
 from kairos.core import SECOND, Header, KairosError
-from kairos.workflows import (
-    BatchProfile,
-    CallAnswered,
-    Calling,
-    ChatLLM,
-    ContextCall,
-    CostFactors,
-    Embedding,
-    FlowFact,
-    FunctionBatches,
-    FunctionFailed,
-    Functions,
-    Ingest,
-    IssueCall,
-    Plan,
-    Processors,
-    RegisteredCall,
-    Rerank,
-    RunFunction,
-    RunProcessor,
-    RunRecord,
-    Timeline,
-    batch_key,
-    efficient_size,
-    measured_reuse,
-    read_chat,
-)
+from kairos.workflows.compile.batches import BatchProfile, batch_key, efficient_size
+from kairos.workflows.compile.flow_profile import CostFactors
+from kairos.workflows.compile.flow_work import ContextCall, measured_reuse
+from kairos.workflows.compile.operators import Embedding, Ingest, RegisteredCall, Rerank
+from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.declare.functions import FunctionFailed, Functions
+from kairos.workflows.execute.commands import IssueCall, RunFunction, RunProcessor
+from kairos.workflows.execute.facts import CallAnswered, FlowFact
+from kairos.workflows.execute.observation import Calling, Timeline
+from kairos.workflows.run.calls import ChatLLM
+from kairos.workflows.run.chat_answer import read_chat
+from kairos.workflows.run.function_batches import FunctionBatches
+from kairos.workflows.run.pool import OpenEngines, default_model, open_pool
+from kairos.workflows.run.processing import Processors
+from kairos.workflows.run.run_store import RunRecord
 
 MOST_ITEMS = 512  # of a batch
 _TIMES, _ONCE_S = 3, 0.5  # that a batch of one size is tried; slower ones once
@@ -259,12 +246,14 @@ def _text(passage: object) -> object:
     return passage["text"] if isinstance(passage, Mapping) else passage
 
 
-async def measured_factors(plan: Plan, record: RunRecord, asked: AskedOfRun) -> CostFactors:
+async def measured_factors(
+    plan: Plan, record: RunRecord, asked: AskedOfRun, open_engines: OpenEngines
+) -> CostFactors:
     """Return the factors that could be measured of a run that has ended."""
     reuse = measured_reuse(plan.declaration.operators, asked.calls)
     sharing = None
     if len(record.engines) > 1 and asked.bodies:
-        sharing = await _engines_sharing(plan, record, asked.bodies)
+        sharing = await _engines_sharing(plan, record, asked.bodies, open_engines)
     return CostFactors(reuse=reuse, sharing=sharing)
 
 
@@ -308,12 +297,18 @@ async def measured_sharing(
 
 
 async def _engines_sharing(
-    plan: Plan, record: RunRecord, bodies: Sequence[Mapping[str, Any]]
+    plan: Plan,
+    record: RunRecord,
+    bodies: Sequence[Mapping[str, Any]],
+    open_engines: OpenEngines,
 ) -> float | None:
     """Return how engines share load; None if they serve different models, or fail."""
     one = msgspec.structs.replace(record, engines=record.engines[:1])
     try:
-        async with call_pool(one, os.environ) as first, call_pool(record, os.environ) as all_of:
+        async with (
+            open_pool(one, os.environ, open_engines) as first,
+            open_pool(record, os.environ, open_engines) as all_of,
+        ):
             for pool in (first, all_of):
                 pool.llm.use_model(await default_model(pool.llm, record.model, plan.models))
             engines = len(record.engines)

@@ -10,38 +10,30 @@ from typing import Any
 
 import msgspec
 
-from kairos.cli.flows.call_pool import TENANT, call_pool
-from kairos.cli.flows.spread.claims import PartitionClaims
-from kairos.cli.flows.spread.messages import PartitionEnd, PartitionJob, PoolTold
-from kairos.cli.flows.spread.performers import HeavyFunctions, RayProcessors
 from kairos.host import allow_many_connections, collect_less_often, switch_threads_often
 from kairos.proxy import HttpLLM, Listen
 from kairos.settings import RetrievalSettings
-from kairos.workflows import (
-    FUNCTIONS,
-    CapacityTold,
-    Executor,
-    FlowJob,
-    FlowLimits,
-    InputRow,
-    InputTable,
-    Passes,
-    Plan,
-    PostgresResults,
-    ResultCache,
-    RunCalls,
-    RunDriver,
-    RunJournal,
-    RunPool,
-    TableIntake,
-    compile_plan,
-    key_of,
-    most_tokens,
-    open_table,
-    part_of,
-    processor_service,
-    read_chat,
-)
+from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
+from kairos.workflows.compile.sharing import key_of, part_of
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import CapacityTold
+from kairos.workflows.execute.limits import FlowLimits
+from kairos.workflows.execute.windows import most_tokens
+from kairos.workflows.ray.claims import PartitionClaims
+from kairos.workflows.ray.messages import PartitionEnd, PartitionJob, PoolTold
+from kairos.workflows.ray.performers import HeavyFunctions, RayProcessors
+from kairos.workflows.retrieve.flow_processors import processor_service
+from kairos.workflows.run.calls import RunCalls
+from kairos.workflows.run.chat_answer import read_chat
+from kairos.workflows.run.driver import RunDriver
+from kairos.workflows.run.flow_run import CACHE_SCOPE, FUNCTIONS, FlowJob
+from kairos.workflows.run.intake import TableIntake
+from kairos.workflows.run.journal import RunJournal
+from kairos.workflows.run.pool import RunPool, pool_elsewhere
+from kairos.workflows.run.postgres_results import PostgresResults
+from kairos.workflows.run.result_cache import ResultCache
+from kairos.workflows.run.rows import InputRow, InputTable
+from kairos.workflows.run.tables import open_table
 
 _BEAT_S = 0.5
 _KEY = "KAIROS_RUN_KEY"  # in place of the variable that holds it elsewhere
@@ -112,7 +104,7 @@ def plan_of(job: PartitionJob) -> Plan:
 
 def scope_of(job: PartitionJob) -> str | None:
     """Return the scope of the results of earlier runs; None: they do not count."""
-    return TENANT if job.record.uses_cache and Passes(**job.record.passes).cached else None
+    return CACHE_SCOPE if job.record.uses_cache and Passes(**job.record.passes).cached else None
 
 
 def open_store(
@@ -253,10 +245,10 @@ class Partition:
         if told.key is not None:
             environ[_KEY] = told.key
         asked = msgspec.structs.replace(
-            record, url=told.url or "http://none.invalid/v1", engines=(),
-            api_key_env=None if told.key is None else _KEY,
-        )  # fmt: skip
-        async with call_pool(asked, environ) as pool:
+            record, engines=(), api_key_env=None if told.key is None else _KEY
+        )
+        url = told.url or "http://none.invalid/v1"
+        async with pool_elsewhere(asked, url, environ) as pool:
             pool.llm.use_model(told.model)
             async with processor_service(RetrievalSettings(), environ) as here:
                 job = self._job

@@ -1,11 +1,12 @@
 import msgspec
 import pytest
 
-from kairos.cli.flows import run_found
-from kairos.cli.flows.run_found import check_results, find_run
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
-from kairos.workflows import RunPlaces, RunRecord, RunStore
+from kairos.workflows import RunPlaces, RunRecord
+from kairos.workflows.run.run_store import RunStore
+from kairos.workflows.start import run_found
+from kairos.workflows.start.run_found import check_results, find_run
 
 DATABASE = "postgresql://localhost:9/results"
 

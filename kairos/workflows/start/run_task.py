@@ -1,53 +1,45 @@
 """Runs declared workflows over tables: everything is checked before anything is spent."""
 
-import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kairos.cli.flows.call_pool import call_pool, chosen_model, default_model, no_engines
-from kairos.cli.flows.hosted_pool import hosted_pool
-from kairos.cli.flows.run_found import check_results, find_run
-from kairos.cli.flows.spread.run import RayRun, check_on_ray, run_on_ray
 from kairos.core import SetupError
 from kairos.host import allow_many_connections
-from kairos.workflows import (
-    TYPICAL_LATENCIES,
-    Declaration,
-    Flow,
-    FlowJob,
-    FlowRun,
-    Functions,
-    InputTable,
-    Latencies,
-    Note,
-    Passes,
-    Plan,
-    Processors,
-    RegisteredCall,
-    RunDirectory,
+from kairos.workflows.compile.check import every_operator
+from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, Latencies
+from kairos.workflows.compile.operators import Declaration, RegisteredCall
+from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.observation import Timeline
+from kairos.workflows.ray.run import RayRun, check_on_ray, run_on_ray
+from kairos.workflows.retrieve.flow_processors import processor_service
+from kairos.workflows.run.engine_host import read_host
+from kairos.workflows.run.export import check_outputs
+from kairos.workflows.run.flow_file import check_columns
+from kairos.workflows.run.flow_run import FlowJob, FlowRun, Note
+from kairos.workflows.run.pool import (
+    OpenEngines,
     RunPool,
-    RunRecord,
-    RunStore,
-    Timeline,
-    check_columns,
-    check_format,
-    check_outputs,
-    check_processors,
-    compile_plan,
-    every_operator,
-    open_table,
-    processor_service,
-    read_host,
-    with_models,
+    chosen_model,
+    default_model,
+    no_engines,
+    open_pool,
 )
+from kairos.workflows.run.processing import Processors, check_processors, with_models
+from kairos.workflows.run.rows import InputTable
+from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
+from kairos.workflows.run.tables import check_format, open_table
+from kairos.workflows.start.hosted_pool import hosted_pool
+from kairos.workflows.start.run_found import check_results
 
-Watch = Callable[[FlowRun | RayRun], None]
+DrivenRun = FlowRun | RayRun
+Watch = Callable[[DrivenRun], None]
 PERFORMERS = (
     "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a Kairos "
     "that runs, or --host FILE with models whose engines Kairos starts"
@@ -63,6 +55,8 @@ class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
     table: InputTable
     source: object = None  # of the table, as `open_table` takes it
     latencies: Latencies = TYPICAL_LATENCIES  # of its engines, where they are known
+    directory: RunDirectory | None = None  # of a run to resume; None: it is a new one
+    log_dir: str | None = None  # for facts and decisions of a Kairos of its own
 
     @property
     def passes(self) -> Passes:
@@ -82,14 +76,6 @@ class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def runs_root(environ: Mapping[str, str]) -> Path:
-    """Return the default directory of runs: $KAIROS_RUNS, else in the user's state directory."""
-    if told := environ.get("KAIROS_RUNS"):
-        return Path(told)
-    state = environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "kairos"
-
-
 def new_record(store: RunStore, declaration: Declaration, **fields: Any) -> RunRecord:
     now = time.time_ns() // 1000
     return RunRecord(
@@ -106,6 +92,8 @@ def check_task(
     declaration: Declaration,
     functions: Functions,
     inputs: object,
+    directory: RunDirectory | None = None,
+    log_dir: str | None = None,
 ) -> FlowTask:
     """Check everything that can be checked without an engine.
 
@@ -130,29 +118,29 @@ def check_task(
         functions=functions,
         table=table,
         source=inputs,
+        directory=directory,
+        log_dir=log_dir,
     )
 
 
 async def run_task(
     task: FlowTask,
     store: RunStore,
+    open_engines: OpenEngines,
     on_note: Note,
     watch: Watch,
     *,
-    directory: RunDirectory | None = None,
-    log_dir: str | None = None,
     timeline: Timeline | None = None,
 ) -> RunRecord:
     """Run a task to its end, or until it is stopped.
 
-    `on_note` receives messages for the user. `watch` receives the run as soon as it begins.
-    `directory` is that of a run to resume; None: a new one. `timeline` receives begins and ends of
-    commands.
+    `open_engines` opens a Kairos for its engines. `on_note` receives messages for the user. `watch`
+    receives the run as soon as it begins. `timeline` receives begins and ends of commands.
 
     Raises:
         SetupError: It cannot run; nothing was spent, unless the message says so.
     """
-    record = task.record
+    record, directory = task.record, task.directory
     if record.on is not None:
         return await run_on_ray(
             record,
@@ -165,9 +153,10 @@ async def run_task(
             watch,
             directory,
             task.latencies,
+            open_engines,
         )
     allow_many_connections()  # with a Kairos of its own, three for each call
-    async with _processors(record) as asked, _pool(task, on_note, log_dir) as engines:
+    async with _processors(record) as asked, _pool(task, open_engines, on_note) as engines:
         pool = msgspec.structs.replace(engines, processors=asked)
         plan = task.plan()
         model = await _default_model(task, pool, plan)
@@ -235,14 +224,14 @@ async def _processors(record: RunRecord) -> AsyncIterator[Processors | None]:
 
 
 def _pool(
-    task: FlowTask, on_note: Note, log_dir: str | None
+    task: FlowTask, open_engines: OpenEngines, on_note: Note
 ) -> AbstractAsyncContextManager[RunPool]:
     if not _names_performers(task.record):
         return no_engines(task.record)
     if task.record.host is None:
-        return call_pool(task.record, os.environ, log_dir)
+        return open_pool(task.record, os.environ, open_engines, task.log_dir)
     plan, host = task.plan(), read_host(Path(task.record.host))
-    return hosted_pool(task.record, host, plan, task.table, on_note, log_dir)
+    return hosted_pool(task.record, host, plan, task.table, on_note, open_engines, task.log_dir)
 
 
 def _names_performers(record: RunRecord) -> bool:
@@ -266,68 +255,3 @@ async def _default_model(task: FlowTask, pool: RunPool, plan: Plan) -> str:
         return await default_model(pool.llm, named, plan.models)
     served = list(read_host(Path(task.record.host)).models)
     return chosen_model(served, named, plan.models)
-
-
-def run_flow(
-    flow: Flow,
-    table: object,
-    out: Path | str,
-    *,
-    engines: Sequence[str] = (),
-    url: str | None = None,
-    api_key_env: str | None = None,
-    model: str | None = None,
-    root: Path | None = None,
-    resume: str | None = None,
-    on_note: Note = lambda _: None,
-    **fields: Any,
-) -> RunRecord:
-    """Run a flow that a program declares over a table that it holds, to its end.
-
-    Args:
-        flow: The flow.
-        table: The path of a file, a list of dicts, or any object with Arrow's C stream (pandas,
-            polars, pyarrow, datasets).
-        out: The file to write; its suffix determines the format.
-        engines: As for `kairos run`.
-        url: As for `kairos run`.
-        api_key_env: As for `kairos run`.
-        model: As for `kairos run`.
-        root: The directory of runs; None: the default of `kairos run`.
-        resume: The id of a run of this flow over this table to resume; with `results`, also one
-            of another host.
-        on_note: Receives messages for the user.
-        fields: Other fields of `RunRecord`, such as `revision`, `concurrency`, `results`.
-
-    Raises:
-        SetupError: It cannot run.
-    """
-    store = RunStore(root or runs_root(os.environ))
-    record = new_record(
-        store,
-        flow.declaration,
-        inputs=str(table) if isinstance(table, str | Path) else None,
-        out=str(Path(out).absolute()),
-        engines=tuple(engines),
-        url=url,
-        api_key_env=api_key_env,
-        model=model,
-        **fields,
-    )
-    directory = None
-    if resume is not None:
-        directory, before = find_run(store, resume, record.results)
-        record = msgspec.structs.replace(
-            record,
-            id=before.id,
-            results=before.results,
-            created_at=before.created_at,
-            plan_digest=before.plan_digest,
-            batches=record.batches or before.batches,
-            figures=before.figures,
-            fallbacks=before.fallbacks,
-            written=before.written,
-        )
-    task = check_task(record, flow.declaration, flow.functions, table)
-    running = run_task(task, store, on_note, lambda _: None, directory=directory)
-    return asyncio.run(running)

@@ -5,9 +5,10 @@ from random import Random
 
 import pytest
 
-from kairos.cli.flows.flow_measured import MOST_ITEMS, AskedOfRun, curve, measured_batches
 from kairos.core import InvalidRequest
-from kairos.workflows import Functions, RunFunction, RunProcessor, efficient_size
+from kairos.workflows import Functions, RunFunction, RunProcessor
+from kairos.workflows.compile.batches import efficient_size
+from kairos.workflows.start.flow_measured import MOST_ITEMS, AskedOfRun, curve, measured_batches
 
 
 class Engine:

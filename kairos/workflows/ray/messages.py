@@ -4,7 +4,11 @@ from typing import Any
 
 import msgspec
 
-from kairos.workflows import Declaration, Fallback, Functions, Latencies, RunRecord
+from kairos.workflows.compile.costs.latency import Latencies
+from kairos.workflows.compile.operators import Declaration
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.execute.observation import Fallback
+from kairos.workflows.run.run_store import RunRecord
 
 
 class PoolTold(msgspec.Struct, frozen=True):

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.cli.flows.flow_run import check_task, new_record
-from kairos.cli.flows.spread.claims import PartitionClaims
-from kairos.cli.flows.spread.coordinator import RecentAnswers
-from kairos.cli.flows.spread.partition import PartTable
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
-from kairos.workflows import Functions, RunStore, open_table
+from kairos.workflows import Functions, open_table
+from kairos.workflows.ray.claims import PartitionClaims
+from kairos.workflows.ray.coordinator import RecentAnswers
+from kairos.workflows.ray.partition import PartTable
+from kairos.workflows.run.run_store import RunStore
+from kairos.workflows.start.run_task import check_task, new_record
 from tests.support.examples import examples
 from tests.support.workflows.declared import read_yaml
 

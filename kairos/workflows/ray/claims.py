@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.workflows import CachedValue, Found
+from kairos.workflows.run.result_store import CachedValue, Found
 
 _GROUP = 256
 _LINGER_S = 0.05  # a message between actors costs as much as a call that it is about

@@ -1,0 +1,1 @@
+from .run_engines import serve_engines as serve_engines
