@@ -106,16 +106,6 @@ async def test_an_engine_that_comes_back_is_used_again(kairos, engines):
     assert (len(first.calls), len(again.calls)) == (1, 1)
 
 
-@pytest.mark.usefixtures("often")
-async def test_calls_go_to_the_engine_that_is_left(kairos, engines):
-    dead, alive = await engines(), await engines()
-    served = await kairos(dead.url, alive.url)
-    await dead.stop()
-    while not served.facts.all(InstanceLeft):
-        await served.chat()
-    assert [(await served.chat()).status for _ in range(4)] == [200] * 4
-
-
 @pytest.mark.usefixtures("seldom")
 async def test_one_call_finds_an_engine_dead_and_goes_elsewhere_and_no_other_follows_it(
     kairos, engines

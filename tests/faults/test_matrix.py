@@ -39,10 +39,6 @@ VILLAINS = {
     Mortal.die_at_poison: {(502, "call_breaks_engines"), (503, "upstream_unreachable")},
 }
 POISON_CELLS = [(row, moment) for row in ROWS for moment in MOMENTS if row.poison is not None]
-SHORT, MIDDLE, LONG = 10, 30, 60  # tokens
-DOWN_S = 0.5
-PAGE_FILE = Path(__file__).parents[2] / "docs" / "faults.md"
-CELLS = [(row, moment) for row in ROWS for moment in MOMENTS if row.poison is None]
 
 
 class Two:

@@ -48,3 +48,9 @@ async def talks_no_http(request):
 
 async def never(_):
     await asyncio.Event().wait()
+
+
+async def never_after_the_head(request):
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await asyncio.Event().wait()

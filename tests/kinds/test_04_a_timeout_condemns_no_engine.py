@@ -5,11 +5,23 @@ import asyncio
 import pytest
 
 from kairos.core import Bounced, Failed
-from tests.kinds.table import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RERANK, body, never, whole
+from tests.kinds.table import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    MESSAGES,
+    RERANK,
+    body,
+    never,
+    never_after_the_head,
+    whole,
+)
 
+WHOLE, STREAM = (False, "answer_s"), (True, "stall_s")
 ROWS = [
-    *((route, False, "answer_s") for route in (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RERANK)),
-    *((route, True, "stall_s") for route in (CHAT, COMPLETIONS, MESSAGES)),
+    *((route, *WHOLE, never) for route in (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RERANK)),
+    *((route, *STREAM, never) for route in (CHAT, COMPLETIONS, MESSAGES)),
+    *((CHAT, *how, never_after_the_head) for how in (WHOLE, STREAM)),
 ]
 LONGER = [
     (stream, header, value)
@@ -18,17 +30,17 @@ LONGER = [
 ]
 
 
-@pytest.mark.parametrize(("route", "stream", "setting"), ROWS)
+@pytest.mark.parametrize(("route", "stream", "setting", "silence"), ROWS)
 async def test_a_call_that_is_cut_is_made_once_and_says_which_setting_cut_it(
-    kairos, engines, route, stream, setting
+    kairos, engines, route, stream, setting, silence
 ):
     one, two = await engines(), await engines()
     served = await kairos(one.url, two.url, stall_s=1, answer_s=1)
-    one.answer = two.answer = never
+    one.answer = two.answer = silence
     answer = await served.ask("POST", route, json=body(route, stream=stream))
 
     assert (answer.status, answer.error()["code"]) == (504, "answer_timeout")
-    assert f"({setting})" in answer.error()["message"]
+    assert f"within 1 s ({setting})" in answer.error()["message"]
     assert answer.headers["x-should-retry"] == "false"
     assert len(one.calls + two.calls) == 1
     assert served.facts.all(Bounced) == []

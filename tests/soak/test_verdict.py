@@ -5,7 +5,7 @@ import pytest
 
 from kairos.core import SECOND, Arrived, Cancelled, Failed, Finished, Record
 from tests.soak import verdict
-from tests.soak.asks import Ask, Asks
+from tests.soak.asks import Ask
 from tests.soak.client import Outcome
 from tests.soak.verdict import Ending, Sample
 from tests.support.simulate import build
@@ -159,7 +159,3 @@ def test_memory_that_grows_as_fast_as_bodies_come_is_told():
     assert rates == pytest.approx((3600, 3600, 5 * 3600))
     assert list(verdict.of_memory(samples(1.0))) != []
     assert list(verdict.of_memory(samples(0.1))) == []
-
-
-def asked(seed, kind):
-    return [ask for ask, _ in zip(Asks(seed, kind, 2), range(600), strict=False)]

@@ -59,12 +59,6 @@ async def silent(request):
     await asyncio.sleep(3600)
 
 
-async def silent_from_the_headers_on(request):
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    await asyncio.sleep(3600)
-
-
 async def garbage(request):
     request.transport.write(b"\x00\x01 is not HTTP\r\n\r\n")
     await asyncio.sleep(3600)
@@ -141,50 +135,6 @@ def in_turn(*answers):
         return await next(turns)(request)
 
     return answer
-
-
-@pytest.mark.parametrize("silence", [silent, silent_from_the_headers_on])
-@pytest.mark.parametrize("setting", ["answer_s", "stall_s"])
-async def test_a_call_that_is_cut_at_a_limit_is_made_once_and_says_which(
-    kairos, engines, silence, setting
-):
-    first, second = await engines(), await engines()
-    served = await kairos(first.url, second.url, stall_s=1, answer_s=1)
-    first.answer = second.answer = silence
-
-    answer = await served.chat(stream=setting == "stall_s")
-
-    assert (answer.status, answer.error()["code"]) == (504, "answer_timeout")
-    assert f"within 1 s ({setting})" in answer.error()["message"]
-    assert answer.headers["x-should-retry"] == "false"
-    assert len(first.calls + second.calls) == 1
-    assert not served.balancer.faults.circuits
-    assert [each.by_instance for each in served.facts.all(Failed)] == [False]
-
-
-@pytest.mark.parametrize(
-    ("header", "value"),
-    [("x-stainless-read-timeout", "30"), ("x-kairos-deadline-ms", "30000")],
-)
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_waits_for_longer_extends_the_limits(
-    kairos, engine, header, value, stream
-):
-    served = await kairos(engine.url, stall_s=1, answer_s=1)
-    over = asyncio.Event()
-
-    async def late(request):
-        await over.wait()
-        return await whole(request)
-
-    engine.answer = late
-    asked = asyncio.create_task(served.chat(headers={header: value}, stream=stream))
-    await engine.called(1)
-    # One without the header, that begins later, is cut before.
-    cut_off = await served.chat()
-    over.set()
-    assert cut_off.error()["code"] == "answer_timeout"
-    assert (await asked).status == 200
 
 
 @pytest.mark.parametrize("status", [400, 422])

@@ -57,21 +57,6 @@ async def test_a_client_that_leaves_the_queue_is_not_served(kairos, engine):
     assert len(engine.calls) == 1
 
 
-async def test_a_client_that_leaves_before_the_first_byte_is_gone_from_the_engine_too(
-    kairos, engine
-):
-    served = await kairos(engine.url, max_num_seqs=1)
-    engine.answer = engine.when_released
-    wire = await served.connect()
-    await wire.post(CHAT, ASKED, "X-Request-Id: left")
-    await engine.called()
-    wire.leave()
-
-    assert await served.facts.seen(Cancelled) == Cancelled("left")
-    assert len(served.balancer.ledger) == 0
-    await engine.until(lambda: engine.lost == 1)
-
-
 async def test_a_client_that_leaves_is_noticed_however_large_its_body_was(kairos, engine):
     """Reading pauses while a large body is taken, and must go on afterwards."""
     served = await kairos(engine.url)
