@@ -108,16 +108,6 @@ async def test_on_other_routes_a_body_is_the_engines_to_judge_but_for_what_is_re
     assert (answer.status, engine.calls[0].body) == (200, body)
 
 
-async def test_the_other_hot_routes_read_their_bodies_too(refused):
-    for path in ("/v1/completions", "/v1/responses", "/v1/embeddings"):
-        for body in (b"", b"{", b"[]", b'{"model":[]}'):
-            assert (await refused(body, path))[0] == 400, (path, body)
-
-
-async def test_other_routes_read_a_body_that_says_it_is_json(refused):
-    assert (await refused(b"{", "/tokenize", JSON))[0] == 400
-
-
 async def test_an_unknown_model_is_not_found_and_its_name_not_repeated_at_length(refused):
     status, error = await refused(json.dumps({"messages": [], "model": "x" * 500_000}).encode())
 

@@ -367,37 +367,6 @@ async def test_calls_that_are_refused_or_fail_for_now_are_made_again(kairos, eng
     assert (batch.request_counts.completed, batch.request_counts.failed) == (3, 0)
 
 
-async def test_one_tenant_never_sees_anothers_files_and_batches(kairos, standin, tmp_path):
-    keys = (key("acme"), key("bell"))
-    served = await kairos(standin.url, batches=kept_in(tmp_path / "batches"), key=keys)
-    async with client_of(served.url) as acme, client_of(served.url, "bell") as bell:
-        batch = await ended(acme, await begin(acme, lines_of(2)))
-
-        assert (await bell.files.list()).data == []
-        assert (await bell.batches.list()).data == []
-        for ask in (
-            bell.files.retrieve(batch.input_file_id),
-            bell.files.content(batch.output_file_id),
-            bell.files.delete(batch.output_file_id),
-            bell.batches.retrieve(batch.id),
-            bell.batches.cancel(batch.id),
-            bell.batches.create(
-                input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h"
-            ),
-            bell.batches.list(after=batch.id),
-            bell.files.list(after=batch.input_file_id),
-        ):
-            with pytest.raises(openai.NotFoundError):
-                await ask
-        assert [each.id for each in (await acme.batches.list()).data] == [batch.id]
-    assert {fact.request.tenant for fact in served.facts.all(Arrived)} == {"acme"}
-    async with client_of(served.url, "nobody") as nobody:
-        with pytest.raises(openai.AuthenticationError):
-            await nobody.files.list()
-        with pytest.raises(openai.AuthenticationError):
-            await upload(nobody, b"{}")
-
-
 async def test_a_key_that_may_not_ask_for_batch_has_the_class_that_it_may(
     kairos, standin, tmp_path
 ):

@@ -240,35 +240,6 @@ async def test_what_an_engine_serves_from_now_on_is_noticed(kairos, engine):
     assert [model["id"] for model in listed] == ["huge", "tiny"]
 
 
-@pytest.mark.parametrize(
-    ("path", "answer", "limits"),
-    [
-        ("/nothing", "", (5, 600)),
-        (
-            "/metrics",
-            'vllm:x 1\nvllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n',
-            (5, 1584),
-        ),
-        ("/metrics", 'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1', (5, 600)),
-        ("/props", '{"total_slots":4,"default_generation_settings":{"n_ctx":512}}', (4, 2048)),
-        ("/props", '{"total_slots":"4"}', (5, 600)),
-        ("/get_server_info", '{"max_running_requests":9,"max_total_num_tokens":2048}', (9, 2048)),
-    ],
-    ids=["nothing", "vLLM", "vLLM without blocks", "llama.cpp", "odd", "SGLang"],
-)
-async def test_what_an_engine_tells_of_its_limits_wins(kairos, engine, path, answer, limits):
-    silent = engine.probe
-
-    async def tell(request):
-        return web.Response(text=answer) if request.raw_path == path else await silent(request)
-
-    engine.probe = tell
-    served = await kairos(engine.url, max_num_seqs=5, kv_tokens=600)
-
-    told = (await served.facts.seen(InstanceJoined)).instance
-    assert (told.max_num_seqs, told.kv_tokens) == limits
-
-
 async def test_limits_that_come_in_the_last_piece_of_a_long_answer_are_read(kairos, engine):
     silent = engine.probe
 

@@ -70,22 +70,6 @@ async def test_the_engines_key_reaches_the_engine_and_nobody_else(
     assert secret not in said
 
 
-async def test_what_belongs_to_the_engines_connection_stays_there(kairos, engine):
-    served = await kairos(engine.url)
-    ours = {"Set-Cookie": "a=b", "Server": "engine", "X-Request-Id": "the-engine's"}
-
-    async def answer(_):
-        return web.json_response({}, headers=ours | {"X-Of-The-Engine": "kept"})
-
-    engine.answer = answer
-    got = await served.chat()
-
-    assert "set-cookie" not in got.headers
-    assert "server" not in got.headers
-    assert got.headers.getall("x-request-id") == [engine.calls[0].headers["x-request-id"]]
-    assert got.headers["x-of-the-engine"] == "kept"
-
-
 ANSWERS = [
     ("POST", CHAT, 200),
     ("PUT", CHAT, 405),
@@ -346,33 +330,6 @@ async def test_who_asks_for_models_before_the_first_look_waits_for_it(kairos, en
     await engine.until(lambda: engine.probes)
     looked.set()
     assert [each["id"] for each in (await asked).json()["data"]] == ["tiny"]
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        *(("POST", "/tokenize"), ("POST", "/detokenize"), ("POST", "/v1/messages/count_tokens")),
-        *(("GET", "/v1/responses/r"), ("DELETE", "/v1/responses/r")),
-        *(("POST", "/v1/responses/r/cancel"), ("GET", "/v1/items?after=a%20b")),
-    ],
-)
-async def test_what_needs_no_memory_does_not_wait_for_it(kairos, engine, method, path):
-    served = await kairos(engine.url, max_num_seqs=1)
-    answered, engine.answer = engine.answer, engine.when_released
-    generating = asyncio.create_task(served.chat())
-    await engine.called(1)
-    waiting = asyncio.create_task(served.chat())
-    await served.facts.seen(Arrived, 2)
-
-    engine.answer = answered
-    body = {"json": {"model": "tiny", "prompt": "a"}} if method == "POST" else {}
-    assert (await served.ask(method, path, **body)).status == 200
-    engine.answer = engine.when_released
-    assert [call.path for call in engine.calls] == [CHAT, path]
-    assert len(served.facts.all(Arrived)) == 2
-    engine.release(2)
-    assert {(await each).status for each in (generating, waiting)} == {200}
-    assert served.service.brain.runtime._engine.running(engine.url.removeprefix("http://")) == 0
 
 
 async def test_what_needs_no_memory_is_found_where_it_is(kairos, engines):

@@ -115,20 +115,6 @@ KEYS = tuple(
 )
 
 
-async def test_two_tenants_with_the_same_workflow_id_stay_apart(kairos, engine):
-    served = await kairos(engine.url, key=KEYS)
-    for key in ("acme", "bell"):
-        await served.chat(
-            headers={"Authorization": f"Bearer {key}", "X-Kairos-Workflow-Id": "same"}
-        )
-
-    said = [fact.request for fact in served.facts.all(Arrived)]
-    assert [(each.tenant, each.workflow_id) for each in said] == [
-        ("acme", "same"),
-        ("bell", "same"),
-    ]
-
-
 ROUTES = [
     ("POST", CHAT),
     ("POST", "/v1/completions"),

@@ -168,23 +168,6 @@ async def test_a_key_that_is_not_known_is_an_authentication_error(kairos, standi
     assert (await served.facts.seen(Arrived)).request.tenant == "acme"
 
 
-async def test_a_full_queue_is_a_rate_limit_error(kairos, standin):
-    served = await kairos(standin.url, max_num_seqs=1, max_waiting=1)
-    standin.batch.pause()
-    asked = {"model": "tiny", "messages": MESSAGES, "max_tokens": 1}
-    async with openai.AsyncOpenAI(**options(served)) as client, asyncio.TaskGroup() as group:
-        for number in (1, 2):  # the first runs, the second waits
-            group.create_task(client.chat.completions.create(**asked))
-            await served.facts.seen(Arrived, number)
-        with pytest.raises(openai.RateLimitError, match="1 requests are waiting") as refused:
-            await client.chat.completions.create(**asked)
-        standin.batch.resume()
-
-    assert refused.value.response.headers["retry-after"] == "1"
-    metrics = (await served.ask("GET", "/metrics")).body
-    assert b'kairos_errors_total{code="queue_full"} 1.0\n' in metrics
-
-
 async def test_no_reachable_instance_is_a_server_error_to_retry_later(kairos, standin, unused_port):
     served = await kairos(f"http://127.0.0.1:{unused_port}", joins=0)
     async with openai.AsyncOpenAI(**options(served)) as client:
@@ -211,15 +194,3 @@ async def test_an_error_inside_a_stream_is_raised_by_the_client(kairos, standin)
                 [chunk async for chunk in stream]
 
     await served.facts.seen(Failed, 2)
-
-
-async def test_a_client_retries_over_a_passing_failure(kairos, standin):
-    served = await kairos(standin.url)
-    async with openai.AsyncOpenAI(**options(served) | {"max_retries": 1}) as client:
-        with pytest.raises(openai.InternalServerError):
-            await client.chat.completions.create(
-                model="tiny", messages=MESSAGES, extra_body={"fail": "unavailable"}
-            )
-
-    assert len(standin.received) == 2
-    assert len({each.headers["X-Request-Id"] for each in standin.received}) == 2

@@ -33,19 +33,6 @@ async def kairos():
         yield served
 
 
-async def test_a_tenant_sees_no_workflow_and_no_agent_of_another(kairos):
-    assert (await kairos.chat(headers=MINE)).status == 200
-    path = f"/v1/workflows/{SECRET}-run"
-
-    assert (await kairos.ask("GET", path, headers=MINE)).status == 200
-    absent = (await kairos.ask("GET", "/v1/workflows/absent", headers=SPY)).status
-    for method, route in (("GET", path), ("DELETE", path), ("POST", f"{path}/end")):
-        answer = await kairos.ask(method, route, headers=SPY)
-        assert answer.status == absent == 404
-    assert SECRET not in (await kairos.ask("GET", "/v1/agents", headers=SPY)).body.decode()
-    assert (await kairos.ask("GET", path, headers=MINE)).json()["ended_at"] is None
-
-
 async def test_a_call_that_names_anothers_workflow_is_of_one_of_its_own(kairos):
     await kairos.chat(headers=MINE)
     await kairos.chat(headers=MINE | SPY)

@@ -8,7 +8,14 @@ ROWS = [
     *((route, 400) for route in (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RERANK)),
     *((CHAT, status) for status in (404, 405, 409, 413, 415, 422, 429, 500, 501, 503, 529)),
 ]
-NEVER = ["Set-Cookie", "Access-Control-Allow-Origin", "X-Kairos-Reason", "Keep-Alive", "Server"]
+NEVER = [
+    "Set-Cookie",
+    "Access-Control-Allow-Origin",
+    "X-Kairos-Reason",
+    "Keep-Alive",
+    "Server",
+    "X-Request-Id",
+]
 KEPT = ["Retry-After", "X-RateLimit-Remaining", "Request-Id", "X-Of-The-Engine"]
 
 

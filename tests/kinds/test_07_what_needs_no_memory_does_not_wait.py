@@ -12,6 +12,7 @@ AT_ONCE = [
     *(("POST", path) for path in ("/tokenize", "/detokenize", "/v1/messages/count_tokens")),
     *(("POST", path) for path in ("/v1/responses/r/cancel", "/v1/responses/input_tokens")),
     *(("GET", path) for path in ("/v1/responses/r", "/v1/responses/r/input_items")),
+    ("GET", "/v1/items?after=a%20b"),
     ("DELETE", "/v1/responses/r"),
 ]
 SEQUENCES = [
@@ -38,6 +39,8 @@ async def test_it_is_answered_behind_a_generation(kairos, engine, method, path):
     assert (await served.ask(method, path, **asked)).status == 200
     engine.answer = engine.when_released
     assert not any(each.done() for each in generating)
+    assert [call.path for call in engine.calls] == [CHAT, path]
+    assert len(served.facts.all(Arrived)) == 2
     engine.release(2)
     assert {(await each).status for each in generating} == {200}
 

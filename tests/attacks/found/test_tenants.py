@@ -254,9 +254,11 @@ async def test_files_and_batches_of_others_are_not_there(kairos, standin, tmp_pa
     batches = BatchSettings(directory=str(tmp_path / "b"))
     served = await kairos(standin.url, key=keys(), batches=batches)
     file_id = (await upload(served, HERS)).json()["id"]
+    assert (await served.ask("GET", "/v1/files", headers=MINE)).json()["data"] == []
     window = {"endpoint": CHAT, "completion_window": "24h"}
     asked = {"input_file_id": file_id} | window
     batch_id = (await served.ask("POST", "/v1/batches", json=asked, headers=HERS)).json()["id"]
+    assert (await served.ask("GET", "/v1/batches", headers=MINE)).json()["data"] == []
     for method, path, body in (
         ("GET", "/v1/files/ID", None),
         ("GET", "/v1/files/ID/content", None),

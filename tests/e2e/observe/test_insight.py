@@ -174,6 +174,8 @@ async def test_nobody_sees_or_ends_another_tenants_workflows_or_agents(kairos, e
     for headers, status in ((AS_ACME, 200), (AS_BELL, 404), ({}, 401)):
         seen = await served.ask("GET", "/v1/workflows/w-1", headers=headers)
         assert seen.status == status
+    cancelled = await served.ask("DELETE", "/v1/workflows/w-1", headers=AS_BELL)
+    assert cancelled.status == 404
     for headers, status in ((AS_BELL, 404), ({}, 401), (AS_ACME, 200)):
         ended = await served.ask("POST", "/v1/workflows/w-1/end", headers=headers)
         assert ended.status == status
