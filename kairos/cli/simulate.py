@@ -141,20 +141,12 @@ def simulate(
 
 
 def _simulate(asked: "SimulationOptions", log: Path | None, *, as_json: bool) -> None:
-    from kairos.simulate import Simulation, runs_of
+    from kairos.simulate import prepare_simulation
 
-    to_run = runs_of(asked)
-    with _log(log) as facts, _progress() as on_second:
-        simulation = Simulation(
-            to_run.plan,
-            to_run.seeds,
-            to_run.policies,
-            to_run.placement,
-            log=facts,
-            on_second=on_second,
-        )
-        with _interrupted_by_ctrl_c(simulation):
-            simulation.run()
+    with _progress() as on_second:
+        simulation = prepare_simulation(asked, on_second)
+        with _log(log) as facts, _interrupted_by_ctrl_c(simulation):
+            simulation.run(facts)
     if simulation.done:
         _show(simulation, as_json=as_json)
     if simulation.is_interrupted:
@@ -283,9 +275,7 @@ def _interrupted_by_ctrl_c(simulation: "Simulation") -> Iterator[None]:
 
 
 def _show(simulation: "Simulation", *, as_json: bool) -> None:
-    from kairos.simulate import summarise
-
-    record = summarise(simulation)
+    record = simulation.summarise()
     if as_json:
         typer.echo(json.dumps(record))
         return

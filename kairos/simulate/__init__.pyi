@@ -18,7 +18,7 @@ from .gained import others_of as others_of
 from .kv_links import CacheLink as CacheLink
 from .kv_links import KvLinks as KvLinks
 from .options import SimulationOptions as SimulationOptions
-from .options import runs_of as runs_of
+from .options import prepare_simulation as prepare_simulation
 from .perfetto import write_trace as write_trace
 from .perfetto import write_trace_of_log as write_trace_of_log
 from .plan import INSTANCES as INSTANCES
@@ -26,9 +26,7 @@ from .plan import PROFILE as PROFILE
 from .recording import workflow_calls as workflow_calls
 from .replay import Replay as Replay
 from .replay import Replayed as Replayed
-from .simulation import Record as Record
 from .simulation import Simulation as Simulation
-from .simulation import summarise as summarise
 from .standin.server import until_killed as until_killed
 from .workload.application import generated_calls as generated_calls
 from .workload.application import load_application as load_application

@@ -1,5 +1,6 @@
 """Options of `kairos simulate`: the command line, else the scenario, else the defaults."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 from kairos.core import SetupError
 from kairos.settings import Settings, load_settings
 from kairos.simulate.plan import INSTANCES, PROFILE, Planner, planner, scenario_planner
+from kairos.simulate.simulation import Simulation
 from kairos.simulate.workload.load import Load, offered_workload
 from kairos.simulate.workload.scenario import Scenario, read
 
@@ -17,22 +19,22 @@ DEFAULTS = Settings()
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command, by their names there; None: not given."""
 
-    workflows: Path | None
-    scenario: Path | None
-    policy: str | None
-    versus: str | None
-    placement: str | None
-    instances: int | None
-    profile: str | None
-    rate: float | None
-    arrivals: str | None
-    count: int | None
-    seed: int | None
-    seeds: int
-    max_context: int | None
+    workflows: Path | None = None
+    scenario: Path | None = None
+    policy: str | None = None
+    versus: str | None = None
+    placement: str | None = None
+    instances: int | None = None
+    profile: str | None = None
+    rate: float | None = None
+    arrivals: str | None = None
+    count: int | None = None
+    seed: int | None = None
+    seeds: int = 1
+    max_context: int | None = None
 
 
-class Runs(msgspec.Struct, frozen=True, kw_only=True):
+class _Runs(msgspec.Struct, frozen=True, kw_only=True):
     """Simulations to run."""
 
     plan: Planner
@@ -41,12 +43,21 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
     seeds: range
 
 
-def runs_of(asked: SimulationOptions) -> Runs:
-    """Return the simulations to run.
+def prepare_simulation(
+    asked: SimulationOptions, on_second: Callable[[Simulation], None] = lambda _: None
+) -> Simulation:
+    """Return the simulation that the options ask for; it has not run.
+
+    `on_second`: see `World`.
 
     Raises:
-        SetupError: They cannot be run; the message says what to change.
+        SetupError: It cannot be run; the message says what to change.
     """
+    runs = _runs(asked)
+    return Simulation(runs.plan, runs.seeds, runs.policies, runs.placement, on_second=on_second)
+
+
+def _runs(asked: SimulationOptions) -> _Runs:
     if asked.scenario is not None:
         return _of_scenario(asked, asked.scenario)
     if asked.workflows is None:
@@ -66,10 +77,10 @@ def runs_of(asked: SimulationOptions) -> Runs:
             "with --arrivals, or leave out --seeds"
         )
     plan = planner(planned, asked.instances or INSTANCES, asked.profile or PROFILE)
-    return Runs(plan=plan, policies=policies, placement=placement, seeds=_seeds(asked, 1))
+    return _Runs(plan=plan, policies=policies, placement=placement, seeds=_seeds(asked, 1))
 
 
-def _of_scenario(asked: SimulationOptions, path: Path) -> Runs:
+def _of_scenario(asked: SimulationOptions, path: Path) -> _Runs:
     said = {
         name: getattr(asked, name)
         for name in ("workflows", "instances", "profile", "rate", "arrivals", "count")
@@ -78,7 +89,7 @@ def _of_scenario(asked: SimulationOptions, path: Path) -> Runs:
         raise SetupError(f"leave out {', '.join(given)}: that stands in the scenario file")
     scenario = _overridden(read(path), asked)
     policies, placement = _decided(asked, scenario.policy, scenario.placement)
-    return Runs(
+    return _Runs(
         plan=scenario_planner(scenario),
         policies=policies,
         placement=placement,

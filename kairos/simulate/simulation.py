@@ -46,10 +46,9 @@ class Simulation:
         policies: Sequence[str],
         placement: str,
         *,
-        log: Observer | None = None,
         on_second: Callable[["Simulation"], None] = lambda _: None,
     ) -> None:
-        """`log` hears the records of the first run alone. `on_second`: see `World`."""
+        """Prepare to run. `on_second`: see `World`."""
         self.seeds, self.policies = seeds, policies
         self.results: dict[str, list[Record]] = {policy: [] for policy in policies}
         self.workflows = 0  # of the run under way
@@ -57,10 +56,10 @@ class Simulation:
         self.is_interrupted = False
         self.is_broken_off = False  # the first run did not come to its end
         self._plan, self._placement = plan, placement
-        self._log, self._on_second = log, on_second
+        self._on_second = on_second
 
-    def run(self) -> None:
-        """Run the simulations.
+    def run(self, log: Observer | None = None) -> None:
+        """Run the simulations. `log` receives the records of the first run alone.
 
         Raises:
             SetupError: A run is impossible.
@@ -72,7 +71,8 @@ class Simulation:
             for policy in self.policies:
                 if self.is_interrupted:
                     return
-                self._run(plan, policy, alone)
+                self._run(plan, policy, alone, () if log is None else (log,))
+                log = None
 
     def interrupt(self) -> None:
         """Stop the present run, and start no other. May be called by a signal handler.
@@ -91,17 +91,45 @@ class Simulation:
         """Runs that count."""
         return sum(map(len, self.results.values()))
 
-    def _run(self, plan: SimulationPlan, policy: str, alone: dict[WorkflowKey, int]) -> None:
+    def summarise(self) -> Record:
+        """Return the record of one run, or the comparison of two policies.
+
+        Over several seeds these are means, with 95 % intervals over the seeds of all figures
+        (`intervals`) and, for two policies, the spreads of the first minus the second, seed by seed
+        (`difference`). An interrupted simulation counts the seeds whose runs are all complete, or
+        the first run.
+        """
+        results = {policy: found for policy, found in self.results.items() if found}
+        runs = min(map(len, results.values()))
+        results = {policy: found[:runs] for policy, found in results.items()}
+        means = {policy: averaged(found) for policy, found in results.items()}
+        compared = len(self.policies) > 1
+        record = compare_metrics(means) if compared else next(iter(means.values()))
+        if runs == 1:  # of which there is no interval
+            return record
+        seeds = list(self.seeds[:runs])
+        by_policy = {policy: _intervals(found) for policy, found in results.items()}
+        if not compared:
+            return {**record, "seeds": seeds, "intervals": next(iter(by_policy.values()))}
+        difference = _differences(*results.values())
+        return {**record, "seeds": seeds, "intervals": by_policy, "difference": difference}
+
+    def _run(
+        self,
+        plan: SimulationPlan,
+        policy: str,
+        alone: dict[WorkflowKey, int],
+        observers: tuple[Observer, ...],
+    ) -> None:
         world = self.world = World(
             plan.submissions,
             plan.instances,
             policy_named(policy),
             placement_named(self._placement),
             happenings=plan.happenings,
-            observers=(self._log,) if self._log is not None else (),
+            observers=observers,
             on_second=lambda _: self._on_second(self),
         )
-        self._log = None
         if not self.is_interrupted:  # while the world was made
             world.run()
         record = record_of(world, plan, alone)
@@ -137,29 +165,6 @@ def record_of(world: World, plan: SimulationPlan, alone: dict[WorkflowKey, int])
         "simulated_s": world.clock.now() / SECOND,
         "arrivals": measure_burstiness([each.at_us for each in plan.submissions], plan.time_scale),
     }
-
-
-def summarise(simulation: Simulation) -> Record:
-    """Return the record of one run, or the comparison of two policies.
-
-    Over several seeds these are means, with 95 % intervals over the seeds of all figures
-    (`intervals`) and, for two policies, the spreads of the first minus the second, seed by seed
-    (`difference`). An interrupted simulation counts the seeds whose runs are all complete, or the
-    first run.
-    """
-    results = {policy: found for policy, found in simulation.results.items() if found}
-    runs = min(map(len, results.values()))
-    results = {policy: found[:runs] for policy, found in results.items()}
-    means = {policy: averaged(found) for policy, found in results.items()}
-    record = compare_metrics(means) if len(simulation.policies) > 1 else next(iter(means.values()))
-    if runs == 1:  # of which there is no interval
-        return record
-    seeds = list(simulation.seeds[:runs])
-    by_policy = {policy: _intervals(found) for policy, found in results.items()}
-    if len(simulation.policies) == 1:
-        return {**record, "seeds": seeds, "intervals": next(iter(by_policy.values()))}
-    difference = _differences(*results.values())
-    return {**record, "seeds": seeds, "intervals": by_policy, "difference": difference}
 
 
 def averaged(records: Sequence[Record]) -> Record:

@@ -7,12 +7,13 @@ on every machine.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from kairos.cli.demos.engines import LENGTHS, Kind
 from kairos.core import Interval, ratio_interval
-from kairos.simulate import Record, Simulation, SimulationOptions, runs_of, summarise
+from kairos.simulate import Simulation, SimulationOptions, prepare_simulation
 
 SEEDS = 30
 TASKS = 60  # of each seed: enough for a queue to build up and to drain
@@ -55,37 +56,31 @@ def simulated_gain(
         SetupError: An order, a placement or an arrival process is unknown.
     """
     first, second = policies
-    planned = runs_of(
-        SimulationOptions(
-            workflows=LENGTHS,
-            scenario=None,
-            policy=first,
-            versus=second,
-            placement=placement,
-            instances=instances,
-            profile=PROFILES[kind],
-            rate=rate_per_s,
-            arrivals=arrivals,
-            count=TASKS,
-            seed=1,
-            seeds=SEEDS,
-            max_context=None,
-        )
+    asked = SimulationOptions(
+        workflows=LENGTHS,
+        policy=first,
+        versus=second,
+        placement=placement,
+        instances=instances,
+        profile=PROFILES[kind],
+        rate=rate_per_s,
+        arrivals=arrivals,
+        count=TASKS,
+        seed=1,
+        seeds=SEEDS,
     )
 
     def show(simulation: Simulation) -> None:
         done = simulation.done // len(policies)
         on_progress(f"virtual time: {done} of {SEEDS} seeds")
 
-    simulation = Simulation(
-        planned.plan, planned.seeds, planned.policies, planned.placement, on_second=show
-    )
+    simulation = prepare_simulation(asked, show)
     simulation.run()
     return _gain(simulation, policies, instances, PROFILES[kind])
 
 
 def _gain(simulation: Simulation, policies: tuple[str, str], instances: int, profile: str) -> Gain:
-    record = summarise(simulation)
+    record = simulation.summarise()
     first, second = (record["intervals"][policy] for policy in policies)
     apps = {name: (first["apps"][name], second["apps"][name]) for name in first["apps"]}
     ours, theirs = ([run["e2e_s"]["mean"] for run in simulation.results[name]] for name in policies)
@@ -105,5 +100,5 @@ def _gain(simulation: Simulation, policies: tuple[str, str], instances: int, pro
     )
 
 
-def _mean_of(intervals: Record) -> Interval:
+def _mean_of(intervals: dict[str, Any]) -> Interval:
     return msgspec.convert(intervals["e2e_s"]["mean"], Interval)

@@ -16,7 +16,7 @@ import pytest
 from kairos.core import SECOND
 from kairos.host import start_child
 from kairos.observe import FactLog, read_facts
-from kairos.simulate import Load, Simulation, load_workflows, offered_workload, summarise
+from kairos.simulate import Load, Simulation, load_workflows, offered_workload
 from kairos.simulate.plan import planner
 from kairos.simulate.world import WorldEvent
 from tests.support.cli.command import main
@@ -327,7 +327,7 @@ def test_of_the_only_run_what_had_ended_counts(engine):
     simulation = Simulation(plan, [1], ["fcfs"], "least-kv", on_second=interrupt)
     simulation.run()
 
-    world, record = simulation.world, summarise(simulation)
+    world, record = simulation.world, simulation.summarise()
     assert world.clock.now() == 10 * SECOND
     assert record["workflows"] == 40 - world.users.left == len(world.metrics.ended)
     assert 0 < record["workflows"] < 40
@@ -341,7 +341,7 @@ def test_workflows_that_failed_are_counted_and_have_no_slowdown(engine):
         lambda _: msgspec.structs.replace(plan, happenings=gone), [1], ["fcfs"], "least-kv"
     )
     simulation.run()
-    record = summarise(simulation)
+    record = simulation.summarise()
 
     assert (record["failed"], record["slowdown"]["worst"]) == (10, None)
     assert (record["workflows"], record["e2e_s"]["mean"]) == (0, None)
@@ -359,7 +359,7 @@ def test_a_later_run_that_is_interrupted_does_not_count(engine, policies, comple
     plan = planner(offered_workload(load_), 2, str(engine))
     simulation = Simulation(plan, range(1, 9), policies, "least-kv", on_second=interrupt)
     simulation.run()
-    record = summarise(simulation)
+    record = simulation.summarise()
 
     assert simulation.is_interrupted
     assert simulation.done == complete
@@ -381,7 +381,7 @@ def test_of_seeds_of_which_one_is_complete_there_are_no_intervals(engine):
     policies = ["kairos", "fcfs"]
     simulation = Simulation(plan, range(1, 9), policies, "least-kv", on_second=interrupt)
     simulation.run()
-    record = summarise(simulation)
+    record = simulation.summarise()
 
     assert simulation.done == 3
     assert set(record) == {"runs", "ratio"}
