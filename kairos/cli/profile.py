@@ -98,13 +98,9 @@ def simulated_profile(sample: "FlowSample", engine_profile: str) -> "FlowProfile
     Raises:
         SetupError: There is no such profile.
     """
-    from kairos.settings import Settings
     from kairos.simulate import observed_flow, pool_options
 
-    known = Settings()
-    pool = pool_options(
-        instances=1, profile_name=engine_profile, policy=known.policy, placement=known.placement
-    )
+    pool = pool_options(instances=1, profile=engine_profile)
     _, seen = observed_flow(sample.plan, iter(sample.rows), sample.functions, pool)
     return sample.learn(seen)
 

@@ -170,26 +170,11 @@ def _simulate_flow(
     """
     import msgspec
 
-    from kairos.simulate import (
-        INSTANCES,
-        PROFILE,
-        pool_options,
-        show_simulated_flow,
-        simulate_flow_file,
-    )
+    from kairos.simulate import pool_options, simulate_flow_file
     from kairos.workflows import Passes
 
-    instances, profile, policy, placement = chosen
-    pool = pool_options(
-        instances=instances or INSTANCES,
-        profile_name=profile or PROFILE,
-        policy=policy or DEFAULTS.policy,
-        placement=placement or DEFAULTS.placement,
-    )
-    run = simulate_flow_file(*files, Passes(**switched_off(without)), pool)
-    typer.echo(
-        msgspec.json.encode(run).decode() if as_json else "\n".join(show_simulated_flow(run))
-    )
+    run = simulate_flow_file(*files, Passes(**switched_off(without)), pool_options(*chosen))
+    typer.echo(msgspec.json.encode(run).decode() if as_json else "\n".join(run.lines()))
 
 
 @contextmanager

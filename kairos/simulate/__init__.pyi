@@ -9,7 +9,6 @@ from .export import export_workflows as export_workflows
 from .export import parse_since as parse_since
 from .flow_simulation import observed_flow as observed_flow
 from .flow_simulation import pool_options as pool_options
-from .flow_simulation import show_simulated_flow as show_simulated_flow
 from .flow_simulation import simulate_flow_file as simulate_flow_file
 from .flow_workflows import workflows_of_flow as workflows_of_flow
 from .gained import Decided as Decided
@@ -21,8 +20,6 @@ from .options import SimulationOptions as SimulationOptions
 from .options import prepare_simulation as prepare_simulation
 from .perfetto import write_trace as write_trace
 from .perfetto import write_trace_of_log as write_trace_of_log
-from .plan import INSTANCES as INSTANCES
-from .plan import PROFILE as PROFILE
 from .recording import workflow_calls as workflow_calls
 from .replay import Replay as Replay
 from .replay import Replayed as Replayed

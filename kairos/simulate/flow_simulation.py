@@ -20,8 +20,10 @@ from kairos.core import (
     policy_named,
 )
 from kairos.engines import load_profile
+from kairos.settings import Settings
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_client import FlowClient
+from kairos.simulate.plan import INSTANCES, PROFILE
 from kairos.simulate.users import Feed
 from kairos.simulate.workload.prompt import Prompt
 from kairos.simulate.world import World
@@ -40,6 +42,8 @@ from kairos.workflows import (
     open_table,
 )
 
+DEFAULTS = Settings()
+
 
 class SimulatedFlow(msgspec.Struct, frozen=True):
     """Result of a simulated flow.
@@ -53,6 +57,27 @@ class SimulatedFlow(msgspec.Struct, frozen=True):
     figures: FlowFigures
     prompt_tokens_computed: int
     prompt_tokens_cached: int
+
+    def lines(self) -> Iterator[str]:
+        """Yield the result as text for a terminal."""
+        figures, cached = self.figures, self.prompt_tokens_cached
+        share = cached / max(1, cached + self.prompt_tokens_computed)
+        yield (
+            f"flow {self.flow} on {self.instances} instances: {self.simulated_s:,.1f} s of virtual "
+            "time"
+        )
+        yield (
+            f"rows: {figures.read:,} read, {figures.written:,} written, {figures.dropped:,} "
+            f"filtered away, {figures.failed:,} failed"
+        )
+        yield (
+            f"calls: {figures.calls:,} made, {figures.calls / max(self.simulated_s, 1e-9):,.1f} a "
+            f"second; {figures.merged:,} merged with equal ones"
+        )
+        yield (
+            f"tokens: {figures.prompt_tokens:,} of prompts, {share:.0%} of them found in prefix "
+            f"caches; {figures.completion_tokens:,} of answers"
+        )
 
 
 class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,34 +195,20 @@ def simulate_flow_file(
     return simulate_flow(plan, rows, loaded.functions, pool, observers)
 
 
-def pool_options(*, instances: int, profile_name: str, policy: str, placement: str) -> PoolOptions:
-    """Return the options of a pool.
+def pool_options(
+    instances: int | None = None,
+    profile: str | None = None,
+    policy: str | None = None,
+    placement: str | None = None,
+) -> PoolOptions:
+    """Return the options of a pool, by name; None: the default of `kairos simulate`.
 
     Raises:
         SetupError: The profile, policy or placement does not exist.
     """
     return PoolOptions(
-        instances=instances,
-        profile=load_profile(profile_name),
-        policy=policy_named(policy),
-        placement=placement_named(placement),
-    )
-
-
-def show_simulated_flow(run: SimulatedFlow) -> Iterator[str]:
-    """Yield the result as text for a terminal."""
-    figures, cached = run.figures, run.prompt_tokens_cached
-    share = cached / max(1, cached + run.prompt_tokens_computed)
-    yield f"flow {run.flow} on {run.instances} instances: {run.simulated_s:,.1f} s of virtual time"
-    yield (
-        f"rows: {figures.read:,} read, {figures.written:,} written, {figures.dropped:,} filtered "
-        f"away, {figures.failed:,} failed"
-    )
-    yield (
-        f"calls: {figures.calls:,} made, {figures.calls / max(run.simulated_s, 1e-9):,.1f} a "
-        f"second; {figures.merged:,} merged with equal ones"
-    )
-    yield (
-        f"tokens: {figures.prompt_tokens:,} of prompts, {share:.0%} of them found in prefix "
-        f"caches; {figures.completion_tokens:,} of answers"
+        instances=instances or INSTANCES,
+        profile=load_profile(profile or PROFILE),
+        policy=policy_named(policy or DEFAULTS.policy),
+        placement=placement_named(placement or DEFAULTS.placement),
     )
