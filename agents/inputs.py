@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kairos.core import InvalidFile, SetupError
-from kairos.simulate import fetched_data_set
+from kairos.simulate.workload.traces import fetched_data_set
 
 App = Literal["qa", "rg", "cg"]
 Kind = Literal["mathematics", "humanities"]

@@ -31,7 +31,7 @@ from experiments.recordings import Apps, RecordedCall, read_apps, recordings
 from experiments.report import commit, picture
 from experiments.trial import BOUND, DEMO_MIX, MIX, Row, measure
 from experiments.workload import model
-from kairos.simulate import generated_calls
+from kairos.simulate.workload.application import generated_calls
 
 SEEDS, QUICK_SEEDS = 10, 1
 MODELS = ("qa", "rg", "cg", "qa-ss", "rg-nq", "cg-mbpp")

@@ -36,8 +36,8 @@ from kairos.capacity.pool_simulation import POLICY, SimulatedPool, pool_world
 from kairos.capacity.prediction import Prediction, predicted
 from kairos.capacity.serving import InstanceUse, Phases, use
 from kairos.core import SECOND
-from kairos.simulate import Workflow, World, draw_arrivals, load_application, load_workflows
-from kairos.simulate.workload.application import generate
+from kairos.simulate import Workflow, World, draw_arrivals, load_workflows
+from kairos.simulate.workload.application import generate, load_application
 
 AIM_P95, AIM_THROUGHPUT = 0.20, 0.15
 SHARES = (0.4, 0.7)  # of what the planner says that the pool can do

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from kairos.simulate import Workflow, draw_arrivals, draw_submissions, load_application
-from kairos.simulate.workload.application import generate
+from kairos.simulate import Workflow, draw_arrivals, draw_submissions
+from kairos.simulate.workload.application import generate, load_application
 from kairos.simulate.workload.submissions import scaled
 from kairos.simulate.workload.workflows import Submission
 

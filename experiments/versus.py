@@ -40,8 +40,8 @@ from rich.table import Table
 from bench.report import Figure
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
 from kairos.cli.demos.options import Options
-from kairos.cli.demos.plan import plan_arrivals
 from kairos.core import SECOND
+from kairos.simulate import plan_arrivals
 
 OURS, THEIRS = "kairos", "fcfs"
 SEEDS = 5
@@ -100,8 +100,7 @@ def rate_of_half(seed: int, workflows: int) -> float:
     low, high = 0.1, 10.0
     while high - low > 0.001:
         rate = (low + high) / 2
-        options = Options(seed=seed, workflows=workflows, rate_per_s=rate)
-        share = queued_share(plan_arrivals(options).at_us)
+        share = queued_share(plan_arrivals(Options().arrivals, workflows, rate, seed).at_us)
         low, high = (rate, high) if share < HALF else (low, rate)
     return round(low, 3)
 

@@ -10,15 +10,9 @@ from msgspec.structs import asdict, replace
 from experiments.recordings import data_directory
 from kairos.core import EngineProfile, StepCost
 from kairos.engines import load_profile
-from kairos.simulate import (
-    Workflow,
-    draw_arrivals,
-    draw_submissions,
-    load_application,
-    load_workflows,
-)
+from kairos.simulate import Workflow, draw_arrivals, draw_submissions, load_workflows
 from kairos.simulate.plan import instance_id
-from kairos.simulate.workload.application import GenerativeApplication, generate
+from kairos.simulate.workload.application import GenerativeApplication, generate, load_application
 from kairos.simulate.workload.scenario import mixed
 from kairos.simulate.workload.submissions import in_order, scaled
 from kairos.simulate.workload.workflows import Submission, workflow

@@ -61,8 +61,6 @@ def traces_generate(
 
     The same arguments give the same file.
     """
-    from itertools import chain
+    from kairos.simulate import write_generated
 
-    from kairos.simulate import generated_calls, load_application, write_workflows
-
-    write_workflows(path, chain.from_iterable(generated_calls(load_application(app), count, seed)))
+    write_generated(path, app, count, seed)

@@ -3,6 +3,7 @@
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -17,13 +18,22 @@ from kairos.core import (
     span_of,
     workflow_key,
 )
-from kairos.simulate.workload import FileCall
+from kairos.simulate.workload import FileCall, write_workflows
 from kairos.simulate.workload.workflows import OUTSIDE
 
 
 def has_length(row: CallRow) -> bool:
     """A call without a whole answer has no length to replay."""
     return row.outcome == "finished" and bool(row.prompt_tokens and row.completion_tokens)
+
+
+def write_recording(path: Path, rows: Iterable[CallRow]) -> None:
+    """Write calls that ended as a workflow file, for replay and simulation.
+
+    Raises:
+        SetupError: The file cannot be written.
+    """
+    write_workflows(path, workflow_calls(rows))
 
 
 def workflow_calls(rows: Iterable[CallRow]) -> Iterator[FileCall]:

@@ -12,9 +12,10 @@ import yaml
 
 from kairos.core import SetupError
 from kairos.settings import load_settings, parse_engine
-from kairos.simulate import FileCall, write_workflows
+from kairos.simulate import FileCall
 from tests.deploy.test_manifests import KUBERNETES
 from tests.support.cli.command import invoke
+from tests.support.simulate.model import write_workflows
 
 
 @pytest.fixture

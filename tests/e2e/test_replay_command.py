@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from kairos.simulate import write_workflows
 from tests.e2e.simulate.test_replay import RECORDED, Scripted, answer, call
 from tests.support.host import forked
+from tests.support.simulate.model import write_workflows
 
 LIMIT_S = 60.0
 

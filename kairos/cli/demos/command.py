@@ -20,12 +20,13 @@ from rich.text import Text
 from kairos.cli.demos.engines import Kind
 from kairos.cli.demos.gain import Gain, simulated_gain
 from kairos.cli.demos.options import Options
-from kairos.cli.demos.plan import Arrivals, DemoSubmission, plan_arrivals, plan_submissions
+from kairos.cli.demos.plan import DemoSubmission, plan_submissions
 from kairos.cli.demos.progress import show_progress
 from kairos.cli.demos.run import Outcome, Run, engines_of_an_order, started, write_record
 from kairos.cli.demos.tables import BAR_WIDTH, show_comparison, show_record, told_burstiness
 from kairos.core import CallRow, compare_metrics
 from kairos.settings import Settings
+from kairos.simulate import PlannedArrivals, plan_arrivals
 
 _SHOWN_FAILURES = 5
 _BUSY = 0.3  # of the machine's cores, by others: times measured beside it say nothing
@@ -52,7 +53,7 @@ async def demo(
         SetupError: The plan is impossible, or an engine cannot be used.
     """
     console = Console(stderr=as_json)
-    arrivals = plan_arrivals(options)
+    arrivals = plan_arrivals(options.arrivals, options.workflows, options.rate_per_s, options.seed)
     submissions = plan_submissions(options, arrivals.at_us)
     compared = len(settings) > 1
     gain = None
@@ -204,7 +205,7 @@ def _report(
     console: Console,
     runs: Mapping[str, Run],
     options: Options,
-    arrivals: Arrivals,
+    arrivals: PlannedArrivals,
     gain: Gain | None,
     *,
     compared: bool,
@@ -381,7 +382,7 @@ def _show_times(
         console.print(f"\n[bold]In virtual time: {verdict(gain)}[/]", soft_wrap=True)
 
 
-def _show_arrivals(console: Console, name: str, planned: Arrivals) -> None:
+def _show_arrivals(console: Console, name: str, planned: PlannedArrivals) -> None:
     console.print(f"\n[bold]Arrivals[/] {name}: {planned.source} (-: too few to tell)")
     for what, figures in (
         ("the trace", planned.trace),

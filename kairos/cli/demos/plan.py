@@ -1,4 +1,4 @@
-"""Plan of a demo: its tasks, their order and their times."""
+"""Tasks of a demo, in their order."""
 
 import importlib
 from collections.abc import Iterator, Sequence
@@ -11,19 +11,9 @@ import msgspec
 from kairos.agents import Application
 from kairos.cli.demos.options import Options
 from kairos.core import SetupError
-from kairos.simulate import (
-    Burstiness,
-    arrival_model,
-    draw_arrivals,
-    fetched_data_set,
-    from_trace,
-    measure_burstiness,
-    time_scale,
-)
 
 # The share of each application: the more calls its workflows make, the fewer of them.
 WEIGHTS = {"qa": 3, "rg": 2, "cg": 1}
-_LONG_SERIES = 20_000  # arrivals from which the burstiness of a process can be told
 
 
 class DemoSubmission(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,40 +23,6 @@ class DemoSubmission(msgspec.Struct, frozen=True, kw_only=True):
     app: Application
     question: str
     value: dict[str, Any]
-
-
-class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
-    """Arrivals of the tasks, and their burstiness."""
-
-    at_us: list[int]
-    source: str
-    here: Burstiness  # of this run's arrivals, as far as so few can tell
-    process: Burstiness  # of a long series of the same process
-    trace: Burstiness  # of the trace that it stands for
-
-
-def plan_arrivals(options: Options) -> Arrivals:
-    """Return the trace's own arrivals if it has been fetched, else a similar process's."""
-    name, count, rate, seed = options.arrivals, options.workflows, options.rate_per_s, options.seed
-    scale = time_scale(name, rate)
-    long = draw_arrivals(name, _LONG_SERIES, rate, seed)
-    at_us, source = draw_arrivals(name, count, rate, seed), "generated like it"
-    if name.startswith("azure-"):
-        try:
-            at_us, source = (
-                from_trace(fetched_data_set(name), count, rate, seed),
-                "the trace itself",
-            )
-        except SetupError:
-            source += f"; `kairos traces fetch {name}` for the trace itself"
-    model = arrival_model(name)
-    return Arrivals(
-        at_us=at_us,
-        source=source,
-        here=measure_burstiness(at_us, scale),
-        process=measure_burstiness(long, scale),
-        trace={"cv": model.cv, "index_of_dispersion": {**model.index_of_dispersion}},
-    )
 
 
 def plan_submissions(options: Options, at_us: Sequence[int]) -> list[DemoSubmission]:

@@ -19,7 +19,7 @@ from kairos.core import SECOND, Bus, Message, RunMetrics, SetupError, Topic, Wor
 from kairos.proxy import HttpLLM
 from kairos.service import Service, running
 from kairos.settings import EngineSettings, Settings
-from kairos.simulate import workflow_calls, write_workflows
+from kairos.simulate import write_recording
 
 ENGINES = 2
 SLOTS = 4  # calls that an engine runs at once; of these three, only llama.cpp tells it
@@ -212,4 +212,4 @@ async def started(
 
 def write_record(run: Run, path: Path) -> None:
     """Keep the run as a workflow file, for replay and simulation."""
-    write_workflows(path, workflow_calls(run.metrics.rows))
+    write_recording(path, run.metrics.rows)

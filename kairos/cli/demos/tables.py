@@ -1,13 +1,12 @@
 """Metrics records and comparisons as tables: of demos, simulations and replays."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.bar import Bar
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-
-from kairos.simulate import Burstiness
 
 BAR_WIDTH = 20
 # What is shown of several seeds: label, figure, which of its spread, and how it is written.
@@ -139,7 +138,7 @@ def _cells(spread: dict[str, float | None], form: str) -> list[str]:
     return [_number(spread[key], form) for key in ("mean", "p50", "p95", "p99")]
 
 
-def told_burstiness(figures: Burstiness) -> str:
+def told_burstiness(figures: Mapping[str, Any]) -> str:
     """The figures of arrivals, on one line."""
     windows = figures["index_of_dispersion"]
     dispersion = "/".join(_number(value, "{:.2f}") for value in windows.values())

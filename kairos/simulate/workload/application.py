@@ -9,8 +9,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from importlib.resources import as_file, files
+from itertools import chain, pairwise, takewhile
 from itertools import count as count_from
-from itertools import pairwise, takewhile
 from pathlib import Path
 from random import Random
 from typing import Annotated, NamedTuple
@@ -19,7 +19,7 @@ import msgspec
 
 from kairos.core import InvalidFile, SetupError
 from kairos.host import read_toml
-from kairos.simulate.workload.workflow_file import MAX_TOKENS, FileCall, Name
+from kairos.simulate.workload.workflow_file import MAX_TOKENS, FileCall, Name, write_workflows
 from kairos.simulate.workload.workflows import MAX_WORKFLOW_CALLS, Workflow, workflow
 
 BUILT_IN = ("qa", "rg", "cg")
@@ -102,6 +102,16 @@ def generate(model: GenerativeApplication, count: int, seed: int) -> list[Workfl
     if count < 0:
         raise SetupError(f"the number of workflows must be 0 or more; it is {count}")
     return [workflow(calls) for calls in generated_calls(model, count, seed)]
+
+
+def write_generated(path: Path, application: str, count: int, seed: int) -> None:
+    """Write generated workflows as a workflow file. `application`: as for `load_application`.
+
+    Raises:
+        SetupError, InvalidFile: There is no such application, or the file cannot be written.
+    """
+    model = load_application(application)
+    write_workflows(path, chain.from_iterable(generated_calls(model, count, seed)))
 
 
 def generated_calls(

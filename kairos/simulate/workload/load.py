@@ -6,16 +6,25 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.core import SECOND, InvalidFile
+from kairos.core import SECOND, InvalidFile, SetupError
 from kairos.host import read_lines
-from kairos.simulate.workload.arrival_process import check_rate, draw_arrivals, time_scale
+from kairos.simulate.workload.arrival_process import (
+    Burstiness,
+    arrival_model,
+    check_rate,
+    draw_arrivals,
+    measure_burstiness,
+    time_scale,
+)
 from kairos.simulate.workload.azure_trace import TRACE_HEADER, TraceRow, from_trace, read_trace
 from kairos.simulate.workload.submissions import draw_submissions, scaled
+from kairos.simulate.workload.traces import fetched_data_set
 from kairos.simulate.workload.workflow_file import FileCall
 from kairos.simulate.workload.workflows import Submission, Workflow, load_workflows, workflow
 
 ARRIVALS, RATE_PER_S = "azure-conv", 1.0
 _TRACE_SUFFIXES = (".csv", ".csv.gz")
+_LONG_SERIES = 20_000  # arrivals, which show the burstiness of a process
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +132,41 @@ def _arriving(recorded: list[Workflow], asked: Load, seed: int) -> Arriving:
     else:
         at_us, scale = draw_arrivals(name, count, rate_per_s, seed), time_scale(name, rate_per_s)
     return draw_submissions(recorded, at_us, seed), scale
+
+
+class PlannedArrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """Planned arrivals with their burstiness."""
+
+    at_us: list[int]
+    source: str  # the trace itself, or a process like it
+    here: Burstiness  # of these arrivals, as far as so few show
+    process: Burstiness  # of a long series of the same process
+    trace: Burstiness  # of the trace behind it
+
+
+def plan_arrivals(name: str, count: int, rate_per_s: float, seed: int) -> PlannedArrivals:
+    """Return a trace's own arrivals if it has been fetched, else arrivals of a similar process.
+
+    Raises:
+        SetupError: The process is unknown, or the rate is not above 0.
+    """
+    scale = time_scale(name, rate_per_s)
+    long = draw_arrivals(name, _LONG_SERIES, rate_per_s, seed)
+    at_us, source = draw_arrivals(name, count, rate_per_s, seed), "generated like it"
+    if name.startswith("azure-"):
+        try:
+            path = fetched_data_set(name)
+            at_us, source = from_trace(path, count, rate_per_s, seed), "the trace itself"
+        except SetupError:
+            source += f"; `kairos traces fetch {name}` for the trace itself"
+    model = arrival_model(name)
+    return PlannedArrivals(
+        at_us=at_us,
+        source=source,
+        here=measure_burstiness(at_us, scale),
+        process=measure_burstiness(long, scale),
+        trace={"cv": model.cv, "index_of_dispersion": {**model.index_of_dispersion}},
+    )
 
 
 def _is_trace(path: Path) -> bool:

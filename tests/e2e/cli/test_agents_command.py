@@ -16,11 +16,12 @@ from aiohttp import web
 from kairos import agent
 from kairos.cli.demos.engines import LENGTHS, SCRIPT
 from kairos.cli.demos.options import Options
-from kairos.cli.demos.plan import plan_arrivals, plan_submissions
+from kairos.cli.demos.plan import plan_submissions
 from kairos.cluster import MemoryBus, Tail, cluster_of, ensure_topics
 from kairos.core import Topic
 from kairos.proxy import HttpLLM
 from kairos.settings import Settings
+from kairos.simulate import plan_arrivals
 from tests.support.host import forked
 from tests.support.simulate.standin import (
     INSTANT,
@@ -314,7 +315,8 @@ async def test_the_example_applications_as_processes_come_to_what_they_come_to_i
 ):
     pool = ("--pool", f"pool-{secrets.token_hex(4)}")
     options = Options(workflows=12, seed=5)
-    submissions = plan_submissions(options, plan_arrivals(options).at_us)
+    arrivals = plan_arrivals(options.arrivals, options.workflows, options.rate_per_s, options.seed)
+    submissions = plan_submissions(options, arrivals.at_us)
     says = Script(load(SCRIPT), 5, load_lengths(LENGTHS))
     async with AsyncExitStack() as stack:
         start = await stack.enter_async_context(processes(ROOT))

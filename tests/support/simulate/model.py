@@ -7,7 +7,7 @@ from kairos.simulate.engine.host_tier import HostTier
 from kairos.simulate.engines import SimulatedEngines
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import PoolOptions, functions_runner, simulate_flow
-from kairos.simulate.workload import read_workflows
+from kairos.simulate.workload import read_workflows, write_workflows
 from kairos.simulate.workload.prompt import PromptPiece, length, prefix_hashes
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "prefix_hashes",
     "read_workflows",
     "simulate_flow",
+    "write_workflows",
 ]

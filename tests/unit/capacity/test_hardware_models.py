@@ -7,8 +7,9 @@ import pytest
 from kairos.capacity.hardware_files import load_catalogue
 from kairos.capacity.hardware_options import agent_names, observed_calls, with_models
 from kairos.core import SetupError
-from kairos.simulate import FileCall, load_workflows, workflows_of_flow, write_workflows
+from kairos.simulate import FileCall, load_workflows, workflows_of_flow
 from tests.support.cli.command import invoke
+from tests.support.simulate.model import write_workflows
 
 
 def call(workflow, index, agent, prompt, answer, **more):

@@ -10,8 +10,9 @@ from kairos.capacity.engine_rates import derived
 from kairos.capacity.hardware_files import load_catalogue, measured_rates
 from kairos.capacity.pool_simulation import engine_profile
 from kairos.core import InvalidFile, SetupError
-from kairos.simulate import FileCall, load_workflows, workflows_of_flow, write_workflows
+from kairos.simulate import FileCall, load_workflows, workflows_of_flow
 from tests.support.cli.command import invoke
+from tests.support.simulate.model import write_workflows
 
 
 def call(workflow, index, agent, prompt, answer, **more):

@@ -6,8 +6,9 @@ import pytest
 
 from kairos.capacity.hardware_files import load_catalogue
 from kairos.core import SetupError
-from kairos.simulate import FileCall, write_workflows
+from kairos.simulate import FileCall
 from tests.support.cli.command import invoke
+from tests.support.simulate.model import write_workflows
 
 
 def planned(*words):

@@ -10,17 +10,9 @@ import pytest
 from kairos.core import PLACEMENTS, POLICIES, SECOND, Interval, SetupError
 from kairos.engines import load_profile
 from kairos.observe import FactLog
-from kairos.simulate import (
-    Decided,
-    World,
-    draw_arrivals,
-    draw_submissions,
-    generated_calls,
-    load_application,
-    measure_gain,
-    others_of,
-)
+from kairos.simulate import Decided, World, draw_arrivals, draw_submissions, measure_gain, others_of
 from kairos.simulate.gained import BASELINES, KAIROS, _verdict
+from kairos.simulate.workload.application import generated_calls, load_application
 from kairos.simulate.workload.workflows import workflow
 from tests.support.cli.command import invoke
 

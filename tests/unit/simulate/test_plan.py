@@ -5,9 +5,11 @@ import pytest
 
 from kairos.core import SECOND, InvalidFile, SetupError
 from kairos.engines import load_profile
-from kairos.simulate import FileCall, Load, measure_burstiness, offered_workload, write_workflows
+from kairos.simulate import FileCall, Load, offered_workload
 from kairos.simulate.plan import SimulationPlan, check_fits, holds, planner, scenario_planner
+from kairos.simulate.workload.arrival_process import measure_burstiness
 from kairos.simulate.workload.scenario import read
+from kairos.simulate.workload.workflow_file import write_workflows
 from kairos.simulate.world import WorldEvent
 from tests.support.simulate import worlds
 

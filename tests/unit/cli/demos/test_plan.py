@@ -1,8 +1,8 @@
 import pytest
 
 from kairos.cli.demos.options import Options
-from kairos.cli.demos.plan import plan_arrivals, plan_submissions
-from kairos.simulate import draw_arrivals
+from kairos.cli.demos.plan import plan_submissions
+from kairos.simulate import draw_arrivals, plan_arrivals
 
 
 @pytest.fixture(autouse=True)
@@ -12,7 +12,8 @@ def home(tmp_path, monkeypatch):
 
 def planned(**options):
     chosen = Options(**options)
-    return plan_submissions(chosen, plan_arrivals(chosen).at_us)
+    arrivals = plan_arrivals(chosen.arrivals, chosen.workflows, chosen.rate_per_s, chosen.seed)
+    return plan_submissions(chosen, arrivals.at_us)
 
 
 def test_the_same_seed_plans_the_same_and_another_does_not():
@@ -29,7 +30,7 @@ def test_the_right_answer_is_kept_from_the_agents():
 
 
 def test_without_the_trace_arrivals_are_generated_like_it():
-    plan = plan_arrivals(Options(workflows=50, rate_per_s=2.0, seed=5))
+    plan = plan_arrivals("azure-conv", 50, 2.0, 5)
 
     assert plan.at_us == draw_arrivals("azure-conv", 50, 2.0, 5)
     assert "kairos traces fetch azure-conv" in plan.source

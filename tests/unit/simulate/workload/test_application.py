@@ -7,8 +7,8 @@ from statistics import fmean
 import pytest
 
 from kairos.core import InvalidFile, SetupError
-from kairos.simulate import load_application, load_workflows
-from kairos.simulate.workload.application import BUILT_IN, generate
+from kairos.simulate import load_workflows
+from kairos.simulate.workload.application import BUILT_IN, generate, load_application
 from tests.support.cli.command import invoke
 
 ROOT = Path(__file__).resolve().parents[4]

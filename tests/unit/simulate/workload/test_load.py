@@ -12,9 +12,9 @@ from kairos.simulate import (
     draw_submissions,
     load_workflows,
     offered_workload,
-    time_scale,
-    write_workflows,
 )
+from kairos.simulate.workload.arrival_process import time_scale
+from kairos.simulate.workload.workflow_file import write_workflows
 
 
 @pytest.fixture

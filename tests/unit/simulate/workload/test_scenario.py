@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from kairos.core import SECOND, InvalidFile
-from kairos.simulate import FileCall, draw_arrivals, write_workflows
+from kairos.simulate import FileCall, draw_arrivals
 from kairos.simulate.workload.scenario import read, submissions
+from kairos.simulate.workload.workflow_file import write_workflows
 
 ROOT = Path(__file__).resolve().parents[4]
 EXAMPLES = sorted((ROOT / "traces" / "scenarios").glob("*.toml"))

@@ -12,16 +12,10 @@ from pathlib import Path
 import pytest
 
 from kairos.core import InvalidFile, SetupError
-from kairos.simulate import (
-    FileCall,
-    data_sets,
-    describe_file,
-    fetch_data_set,
-    fetched_data_set,
-    write_workflows,
-)
+from kairos.simulate import FileCall, data_sets, describe_file, fetch_data_set
 from kairos.simulate.workload import traces
-from kairos.simulate.workload.traces import DataSet, Percentiles, TraceFigures
+from kairos.simulate.workload.traces import DataSet, Percentiles, TraceFigures, fetched_data_set
+from kairos.simulate.workload.workflow_file import write_workflows
 
 ORIGINAL = b"the original\n" * 100
 

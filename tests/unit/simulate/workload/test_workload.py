@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 from kairos.core import SECOND, InvalidFile, SetupError
 from kairos.host import files
 from kairos.host.files import MAX_LINE_BYTES
-from kairos.simulate import (
-    FileCall,
-    draw_arrivals,
-    from_trace,
-    measure_burstiness,
-    time_scale,
-    write_workflows,
-)
+from kairos.simulate import FileCall, draw_arrivals
 from kairos.simulate.workload import (
     MODELS,
     arrival_process,
@@ -28,6 +21,9 @@ from kairos.simulate.workload import (
     read_trace,
     read_workflows,
 )
+from kairos.simulate.workload.arrival_process import measure_burstiness, time_scale
+from kairos.simulate.workload.azure_trace import from_trace
+from kairos.simulate.workload.workflow_file import write_workflows
 
 ROOT = Path(__file__).resolve().parents[4]
 NAMES = sorted(MODELS)
