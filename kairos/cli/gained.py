@@ -45,13 +45,12 @@ def gained(
     import msgspec
 
     from kairos.host import WallClock
-    from kairos.simulate import Decided, measure_gain, others_of, parse_since
+    from kairos.simulate import measure_gain, parse_since
 
     check_name("policy", policy, POLICY_NAMES)
     check_name("placement", placement, PLACEMENT_NAMES)
     since_at = parse_since(since, WallClock().now()) or 0
-    served = Decided(policy, placement)
-    found = measure_gain(log, since_at, served, others_of(served), _telling(is_on=progress))
+    found = measure_gain(log, since_at, policy, placement, _telling(is_on=progress))
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:

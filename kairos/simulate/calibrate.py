@@ -14,19 +14,25 @@ every engine.
 
 import asyncio
 import math
+import os
+import platform
 import random
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from kairos.core import SetupError
+from kairos.core import EngineProfile, SetupError
+from kairos.engines import profile_to_toml
 from kairos.proxy import Upstream
-from kairos.simulate.engine.fitting import Steps
+from kairos.simulate.engine.fitting import Fit, Steps, fit_step_cost
 from kairos.simulate.measured_engine import Facts, Generated, MeasuredEngine, session
 
 T = TypeVar("T")
@@ -43,6 +49,9 @@ FEWEST_STEPS, MOST_STEPS = 16, 400
 FEWEST_TOKENS = 64  # of context, so that all of these shares are different lengths
 
 US = 1_000_000
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_URL = re.compile(r"https?://[^\s/@,]+")
 
 
 class CalibrationPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,11 +100,108 @@ class MeasuredRoom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Observations of engines that are alike."""
+
     engines: int
     facts: Facts  # of the first; they are alike
     room: MeasuredRoom
     seen: list[Steps]
     streamed: bool
+
+
+class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `kairos calibrate`, by their names there."""
+
+    engines: Sequence[str]  # their URLs
+    api_key: str | None = None
+    name: str | None = None  # of the profile; None: the model's
+    model: str | None = None  # None: the first that the engine serves
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    scheduling: Literal["fcfs", "priority"] = "fcfs"
+    kv_tokens: int | None = None
+    max_model_len: int | None = None
+    quick: bool = False
+    streamed: bool = True
+
+    def check(self) -> None:
+        """Raise SetupError if a URL or the name is not valid."""
+        for url in self.engines:
+            if not _URL.fullmatch(url.rstrip("/")):
+                raise SetupError("--engine takes the URL of an engine, as in http://gpu1:8000")
+        if self.name is not None and not _NAME.fullmatch(self.name):
+            raise SetupError("--name takes letters, digits, '.', '_' and '-', 100 at most")
+
+
+class CalibratedEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """Profile of an engine as measured, and how well the model of its steps fits."""
+
+    profile: EngineProfile
+    fit: Fit
+
+    def to_toml(self) -> str:
+        """Return the content of the profile's file."""
+        return profile_to_toml(self.profile)
+
+
+async def calibrate_engines(
+    asked: CalibrationOptions, tell: Callable[[str], None]
+) -> CalibratedEngine:
+    """Measure engines that are alike, all at once, and fit a profile. `tell`: as `measure_engines`.
+
+    Raises:
+        SetupError: an engine cannot be used, or does not do what it was asked to.
+    """
+    limits = MeasuredLimits(
+        max_model_len=asked.max_model_len,
+        kv_tokens=asked.kv_tokens,
+        max_num_seqs=asked.max_num_seqs,
+        max_num_batched_tokens=asked.max_num_batched_tokens,
+    )
+    upstreams = [Upstream(url, url, asked.api_key) for url in dict.fromkeys(asked.engines)]
+    plan = QUICK_CALIBRATION if asked.quick else FULL_CALIBRATION
+    plan = msgspec.structs.replace(plan, streamed=asked.streamed)
+    measured = await measure_engines(upstreams, asked.model, limits, plan, tell)
+    found = fit_step_cost(measured.seen)
+    room, facts = measured.room, measured.facts
+    profile = EngineProfile(
+        name=asked.name or re.sub(r"[^A-Za-z0-9._-]", "-", facts.model).lstrip("._-") or "engine",
+        source=_source(measured, found),
+        measured=True,
+        kv_tokens=room.kv_tokens,
+        block_size=facts.block_size or 16,
+        max_num_seqs=room.max_num_seqs,
+        max_num_batched_tokens=room.max_num_batched_tokens,
+        max_model_len=room.context_tokens,
+        scheduling=asked.scheduling,
+        prefix_caching=facts.prefix_caching is not False,
+        call_us=found.call_us,
+        step=found.step,
+    )
+    return CalibratedEngine(profile=profile, fit=found)
+
+
+def _source(measured: Measured, found: Fit) -> str:
+    facts = measured.facts
+    engines = f"{measured.engines} x {facts.model} on {facts.software}, all busy at once"
+    answers = "streamed" if measured.streamed else "whole"
+    lines = [
+        f"measured by kairos calibrate on {datetime.now(UTC):%Y-%m-%d}: {engines}",
+        f"answers came {answers}",
+        f"from a client on a host with {os.cpu_count()} x {_cpu()}, load {os.getloadavg()[0]:.1f}",
+        "max_num_seqs, max_num_batched_tokens and scheduling are as told to kairos calibrate",
+        *found.table().splitlines(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1] if found else platform.machine()
 
 
 async def measure_engines(

@@ -83,14 +83,29 @@ def others_of(served: Decided) -> list[Decided]:
 
 
 def measure_gain(
-    directory: Path, since_at: int, served: Decided, others: Sequence[Decided], tell: Tell
+    directory: Path,
+    since_at: int,
+    policy: str,
+    placement: str,
+    tell: Tell,
+    others: Sequence[Decided] | None = None,
 ) -> Gained:
-    """Simulate the log under the served policy and others, and compare them.
+    """Simulate the log under the policy that served and others, and compare them.
+
+    Args:
+        directory: of the log.
+        since_at: µs since the epoch.
+        policy: which served.
+        placement: the same.
+        tell: called with the share that is done.
+        others: what to compare with; None: the baselines, see `others_of`.
 
     Raises:
         SetupError: The log is missing, or has too little in it.
         InvalidFile: A line of it is not a record.
     """
+    served = Decided(policy, placement)
+    others = others_of(served) if others is None else others
     log = RecentLog(directory, since_at)
     instances = of_one_model(log)
     whole = {

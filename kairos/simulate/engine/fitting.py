@@ -66,6 +66,15 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     def bad(self) -> bool:
         return self.overall.median > BAD_RESIDUAL
 
+    def table(self) -> str:
+        """Return a table of the model's deviations from the measurements."""
+        header = f"{'observations':<24}{'':>4}{'median off':>12}{'worst':>9}{'model/seen':>12}"
+        rows = [
+            f"{group:<24}{of.observations:>4}{of.median:>12.1%}{of.worst:>9.1%}{1 + of.bias:>12.3f}"
+            for group, of in [*self.groups.items(), ("all", self.overall)]
+        ]
+        return "\n".join([header, *rows, f"R2 of the times: {self.r2:.4f}"])
+
 
 def fit_step_cost(observations: Sequence[Steps]) -> Fit:
     """Return the non-negative coefficients with the least sum of squared relative errors.

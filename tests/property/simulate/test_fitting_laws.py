@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kairos.core import StepCost
-from kairos.simulate import fit_step_cost
-from kairos.simulate.engine.fitting import Steps, predicted_us
+from kairos.simulate.engine.fitting import Steps, fit_step_cost, predicted_us
 from tests.support.examples import examples
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from kairos.core import StepCost
-from kairos.simulate import calibrate, fit_step_cost
-from kairos.simulate.engine.fitting import predicted_us
+from kairos.simulate import calibrate
+from kairos.simulate.engine.fitting import fit_step_cost, predicted_us
 from kairos.simulate.measured_engine import Generated
 
 BUDGET = 2048

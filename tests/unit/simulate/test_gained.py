@@ -5,13 +5,14 @@ import re
 from contextlib import closing
 from statistics import fmean
 
+import msgspec
 import pytest
 
 from kairos.core import PLACEMENTS, POLICIES, SECOND, Interval, SetupError
 from kairos.engines import load_profile
 from kairos.observe import FactLog
-from kairos.simulate import Decided, World, draw_arrivals, draw_submissions, measure_gain, others_of
-from kairos.simulate.gained import BASELINES, KAIROS, _verdict
+from kairos.simulate import World, draw_arrivals, draw_submissions, measure_gain
+from kairos.simulate.gained import BASELINES, KAIROS, Decided, _verdict, others_of
 from kairos.simulate.workload.application import generated_calls, load_application
 from kairos.simulate.workload.workflows import workflow
 from tests.support.cli.command import invoke
@@ -47,7 +48,7 @@ def served(tmp_path_factory):
 def test_what_served_is_predicted_and_so_is_what_another_policy_would_have_done(served):
     directory, was, would_have = served
     told = []
-    found = measure_gain(directory, 0, FCFS, [KAIROS], told.append)
+    found = measure_gain(directory, 0, *msgspec.structs.astuple(FCFS), told.append, [KAIROS])
     assert found.workflows == 60
     assert found.share == 1
     assert found.actual_mean_s == pytest.approx(was, rel=1e-3)
@@ -65,13 +66,22 @@ def test_what_served_is_predicted_and_so_is_what_another_policy_would_have_done(
 
 
 def test_the_same_log_gives_the_same_answer(served):
-    first, second = (measure_gain(served[0], 0, FCFS, [KAIROS], lambda _: None) for _ in range(2))
+    first, second = (
+        measure_gain(served[0], 0, *msgspec.structs.astuple(FCFS), lambda _: None, [KAIROS])
+        for _ in range(2)
+    )
     assert first == second
 
 
 def test_too_few_workflows_are_refused(served):
     with pytest.raises(SetupError, match=r"[0-3] workflows began and ended in this time"):
-        measure_gain(served[0], last_end(served[0]) - SECOND * 10, FCFS, [KAIROS], lambda _: None)
+        measure_gain(
+            served[0],
+            last_end(served[0]) - SECOND * 10,
+            *msgspec.structs.astuple(FCFS),
+            lambda _: None,
+            [KAIROS],
+        )
 
 
 def last_end(directory):
