@@ -12,6 +12,7 @@ import numpy as np
 
 RESAMPLES = 10_000
 LEVEL = 0.95
+_SEED = 0
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -22,33 +23,26 @@ class Interval(msgspec.Struct, frozen=True):
     high: float
 
 
-def mean_interval(values: Sequence[float], seed: int = 0) -> Interval | None:
-    """Return the interval, or None for fewer than two values.
-
-    Equal input and seed, equal result.
-    """
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """Return the interval, or None for fewer than two values; the same for the same values."""
     if len(values) < 2:
         return None
     sample = np.asarray(values, dtype=float)
-    drawn = np.random.default_rng(seed).integers(len(sample), size=(RESAMPLES, len(sample)))
+    drawn = np.random.default_rng(_SEED).integers(len(sample), size=(RESAMPLES, len(sample)))
     means = sample[drawn].mean(axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(sample.mean()), float(low), float(high))
 
 
-def difference_interval(
-    first: Sequence[float], second: Sequence[float], seed: int = 0
-) -> Interval | None:
+def difference_interval(first: Sequence[float], second: Sequence[float]) -> Interval | None:
     """Return the interval of the differences, first minus second, run by run.
 
     Effects that differ between runs but not within a pair (arrivals, lengths) cancel out.
     """
-    return mean_interval([one - other for one, other in zip(first, second, strict=True)], seed)
+    return mean_interval([one - other for one, other in zip(first, second, strict=True)])
 
 
-def ratio_interval(
-    first: Sequence[float], second: Sequence[float], seed: int = 0
-) -> Interval | None:
+def ratio_interval(first: Sequence[float], second: Sequence[float]) -> Interval | None:
     """Return the interval of the ratio of means, first over second, resampling pairs.
 
     None for fewer than two pairs, or if a value of the second is 0.
@@ -57,7 +51,7 @@ def ratio_interval(
     if count < 2 or count != len(second) or not all(second):
         return None
     pairs = np.array([first, second], dtype=float)
-    drawn = np.random.default_rng(seed).integers(count, size=(RESAMPLES, count))
+    drawn = np.random.default_rng(_SEED).integers(count, size=(RESAMPLES, count))
     of_first, of_second = pairs[:, drawn].mean(axis=2)
     low, high = np.quantile(of_first / of_second, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(pairs[0].mean() / pairs[1].mean()), float(low), float(high))

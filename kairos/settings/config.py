@@ -210,10 +210,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def load_settings(
-    path: Path | None,
-    environ: Mapping[str, str],
-    arguments: Mapping[str, Any],
-    defaults: Mapping[str, Any] = {},
+    path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, Any]
 ) -> Settings:
     """Load and check the settings.
 
@@ -221,14 +218,11 @@ def load_settings(
         path: The file of settings, if there is one.
         environ: `KAIROS_PORT` and so on set the plain settings (not engines, keys and tenants).
         arguments: From the command line; None means not given.
-        defaults: Defaults of a command, in place of the general ones.
 
     Raises:
         SetupError: A value is invalid; the message names it and the valid ones.
     """
-    given: dict[str, Any] = dict(defaults)
-    if path is not None:
-        given.update(_read_file(path))
+    given: dict[str, Any] = {} if path is None else _read_file(path)
     for field in msgspec.structs.fields(Settings):
         if field.name not in _TABLES:
             value = environ.get(f"KAIROS_{field.name.upper()}")

@@ -98,13 +98,13 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def certificate_concern(files: TlsFiles, now: datetime | None = None) -> str | None:
+def certificate_concern(files: TlsFiles) -> str | None:
     """Return a warning about a certificate that has expired or is not valid yet, or None."""
     if files.certificate is None:
         return None
     from cryptography import x509
 
-    now = now or datetime.now(UTC)
+    now = datetime.now(UTC)
     certificate = x509.load_pem_x509_certificate(_read(files.certificate))
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now >= ends:
