@@ -260,7 +260,7 @@ class Queue:
                 prompt_tokens=self._random.randint(50, 5_000),
                 completion_tokens=256,
             )
-            self.estimates.arrived(request, at)
+            self.estimates.add_call(request, at)
             made.append(request)
         return made
 
@@ -270,7 +270,7 @@ class Queue:
     def siblings(self, requests: list[Request]) -> list[Request]:
         """Requests that wait, and of whose workflows a second call has just arrived."""
         for request in requests:
-            self.estimates.arrived(
+            self.estimates.add_call(
                 Request(
                     id=f"{request.id}-sibling",
                     tenant=request.tenant,
@@ -299,14 +299,14 @@ class AnyRoom:
 
     def reserve(self, request: Request) -> None: ...
 
-    def keep_for(self, request: Request) -> bool:  # noqa: ARG002
+    def exclude_for(self, request: Request) -> bool:  # noqa: ARG002
         return True
 
 
 def pop_first(queue: WaitQueue, room: AnyRoom) -> None:
     turn = queue.first(room, 0)
     assert turn is not None
-    queue.take(turn.request.id, turn.reason)
+    queue.pop_dispatched(turn.request.id, turn.reason)
 
 
 def queueing(seed: int) -> dict[str, float]:

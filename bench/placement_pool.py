@@ -160,13 +160,13 @@ class Pool:
         """Calls that are at different points; then the memory that this is to need."""
         names = [f"instance{number}" for number in range(size.instances)]
         for name in names:
-            self.ledger.join(instance(name, size))
+            self.ledger.add_instance(instance(name, size))
         for name in names * size.running:
             self.begin(self.calls.next(self.at), name, done=self._random.random())
         where = self.next_end()
         for number, name in enumerate(names):
             kv = self.ledger.held_tokens(name, self.at) * KV[rooms][number % 2]
-            self.ledger.join(instance(name, size, int(kv)))
+            self.ledger.add_instance(instance(name, size, int(kv)))
         self.begin(self.calls.next(self.at), where)
 
     def begin(self, call: Call, instance_id: str, *, done: float = 0.0) -> None:
@@ -190,14 +190,14 @@ class Pool:
             self.at = max(self.at, at)
             if ends:
                 return self._end(request_id)
-            self.ledger.first_token(request_id, at)
+            self.ledger.record_first_token(request_id, at)
 
     def _end(self, request_id: str) -> str:
         booking = self.ledger.booking(request_id)
         assert booking is not None
         tokens, cached = self._running.pop(request_id).tokens, booking.cached_tokens
         finished = Finished(request_id, completion_tokens=tokens, cached_tokens=cached)
-        self.ledger.release(request_id, self.at, finished)
+        self.ledger.release_booking(request_id, self.at, finished)
         return booking.instance_id
 
     def _each_second(self) -> None:
@@ -206,7 +206,7 @@ class Pool:
             for request_id, call in self._running.items()
             if call.first_at <= self.at
         }
-        self.ledger.progressed(told, self.at)
+        self.ledger.record_progress(told, self.at)
         for name, instance in self.ledger.instances.items():
             used = self.ledger.held_tokens(name, self.at) / (instance.kv_tokens or 1)
-            self.ledger.status(InstanceStatus(name, kv_used=min(1.0, used)), self.at)
+            self.ledger.record_status(InstanceStatus(name, kv_used=min(1.0, used)), self.at)

@@ -34,7 +34,7 @@ class FormerGuard:
         self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._overdue.if_not_overdue)
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._overdue.if_not_overdue)
 
-    def came(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
+    def watch_call(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
         waiting_us = sum(each.work_us for each in self._waiting.values())
         n = len(self._waiting)
         longest_us = self._longest_us
@@ -43,7 +43,7 @@ class FormerGuard:
         self._by_due_work.push((due_us, waiting.seq, waiting.request.id), n)
         self._by_due_at.push((due_at, waiting.seq, waiting.request.id), n)
 
-    def came_back(self, waiting: WaitingRequest) -> None:
+    def watch_returned(self, waiting: WaitingRequest) -> None:
         self._overdue.add(waiting, waiting.seq)
 
     def note_time(self, at: int) -> None:
@@ -61,7 +61,7 @@ class FormerGuard:
         yield from ((each, True) for each in overdue)
         yield from ((each, False) for each in all_by_policy if each.overdue_at is None)
 
-    def sent(self, waiting: WaitingRequest, *, first: bool) -> None:  # noqa: ARG002
+    def settle_dispatch(self, waiting: WaitingRequest, *, first: bool) -> None:  # noqa: ARG002
         self._sent_us += waiting.work_us
 
     def clear(self) -> None:

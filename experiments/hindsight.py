@@ -34,7 +34,7 @@ class Informed(World):
     def know(self, learnt: Iterable[ProfilesLearnt]) -> None:
         for each in learnt:
             self._runtime.feed(each)
-        self.learner.begin = lambda **_: None  # type: ignore[method-assign]
+        self.learner.collect_changes = lambda **_: None  # type: ignore[method-assign]
 
 
 def world(
@@ -69,7 +69,7 @@ def learnt(workload: str, load: str, seed: int) -> list[ProfilesLearnt]:
 
     made = world(workload, load, seed, DEFAULT, see)
     made.run()
-    rest = made.learner.begin(whole=True)
+    rest = made.learner.collect_changes(whole=True)
     return published if rest is None else [*published, made.learner.compute(rest)]
 
 

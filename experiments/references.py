@@ -49,7 +49,7 @@ def see(played: Played) -> list[Seen]:
                 gaps_ms += call.gap_ms or 0
                 seen[request.id] = Seen(
                     call=call,
-                    position=positions.arrived(request, at),
+                    position=positions.record_arrival(request, at),
                     before=before,
                     completed_tokens=completed,
                     ended=ended,
@@ -57,10 +57,10 @@ def see(played: Played) -> list[Seen]:
                     agents=len(agents),
                     remaining_us=remaining[request.id],
                 )
-                positions.dispatched(request.id, at)
+                positions.record_dispatch(request.id, at)
                 before = call
             case Finished(request_id=id):
-                positions.ended(id, at, calls[id].completion_tokens)
+                positions.record_call_end(id, at, calls[id].completion_tokens)
                 completed += calls[id].completion_tokens
                 ended += 1
     return [seen[each] for each in calls]

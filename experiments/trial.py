@@ -163,14 +163,14 @@ def policy_orders(
             now = at
             match event:
                 case Arrived(request):
-                    estimates.arrived(request, at)
+                    estimates.add_call(request, at)
                     if request.id in pending:
                         ask(request, began_at)
-                    estimates.dispatched(request.id, at)
+                    estimates.note_dispatch(request.id, at)
                 case Finished(request_id=id, completion_tokens=tokens):
-                    estimates.ended(id, at, tokens)
+                    estimates.remove_call(id, at, tokens)
                 case WorkflowEnded(tenant, workflow_id):
-                    estimates.workflow_ended((tenant, workflow_id))
+                    estimates.close_workflow((tenant, workflow_id))
     return {name: [of[request_id(each.call)] for each in seen] for name, of in keys.items()}
 
 

@@ -74,10 +74,10 @@ class BatchTurns:
     def _wait(self, batch: str, *, has_lines: bool) -> None:
         if has_lines and batch not in self._waits:
             self._waits.add(batch)
-            self._tags.came(batch)
+            self._tags.open_queue(batch)
         elif not has_lines and batch in self._waits:
             self._waits.discard(batch)
-            self._tags.left(batch)
+            self._tags.close_queue(batch)
 
 
 class Pace:

@@ -100,7 +100,7 @@ class Autoscaler:
         """
         rules, at_s = self._rules, look.at_s
         self._first_at = at_s if self._first_at is None else self._first_at
-        self.demand.see(look)
+        self.demand.add_look(look)
         there = serving + starting
         seats = rules.seats or self.demand.seats
         self._held = math.inf if seats is None else max(1, serving) * seats

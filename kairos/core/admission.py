@@ -90,14 +90,14 @@ class Admission:
             str, int
         ] = {}  # number of returns by a fault, by id of returned requests
 
-    def entitle(self, quotas: Sequence[Quota], at: int) -> None:
+    def apply_quotas(self, quotas: Sequence[Quota], at: int) -> None:
         """Apply these quotas from now on."""
         shares = {each.tenant: each.kv_share for each in quotas if each.kv_share is not None}
         running = filter(lambda each: each.id in self._ledger, self._estimates.requests())
         self._kv_shares = KvShares(shares, running) if shares else None
         if quotas or self._quotas is not None:
             self._quotas = self._quotas or Quotas(self._idle_us)
-            self._quotas.change(quotas, [*self._estimates.requests()], at)
+            self._quotas.replace_quotas(quotas, [*self._estimates.requests()], at)
 
     @property
     def next_due_at(self) -> int | None:
@@ -129,7 +129,7 @@ class Admission:
 
     def limits(self, request: Request, at: int) -> RateLimits | None:
         """Return what is left of the quotas that apply to the request."""
-        return None if self._quotas is None else self._quotas.left(request, at)
+        return None if self._quotas is None else self._quotas.remaining_limits(request, at)
 
     def _is_full(self, request: Request, more: int) -> bool:
         """Return whether `more` requests of the tenant would exceed its share or the queue."""
@@ -150,11 +150,11 @@ class Admission:
         """Return the request to evict for this one; with shares, one of the same tenant."""
         return self._newcomers.newest(None if self._tenant_share == 1 else request.tenant)
 
-    def let_in(self, request: Request, at: int) -> None:
+    def on_admission(self, request: Request, at: int) -> None:
         """Record an admitted request, which the estimates already know."""
-        self._budgets.arrived(request)
+        self._budgets.track_call(request)
         if self._quotas is not None:
-            self._quotas.arrived(request, at)
+            self._quotas.charge_call(request, at)
         if not self._estimates.positions.has_begun(workflow_key(request)):
             self._newcomers.add(request)
 
@@ -164,13 +164,13 @@ class Admission:
             return _NOBODY
         return self._kv_shares.used_up(self._ledger.instances.values())
 
-    def dispatched(self, request: Request) -> None:
+    def on_dispatch(self, request: Request) -> None:
         if self._kv_shares is not None:
-            self._kv_shares.dispatched(request)
+            self._kv_shares.add_running(request)
         if request.id in self._newcomers:
-            self._newcomers.begin(self._estimates.in_flight(workflow_key(request)))
+            self._newcomers.remove_begun(self._estimates.in_flight(workflow_key(request)))
 
-    def given_back(self, request_id: str, instance_id: str, *, is_fault: bool) -> None:
+    def on_return(self, request_id: str, instance_id: str, *, is_fault: bool) -> None:
         """Record that a call waits again because the instance gave no answer.
 
         Args:
@@ -184,13 +184,13 @@ class Admission:
             self.tried.setdefault(request_id, set()).add(instance_id)
         self._returns[request_id] = self._returns.get(request_id, 0) + is_fault
         if self._kv_shares is not None:
-            self._kv_shares.released(request_id)
+            self._kv_shares.remove_running(request_id)
 
     def has_returned(self, request_id: str) -> bool:
         """Return whether an instance returned the call."""
         return request_id in self._returns
 
-    def ended(self, request: Request, used_tokens: int, at: int) -> None:
+    def on_call_end(self, request: Request, used_tokens: int, at: int) -> None:
         """Forget a request that has ended.
 
         Args:
@@ -202,31 +202,31 @@ class Admission:
             del self._returns[request.id]
             self.tried.pop(request.id, None)
         if self._kv_shares is not None:
-            self._kv_shares.released(request.id)
+            self._kv_shares.remove_running(request.id)
         self._newcomers.remove(request.id)
         if self._quotas is not None:
-            self._quotas.ended(request, used_tokens, at)
+            self._quotas.settle_call(request, used_tokens, at)
 
-    def workflow_ended(self, event: WorkflowEnded) -> None:
+    def on_workflow_end(self, event: WorkflowEnded) -> None:
         """Record the end of a workflow; if it is cancelled, its further calls are refused."""
         workflow = event.tenant, event.workflow_id
         if self._quotas is not None:
-            self._quotas.workflow_ended(workflow)
+            self._quotas.close_workflow(workflow)
         if not event.cancelled:
             return
         self._cancelled.put(workflow[0], workflow, None)
 
-    def joined(self, instance: Instance) -> None:
+    def learn_models(self, instance: Instance) -> None:
         self._models.update(instance.models)
 
-    def left(self, instance_id: str) -> None:
+    def forget_tries_on(self, instance_id: str) -> None:
         """Forget which calls were tried on an instance that left: it returns as a new process."""
         for request_id, tried in list(self.tried.items()):
             tried.discard(instance_id)
             if not tried:
                 del self.tried[request_id]
 
-    def given_up(self, event: Event, at: int) -> list[Refuse]:
+    def calls_to_refuse(self, event: Event, at: int) -> list[Refuse]:
         """Return the present calls to refuse after this fact."""
         if type(event) is Arrived:
             return self._displaced(event.request, at)

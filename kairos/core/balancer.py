@@ -107,7 +107,7 @@ class Balancer:
             *known, max_waiting=max_waiting, budget=budget,
             tenant_share=tenant_share, idle_us=idle_us,
         )  # fmt: skip
-        self._admission.entitle(entitlements.quotas, 0)
+        self._admission.apply_quotas(entitlements.quotas, 0)
         self.entitlements = entitlements  # the ones in force
         self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
         self.at = 0  # time of the last fact
@@ -116,20 +116,20 @@ class Balancer:
     def _by_event(self) -> dict[type, Callable[[Any, int], None]]:
         """Return the handler of each kind of fact."""
         return {
-            Arrived: self._queue,
-            FirstToken: lambda event, at: self.ledger.first_token(event.request_id, at),
-            **dict.fromkeys((Finished, Failed, Cancelled), self._end),
-            Bounced: self._bounce,
+            Arrived: self._enqueue_call,
+            FirstToken: lambda event, at: self.ledger.record_first_token(event.request_id, at),
+            **dict.fromkeys((Finished, Failed, Cancelled), self._end_call),
+            Bounced: self._return_call,
             PrefillFailed: self._go_on_without_prefill,
-            Progressed: lambda event, at: self.ledger.progressed(event.completion_tokens, at),
-            InstanceStatus: self.ledger.status,
-            InstanceJoined: self._join,
-            InstanceLeft: self._leave,
+            Progressed: lambda event, at: self.ledger.record_progress(event.completion_tokens, at),
+            InstanceStatus: self.ledger.record_status,
+            InstanceJoined: self._add_instance,
+            InstanceLeft: self._remove_instance,
             WorkflowEnded: self._end_workflow,
-            ProfilesLearnt: self._learn,
+            ProfilesLearnt: self._apply_profiles,
             PlanDeclared: lambda event, at: self.estimates.declare(event),  # noqa: ARG005
-            EntitlementsChanged: self._entitle,
-            PolicyChosen: lambda event, at: self._queues.choose(event.policy, at),
+            EntitlementsChanged: self._apply_entitlements,
+            PolicyChosen: lambda event, at: self._queues.apply_policy(event.policy, at),
             **dict.fromkeys((Started, Tick), lambda event, at: None),  # noqa: ARG005
         }
 
@@ -169,15 +169,15 @@ class Balancer:
         assert at >= self.at, f"{at} is before {self.at}"
         if type(event) is Arrived:
             if event.request.id in self._workflow_of:
-                self._begin(at)
+                self._advance_time(at)
                 return []
             # Checked before anything changes: a refused call leaves no trace.
             self._admission.check(event, at)
-        self._begin(at)
+        self._advance_time(at)
         self._taken[type(event)](event, at)
         if self.faults.quarantine:
-            self._let_back(event, at)
-        if type(event) in GIVES_UP and (given_up := self._admission.given_up(event, at)):
+            self._release_quarantined(event, at)
+        if type(event) in GIVES_UP and (given_up := self._admission.calls_to_refuse(event, at)):
             return self._refuse(given_up, at) + self._dispatching.drain(at)
         return [] if type(event) in _FREES_NO_ROOM else self._dispatching.drain(at)
 
@@ -190,12 +190,12 @@ class Balancer:
         hosts, count as the latest one.
         """
         event, at = record.event, max(record.at, self.at)
-        self._begin(at)
+        self._advance_time(at)
         if type(event) is Arrived and event.request.id in self._workflow_of:
             return
         self._taken[type(event)](event, at)
         if self.faults.quarantine:
-            self._let_back(event, at)
+            self._release_quarantined(event, at)
         self.faults.take_poisonous()  # discarded: the record has the refusals
         here = [each for each in record.commands if each.request_id in self._workflow_of]
         refused = self._refuse([each for each in here if isinstance(each, Refuse)], at)
@@ -207,60 +207,60 @@ class Balancer:
         if dispatched or refused or type(event) not in _FREES_NO_ROOM:
             self._dispatching.drain(at, deque(dispatched.values()))
 
-    def _begin(self, at: int) -> None:
+    def _advance_time(self, at: int) -> None:
         self.at = at
         if self._queues.renewing:
             self._queues.renew_some()
 
-    def _end(self, event: Finished | Failed | Cancelled, at: int) -> None:
+    def _end_call(self, event: Finished | Failed | Cancelled, at: int) -> None:
         if event.request_id in self._workflow_of:
-            self.faults.learn(event, self.ledger, at)
+            self.faults.learn_from_end(event, self.ledger, at)
             finished = event if type(event) is Finished else None
-            self._rekey(self._forget(event.request_id, at, finished))
+            self._rekey(self._remove_call(event.request_id, at, finished))
 
-    def _bounce(self, event: Bounced, at: int) -> None:
+    def _return_call(self, event: Bounced, at: int) -> None:
         if event.request_id in self.ledger:
-            self.faults.learn(event, self.ledger, at)
-            self._take_back(event.request_id, at, is_fault=event.by_instance)
+            self.faults.learn_from_end(event, self.ledger, at)
+            self._requeue_call(event.request_id, at, is_fault=event.by_instance)
 
     def _go_on_without_prefill(self, event: PrefillFailed, at: int) -> None:
         self.faults.prefill_failed(event, self.ledger, at)
-        self.ledger.prefills.ended(event.request_id, None, at)
+        self.ledger.prefills.forget_prefill(event.request_id, None, at)
 
-    def _let_back(self, event: Event, at: int) -> None:
+    def _release_quarantined(self, event: Event, at: int) -> None:
         """Release calls from quarantine, if the fact allows it."""
         if type(event) not in _FREES_NO_ROOM:
-            for request_id in self.faults.heard(event, at):
+            for request_id in self.faults.apply_fact(event, at):
                 self._queues.bring_back(request_id)
 
     def _end_workflow(self, event: WorkflowEnded, at: int) -> None:  # noqa: ARG002
         workflow = event.tenant, event.workflow_id
-        self.estimates.workflow_ended(workflow, cancelled=event.cancelled)
-        self._admission.workflow_ended(event)
+        self.estimates.close_workflow(workflow, cancelled=event.cancelled)
+        self._admission.on_workflow_end(event)
         if not event.cancelled:
             self._rekey(workflow)
 
-    def _learn(self, event: ProfilesLearnt, at: int) -> None:  # noqa: ARG002
+    def _apply_profiles(self, event: ProfilesLearnt, at: int) -> None:  # noqa: ARG002
         self.estimates.learn(event)
         self._queues.start_renewing()
 
-    def _entitle(self, event: EntitlementsChanged, at: int) -> None:
+    def _apply_entitlements(self, event: EntitlementsChanged, at: int) -> None:
         entitlements = self.entitlements = event.entitlements
         self._queues.share_out(FairQueueing(entitlements.weights, entitlements.classes), at)
-        self._admission.entitle(entitlements.quotas, at)
+        self._admission.apply_quotas(entitlements.quotas, at)
 
-    def _join(self, event: InstanceJoined, at: int) -> None:
-        self.ledger.join(event.instance)
+    def _add_instance(self, event: InstanceJoined, at: int) -> None:
+        self.ledger.add_instance(event.instance)
         self._queues.forget_pace()
-        self.faults.joined(event.instance.id)
-        self._admission.joined(event.instance)
+        self.faults.add_instance(event.instance.id)
+        self._admission.learn_models(event.instance)
         self._fit_to_memory(at)
 
-    def _leave(self, event: InstanceLeft, at: int) -> None:
-        self.ledger.leave(event.instance_id)
-        self._admission.left(event.instance_id)
+    def _remove_instance(self, event: InstanceLeft, at: int) -> None:
+        self.ledger.remove_instance(event.instance_id)
+        self._admission.forget_tries_on(event.instance_id)
         self._fit_to_memory(at)
-        self.faults.left(event, at)
+        self.faults.remove_instance(event, at)
 
     def _fit_to_memory(self, at: int) -> None:
         """Cap the estimated prompt lengths of waiting calls to the largest present instance.
@@ -280,35 +280,35 @@ class Balancer:
                     else:
                         self._queues.push(fitted, at)
 
-    def _queue(self, event: Arrived, at: int) -> None:
+    def _enqueue_call(self, event: Arrived, at: int) -> None:
         request = within_memory(event.request, self.ledger.served.serving(event.request.model))
         workflow = self._workflow_of[request.id] = workflow_key(request)
-        self.estimates.arrived(request, at)
-        self.ledger.retention.arrived(request, at)
-        self.faults.arrived(request, event.body, at)
+        self.estimates.add_call(request, at)
+        self.ledger.retention.assign_context(request, at)
+        self.faults.screen_call(request, event.body, at)
         if self.faults.is_aside(request.id):
             self._queues.push_back(request, at, aside=True)
         else:
             self._queues.push(request, at)
-        self._admission.let_in(request, at)
+        self._admission.on_admission(request, at)
         if not self.estimates.is_alone(workflow):
             self._rekey(workflow)
 
-    def _take_back(self, request_id: str, at: int, *, is_fault: bool) -> None:
+    def _requeue_call(self, request_id: str, at: int, *, is_fault: bool) -> None:
         """Queue a booked request again."""
         booking = self.ledger.booking(request_id)
         assert booking is not None
-        self._admission.given_back(request_id, booking.instance_id, is_fault=is_fault)
-        request, more_us = booking.request, self.ledger.release(request_id, at)
+        self._admission.on_return(request_id, booking.instance_id, is_fault=is_fault)
+        request, more_us = booking.request, self.ledger.release_booking(request_id, at)
         self._queues.fairness.correct(request, more_us)
-        self.estimates.bounced(request_id, at)
+        self.estimates.note_bounce(request_id, at)
         serving = self.ledger.served.serving(request.model)
         if (fitted := within_memory(request, serving)) is not request:
             self.estimates.resize(request := fitted)
         self._queues.push_back(request, at, aside=self.faults.is_aside(request_id))
         self._rekey(workflow_key(request))
 
-    def _forget(
+    def _remove_call(
         self, request_id: str, at: int, finished: Finished | None = None, *, drains: bool = True
     ) -> WorkflowKey:
         """Remove a request. `drains`: its departure counts for the drain rate of its queue."""
@@ -317,15 +317,15 @@ class Balancer:
         assert request is not None
         booking = self.ledger.booking(request_id)
         used_tokens = 0 if booking is None else booking.used_tokens(finished)
-        self._admission.ended(request, used_tokens, at)
-        self.faults.ended(request_id)
-        more_us = self.ledger.release(request_id, at, finished)
+        self._admission.on_call_end(request, used_tokens, at)
+        self.faults.forget_call(request_id)
+        more_us = self.ledger.release_booking(request_id, at, finished)
         if booking is None:
             self._queues.remove(request, at, counts=drains)
         elif more_us:
             self._queues.fairness.correct(request, more_us)
         tokens = finished.completion_tokens if finished is not None else None
-        self.estimates.ended(request_id, at, tokens, used_tokens)
+        self.estimates.remove_call(request_id, at, tokens, used_tokens)
         return workflow
 
     def _rekey(self, workflow: WorkflowKey) -> None:
@@ -341,7 +341,7 @@ class Balancer:
         fan-out.
         """
         workflows = [
-            self._forget(each.request_id, at, drains=not REFUSALS[each.reason].at_arrival)
+            self._remove_call(each.request_id, at, drains=not REFUSALS[each.reason].at_arrival)
             for each in requests
         ]
         for workflow in dict.fromkeys(workflows):

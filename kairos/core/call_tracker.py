@@ -52,31 +52,33 @@ class CallTracker:
             if row is not None and row.first_token_at is None:
                 row.first_token_at = at
         elif type(event) is Finished or type(event) is Failed or type(event) is Cancelled:
-            self._told_end(event, at, ended)
+            self._record_end(event, at, ended)
         elif type(event) is Bounced:
-            self._told_bounce(event.request_id)
+            self._record_bounce(event.request_id)
         for command in record.commands:
             if isinstance(command, Dispatch):
                 row = self._open.get(command.request_id)
                 if row is not None:
                     row.dispatch, row.dispatched_at = command, at
             else:
-                self._told_refusal(command, at, ended)
+                self._record_refusal(command, at, ended)
         return ended
 
-    def _told_refusal(self, refusal: Refuse, at: int, ended: list[CallRow]) -> None:
+    def _record_refusal(self, refusal: Refuse, at: int, ended: list[CallRow]) -> None:
         outcome = REFUSALS[refusal.reason].outcome
-        row = self._end(refusal.request_id, outcome, at, ended)
+        row = self._close_row(refusal.request_id, outcome, at, ended)
         if row is not None:
             row.why = refusal.reason
 
-    def _told_bounce(self, request_id: str) -> None:
+    def _record_bounce(self, request_id: str) -> None:
         row = self._open.get(request_id)
         if row is not None and row.dispatch is not None:
             row.dispatch = row.dispatched_at = row.first_token_at = None
 
-    def _told_end(self, fact: Finished | Failed | Cancelled, at: int, ended: list[CallRow]) -> None:
-        row = self._end(fact.request_id, _OUTCOMES[type(fact)], at, ended)
+    def _record_end(
+        self, fact: Finished | Failed | Cancelled, at: int, ended: list[CallRow]
+    ) -> None:
+        row = self._close_row(fact.request_id, _OUTCOMES[type(fact)], at, ended)
         if row is None:
             return
         if type(fact) is Finished:
@@ -88,7 +90,7 @@ class CallTracker:
         elif type(fact) is Failed:
             row.why, row.wasted_tokens = fact.reason, fact.wasted_tokens
 
-    def _end(
+    def _close_row(
         self, request_id: str, outcome: Outcome, at: int, ended: list[CallRow]
     ) -> CallRow | None:
         row = self._open.pop(request_id, None)

@@ -47,7 +47,7 @@ class Drain:
         # Free capacity, until something is dispatched.
         self.rooms: dict[Room, AvailableInstances] = {}
 
-    def next(self, fairness: FairQueueing, at: int) -> tuple[Place, WaitQueue]:
+    def next_queue(self, fairness: FairQueueing, at: int) -> tuple[Place, WaitQueue]:
         """Return the next queue: of the share whose turn it is, the one whose head comes first."""
         if len(self.open) == 1:
             [only] = self.open.items()
@@ -74,14 +74,14 @@ class Drain:
         for place in [each for each in self.open if each[0][1] in tenants]:
             del self.open[place]
 
-    def goes(self, place: Place) -> None:
+    def record_dispatched(self, place: Place) -> None:
         """Record that a request of this queue was dispatched."""
         self._turns.clear()
         self.rooms.clear()
         if not self.open[place]:
             del self.open[place]
 
-    def does_not_fit(self, place: Place) -> None:
+    def set_unfit(self, place: Place) -> None:
         """Record that nothing in this queue fits.
 
         After enough such shares, or without a free instance, the model's other queues are skipped.
@@ -136,7 +136,7 @@ class Dispatching:
         if logged is not None:
             alone = logged.popleft() if logged and logged[0].reason == "alone" else None
         if alone is not None:
-            self._quarantine.begins(alone.request_id, alone.instance_id, at)
+            self._quarantine.start_trial(alone.request_id, alone.instance_id, at)
             self._dispatch(alone, at)
             commands.append(alone)
         found = Drain(self._queues.open())
@@ -144,18 +144,18 @@ class Dispatching:
         if len(found.open) > 1:
             self._stop_if_full(found, at)
         while found.open:
-            place, queue = found.next(self._queues.fairness, at)
+            place, queue = found.next_queue(self._queues.fairness, at)
             dispatch = self._first(place, queue, found, at)
             if logged is not None:
                 dispatch = logged.popleft() if logged and logged[0].request_id in queue else None
             if dispatch is not None:
                 self._dispatch(dispatch, at)
                 commands.append(dispatch)
-                found.goes(place)
+                found.record_dispatched(place)
                 self._leave_out(found)
             else:
                 self._keep_for_overdue(place, queue, found)
-                found.does_not_fit(place)
+                found.set_unfit(place)
         self._forget_reservation()
         for dispatch in logged or ():  # this balancer would have decided otherwise
             self._dispatch(dispatch, at)
@@ -186,15 +186,17 @@ class Dispatching:
         assert request is not None
         cost_us = self._ledger.book(request, dispatch.instance_id, at)
         if dispatch.prefill_id is not None:
-            self._ledger.prefills.begin(request, dispatch.prefill_id, dispatch.instance_id, at)
-        self._queues.take(request, at, cost_us, dispatch.reason)
+            self._ledger.prefills.begin_prefill(
+                request, dispatch.prefill_id, dispatch.instance_id, at
+            )
+        self._queues.dispatch_call(request, at, cost_us, dispatch.reason)
         if self._queues.fairness.is_spare(request.service_class):
             is_spare = self._queues.fairness.is_spare
-            self._ledger.spare.goes(dispatch.instance_id, cost_us, is_spare, at)
-        self._estimates.dispatched(dispatch.request_id, at)
-        self._admission.dispatched(request)
+            self._ledger.spare.charge_best_effort(dispatch.instance_id, cost_us, is_spare, at)
+        self._estimates.note_dispatch(dispatch.request_id, at)
+        self._admission.on_dispatch(request)
         if self._quarantine:
-            self._quarantine.goes(dispatch.request_id)
+            self._quarantine.remove_dispatched(dispatch.request_id)
 
     def _first(self, place: Place, queue: WaitQueue, found: Drain, at: int) -> Dispatch | None:
         """Return the dispatch of the queue's next request, or None.
@@ -233,7 +235,7 @@ class Dispatching:
             serving = [i for i in serving if i.id != spared]
         if self._circuits:
             running = self._ledger.running
-            serving = [i for i in serving if self._circuits.takes(i.id, running(i.id), at)]
+            serving = [i for i in serving if self._circuits.admits_call(i.id, running(i.id), at)]
         if self._ledger.served.has_pairs:
             prefilling = self._prefilling(model, at)
             serving = [i for i in serving if can_answer(i, prefilling, self._ledger, at)]
@@ -245,7 +247,7 @@ class Dispatching:
         if not self._circuits:
             return found
         under_way = self._ledger.prompts.requests
-        return [i for i in found if self._circuits.takes(i.id, len(under_way(i.id)), at)]
+        return [i for i in found if self._circuits.admits_call(i.id, len(under_way(i.id)), at)]
 
     def _takes_spare(self, instance: Instance, free_share: float, at: int) -> bool:
         """Return whether the instance takes one more best-effort call (`spare_calls.py`)."""
@@ -253,7 +255,7 @@ class Dispatching:
         used = ledger.running(instance.id) / instance.max_num_seqs
         if instance.kv_tokens:
             used = max(used, ledger.held_tokens(instance.id, at) / instance.kv_tokens)
-        return ledger.spare.may_go(instance.id, is_spare, used, free_share, at)
+        return ledger.spare.may_dispatch(instance.id, is_spare, used, free_share, at)
 
     def _passed_over(self, share: Share, found: Drain) -> int:
         """Return the number of tenants before this share for which nothing fitted."""
@@ -275,12 +277,12 @@ class Dispatching:
             able = [
                 i
                 for i in serving
-                if could_take(i, request, self._tried) and self._circuits.takes(i.id, 0, at)
+                if could_take(i, request, self._tried) and self._circuits.admits_call(i.id, 0, at)
             ]
             if able and len(serving) > 1:
                 # The one reserved already, or else the first to be empty.
                 best = min(able, key=lambda i: (i.id != quarantine.room, running(i.id), i.id))
-                quarantine.leave_alone(best.id)
+                quarantine.reserve_instance(best.id)
                 room = AvailableInstances([best], self._ledger, self._placement, at, self._tried)
                 has_others = running(best.id) and not quarantine.is_empty
                 if has_others or not room.instances or not room.fits(request):
@@ -289,7 +291,7 @@ class Dispatching:
                 share = self._queues.fairness.share_of(request)
                 return self._to(request, best, "alone", waiting, share)
         if quarantine.alone is None:
-            quarantine.leave_alone(None)
+            quarantine.reserve_instance(None)
         return None
 
     def _priority(self, remaining_us: int, reason: Reason, share: Share) -> int:

@@ -46,7 +46,7 @@ class Learner:
     def step(self) -> ProfilesLearnt | None:
         """Run all parts in sequence, for callers without requests to delay."""
         self.orchestrator.learn(self.study(self.orchestrator.take_ended()))
-        learning = self.begin()
+        learning = self.collect_changes()
         return None if learning is None else self.compute(learning)
 
     def study(self, ended: Iterable[OpenedWorkflow]) -> list[Lesson]:
@@ -54,7 +54,7 @@ class Learner:
         skew_us, joins = self.orchestrator.skew_us, self.orchestrator.joins
         return [lesson for workflow in ended for lesson in workflow.lessons(skew_us, joins)]
 
-    def begin(self, *, whole: bool = False) -> Learning | None:
+    def collect_changes(self, *, whole: bool = False) -> Learning | None:
         """Return a copy of what is due to be learnt, or with `whole` of all changes, if any."""
         learning = self.orchestrator.profiles.take_changed(whole=whole)
         if learning is None:

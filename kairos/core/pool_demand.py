@@ -80,7 +80,7 @@ class Demand:
         self._begun, self._worked_s = 0.0, 0.0
         self._in_flight, self._left_s = 0.0, 0.0
 
-    def see(self, look: Look) -> None:
+    def add_look(self, look: Look) -> None:
         """Add a snapshot; one that is not later than the last is ignored."""
         last = self._last
         if last is not None and look.at_s <= last.at_s:

@@ -110,7 +110,7 @@ class WorkflowTracker:
     def __len__(self) -> int:
         return len(self._workflows)
 
-    def arrived(self, request: Request, at: int) -> Position:
+    def record_arrival(self, request: Request, at: int) -> Position:
         """Add a new call to its workflow, and return its position."""
         self.forget_idle(at)
         key = workflow_key(request)
@@ -147,7 +147,7 @@ class WorkflowTracker:
         self._calls[request.id] = _Call(key, at, prompt_tokens, used)
         return position
 
-    def dispatched(self, request_id: str, at: int) -> None:
+    def record_dispatch(self, request_id: str, at: int) -> None:
         call = self._calls.get(request_id)
         if call is None:
             return
@@ -172,7 +172,7 @@ class WorkflowTracker:
             and workflow.seen_at <= at - self._idle_us
         )
 
-    def bounced(self, request_id: str, at: int) -> None:
+    def record_bounce(self, request_id: str, at: int) -> None:
         """Record that a call waits again.
 
         Its time on the instance counts neither as served nor as wait.
@@ -184,7 +184,7 @@ class WorkflowTracker:
             call.used.waits(1, at)
         call.dispatched_at = None
 
-    def ended(
+    def record_call_end(
         self, request_id: str, at: int, completion_tokens: int | None, used_tokens: int = 0
     ) -> None:
         """Record that a call finished, failed, was cancelled or refused.
@@ -234,7 +234,7 @@ class WorkflowTracker:
         workflow = self._workflows.get(key)
         return (None, {}) if workflow is None else (workflow.app, workflow.visits)
 
-    def workflow_ended(self, key: WorkflowKey) -> None:
+    def end_workflow(self, key: WorkflowKey) -> None:
         self._workflows.remove(key[0], key)
 
     def _touch(self, key: WorkflowKey, workflow: _Workflow, at: int) -> None:

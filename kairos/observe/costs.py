@@ -97,7 +97,7 @@ def _weighed(
 
 def _out(balancer: Balancer, request: Request, weighed: Weighed, at: int) -> str | None:
     ledger, instance = balancer.ledger, weighed.instance
-    if not balancer.faults.circuits.takes(instance.id, ledger.running(instance.id), at):
+    if not balancer.faults.circuits.admits_call(instance.id, ledger.running(instance.id), at):
         return "its circuit breaker was open after failures"
     if not can_hold(instance, request):
         return "its memory could never hold the call"

@@ -111,14 +111,14 @@ class UsageMeter:
         elif type(event) is Bounced:
             self._give_back(event.request_id, at)
         elif type(event) is FirstToken:
-            self._ledger.first_token(event.request_id, at)
+            self._ledger.record_first_token(event.request_id, at)
         elif type(event) is Progressed:
-            self._ledger.progressed(event.completion_tokens, at)
+            self._ledger.record_progress(event.completion_tokens, at)
         elif type(event) is InstanceJoined:
             self._limits[event.instance.id] = event.instance
-            self._ledger.join(event.instance)
+            self._ledger.add_instance(event.instance)
         elif type(event) is InstanceLeft:
-            self._ledger.leave(event.instance_id)
+            self._ledger.remove_instance(event.instance_id)
 
     def _dispatch(self, command: Dispatch, at: int) -> None:
         row = self._tracker.row(command.request_id)
@@ -126,7 +126,7 @@ class UsageMeter:
             return
         lost = self._ledger.booking(command.request_id)
         if lost is not None:  # lost with a process; its duration is unknown
-            self._ledger.release(command.request_id, at)
+            self._ledger.release_booking(command.request_id, at)
             self._tries.setdefault(command.request_id, _Tries()).us += at - lost.at
         self._ledger.book(row.request, command.instance_id, at)
         booking = self._ledger.booking(command.request_id)
@@ -150,7 +150,7 @@ class UsageMeter:
         instance_id = booking.instance_id
         instance = self._limits.get(instance_id)
         speed = self._ledger.served.speeds.get(instance_id)  # before `release` learns from the call
-        self._ledger.release(request_id, at, finished)
+        self._ledger.release_booking(request_id, at, finished)
         prompt, _, answer = lengths = booking.lengths(finished)
         took_us = at - booking.at
         tries = self._tries.setdefault(request_id, _Tries())

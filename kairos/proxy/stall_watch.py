@@ -38,11 +38,11 @@ class StallWatch:
         """Track the instances; ignore other facts."""
         match event:
             case InstanceStatus(instance_id=instance_id):
-                self._stalls.told(event, self._calls.running(instance_id), _now())
+                self._stalls.record_status(event, self._calls.running(instance_id), _now())
             case InstanceJoined(instance=instance):
-                self._stalls.joined(instance)
+                self._stalls.add_instance(instance)
             case InstanceLeft(instance_id=instance_id):
-                self._stalls.left(instance_id)
+                self._stalls.remove_instance(instance_id)
 
     async def run(self) -> None:
         while True:
@@ -62,9 +62,9 @@ class StallWatch:
                     call.keep_alive((now - in_flight.since) / SECOND)
         for key in self._answers.keys() - answers.keys():
             if self._answers[key].is_whole:
-                self._stalls.answered(key, now)
+                self._stalls.end_watch(key, now)
         self._answers = answers
-        for call in [sent[key] for key in self._stalls.look(seen, now)]:
+        for call in [sent[key] for key in self._stalls.probe_calls(seen, now)]:
             call.stalled()
 
 

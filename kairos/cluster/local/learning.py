@@ -74,5 +74,5 @@ async def learn_once(learner: Learner, *, whole: bool = False) -> ProfilesLearnt
     while some := list(islice(lessons, LESSONS_AT_ONCE)):
         orchestrator.learn(some)
         await asyncio.sleep(0)
-    learning = learner.begin(whole=whole)
+    learning = learner.collect_changes(whole=whole)
     return None if learning is None else await asyncio.to_thread(learner.compute, learning)

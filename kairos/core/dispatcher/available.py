@@ -113,7 +113,7 @@ class AvailableInstances:
             self.has_reserved = True
             self._placement.reserve(request, able, self._at)
 
-    def keep_for(self, request: Request) -> bool:
+    def exclude_for(self, request: Request) -> bool:
         tried = self._tried
         self.instances = [i for i in self.instances if not could_take(i, request, tried)]
         self._busy = [i for i in self._busy if not could_take(i, request, tried)]

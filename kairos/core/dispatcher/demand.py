@@ -156,14 +156,14 @@ class Curves:
         """
         return self._row(kind, request, known).number
 
-    def take(self, kind: Hashable, request: Request, known: Distribution | None) -> int:
+    def lock_row(self, kind: Hashable, request: Request, known: Distribution | None) -> int:
         """Return the same for a request that begins, and lock the row until it is given back."""
         row = self._row(kind, request, known)
         row.users += 1
         self._of_call[request.id] = row
         return row.number
 
-    def give_back(self, request_id: str) -> None:
+    def unlock_row(self, request_id: str) -> None:
         self._of_call.pop(request_id).users -= 1
 
     def _row(self, kind: Hashable, request: Request, known: Distribution | None) -> _Row:

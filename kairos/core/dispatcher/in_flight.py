@@ -68,14 +68,14 @@ class InFlightTable:
         self._cells = self._bytes.cast("d")
         self.at = address(self._values)  # for the kernel
 
-    def told(self, request_id: str, generated: int, at: int) -> None:
+    def record_length(self, request_id: str, generated: int, at: int) -> None:
         """Record the reported length of an answer."""
         first, cells = self._row_of[request_id] * _WIDTH, self._cells
         cells[first + 3] = generated
         cells[first + 4] = cells[first + 6] = at
         self.changes += 1
 
-    def told_at(self, request_id: str) -> float:
+    def length_recorded_at(self, request_id: str) -> float:
         """Return when the length of the answer was last reported."""
         told_at: float = self._cells[self._row_of[request_id] * _WIDTH + 4]
         return told_at

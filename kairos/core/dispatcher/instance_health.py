@@ -31,7 +31,7 @@ class InstanceHealth:
         self._told: dict[str, _Told] = {}
         self.changes = 0
 
-    def told(
+    def record_report(
         self,
         status: InstanceStatus,
         instance: Instance,
@@ -64,14 +64,14 @@ class InstanceHealth:
         self._told[instance.id] = told
         self.changes += 1
 
-    def nothing_runs(self, instance_id: str) -> None:
+    def end_suspension(self, instance_id: str) -> None:
         """End the suspension of an instance on which no call of ours runs."""
         told = self._told.get(instance_id)
         if told is not None and told.suspended:
             told.suspended = False
             self.changes += 1
 
-    def forget(self, instance_id: str) -> None:
+    def forget_instance(self, instance_id: str) -> None:
         self._told.pop(instance_id, None)
         self.changes += 1
 

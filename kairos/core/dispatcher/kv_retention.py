@@ -153,7 +153,7 @@ class KvRetention:
         self._in_time_until: list[tuple[int, str]] = []
         self._gaps: SharedLru[AgentKey, deque[float]] = SharedLru(_MAX_AGENTS)
 
-    def ended(
+    def retain_context(
         self, request: Request, instance: Instance, tokens: int, fill_us: float, at: int
     ) -> None:
         """Record the context that an ended call left, and retain it if that pays.
@@ -195,7 +195,7 @@ class KvRetention:
             if left.request_id is not None and left.request_id in self._in_time:
                 heappush(self._in_time_until, (at, left.request_id))
 
-    def arrived(self, request: Request, at: int) -> None:
+    def assign_context(self, request: Request, at: int) -> None:
         """Assign an arriving request the context that it continues, if it is the first to do so."""
         self._give_up(at)
         if self._left.keys().isdisjoint(request.prefix):
@@ -204,14 +204,14 @@ class KvRetention:
         left = self._left[name]
         if left.request_id is not None or left.agent[0] != request.tenant:
             return
-        self._see(left.agent, at - left.at)
+        self._record_gap(left.agent, at - left.at)
         left.request_id = request.id
         self._came_back_for[request.id] = name
         if left.until > at:
             self._in_time[request.id] = left
             heappush(self._in_time_until, (left.until, request.id))
 
-    def gone(self, request_id: str) -> str | None:
+    def release_context(self, request_id: str) -> str | None:
         """Record that a request no longer waits, because it was dispatched or cancelled.
 
         Returns:
@@ -224,7 +224,7 @@ class KvRetention:
         self._forget(name)
         return left.instance_id if left.until > left.at else None
 
-    def leave(self, instance_id: str) -> None:
+    def forget_instance(self, instance_id: str) -> None:
         self._kept.pop(instance_id, None)
         for name in [n for n in self._left if self._left[n].instance_id == instance_id]:
             self._forget(name)
@@ -264,7 +264,7 @@ class KvRetention:
             if left.by > at:
                 return
             if left.request_id is None:
-                self._see(left.agent, math.inf)
+                self._record_gap(left.agent, math.inf)
             self._forget(name)
 
     def _forget(self, name: int) -> None:
@@ -280,7 +280,7 @@ class KvRetention:
             del self._came_back_for[left.request_id]
             self._in_time.pop(left.request_id, None)
 
-    def _see(self, agent: AgentKey, gap_us: float) -> None:
+    def _record_gap(self, agent: AgentKey, gap_us: float) -> None:
         gaps = self._gaps.get(agent)
         if gaps is None:
             gaps = deque(maxlen=_WINDOW)

@@ -31,7 +31,7 @@ class Ledger:
         self.prompts = PromptsUnderWay()
         self.prefixes = PrefixIndex()
         known = self.instances, self.prompts, self.prefixes
-        self.prefills = PrefillsElsewhere(*known, self._changed)
+        self.prefills = PrefillsElsewhere(*known, self._mark_changed)
         self.retention = KvRetention()
         self.health = InstanceHealth()
         self.curves = Curves()
@@ -56,24 +56,24 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._booking_of)
 
-    def join(self, instance: Instance) -> None:
+    def add_instance(self, instance: Instance) -> None:
         """Add an instance, or replace its limits; its bookings stay."""
-        self.served.join(instance)
+        self.served.add_instance(instance)
         self._flight_there(instance.id)
-        self.prefixes.join(instance)
-        self._changed(instance.id)
+        self.prefixes.add_instance(instance)
+        self._mark_changed(instance.id)
 
-    def leave(self, instance_id: str) -> None:
+    def remove_instance(self, instance_id: str) -> None:
         """Remove an instance; its running calls stay booked until they end."""
-        self.served.leave(instance_id)
+        self.served.remove_instance(instance_id)
         self._last_booking.pop(instance_id, None)
-        self.prefixes.leave(instance_id)
+        self.prefixes.remove_instance(instance_id)
         if instance_id in self._flights:  # their shared prefixes are no longer known
             self._flights[instance_id].all_changed()
-        self.retention.leave(instance_id)
-        self.health.forget(instance_id)
+        self.retention.forget_instance(instance_id)
+        self.health.forget_instance(instance_id)
         self._held.pop(instance_id, None)
-        self.busy.forget(instance_id)
+        self.busy.forget_instance(instance_id)
         self._forget_if_empty(instance_id)
 
     def instance_of(self, request_id: str) -> str | None:
@@ -171,8 +171,8 @@ class Ledger:
         The instance need not have joined yet: other balancers book too, and facts may be late.
         """
         assert request.id not in self._booking_of
-        self._waits_no_more(request.id)
-        cached = self.prefixes.begin(request, instance_id, at)
+        self._release_context(request.id)
+        cached = self.prefixes.begin_use(request, instance_id, at)
         booking = self._booking_of[request.id] = Booking(request, instance_id, at, cached)
         speed = self._speeds.get(instance_id)
         computed = request.prompt_tokens - cached
@@ -189,7 +189,7 @@ class Ledger:
             booking.charged_us = service_us(booking, instance, speed, took_us, lengths)
         self._flight_there(instance_id).add(
             request.id,
-            curve=self.curves.take(self.lengths.kind(request), request, known),
+            curve=self.curves.lock_row(self.lengths.kind(request), request, known),
             prompt=request.prompt_tokens,
             begun_at=at,
             lasts_us=self.latencies.typical_us(request),
@@ -199,10 +199,10 @@ class Ledger:
         )
         if request.sequences > 1:
             self._further[instance_id] = self._further.get(instance_id, 0) + request.sequences - 1
-        self.prompts.begin(instance_id, request.id, computed, until)
-        self.spare.begin(request, instance_id)
+        self.prompts.add_prompt(instance_id, request.id, computed, until)
+        self.spare.count_call(request, instance_id)
         self._last_booking[instance_id] = next(self._bookings)
-        self._changed(instance_id)
+        self._mark_changed(instance_id)
         return booking.charged_us
 
     def _flight_there(self, instance_id: str) -> InFlightTable:
@@ -216,14 +216,14 @@ class Ledger:
         known = self.lengths.completion_tokens(request)
         return self.curves.row(self.lengths.kind(request), request, known)
 
-    def first_token(self, request_id: str, at: int) -> None:
+    def record_first_token(self, request_id: str, at: int) -> None:
         booking = self._booking_of.get(request_id)
         if booking is not None and booking.first_token_at is None:
             booking.first_token_at = at
-            self._grown(booking, max(1, booking.generated), at)
-            self._changed(booking.instance_id)
+            self._record_length(booking, max(1, booking.generated), at)
+            self._mark_changed(booking.instance_id)
 
-    def progressed(self, completion_tokens: Mapping[str, int], at: int) -> None:
+    def record_progress(self, completion_tokens: Mapping[str, int], at: int) -> None:
         """Record the reported lengths of answers. A lower count than before is late and ignored."""
         token_us: dict[str, list[float]] = {}  # by instance id, of each answer
         for request_id, tokens in completion_tokens.items():
@@ -232,23 +232,23 @@ class Ledger:
                 continue
             there = token_us.setdefault(booking.instance_id, [])
             if 0 < booking.generated < tokens:
-                took_us = at - self._flights[booking.instance_id].told_at(request_id)
+                took_us = at - self._flights[booking.instance_id].length_recorded_at(request_id)
                 there.append(took_us / (tokens - booking.generated))
-            self._grown(booking, tokens, at)
+            self._record_length(booking, tokens, at)
         for instance_id, found in token_us.items():
-            self._changed(instance_id)
+            self._mark_changed(instance_id)
             if found and (speed := self._speeds.get(instance_id)) is not None:
                 # The median, since some answers are held up.
                 speed.token_took(median(found), self.running(instance_id))
 
-    def _grown(self, booking: Booking, tokens: int, at: int) -> None:
+    def _record_length(self, booking: Booking, tokens: int, at: int) -> None:
         booking.generated = tokens
-        self.prompts.end(booking.instance_id, booking.request.id)
+        self.prompts.remove_prompt(booking.instance_id, booking.request.id)
         if self.prefills:
-            self.prefills.computed(booking.request.id)
-        self._flights[booking.instance_id].told(booking.request.id, tokens, at)
+            self.prefills.finish_prefill(booking.request.id)
+        self._flights[booking.instance_id].record_length(booking.request.id, tokens, at)
 
-    def status(self, status: InstanceStatus, at: int) -> None:
+    def record_status(self, status: InstanceStatus, at: int) -> None:
         instance = self.instances.get(status.instance_id)
         says_nothing = status == InstanceStatus(status.instance_id)  # it only shows presence
         if instance is not None and not says_nothing:
@@ -256,9 +256,9 @@ class Ledger:
             silent = self.prompts.requests(instance.id)  # calls without a reported token
             unheard = sum(self._booking_of[each].request.prompt_tokens for each in silent)
             held = max(0.0, booked - unheard), booked
-            self.health.told(status, instance, held, self.running(instance.id), at)
+            self.health.record_report(status, instance, held, self.running(instance.id), at)
 
-    def release(self, request_id: str, at: int, finished: Finished | None = None) -> float:
+    def release_booking(self, request_id: str, at: int, finished: Finished | None = None) -> float:
         """Release a booking, if there is one: facts may be late or repeated.
 
         Returns:
@@ -266,7 +266,7 @@ class Ledger:
         """
         booking = self._booking_of.pop(request_id, None)
         if booking is None:
-            self._waits_no_more(request_id)
+            self._release_context(request_id)
             return 0.0
         instance_id = booking.instance_id
         speed, instance = self._speeds.get(instance_id), self.instances.get(instance_id)
@@ -278,46 +278,47 @@ class Ledger:
             took_us = at - booking.at
             more_us = service_us(booking, instance, speed, took_us, lengths) - booking.charged_us
         self._flights[instance_id].remove(request_id, answer)
-        self._end_further(booking.request, instance_id)
-        self.prompts.end(booking.instance_id, booking.request.id)
-        self.curves.give_back(request_id)
-        self.spare.end(booking.request, instance_id, at)
+        self._release_further(booking.request, instance_id)
+        self.prompts.remove_prompt(booking.instance_id, booking.request.id)
+        self.curves.unlock_row(request_id)
+        self.spare.uncount_call(booking.request, instance_id, at)
         cached = finished.cached_tokens if finished is not None else None
         if self.prefills:
-            cached = self.prefills.ended(request_id, cached, at)
-        self.prefixes.end(booking.request, instance_id, answer, cached, at)
+            cached = self.prefills.forget_prefill(request_id, cached, at)
+        self.prefixes.end_use(booking.request, instance_id, answer, cached, at)
         if finished is not None and instance is not None and instance.prefix_caching:
             context = booking.request.prompt_tokens + answer
             fill_us = self._speeds[instance_id].compute_us(instance.kv_tokens or 0)
-            self.retention.ended(booking.request, instance, context, fill_us, at)
+            self.retention.retain_context(booking.request, instance, context, fill_us, at)
         if not self.running(instance_id):
-            self.health.nothing_runs(instance_id)
-        self._changed(instance_id)
+            self.health.end_suspension(instance_id)
+        self._mark_changed(instance_id)
         self._forget_if_empty(instance_id)
         return more_us
 
-    def _end_further(self, request: Request, instance_id: str) -> None:
+    def _release_further(self, request: Request, instance_id: str) -> None:
         if request.sequences > 1:
             left = self._further.pop(instance_id) - (request.sequences - 1)
             if left:
                 self._further[instance_id] = left
 
-    def _waits_no_more(self, request_id: str) -> None:
-        instance_id = self.retention.gone(request_id)
+    def _release_context(self, request_id: str) -> None:
+        instance_id = self.retention.release_context(request_id)
         if instance_id is not None:
-            self._changed(instance_id)
+            self._mark_changed(instance_id)
 
-    def _changed(self, instance_id: str) -> None:
+    def _mark_changed(self, instance_id: str) -> None:
         self.changes += 1
         self._versions.pop(instance_id, None)
         self._versions[instance_id] = self.changes
         instance = self.instances.get(instance_id)
         if instance is not None:
-            self.busy.changed(instance, self.running(instance_id))
+            self.busy.update_instance(instance, self.running(instance_id))
 
     def _forget_if_empty(self, instance_id: str) -> None:
         if instance_id not in self.instances and not self.running(instance_id):
             for known in (self._flights, self._held, self._last_booking, self._versions):
                 known.pop(instance_id, None)
-            for owner in (self.prompts, self.served, self.spare):
-                owner.forget(instance_id)
+            self.prompts.forget_instance(instance_id)
+            self.served.forget_speed(instance_id)
+            self.spare.forget_instance(instance_id)

@@ -68,10 +68,10 @@ class PrefixIndex:
         self.runs = PrefixRuns()  # results of the methods change only with these
         self.left = 0  # number of times an instance has left
 
-    def join(self, instance: Instance) -> None:
+    def add_instance(self, instance: Instance) -> None:
         """Add an instance, or replace its limits. Without a prefix cache it has nothing."""
         if not instance.prefix_caching:
-            self.leave(instance.id)
+            self.remove_instance(instance.id)
         elif instance.id in self._caches:
             cache = self._caches[instance.id]
             cache.size = instance.kv_tokens or _UNKNOWN_KV_TOKENS
@@ -79,7 +79,7 @@ class PrefixIndex:
         else:
             self._caches[instance.id] = _Cache(instance)
 
-    def leave(self, instance_id: str) -> None:
+    def remove_instance(self, instance_id: str) -> None:
         cache = self._caches.pop(instance_id, None)
         if cache is not None:
             in_use = [begun.last for begun in cache.begun.values()]
@@ -133,7 +133,7 @@ class PrefixIndex:
         first, _ = self.runs.beginning(request.prefix)
         return first is not None and bool(first.in_use)
 
-    def begin(self, request: Request, instance_id: str, at: int) -> int:
+    def begin_use(self, request: Request, instance_id: str, at: int) -> int:
         """Record that a request is dispatched, and return the cached tokens of its prompt."""
         cache = self._caches.get(instance_id)
         if cache is None:
@@ -157,7 +157,7 @@ class PrefixIndex:
             self._make_room(cache)
         return cached
 
-    def end(
+    def end_use(
         self, request: Request, instance_id: str, answer: int, cached: int | None, at: int
     ) -> None:
         """Record the end of a request.

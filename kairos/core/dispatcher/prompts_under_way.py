@@ -25,7 +25,7 @@ class _Prompts:
         self.now_tokens = 0
         self.ends: list[tuple[int, str]] = []  # heap of the ends; some are outdated
 
-    def begin(self, request_id: str, tokens: int, until: int) -> None:
+    def add_prompt(self, request_id: str, tokens: int, until: int) -> None:
         self.by_id[request_id] = tokens, until
         self.tokens += tokens
         self.now.add(request_id)
@@ -35,7 +35,7 @@ class _Prompts:
             self.ends = [(self.by_id[each][1], each) for each in self.now]
             heapify(self.ends)
 
-    def hide(self, request_id: str) -> int:
+    def hide_prompt(self, request_id: str) -> int:
         tokens, until = self.by_id[request_id]
         self.by_id[request_id] = 0, until
         self.tokens -= tokens
@@ -43,7 +43,7 @@ class _Prompts:
             self.now_tokens -= tokens
         return until
 
-    def end(self, request_id: str) -> bool:
+    def remove_prompt(self, request_id: str) -> bool:
         """Remove a prompt, and return whether it was there."""
         begun = self.by_id.pop(request_id, None)
         if begun is not None:
@@ -81,22 +81,22 @@ class PromptsUnderWay:
         # Ids of instances where a prompt began or ended; the reader removes them.
         self.changed: set[str] = set()
 
-    def begin(self, instance_id: str, request_id: str, tokens: int, until: int) -> None:
+    def add_prompt(self, instance_id: str, request_id: str, tokens: int, until: int) -> None:
         there = self._prompts.get(instance_id)
         if there is None:
             there = self._prompts[instance_id] = _Prompts()
-        there.begin(request_id, tokens, until)
+        there.add_prompt(request_id, tokens, until)
         self.changed.add(instance_id)
 
-    def hide(self, instance_id: str, request_id: str) -> int:
+    def hide_prompt(self, instance_id: str, request_id: str) -> int:
         """Record that another instance computes the prompt; return when it counts as computed."""
         self.changed.add(instance_id)
-        return self._prompts[instance_id].hide(request_id)
+        return self._prompts[instance_id].hide_prompt(request_id)
 
-    def end(self, instance_id: str, request_id: str) -> None:
+    def remove_prompt(self, instance_id: str, request_id: str) -> None:
         """Record that a prompt is computed, or that its call has ended. Idempotent."""
         there = self._prompts.get(instance_id)
-        if there is not None and there.end(request_id):
+        if there is not None and there.remove_prompt(request_id):
             self.changed.add(instance_id)
 
     def requests(self, instance_id: str) -> Collection[str]:
@@ -117,7 +117,7 @@ class PromptsUnderWay:
         there = self._prompts.get(instance_id)
         return (0, math.inf) if there is None else there.computing(at)
 
-    def forget(self, instance_id: str) -> None:
+    def forget_instance(self, instance_id: str) -> None:
         self._prompts.pop(instance_id, None)
 
 
@@ -149,24 +149,24 @@ class PrefillsElsewhere:
     def __bool__(self) -> bool:
         return bool(self._places)
 
-    def begin(self, request: Request, instance_id: str, answering_id: str, at: int) -> None:
+    def begin_prefill(self, request: Request, instance_id: str, answering_id: str, at: int) -> None:
         """Record where the prompt of a request is computed that was just booked for its answer.
 
         A prefill instance that is not present is ignored.
         """
-        until = self._prompts.hide(answering_id, request.id)
+        until = self._prompts.hide_prompt(answering_id, request.id)
         self._changed(answering_id)
         if instance_id in self._instances:
-            cached = self._prefixes.begin(request, instance_id, at)
+            cached = self._prefixes.begin_use(request, instance_id, at)
             tokens = request.prompt_tokens - cached
-            self._prompts.begin(instance_id, request.id, tokens, until)
+            self._prompts.add_prompt(instance_id, request.id, tokens, until)
             self._places[request.id] = request, instance_id
             self._changed(instance_id)
 
-    def computed(self, request_id: str) -> None:
+    def finish_prefill(self, request_id: str) -> None:
         """Record that the prompt is computed, since the answer has begun. Idempotent."""
         if (place := self._places.get(request_id)) is not None:
-            self._prompts.end(place[1], request_id)
+            self._prompts.remove_prompt(place[1], request_id)
             if place[1] in self._instances:  # nothing is recorded for one that left
                 self._changed(place[1])
 
@@ -175,7 +175,7 @@ class PrefillsElsewhere:
         place = self._places.get(request_id)
         return None if place is None else place[1]
 
-    def ended(self, request_id: str, cached: int | None, at: int) -> int | None:
+    def forget_prefill(self, request_id: str, cached: int | None, at: int) -> int | None:
         """Record the end of a call.
 
         Args:
@@ -188,7 +188,7 @@ class PrefillsElsewhere:
         """
         if request_id not in self._places:
             return cached
-        self.computed(request_id)
+        self.finish_prefill(request_id)
         request, instance_id = self._places.pop(request_id)
-        self._prefixes.end(request, instance_id, 0, cached, at)
+        self._prefixes.end_use(request, instance_id, 0, cached, at)
         return None

@@ -36,18 +36,18 @@ class ServedInstances:
         self._prefilling: dict[str | None, list[Instance]] = {}
         self.has_pairs = False  # some instances only generate answers, others compute prompts
 
-    def join(self, instance: Instance) -> None:
+    def add_instance(self, instance: Instance) -> None:
         """Add an instance, or replace its limits."""
         if instance.id not in self.by_id:
             self.speeds[instance.id] = Speed(self._pace(instance))
         self.by_id[instance.id] = instance
         self._renew()
 
-    def leave(self, instance_id: str) -> None:
+    def remove_instance(self, instance_id: str) -> None:
         self.by_id.pop(instance_id, None)
         self._renew()
 
-    def forget(self, instance_id: str) -> None:
+    def forget_speed(self, instance_id: str) -> None:
         self.speeds.pop(instance_id, None)
 
     def _renew(self) -> None:
@@ -116,7 +116,7 @@ class BusyInstances:
         self._whole, self._ids = _NONE, frozenset[str]()
         self._parts = _NONE, _NONE
 
-    def changed(self, instance: Instance, running: int) -> None:
+    def update_instance(self, instance: Instance, running: int) -> None:
         if running >= instance.max_num_seqs:
             self._full.add(instance.id)
         else:
@@ -127,7 +127,7 @@ class BusyInstances:
             self._budgets[instance.id] = instance.max_num_batched_tokens
         self._unsure.add(instance.id)
 
-    def forget(self, instance_id: str) -> None:
+    def forget_instance(self, instance_id: str) -> None:
         self._full.discard(instance_id)
         self._budgets.pop(instance_id, None)
         self._unsure.add(instance_id)

@@ -47,14 +47,14 @@ class SpareCalls:
     def __init__(self) -> None:
         self._there: dict[str, _There] = {}  # by instance
 
-    def begin(self, request: Request, instance_id: str) -> None:
+    def count_call(self, request: Request, instance_id: str) -> None:
         there = self._there.get(instance_id)
         if there is None:
             there = self._there[instance_id] = _There()
         name = request.service_class
         there[name] = there.get(name, 0) + 1
 
-    def end(self, request: Request, instance_id: str, at: int) -> None:
+    def uncount_call(self, request: Request, instance_id: str, at: int) -> None:
         there, name = self._there[instance_id], request.service_class
         if left := there[name] - 1:
             there[name] = left
@@ -66,7 +66,7 @@ class SpareCalls:
         if len(ended_at) > _CLASSES:
             del ended_at[next(iter(ended_at))]
 
-    def forget(self, instance_id: str) -> None:
+    def forget_instance(self, instance_id: str) -> None:
         """Forget an instance that has left and has no calls in flight."""
         self._there.pop(instance_id, None)
 
@@ -76,7 +76,7 @@ class SpareCalls:
         with_others = sum(each is not None and _has_others(each, is_spare) for each in found)
         return 1 - with_others / len(instances)
 
-    def may_go(
+    def may_dispatch(
         self, instance_id: str, is_spare: IsSpare, used: float, free_share: float, at: int
     ) -> bool:
         """Return whether one more best-effort call may be dispatched to an instance.
@@ -97,7 +97,9 @@ class SpareCalls:
         alone_us = at - max(others, default=at - ALONE_US)
         return used < AT_ONCE + (1 - AT_ONCE) * min(1.0, alone_us / ALONE_US) * free_share
 
-    def goes(self, instance_id: str, cost_us: float, is_spare: IsSpare, at: int) -> None:
+    def charge_best_effort(
+        self, instance_id: str, cost_us: float, is_spare: IsSpare, at: int
+    ) -> None:
         """Charge for a best-effort call that was just added to the calls in flight there."""
         there = self._there[instance_id]
         if _has_others(there, is_spare):

@@ -19,7 +19,7 @@ class FittedLine:
         self.xx = xx  # variance of x
         self.xy = xy  # covariance
 
-    def see(self, x: float, y: float) -> None:
+    def add_point(self, x: float, y: float) -> None:
         kept = self.weight * _FORGETTING
         self.weight = kept + 1
         dx, dy = x - self.x, y - self.y
@@ -113,12 +113,12 @@ class Speed:
             return
         expected_us = self.pace.token.at(running)
         token_us = _bounded(token_us, expected_us)
-        self.pace.token.see(running, token_us)
+        self.pace.token.add_point(running, token_us)
         if expected_us > 0:
             self._times += (1 - _FORGETTING) * (token_us / expected_us - self._times)
 
     def prompt_took(self, tokens: int, took_us: int) -> None:
-        self.pace.prompt.see(tokens, _bounded(took_us, self.pace.prompt.at(tokens)))
+        self.pace.prompt.add_point(tokens, _bounded(took_us, self.pace.prompt.at(tokens)))
 
 
 def _bounded(took_us: float, expected_us: float) -> float:

@@ -82,9 +82,9 @@ class SurvivalPacking(SlotPlacement):
         choice = self._choice(request, instances, busy, at)
         if choice.warm is not None:
             self._warm = request.id, choice.warm
-            self._waits.note(request.id, at)
+            self._waits.start_wait(request.id, at)
         elif choice.instance is not None:
-            self._waits.went(request.id)
+            self._waits.end_wait(request.id)
         return choice.instance
 
     def _choice(
@@ -92,7 +92,7 @@ class SurvivalPacking(SlotPlacement):
     ) -> Choice:
         if self._compiled is not None:
             return self._compiled.choose(request, instances, busy, at)
-        waited_us = self._waits.us(request.id, at)
+        waited_us = self._waits.waited_us(request.id, at)
         cached = self._ledger.prefixes.match(request) if request.prefix else {}
         best = self._best(request, instances, cached, at)
         if best is None:
@@ -125,9 +125,9 @@ class SurvivalPacking(SlotPlacement):
         if 1 in waits:
             for request, does in zip(requests, waits, strict=False):
                 if does:
-                    self._waits.note(request.id, at)
+                    self._waits.start_wait(request.id, at)
         if chosen is not None:
-            self._waits.went(requests[len(waits)].id)
+            self._waits.end_wait(requests[len(waits)].id)
         return len(waits), chosen
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:

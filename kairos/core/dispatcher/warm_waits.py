@@ -22,11 +22,11 @@ class WarmWaits:
     def since(self, request_id: str) -> int | None:
         return self._since.get(request_id)
 
-    def us(self, request_id: str, at: int) -> int:
+    def waited_us(self, request_id: str, at: int) -> int:
         """Return how long the request has waited so far."""
         return at - self._since.get(request_id, at)
 
-    def note(self, request_id: str, at: int) -> None:
+    def start_wait(self, request_id: str, at: int) -> None:
         """Record that a request waits."""
         if request_id in self._since:
             return
@@ -35,6 +35,6 @@ class WarmWaits:
         if len(self._since) > _MAX_WAITS:
             del self._since[next(iter(self._since))]
 
-    def went(self, request_id: str) -> None:
+    def end_wait(self, request_id: str) -> None:
         if self._since.pop(request_id, None) is not None:
             self.changes += 1

@@ -192,13 +192,13 @@ class FaultAttribution:
         self.knows_deaths = False
         """Whether an instance ever died with calls in flight."""
 
-    def served(self, instance_id: str, at: int) -> None:
+    def record_service(self, instance_id: str, at: int) -> None:
         """Record that the instance served a call."""
         outcomes = self._of(instance_id)
         outcomes.served_at = at
         outcomes.add(1.0, 0.0)
 
-    def well(self, caller: AgentKey) -> None:
+    def count_served_call(self, caller: AgentKey) -> None:
         """Record that a call of the caller was served."""
         known = self.callers.get(caller)
         if known is None:
@@ -206,7 +206,7 @@ class FaultAttribution:
         if known.served < MOST_SERVED:
             known.served += 1
 
-    def failed(
+    def record_failure(
         self,
         key: int | str,
         caller: AgentKey,
@@ -237,7 +237,7 @@ class FaultAttribution:
             outcomes.open_of(caller).add(share)
         return share
 
-    def cleared(self, key: int | str) -> None:
+    def clear_suspect(self, key: int | str) -> None:
         """Record that a call was served, so that its earlier failures are the instances' fault."""
         suspect = self._suspects.get(key)
         if suspect is not None:
@@ -246,7 +246,7 @@ class FaultAttribution:
             if suspect.caller in self.callers:
                 self.callers[suspect.caller].suspected -= suspect.suspected
 
-    def condemned(self, key: int | str, at: int, *, killed: bool) -> list[str]:
+    def condemn_call(self, key: int | str, at: int, *, killed: bool) -> list[str]:
         """Record that a call is poisonous, which is charged to its caller and not to instances.
 
         Args:
@@ -269,13 +269,13 @@ class FaultAttribution:
         suspect.charged.clear()
         return instances
 
-    def suspect(
+    def suspect_call(
         self, key: int | str, caller: AgentKey, instance_id: str, at: int, began_at: int
     ) -> None:
         """Record a call's failure on an instance that had left before the failure was reported."""
         self._suspected(key, caller, instance_id, RATE, at, began_at)
 
-    def one_of(
+    def blame_one(
         self, weights: Mapping[int | str, float], told: Collection[int | str], at: int
     ) -> None:
         """Record one event that failed several calls, at most one of them being the cause.
@@ -307,7 +307,7 @@ class FaultAttribution:
                 self._note(each.caller, at).suspected += risk - each.suspected
                 each.suspected = risk
 
-    def caller(self, key: int | str) -> AgentKey:
+    def caller_of(self, key: int | str) -> AgentKey:
         """Return the caller of a suspect."""
         return self._suspects[key].caller
 
@@ -363,7 +363,7 @@ class FaultAttribution:
             return RATE
         return outcomes.late.rate(RATE_CALLS, outcomes.worth(at))
 
-    def forget(self, instance_id: str) -> None:
+    def forget_instance(self, instance_id: str) -> None:
         """Forget an instance that left: if it comes back, it is a new process."""
         self._outcomes.pop(instance_id, None)
 

@@ -44,7 +44,7 @@ class Circuits:
         circuit = self._circuits.get(instance_id)
         return circuit is not None and at >= circuit.open_until and circuit.may_run == 1
 
-    def takes(self, instance_id: str, running: int, at: int) -> bool:
+    def admits_call(self, instance_id: str, running: int, at: int) -> bool:
         """Return whether the instance may get one more call in addition to the `running` ones."""
         circuit = self._circuits.get(instance_id)
         if circuit is None:
@@ -56,7 +56,7 @@ class Circuits:
         waiting = [each.open_until for each in self._circuits.values() if each.open_until > at]
         return min(waiting, default=None)
 
-    def open(self, instance_id: str, at: int) -> None:
+    def open_circuit(self, instance_id: str, at: int) -> None:
         """Open the circuit; no effect if it is open, since its failing calls began before."""
         circuit = self._circuits.get(instance_id)
         if circuit is None:
@@ -68,7 +68,7 @@ class Circuits:
             circuit.open_until = at + circuit.open_us
             circuit.may_run = 1
 
-    def answered(self, instance_id: str, at: int, most: int) -> None:
+    def count_answer(self, instance_id: str, at: int, most: int) -> None:
         """Record an answer. `most`: concurrent calls at which the circuit closes."""
         circuit = self._circuits.get(instance_id)
         if circuit is None or at < circuit.open_until:
@@ -77,6 +77,6 @@ class Circuits:
         if circuit.may_run > most:
             del self._circuits[instance_id]
 
-    def forget(self, instance_id: str) -> None:
+    def close_circuit(self, instance_id: str) -> None:
         """Close the circuit of an instance that left (it may return as new) or is not at fault."""
         self._circuits.pop(instance_id, None)

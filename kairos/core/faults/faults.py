@@ -67,7 +67,7 @@ class Faults:
         if at < not_before or self.quarantine.has_suspect_of(caller):
             raise CallerBreaksEngines(max(1, math.ceil((not_before - at) / SECOND)))
 
-    def arrived(self, request: Request, body: int | None, at: int) -> None:
+    def screen_call(self, request: Request, body: int | None, at: int) -> None:
         """Let a call run alone if one like it, or of its caller, may have killed an instance."""
         attribution = self._attribution
         if body is not None:
@@ -76,7 +76,7 @@ class Faults:
         if attribution.knows_deaths and self._killer(caller := agent_key_of(request), at):
             self.quarantine.suspect(request.id, caller, at)
 
-    def learn(
+    def learn_from_end(
         self,
         event: Finished | Failed | Cancelled | Bounced,
         ledger: Ledger,
@@ -92,9 +92,9 @@ class Faults:
             if prefilling is not None and prefilling in ledger.instances:
                 self._trust(ledger.instances[prefilling], at)
             if instance is not None:
-                self._served(booking, instance, at)
+                self._record_service(booking, instance, at)
         elif (type(event) is Bounced or type(event) is Failed) and event.by_instance:
-            self._failed(event, booking, at, is_here=instance is not None)
+            self._record_failure(event, booking, at, is_here=instance is not None)
 
     def prefill_failed(self, event: PrefillFailed, ledger: Ledger, at: int) -> None:
         """Record a failed prefill; the call goes on without that instance.
@@ -109,13 +109,13 @@ class Faults:
             key = self._key_of(booking.request.id, event.body)
             self._charge(booking, key, instance_id, at, about_itself=False)
 
-    def heard(self, event: Event, at: int) -> list[str]:
+    def apply_fact(self, event: Event, at: int) -> list[str]:
         """Apply a fact to the quarantine, and return the ids of calls released by it."""
         quarantine = self.quarantine
         if type(event) is InstanceStatus:
-            quarantine.heard_of(event.instance_id, at)
+            quarantine.clear_instance(event.instance_id, at)
         elif type(event) is FirstToken:
-            quarantine.is_sound(event.request_id)
+            quarantine.end_trial(event.request_id)
         quarantine.pass_time(at)
         return quarantine.take_freed()
 
@@ -155,41 +155,43 @@ class Faults:
         found, self._poisonous = self._poisonous, {}
         return list(found)
 
-    def ended(self, request_id: str) -> None:
+    def forget_call(self, request_id: str) -> None:
         """Forget a call that has ended."""
         if self._keys:
             self._keys.pop(request_id, None)
         self._poisonous.pop(request_id, None)
         if self.quarantine:
-            self.quarantine.ended(request_id)
+            self.quarantine.forget_call(request_id)
 
-    def joined(self, instance_id: str) -> None:
-        self.quarantine.joined(instance_id)
+    def add_instance(self, instance_id: str) -> None:
+        self.quarantine.note_restart(instance_id)
 
-    def left(self, event: InstanceLeft, at: int) -> None:
+    def remove_instance(self, event: InstanceLeft, at: int) -> None:
         instance_id = event.instance_id
-        self.circuits.forget(instance_id)
+        self.circuits.close_circuit(instance_id)
         self._opened_by.pop(instance_id, None)
-        self._attribution.forget(instance_id)
+        self._attribution.forget_instance(instance_id)
         if event.drained:
-            self.quarantine.drains(instance_id)
-        elif failed := self.quarantine.left(instance_id, at):
+            self.quarantine.drain_instance(instance_id)
+        elif failed := self.quarantine.record_departure(instance_id, at):
             self._decide(instance_id, failed, at)
 
-    def _served(self, booking: Booking, instance: Instance, at: int) -> None:
+    def _record_service(self, booking: Booking, instance: Instance, at: int) -> None:
         request = booking.request
         self._trust(instance, at)
-        self._attribution.well(agent_key_of(request))
+        self._attribution.count_served_call(agent_key_of(request))
         if request.id in self._keys:
-            self._attribution.cleared(self._keys[request.id])
-        self.quarantine.heard_of(instance.id, booking.at)
+            self._attribution.clear_suspect(self._keys[request.id])
+        self.quarantine.clear_instance(instance.id, booking.at)
 
     def _trust(self, instance: Instance, at: int) -> None:
-        self._attribution.served(instance.id, at)
+        self._attribution.record_service(instance.id, at)
         if self.circuits:
-            self.circuits.answered(instance.id, at, instance.max_num_seqs)
+            self.circuits.count_answer(instance.id, at, instance.max_num_seqs)
 
-    def _failed(self, event: Failed | Bounced, booking: Booking, at: int, *, is_here: bool) -> None:
+    def _record_failure(
+        self, event: Failed | Bounced, booking: Booking, at: int, *, is_here: bool
+    ) -> None:
         request, instance_id = booking.request, booking.instance_id
         about_itself = type(event) is Bounced and event.about_itself
         key = self._key_of(request.id, event.body)
@@ -198,12 +200,12 @@ class Faults:
         elif instance_id in self.quarantine.drained:
             return
         elif event.dropped:
-            self._attribution.suspect(key, agent_key_of(request), instance_id, at, booking.at)
+            self._attribution.suspect_call(key, agent_key_of(request), instance_id, at, booking.at)
         if not event.dropped:
-            self.quarantine.answered(request.id, ended=not about_itself)
+            self.quarantine.record_answer(request.id, ended=not about_itself)
             return
         odds = self._attribution.odds_of_death(key)
-        self.quarantine.failed(key, booking, at, ended=type(event) is Failed, odds=odds)
+        self.quarantine.hold_call(key, booking, at, ended=type(event) is Failed, odds=odds)
         if not is_here:
             self._decide(instance_id, [key], at)
 
@@ -218,7 +220,7 @@ class Faults:
         """Charge a failure to the instance and to the call."""
         attribution, circuits = self._attribution, self.circuits
         was_tried = circuits.is_on_trial(instance_id, at)
-        share = attribution.failed(
+        share = attribution.record_failure(
             key,
             agent_key_of(booking.request),
             instance_id,
@@ -227,9 +229,9 @@ class Faults:
             about_itself=about_itself,
         )
         if attribution.is_poisonous(key, at):
-            self._found(key, at, killed=False)
+            self._condemn(key, at, killed=False)
         elif share > 0.5 if was_tried else attribution.rate(instance_id, at) > UNTRUSTED:
-            circuits.open(instance_id, at)
+            circuits.open_circuit(instance_id, at)
             self._opened_by[instance_id] = key
 
     def _decide(self, instance_id: str, keys: Collection[int | str], at: int) -> None:
@@ -241,30 +243,30 @@ class Faults:
             at: current time.
         """
         attribution, quarantine = self._attribution, self.quarantine
-        attribution.one_of(quarantine.weights(instance_id), keys, at)
+        attribution.blame_one(quarantine.weights(instance_id), keys, at)
         held = quarantine.held(instance_id)
         risks = {request_id: attribution.may_kill(key) for request_id, key in held.items()}
         for request_id in sorted(risks, key=risks.__getitem__):
             risk, key = risks[request_id], held[request_id]
             if risk >= POISONOUS and quarantine.was_spared(instance_id):
-                self._found(key, at, killed=True)
+                self._condemn(key, at, killed=True)
             elif risk >= SUSPECTED:  # otherwise a call like it may have been served since
-                self._suspect(request_id, attribution.caller(key), risk, at)
-        quarantine.free(instance_id)
+                self._suspect(request_id, attribution.caller_of(key), risk, at)
+        quarantine.free_calls(instance_id)
 
-    def _found(self, key: int | str, at: int, *, killed: bool) -> None:
+    def _condemn(self, key: int | str, at: int, *, killed: bool) -> None:
         """Condemn a call as poisonous. `killed`: an instance died of it, so it is refused."""
         attribution = self._attribution
-        for each in attribution.condemned(key, at, killed=killed):
+        for each in attribution.condemn_call(key, at, killed=killed):
             self._acquit(each, key, at)
         if not killed:
             return
-        caller = attribution.caller(key)
-        self.quarantine.slow(caller, at + slowed_us(attribution.callers[caller].killers))
+        caller = attribution.caller_of(key)
+        self.quarantine.delay_caller(caller, at + slowed_us(attribution.callers[caller].killers))
         self._poisonous |= {name: None for name, other in self._keys.items() if other == key}
 
     def _acquit(self, instance_id: str, key: int | str, at: int) -> None:
         """Close the circuit of an instance if only the poisonous call had opened it."""
         is_trusted = self._attribution.rate(instance_id, at) <= UNTRUSTED
         if is_trusted and self._opened_by.get(instance_id) == key:
-            self.circuits.forget(instance_id)
+            self.circuits.close_circuit(instance_id)

@@ -6,7 +6,7 @@ well, the call is queued like any bounced one. If it has left, the call is a sus
 the other call in flight there, if there was one. If more than `FEW` calls failed at that moment,
 they are released at once, since most of them are not the cause. Even then a call is a suspect if it
 is likelier the cause than all others together, or if another instance died of it before. All failed
-by one event, and at most one of them is the cause (`FaultAttribution.one_of`).
+by one event, and at most one of them is the cause (`FaultAttribution.blame_one`).
 
 A call that is the cause with a probability of at least `SUSPECTED` runs alone: on an instance that
 can be spared, since another serves its model. That instance gets no other calls until it is empty,
@@ -104,7 +104,7 @@ class Quarantine:
             request_id in each.held for each in self._unheard.values()
         )
 
-    def failed(
+    def hold_call(
         self, key: int | str, booking: Booking, at: int, *, ended: bool, odds: float = 1.0
     ) -> None:
         """Quarantine a call whose instance dropped the connection, possibly by the call's fault.
@@ -127,7 +127,7 @@ class Quarantine:
             unheard.likeliest = max(unheard.likeliest, (odds * weight, str(key)))
         unheard.weights[key] = weight
         unheard.was_spared |= request_id == self.alone
-        self.is_sound(request_id)  # it no longer runs alone; it may become a suspect again
+        self.end_trial(request_id)  # it no longer runs alone; it may become a suspect again
         if not ended:
             unheard.held[request_id] = key
         if len(unheard.weights) > FEW and unheard.held:
@@ -138,7 +138,7 @@ class Quarantine:
                     del unheard.held[name]
                     self._freed.append(name)
 
-    def answered(self, request_id: str, *, ended: bool) -> None:
+    def record_answer(self, request_id: str, *, ended: bool) -> None:
         """Record that the instance gave any answer to the call, or did not accept it.
 
         A call that ran alone is free if it has `ended`; otherwise it waits as before.
@@ -146,17 +146,17 @@ class Quarantine:
         if request_id != self.alone:
             return
         suspect = self._trying
-        self.is_sound(request_id)
+        self.end_trial(request_id)
         if not ended and suspect is not None:
             self._suspects[request_id] = suspect
 
-    def heard_of(self, instance_id: str, since: int) -> None:
+    def clear_instance(self, instance_id: str, since: int) -> None:
         """Release the calls quarantined for an instance that was well at `since`."""
         unheard = self._unheard.get(instance_id)
         if unheard is not None and not unheard.has_left and since >= unheard.since:
             self._forget(instance_id)
 
-    def joined(self, instance_id: str) -> None:
+    def note_restart(self, instance_id: str) -> None:
         """Record that an instance has started again, and release the calls quarantined for it."""
         self.drained.discard(instance_id)
         if instance_id == self._mourned:
@@ -165,13 +165,13 @@ class Quarantine:
         if unheard is not None and unheard.has_left:
             self._forget(instance_id)
 
-    def left(self, instance_id: str, at: int) -> Collection[int | str]:
+    def record_departure(self, instance_id: str, at: int) -> Collection[int | str]:
         """Record that an instance left, and return the keys of calls that had just failed there.
 
         Any of them may have killed it.
         """
         if self.room == instance_id:
-            self.leave_alone(None)
+            self.reserve_instance(None)
         unheard = self._unheard.get(instance_id)
         if unheard is None:
             return ()
@@ -180,11 +180,11 @@ class Quarantine:
             self._mourned, self._mourned_until = instance_id, at + self._suspicion_us
         return unheard.weights
 
-    def drains(self, instance_id: str) -> None:
+    def drain_instance(self, instance_id: str) -> None:
         """Record that an operator drains the instance, and release the calls quarantined for it."""
         self.drained.add(instance_id)
         if self.room == instance_id:
-            self.leave_alone(None)
+            self.reserve_instance(None)
         if instance_id in self._unheard:
             self._forget(instance_id)
 
@@ -203,7 +203,7 @@ class Quarantine:
         """Return whether only suspects ran on the instance."""
         return self._unheard[instance_id].was_spared
 
-    def free(self, instance_id: str) -> None:
+    def free_calls(self, instance_id: str) -> None:
         """Release the calls that are still quarantined for the instance."""
         held = self._unheard[instance_id].held
         self._freed += held
@@ -219,7 +219,7 @@ class Quarantine:
         """Return whether a suspect of the caller waits."""
         return any(each.caller == caller for each in self._suspects.values())
 
-    def slow(self, caller: AgentKey, until: int) -> None:
+    def delay_caller(self, caller: AgentKey, until: int) -> None:
         """Delay the caller's suspects until `until`, since one of its calls killed an instance."""
         for each in self._suspects.values():
             if each.caller == caller:
@@ -236,28 +236,28 @@ class Quarantine:
             return []
         return [name for name, each in self._suspects.items() if each.not_before <= at]
 
-    def begins(self, request_id: str, instance_id: str, at: int) -> None:
+    def start_trial(self, request_id: str, instance_id: str, at: int) -> None:
         """Record that a suspect begins to run alone."""
         self.room, self.is_empty = instance_id, True
         self._trying = self._suspects.get(request_id)
         self.alone, self._alone_until = request_id, at + self._alone_us
 
-    def leave_alone(self, instance_id: str | None) -> None:
+    def reserve_instance(self, instance_id: str | None) -> None:
         """Reserve an instance for suspects; None: reserve no instance."""
         if instance_id != self.room:
             self.room, self.is_empty = instance_id, False
 
-    def is_sound(self, request_id: str) -> None:
+    def end_trial(self, request_id: str) -> None:
         """Record that a call killed nothing while it ran alone, or no longer runs."""
         if request_id == self.alone:
             self.alone = self._trying = None
 
-    def ended(self, request_id: str) -> None:
+    def forget_call(self, request_id: str) -> None:
         """Forget a call that has ended."""
-        self.is_sound(request_id)
-        self.goes(request_id)
+        self.end_trial(request_id)
+        self.remove_dispatched(request_id)
 
-    def goes(self, request_id: str) -> None:
+    def remove_dispatched(self, request_id: str) -> None:
         """Remove a dispatched call; in a replay another balancer may have dispatched it."""
         self._suspects.pop(request_id, None)
         for each in self._unheard.values():
@@ -275,7 +275,7 @@ class Quarantine:
         if at >= self._mourned_until:
             self._mourned = None
         if self.alone is not None and at >= self._alone_until:
-            self.is_sound(self.alone)
+            self.end_trial(self.alone)
 
     def next_at(self, at: int) -> int | None:
         """Return the next time at which `pass_time` has an effect, if any."""

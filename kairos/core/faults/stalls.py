@@ -118,18 +118,18 @@ class Stalls:
         self._begun = set[int]()  # streams that had begun at the last probe
         self._looked_at = self._seeing_since = 0
 
-    def joined(self, instance: Instance) -> None:
+    def add_instance(self, instance: Instance) -> None:
         """Add an instance, or replace its models. An instance that comes back starts from zero."""
         place = self._place(instance.id)
         if not place.has_joined:
             place = self._places[instance.id] = _Place(self._pace.part())
         place.models, place.has_joined = instance.models, True
 
-    def left(self, instance_id: str) -> None:
+    def remove_instance(self, instance_id: str) -> None:
         """Record that an instance has left: it takes no calls and reports no status."""
         self._place(instance_id).has_joined = False
 
-    def told(self, status: InstanceStatus, sent: int, at: int) -> None:
+    def record_status(self, status: InstanceStatus, sent: int, at: int) -> None:
         """Record a status report. `sent`: number of this process's calls on the instance."""
         place = self._place(status.instance_id)
         last, place.status, place.told_at = place.status, status, at
@@ -143,7 +143,7 @@ class Stalls:
         if place.missing <= 0:
             place.complete_at = at
 
-    def answered(self, key: int, at: int) -> None:
+    def end_watch(self, key: int, at: int) -> None:
         """Record that a call has its whole answer."""
         watch = self._watches.pop(key, None)
         if watch is None:
@@ -153,7 +153,7 @@ class Stalls:
         else:
             watch.place.pace.wholes.add(max(SEEN_US, at - watch.call.since))
 
-    def look(self, calls: Iterable[SeenCall], at: int) -> list[int]:
+    def probe_calls(self, calls: Iterable[SeenCall], at: int) -> list[int]:
         """Probe all calls in flight.
 
         Returns:

@@ -39,9 +39,9 @@ class KeptWorkflows:
         gone = self._workflows.put(tenant, workflow.key, workflow)
         for _, each in gone:
             self._forget(each)
-        return len(gone) + self.called(workflow, len(workflow.calls), workflow.held_bytes)
+        return len(gone) + self.count_calls(workflow, len(workflow.calls), workflow.held_bytes)
 
-    def called(self, workflow: OpenedWorkflow, calls: int, size_bytes: int) -> int:
+    def count_calls(self, workflow: OpenedWorkflow, calls: int, size_bytes: int) -> int:
         """Record that a workflow has more calls, and return the number of workflows evicted.
 
         The workflow itself may be among them.
@@ -124,7 +124,7 @@ class LearningQueue:
         held_bytes = self._held_bytes + workflow.held_bytes
         return len(self._workflows) < self._most and held_bytes <= self._most_bytes
 
-    def take(self) -> list[OpenedWorkflow]:
+    def take_all(self) -> list[OpenedWorkflow]:
         """Return all waiting workflows, and empty the queue."""
         taken, self._held_bytes = [*self._workflows.values()], 0
         self._workflows, self._of, self._holdings = {}, {}, Holdings()

@@ -93,17 +93,17 @@ class Orchestrator:
         ended = self._tracker.observe(record)
         if type(event) is Arrived:
             if begins:
-                self._arrived(event.request, at, ended)
+                self._add_call(event.request, at, ended)
         elif type(event) is Bounced:
-            self._positions.bounced(event.request_id, at)
+            self._positions.record_bounce(event.request_id, at)
         for command in record.commands:
             if isinstance(command, Dispatch):
-                self._positions.dispatched(command.request_id, at)
+                self._positions.record_dispatch(command.request_id, at)
         for row in ended:
-            self._call_ended(row, at)
+            self._end_call(row, at)
         if type(event) is WorkflowEnded:
             key = event.tenant, event.workflow_id
-            self._workflow_ended(key, at, cancelled=event.cancelled)
+            self._end_workflow(key, at, cancelled=event.cancelled)
 
     def expire(self, at: int) -> None:
         """End the workflows that have been silent for too long."""
@@ -130,7 +130,7 @@ class Orchestrator:
 
     def take_ended(self) -> list[OpenedWorkflow]:
         """Return and clear the ended workflows that wait to be learnt from."""
-        return self._to_learn.take()
+        return self._to_learn.take_all()
 
     def learn(self, lessons: Iterable[Lesson]) -> None:
         """Learn from lessons (`OpenedWorkflow.lessons`). Takes 10 µs a call."""
@@ -161,7 +161,7 @@ class Orchestrator:
         key = tenant, workflow_id
         return self._open.get(key) or self._ended.get(key)
 
-    def _arrived(self, request: Request, at: int, ended: list[CallRow]) -> None:
+    def _add_call(self, request: Request, at: int, ended: list[CallRow]) -> None:
         """Record a new call.
 
         Args:
@@ -183,10 +183,10 @@ class Orchestrator:
             self.evicted += self._open.put(workflow)
         self._touch(workflow, at)
         workflow.in_flight.add(request.id)
-        position = self._positions.arrived(request, at)
+        position = self._positions.record_arrival(request, at)
         if len(workflow.calls) < MAX_CALLS:
             size_bytes = workflow.add(WorkflowCall(row, position))
-            self.evicted += self._open.called(workflow, 1, size_bytes)
+            self.evicted += self._open.count_calls(workflow, 1, size_bytes)
         else:
             workflow.left_out += 1
 
@@ -194,8 +194,8 @@ class Orchestrator:
         ended = self._ended.get(key)
         return ended is not None and any(call.row.request.id == request_id for call in ended.calls)
 
-    def _call_ended(self, row: CallRow, at: int) -> None:
-        self._positions.ended(row.request.id, at, row.completion_tokens)
+    def _end_call(self, row: CallRow, at: int) -> None:
+        self._positions.record_call_end(row.request.id, at, row.completion_tokens)
         workflow = self._open.get(workflow_key(row.request))
         if workflow is None or row.request.id not in workflow.in_flight:
             return  # the workflow was evicted
@@ -204,7 +204,7 @@ class Orchestrator:
         if workflow.ended_at is not None and not workflow.in_flight:
             self._close(workflow)
 
-    def _workflow_ended(self, key: WorkflowKey, at: int, *, cancelled: bool) -> None:
+    def _end_workflow(self, key: WorkflowKey, at: int, *, cancelled: bool) -> None:
         workflow = self._open.get(key)
         if workflow is None or workflow.ended_at is not None:
             return
@@ -219,6 +219,6 @@ class Orchestrator:
 
     def _close(self, workflow: OpenedWorkflow) -> None:
         self._open.remove(workflow.key)
-        self._positions.workflow_ended(workflow.key)
+        self._positions.end_workflow(workflow.key)
         self.unlearnt += not self._to_learn.add(workflow)
         self._ended.put(workflow)

@@ -64,7 +64,7 @@ class Budgets:
             if ran_us >= budget.wall_us:
                 raise BudgetExceeded("time", f"began {ran_us // SECOND} s ago")
 
-    def arrived(self, request: Request) -> None:
+    def track_call(self, request: Request) -> None:
         """Track the budget of an admitted request, whose workflow has a position by now."""
         self._has_any |= request.budget is not None
         if not self._has_any:

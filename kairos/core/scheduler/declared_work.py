@@ -111,7 +111,7 @@ class DeclaredWork:
                     total += left * self._call_us[place]
         return total
 
-    def ended(self, visits: Visits, epoch: int) -> None:
+    def learn_visits(self, visits: Visits, epoch: int) -> None:
         """Learn the number of calls from a workflow that ended."""
         made = {agent: n for agent, n in visits.items() if agent is not None and agent in self}
         if made:
@@ -177,11 +177,11 @@ class DeclaredPlans:
         self._plans.touch(tenant, key)
         return work
 
-    def ended(self, tenant: str, app: str | None, visits: Visits, epoch: int) -> None:
+    def learn_visits(self, tenant: str, app: str | None, visits: Visits, epoch: int) -> None:
         """Learn the number of calls from an ended workflow of the app."""
         work = self._plans.get((tenant, app or ""))
         if work is not None:
-            work.ended(visits, epoch)
+            work.learn_visits(visits, epoch)
 
 
 def _over(operators: Sequence[PlannedOperator]) -> list[int]:

@@ -18,12 +18,12 @@ class DrainRate:
         self._before_us = 0  # total time it was non-empty, before `_since`
         self._left_us: deque[int] = deque(maxlen=_DEPARTURES)  # departures, on that clock
 
-    def waits(self, at: int) -> None:
+    def note_waiting(self, at: int) -> None:
         """Record that a request waits, whether or not others do."""
         if self._since is None:
             self._since = at
 
-    def left(self, at: int, *, is_empty: bool, counts: bool = True) -> None:
+    def count_departure(self, at: int, *, is_empty: bool, counts: bool = True) -> None:
         """Record a departure.
 
         Args:
@@ -38,7 +38,7 @@ class DrainRate:
             self._before_us += at - self._since
             self._since = None
 
-    def forget(self) -> None:
+    def forget_departures(self) -> None:
         """Forget the rate, because conditions have changed."""
         self._left_us.clear()
 

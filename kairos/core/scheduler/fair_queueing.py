@@ -66,7 +66,7 @@ class StartTags:
         """Return the number of non-empty queues of `name`."""
         return self._waiting.get(name, 0)
 
-    def came(self, name: str) -> None:
+    def open_queue(self, name: str) -> None:
         """Record that one more queue of `name` became non-empty."""
         waiting = self._waiting.get(name, 0)
         self._waiting[name] = waiting + 1
@@ -77,7 +77,7 @@ class StartTags:
             if len(tags) > _REMEMBERED:
                 self._forget_some()
 
-    def left(self, name: str) -> None:
+    def close_queue(self, name: str) -> None:
         """Record that a queue of `name` became empty."""
         waiting = self._waiting.pop(name) - 1
         if waiting:
@@ -212,19 +212,19 @@ class FairQueueing:
         if self._first_class.setdefault(key, name) != name and key not in self._classes:
             classes = self._classes[key] = StartTags(self._class_weights)
             for _ in range(self.tenants[level].queues(tenant)):
-                classes.came(self._first_class[key])
+                classes.open_queue(self._first_class[key])
             self._found.clear()
         return self._classes.get(key)
 
-    def came(self, share: Share) -> None:
+    def open_queue(self, share: Share) -> None:
         """Record that one more queue of the share became non-empty."""
         for tags, name in self.tags(share):
-            tags.came(name)
+            tags.open_queue(name)
 
-    def left(self, share: Share) -> None:
+    def close_queue(self, share: Share) -> None:
         """Record that a queue of the share became empty."""
         for tags, name in self.tags(share):
-            tags.left(name)
+            tags.close_queue(name)
 
     def order(self, shares: Iterable[Share], at_most: int) -> list[Share]:
         """Return the first `at_most` of these waiting shares in service order; ties by position."""

@@ -41,7 +41,7 @@ _LATEST_US = 1 << 60  # maximum delay of a check: in effect never
 class Guard(Protocol):
     """Decides which calls of one queue are overdue. Every operation is O(log n) amortised."""
 
-    def came(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
+    def watch_call(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
         """Record a call that starts to wait.
 
         Args:
@@ -50,7 +50,7 @@ class Guard(Protocol):
             patience_us: maximum wait set by the policy; None: no such limit.
         """
 
-    def came_back(self, waiting: WaitingRequest) -> None:
+    def watch_returned(self, waiting: WaitingRequest) -> None:
         """Record a call returned by an instance: it precedes all others, in order of its number."""
 
     def note_time(self, at: int) -> None:
@@ -67,7 +67,7 @@ class Guard(Protocol):
         Yields each call with whether it is dispatched because it is overdue.
         """
 
-    def sent(self, waiting: WaitingRequest, *, first: bool) -> None:
+    def settle_dispatch(self, waiting: WaitingRequest, *, first: bool) -> None:
         """Record a dispatched call. `first`: it was dispatched because it was overdue."""
 
     def clear(self) -> None:
@@ -143,7 +143,7 @@ class PatienceGuard:
         self._overdue = OverdueCalls(waiting)  # ordered by when they became overdue
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._overdue.if_not_overdue)
 
-    def came(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
+    def watch_call(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
         left_us = self._left_us(waiting.request, at)
         if patience_us is not None:
             waiting.impatient_at = at + patience_us
@@ -152,7 +152,7 @@ class PatienceGuard:
             # Due now at the earliest: calls that are already overdue precede it.
             self._look_at(waiting, at, left_us)
 
-    def came_back(self, waiting: WaitingRequest) -> None:
+    def watch_returned(self, waiting: WaitingRequest) -> None:
         self._overdue.add(waiting, waiting.seq)
 
     def note_time(self, at: int) -> None:
@@ -171,7 +171,7 @@ class PatienceGuard:
 
     def first(self) -> Request | None:
         waiting = self._overdue.first()
-        if waiting is None or not self._may_go(waiting, self._owed_us):
+        if waiting is None or not self._may_precede(waiting, self._owed_us):
             return None
         return waiting.request
 
@@ -182,7 +182,7 @@ class PatienceGuard:
         owed_us, late = self._owed_us, iter(overdue)
         due = next(late, None)
         for each in all_by_policy:
-            while due is not None and self._may_go(due, owed_us):
+            while due is not None and self._may_precede(due, owed_us):
                 if due.request.id not in gone:
                     yield due, True
                     gone.add(due.request.id)
@@ -193,7 +193,7 @@ class PatienceGuard:
                 gone.add(each.request.id)
                 owed_us = self._owed_after(each, owed_us, first=False)
 
-    def sent(self, waiting: WaitingRequest, *, first: bool) -> None:
+    def settle_dispatch(self, waiting: WaitingRequest, *, first: bool) -> None:
         self._owed_us = self._owed_after(waiting, self._owed_us, first=first)
 
     def clear(self) -> None:
@@ -201,7 +201,7 @@ class PatienceGuard:
         self._by_due_at.clear()
         self._overdue.clear()
 
-    def _may_go(self, waiting: WaitingRequest, owed_us: float) -> bool:
+    def _may_precede(self, waiting: WaitingRequest, owed_us: float) -> bool:
         return waiting.is_bounced or owed_us <= 0
 
     def _owed_after(self, waiting: WaitingRequest, owed_us: float, *, first: bool) -> float:

@@ -25,14 +25,14 @@ class KvShares:
         self._held: dict[str, int] = dict.fromkeys(shares, 0)  # tokens
         self._calls: dict[str, Request] = {}  # running calls of these tenants, by id
         for request in running:
-            self.dispatched(request)
+            self.add_running(request)
 
-    def dispatched(self, request: Request) -> None:
+    def add_running(self, request: Request) -> None:
         if request.tenant in self._held:
             self._calls[request.id] = request
             self._held[request.tenant] += _tokens(request)
 
-    def released(self, request_id: str) -> None:
+    def remove_running(self, request_id: str) -> None:
         request = self._calls.pop(request_id, None)
         if request is not None:
             self._held[request.tenant] -= _tokens(request)

@@ -42,7 +42,7 @@ class Newcomers:
             if not of:
                 del self._of[request.tenant]
 
-    def begin(self, requests: Iterable[Request]) -> None:
+    def remove_begun(self, requests: Iterable[Request]) -> None:
         """Remove requests whose workflow has begun."""
         for request in requests:
             self.remove(request.id)

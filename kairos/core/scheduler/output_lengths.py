@@ -37,7 +37,7 @@ class _Sample:
         self.distribution: Distribution | None = None
         self._look()
 
-    def see(self, tokens: int) -> None:
+    def add_answer(self, tokens: int) -> None:
         self.tokens.append(tokens)
         self.new += 1
         self._look()
@@ -57,7 +57,7 @@ class OutputLengths:
     def __init__(self) -> None:
         self._samples: SharedLru[AgentKey, _Sample] = SharedLru(_MAX_AGENTS)
 
-    def see(self, request: Request, tokens: int) -> None:
+    def learn_answer(self, request: Request, tokens: int) -> None:
         key = agent_key_of(request)
         sample = self._samples.get(key)
         if sample is None:
@@ -65,9 +65,9 @@ class OutputLengths:
             self._samples.put(key[0], key, sample)
         else:
             self._samples.touch(key[0], key)
-        sample.see(tokens)
+        sample.add_answer(tokens)
 
-    def told(self, profile: AgentProfile) -> None:
+    def seed_from_profile(self, profile: AgentProfile) -> None:
         """Start from a profile of another process or run, unless enough answers were seen here."""
         known, sample = profile.completion_tokens, self._samples.get(profile.key)
         if known is None or profile.samples < _FEWEST:

@@ -50,7 +50,7 @@ class InstanceRoom(Protocol):
     def reserve(self, request: Request) -> None:
         """Reserve for a request that does not fit now: later placements must not delay it."""
 
-    def keep_for(self, request: Request) -> bool:
+    def exclude_for(self, request: Request) -> bool:
         """Exclude the instances that could serve the request once they are free.
 
         Returns whether any other instance is left.
@@ -150,7 +150,7 @@ class WaitQueue:
         self.waiting_us += work_us
         n = len(self._waiting)
         self.by_key.push((key, seq, request.id), n)
-        self.guard.came(waiting, at, self._policy.patience_us(request))
+        self.guard.watch_call(waiting, at, self._policy.patience_us(request))
 
     def push_back(self, request: Request, *, aside: bool = False) -> None:
         """Add a bounced request again: before all others, and among bounced ones by arrival.
@@ -170,7 +170,7 @@ class WaitQueue:
         self.waiting_us += work_us
         if not aside:
             self.by_key.push((key, seq, request.id), n)
-            self.guard.came_back(waiting)
+            self.guard.watch_returned(waiting)
 
     def remove(self, request_id: str) -> Request:
         waiting = self._waiting.pop(request_id)
@@ -242,15 +242,15 @@ class WaitQueue:
             if room.fits(overdue):
                 returned = self._waiting[overdue.id].is_bounced
                 return Turn(overdue, "returned" if returned else "overdue")
-            if not room.keep_for(overdue):
+            if not room.exclude_for(overdue):
                 return None
         if (turn := self._expected_back(room)) is not None:
             return turn
         return self._by_policy(room, at)
 
-    def take(self, request_id: str, reason: Reason) -> Request:
+    def pop_dispatched(self, request_id: str, reason: Reason) -> Request:
         """Remove a request that is dispatched now."""
-        self.guard.sent(self._waiting[request_id], first=reason == "overdue")
+        self.guard.settle_dispatch(self._waiting[request_id], first=reason == "overdue")
         return self.remove(request_id)
 
     def _expected_back(self, room: InstanceRoom) -> Turn | None:

@@ -94,7 +94,7 @@ class WaitQueues:
         place = self._place(request)
         queue = self._queue_of(place)
         queue.push(request, at)
-        self._came(place, queue, request.tenant, at)
+        self._note_waiting(place, queue, request.tenant, at)
 
     def push_back(self, request: Request, at: int, *, aside: bool = False) -> None:
         """Add a bounced request again.
@@ -104,7 +104,7 @@ class WaitQueues:
         place = self._place(request)
         queue = self._queue_of(place)
         queue.push_back(request, aside=aside)
-        self._came(place, queue, request.tenant, at)
+        self._note_waiting(place, queue, request.tenant, at)
 
     def bring_back(self, request_id: str) -> None:
         """Release a quarantined request, which is then queued like any bounced one."""
@@ -125,31 +125,33 @@ class WaitQueues:
         longest_us = self._longest_wait_us(place)
         return WaitQueue(self._policy, self._estimates, self._arrivals, longest_us, *self._limits)
 
-    def _came(self, place: Place, queue: WaitQueue, tenant: str, at: int) -> None:
+    def _note_waiting(self, place: Place, queue: WaitQueue, tenant: str, at: int) -> None:
         self._waiting += 1
         self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + 1
         if len(queue) == 1:
             self._open[place] = queue
-            self.fairness.came(place[0])
+            self.fairness.open_queue(place[0])
         self._note_renewing(place, queue)
-        queue.drain.waits(at)
+        queue.drain.note_waiting(at)
 
-    def take(self, request: Request, at: int, cost_us: float, reason: Reason) -> None:
+    def dispatch_call(self, request: Request, at: int, cost_us: float, reason: Reason) -> None:
         """Remove a call that is dispatched for this reason, and charge its expected cost."""
         share, _ = place = self._place(request)
         queue = self._queues[place]
-        queue.take(request.id, reason)
+        queue.pop_dispatched(request.id, reason)
         self.fairness.charge(share, cost_us)
-        self._left(place, queue, request.tenant, at, counts=True)
+        self._note_departure(place, queue, request.tenant, at, counts=True)
 
     def remove(self, request: Request, at: int, *, counts: bool) -> None:
         """Remove a waiting request. `counts`: its departure counts for the queue's drain rate."""
         place = self._place(request)
         queue = self._queues[place]
         queue.remove(request.id)
-        self._left(place, queue, request.tenant, at, counts=counts)
+        self._note_departure(place, queue, request.tenant, at, counts=counts)
 
-    def _left(self, place: Place, queue: WaitQueue, tenant: str, at: int, *, counts: bool) -> None:
+    def _note_departure(
+        self, place: Place, queue: WaitQueue, tenant: str, at: int, *, counts: bool
+    ) -> None:
         self._waiting -= 1
         left = self._of_tenant.pop(tenant) - 1
         if left:
@@ -157,8 +159,8 @@ class WaitQueues:
         is_empty = not queue
         if is_empty:
             del self._open[place]
-            self.fairness.left(place[0])
-        queue.drain.left(at, is_empty=is_empty, counts=counts)
+            self.fairness.close_queue(place[0])
+        queue.drain.count_departure(at, is_empty=is_empty, counts=counts)
 
     def rekey(self, requests: Iterable[Request]) -> None:
         """Update the keys of waiting requests of one workflow, after a fact about it.
@@ -198,15 +200,15 @@ class WaitQueues:
         before, self.fairness, self._asked = self.fairness, fairness, None
         fairness.follow(before)
         if any(self._is_misplaced(place, queue) for place, queue in self._open.items()):
-            self._put_anew(at)
+            self._requeue_all(at)
         else:
             queues = self._queues.items()
             self._queues = {p: queue for p, queue in queues if not self._is_misplaced(p, queue)}
             for share, _ in self._open:
-                fairness.came(share)
+                fairness.open_queue(share)
         fairness.go_on_from(before)
 
-    def choose(self, policy: str, at: int) -> None:
+    def apply_policy(self, policy: str, at: int) -> None:
         """Apply another policy, queueing all calls again in O(n log n).
 
         The guard's share of overdue calls starts from zero.
@@ -216,8 +218,8 @@ class WaitQueues:
         """
         self._policy = policy_named(policy)(self._estimates)
         for share, _ in self._open:
-            self.fairness.left(share)
-        self._put_anew(at)
+            self.fairness.close_queue(share)
+        self._requeue_all(at)
 
     def _is_misplaced(self, place: Place, queue: WaitQueue) -> bool:
         if queue.max_wait_us != self._longest_wait_us(place):
@@ -227,7 +229,7 @@ class WaitQueues:
     def _longest_wait_us(self, place: Place) -> int:
         return self.fairness.max_wait_us(place[0]) or self._max_wait_us
 
-    def _put_anew(self, at: int) -> None:
+    def _requeue_all(self, at: int) -> None:
         """Queue all waiting calls again, bounced ones last, as in each queue."""
         waiting = [each for queue in self._open.values() for each in queue.standings()]
         before = self._open
@@ -241,7 +243,7 @@ class WaitQueues:
                 place = self._place(request)
                 queue = self._queue_of(place)
                 queue.push(request, request.arrived_at)
-                self._came(place, queue, request.tenant, at)
+                self._note_waiting(place, queue, request.tenant, at)
         for place, queue in self._queues.items():
             if place in before:
                 queue.drain = before[place].drain
@@ -249,7 +251,7 @@ class WaitQueues:
     def forget_pace(self) -> None:
         """Forget all drain rates, because the pool's capacity has grown."""
         for queue in self._queues.values():
-            queue.drain.forget()
+            queue.drain.forget_departures()
 
     def wait_us(self, request: Request, at: int, *, worth_us: float) -> float:
         """Estimate how long a waiting request would still wait, from the order and drain rate.

@@ -41,7 +41,7 @@ class TokenBucket:
         self._level = min(self._most * _PARTS, self._level + (at - self._at) * self._most)
         self._at = at
 
-    def hold(self, per_minute: int, at: int) -> None:
+    def change_limit(self, per_minute: int, at: int) -> None:
         """Change the limit; what was used stays used."""
         self._fill(at)
         self._level += (per_minute - self._most) * _PARTS
@@ -53,12 +53,12 @@ class TokenBucket:
         missing = min(amount, self._most) * _PARTS - self._level
         return max(0, -(-missing // self._most))
 
-    def take(self, amount: int, at: int) -> None:
+    def take_tokens(self, amount: int, at: int) -> None:
         """Take `amount`, even below 0; a negative amount is a refund."""
         self._fill(at)
         self._level = min(self._most * _PARTS, self._level - amount * _PARTS)
 
-    def left(self, at: int) -> RateLimit:
+    def remaining_limit(self, at: int) -> RateLimit:
         reset_us = self.wait_us(self._most, at)
         return RateLimit(self._most, max(0, self._level // _PARTS), reset_us)
 
@@ -79,9 +79,9 @@ class Meter:
         self._tokens: TokenBucket | None = None
         self._workflows: WorkflowsAtOnce | None = None
         self._day = self._tokens_on_day = self._at_once = 0
-        self.change(quota, here, 0)
+        self.change_quota(quota, here, 0)
 
-    def change(self, quota: Quota, here: Sequence[WorkflowKey], at: int) -> None:
+    def change_quota(self, quota: Quota, here: Sequence[WorkflowKey], at: int) -> None:
         """Set other limits. Usage so far still counts; what was not limited is counted from now on.
 
         Args:
@@ -98,7 +98,7 @@ class Meter:
         elif self._workflows is None:
             self._workflows = WorkflowsAtOnce(self._idle_us)
             for workflow in here:
-                self._workflows.arrived(workflow)
+                self._workflows.begin_call(workflow)
 
     def check(self, workflow: WorkflowKey, tokens: int, at: int) -> None:
         """Check whether a call with this many tokens stays within the quota.
@@ -125,28 +125,28 @@ class Meter:
         if (limit := quota.calls_at_once) is not None:
             yield SECOND if self._at_once >= limit else 0, "calls at once", limit
         if (limit := quota.workflows_at_once) is not None and self._workflows is not None:
-            is_full = self._workflows.open(at) >= limit and workflow not in self._workflows
+            is_full = self._workflows.count_open(at) >= limit and workflow not in self._workflows
             yield SECOND if is_full else 0, "workflows at once", limit
 
-    def left(self, at: int) -> RateLimits:
+    def remaining_limits(self, at: int) -> RateLimits:
         """Return what may still be used now."""
-        requests = None if self._calls is None else self._calls.left(at)
-        tokens = None if self._tokens is None else self._tokens.left(at)
+        requests = None if self._calls is None else self._calls.remaining_limit(at)
+        tokens = None if self._tokens is None else self._tokens.remaining_limit(at)
         if (limit := self.quota.tokens_per_day) is not None:
             used = self._tokens_today(at)
             reset_us = _day_left_us(at) if used else 0
             tokens = scarcer(tokens, RateLimit(limit, max(0, limit - used), reset_us))
         return RateLimits(requests, tokens)
 
-    def begin(self, workflow: WorkflowKey, tokens: int, at: int) -> None:
+    def start_call(self, workflow: WorkflowKey, tokens: int, at: int) -> None:
         self._at_once += 1
         if self._workflows is not None:
-            self._workflows.arrived(workflow)
+            self._workflows.begin_call(workflow)
         if self._calls is not None:
-            self._calls.take(1, at)
-        self._take(tokens, at)
+            self._calls.take_tokens(1, at)
+        self._take_tokens(tokens, at)
 
-    def end(self, workflow: WorkflowKey, more_tokens: int, at: int, *, has_run: bool) -> None:
+    def end_call(self, workflow: WorkflowKey, more_tokens: int, at: int, *, has_run: bool) -> None:
         """Record the end of a call.
 
         Args:
@@ -157,16 +157,16 @@ class Meter:
         """
         self._at_once -= 1
         if self._workflows is not None:
-            self._workflows.call_ended(workflow, at, has_run=has_run)
-        self._take(more_tokens, at)
+            self._workflows.end_call(workflow, at, has_run=has_run)
+        self._take_tokens(more_tokens, at)
 
-    def workflow_ended(self, workflow: WorkflowKey) -> None:
+    def close_workflow(self, workflow: WorkflowKey) -> None:
         if self._workflows is not None:
-            self._workflows.ended(workflow)
+            self._workflows.close_workflow(workflow)
 
-    def _take(self, tokens: int, at: int) -> None:
+    def _take_tokens(self, tokens: int, at: int) -> None:
         if self._tokens is not None:
-            self._tokens.take(tokens, at)
+            self._tokens.take_tokens(tokens, at)
         self._tokens_on_day = max(0, self._tokens_today(at) + tokens)
         self._day = at // _DAY_US
 
@@ -211,7 +211,7 @@ class Quotas:
         self._of_tenant: dict[str, _Meters] = {}
         self._taken: dict[str, tuple[tuple[Meter, int], ...]] = {}  # tokens charged, by call id
 
-    def change(self, quotas: Sequence[Quota], here: Sequence[Request], at: int) -> None:
+    def replace_quotas(self, quotas: Sequence[Quota], here: Sequence[Request], at: int) -> None:
         """Replace the quotas.
 
         Usage so far counts against the new quota of the same tenant, app or key. Calls at once are
@@ -248,7 +248,7 @@ class Quotas:
         for quota in quotas:
             subject = _subject(quota)
             if (meter := known.get(subject)) is not None:
-                meter.change(quota, calls[subject], at)
+                meter.change_quota(quota, calls[subject], at)
             else:
                 meter = Meter(quota, self._idle_us, calls[subject])
             of[quota.tenant].append(meter)
@@ -268,28 +268,28 @@ class Quotas:
             for meter in self._of(request):
                 meter.check(workflow_key(request), _tokens(request), at)
         except QuotaExceeded as error:
-            error.limits = self.left(request, at)
+            error.limits = self.remaining_limits(request, at)
             raise
 
-    def left(self, request: Request, at: int) -> RateLimits | None:
+    def remaining_limits(self, request: Request, at: int) -> RateLimits | None:
         """Return what the caller may still use; None if its rates are not limited."""
         left = RateLimits()
         for meter in self._of(request):
-            more = meter.left(at)
+            more = meter.remaining_limits(at)
             left = RateLimits(
                 scarcer(left.requests, more.requests), scarcer(left.tokens, more.tokens)
             )
         return left if left != RateLimits() else None
 
-    def arrived(self, request: Request, at: int) -> None:
+    def charge_call(self, request: Request, at: int) -> None:
         """Charge a request that was admitted."""
         if found := self._of(request):
             tokens, workflow = _tokens(request), workflow_key(request)
             self._taken[request.id] = tuple((meter, tokens) for meter in found)
             for meter in found:
-                meter.begin(workflow, tokens, at)
+                meter.start_call(workflow, tokens, at)
 
-    def ended(self, request: Request, used_tokens: int, at: int) -> None:
+    def settle_call(self, request: Request, used_tokens: int, at: int) -> None:
         """Correct the charge of a call at its end.
 
         Args:
@@ -299,12 +299,12 @@ class Quotas:
         """
         workflow, has_run = workflow_key(request), used_tokens > 0
         for meter, tokens in self._taken.pop(request.id, ()):
-            meter.end(workflow, used_tokens - tokens, at, has_run=has_run)
+            meter.end_call(workflow, used_tokens - tokens, at, has_run=has_run)
 
-    def workflow_ended(self, workflow: WorkflowKey) -> None:
+    def close_workflow(self, workflow: WorkflowKey) -> None:
         meters = self._of_tenant.get(workflow[0])
         for meter in () if meters is None else meters.all:
-            meter.workflow_ended(workflow)
+            meter.close_workflow(workflow)
 
 
 def _tokens(request: Request) -> int:
@@ -326,7 +326,7 @@ def _changed(bucket: TokenBucket | None, per_minute: int | None, at: int) -> Tok
         return None
     if bucket is None:
         return TokenBucket(per_minute)
-    bucket.hold(per_minute, at)
+    bucket.change_limit(per_minute, at)
     return bucket
 
 
@@ -348,7 +348,7 @@ class WorkflowsAtOnce:
         self._open: dict[WorkflowKey, _Open] = {}
         self._silent_since: OrderedDict[WorkflowKey, int] = OrderedDict()  # longest first
 
-    def open(self, at: int) -> int:
+    def count_open(self, at: int) -> int:
         """Return the number of open workflows."""
         silent = self._silent_since
         while silent and (longest := next(iter(silent.items())))[1] <= at - self._idle_us:
@@ -358,14 +358,14 @@ class WorkflowsAtOnce:
     def __contains__(self, workflow: WorkflowKey) -> bool:
         return workflow in self._open
 
-    def arrived(self, workflow: WorkflowKey) -> None:
+    def begin_call(self, workflow: WorkflowKey) -> None:
         """Record an admitted call of a workflow."""
         self._silent_since.pop(workflow, None)
         one = self._open.setdefault(workflow, _Open())
         one.calls += 1
         one.is_over = False
 
-    def call_ended(self, workflow: WorkflowKey, at: int, *, has_run: bool) -> None:
+    def end_call(self, workflow: WorkflowKey, at: int, *, has_run: bool) -> None:
         one = self._open[workflow]
         one.calls -= 1
         one.has_run |= has_run
@@ -376,7 +376,7 @@ class WorkflowsAtOnce:
         else:
             self._silent_since[workflow] = at
 
-    def ended(self, workflow: WorkflowKey) -> None:
+    def close_workflow(self, workflow: WorkflowKey) -> None:
         one = self._open.get(workflow)
         if one is not None:
             one.is_over = True

@@ -74,7 +74,7 @@ class WorkEstimates:
                 self._models.pop(key[:2], None)
         for profile in event.profiles:
             self._profiles[profile.key] = profile
-            self._answers.told(profile)
+            self._answers.seed_from_profile(profile)
         self._ranks.update((rank.key, rank.rank) for rank in event.ranks)
         if event.kendall_tau is not None:
             self.kendall_tau = event.kendall_tau
@@ -91,8 +91,8 @@ class WorkEstimates:
         """
         self._plans.declare(event)
 
-    def arrived(self, request: Request, at: int) -> None:
-        position, key = self.positions.arrived(request, at), workflow_key(request)
+    def add_call(self, request: Request, at: int) -> None:
+        position, key = self.positions.record_arrival(request, at), workflow_key(request)
         together = self._together.get(key)
         if together is None:
             plans = self._plans
@@ -111,13 +111,13 @@ class WorkEstimates:
         """Replace a waiting call by one with a shorter prompt."""
         self._standings[request.id].request = request
 
-    def dispatched(self, request_id: str, at: int) -> None:
-        self.positions.dispatched(request_id, at)
+    def note_dispatch(self, request_id: str, at: int) -> None:
+        self.positions.record_dispatch(request_id, at)
 
-    def bounced(self, request_id: str, at: int) -> None:
-        self.positions.bounced(request_id, at)
+    def note_bounce(self, request_id: str, at: int) -> None:
+        self.positions.record_bounce(request_id, at)
 
-    def ended(
+    def remove_call(
         self,
         request_id: str,
         at: int,
@@ -132,14 +132,14 @@ class WorkEstimates:
             completion_tokens: tokens of its answer; None: not known.
             used_tokens: tokens of prompt and answer, as far as it ran.
         """
-        self.positions.ended(request_id, at, completion_tokens, used_tokens)
+        self.positions.record_call_end(request_id, at, completion_tokens, used_tokens)
         standing = self._standings.pop(request_id, None)
         if standing is None:
             return
         key = workflow_key(standing.request)
         self._note_attained(standing.request, key)
         if completion_tokens is not None:
-            self._answers.see(standing.request, completion_tokens)
+            self._answers.learn_answer(standing.request, completion_tokens)
         together = self._together[key]
         del together.standings[request_id]
         together.calls_us -= standing.call_us
@@ -148,10 +148,10 @@ class WorkEstimates:
         if not together.standings:
             del self._together[key]
 
-    def workflow_ended(self, key: WorkflowKey, *, cancelled: bool = False) -> None:
+    def close_workflow(self, key: WorkflowKey, *, cancelled: bool = False) -> None:
         if self._plans and not cancelled:
-            self._plans.ended(key[0], *self.positions.visits(key), self.epoch)
-        self.positions.workflow_ended(key)
+            self._plans.learn_visits(key[0], *self.positions.visits(key), self.epoch)
+        self.positions.end_workflow(key)
 
     def requests(self) -> Iterator[Request]:
         """Yield all waiting or running calls, in order of arrival."""

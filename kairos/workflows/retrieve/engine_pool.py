@@ -273,7 +273,8 @@ class EnginePool(Generic[Item, Result]):
         free = [
             engine
             for engine, load in self.loads.items()
-            if self._shared.has_room(engine) and self._circuits.takes(engine, load.batches, now)
+            if self._shared.has_room(engine)
+            and self._circuits.admits_call(engine, load.batches, now)
         ]
         return min(free, key=self._load, default=None)
 
@@ -313,7 +314,7 @@ class EnginePool(Generic[Item, Result]):
             await self._answered_wrongly(engine, parts, UpstreamFailed(said))
         else:
             self._refused.pop(engine, None)
-            self._circuits.answered(engine, _now(), _AT_ONCE)
+            self._circuits.count_answer(engine, _now(), _AT_ONCE)
             self.loads[engine].sound = items[0]
             begin = 0
             for part in parts:
@@ -331,13 +332,13 @@ class EnginePool(Generic[Item, Result]):
         """Find out whether the engine or an item is at fault."""
         trusted = self._circuits.state(engine, _now()) == "closed"
         if self._others(engine):
-            self._circuits.open(engine, _now())
+            self._circuits.open_circuit(engine, _now())
             parts = [msgspec.structs.replace(part, blamed=part.blamed | {engine}) for part in parts]
             self._bisect(engine, parts, error)
         elif (trusted and _is_many(parts)) or await self._is_well(engine):
             self._bisect(engine, parts, error)
         else:
-            self._circuits.open(engine, _now())
+            self._circuits.open_circuit(engine, _now())
             self._suspect(parts, error)
 
     async def _is_well(self, engine: str) -> bool:
@@ -349,7 +350,7 @@ class EnginePool(Generic[Item, Result]):
             await self._ask(engine, [cast("Item", sound)])
         except KairosError:
             return False
-        self._circuits.answered(engine, _now(), _AT_ONCE)
+        self._circuits.count_answer(engine, _now(), _AT_ONCE)
         return True
 
     def _bisect(self, engine: str, parts: list[_Part[Item, Result]], error: KairosError) -> None:
@@ -366,7 +367,7 @@ class EnginePool(Generic[Item, Result]):
         (part,) = parts
         if part.was_refused or not others:
             for blamed in part.blamed:  # it was not their fault
-                self._circuits.forget(blamed)
+                self._circuits.close_circuit(blamed)
             part.work.fail(error)
         else:
             again = msgspec.structs.replace(part, was_refused=True)
@@ -419,14 +420,14 @@ class EnginePool(Generic[Item, Result]):
         return [
             each
             for each, load in self.loads.items()
-            if each != engine and self._circuits.takes(each, load.batches, now)
+            if each != engine and self._circuits.admits_call(each, load.batches, now)
         ]
 
     def _wait_again(
         self, engine: str, parts: list[_Part[Item, Result]], error: KairosError
     ) -> None:
         """Queue the parts again, as the engine was unavailable; work that waited too long fails."""
-        self._circuits.open(engine, _now())
+        self._circuits.open_circuit(engine, _now())
         since_s, _ = self._refused.get(engine, (time.monotonic(), ""))
         self._refused[engine] = since_s, str(error)
         left = [part for part in parts if not self._has_waited(part.work, error)]

@@ -27,9 +27,9 @@ from kairos.proxy import HttpLLM
 from kairos.workflows import Passes
 from kairos.workflows.run import flow_run as service
 from kairos.workflows.run.engine_host import HostedEngine, HostedModel, HostFile
+from kairos.workflows.start.hosted_pool import hosted_pool
 from tests.e2e.cli.flow_runs import answering
 from tests.support.vllm import needs_vllm
-from tests.support.workflows.runs import hosted_pool
 
 pytestmark = pytest.mark.usefixtures("forks")
 

@@ -516,7 +516,7 @@ class BalancerMachine(RuleBasedStateMachine):
         if len(here) >= instance.max_num_seqs:
             return False
         looked_at = self.balancer._dispatching.drained_at
-        if not self.balancer.faults.circuits.takes(instance.id, len(here), looked_at):
+        if not self.balancer.faults.circuits.admits_call(instance.id, len(here), looked_at):
             return False
         quarantine = self.balancer.faults.quarantine
         if quarantine and quarantine.room == instance.id:

@@ -36,7 +36,7 @@ class Pool:
         self.waits = self.refused = 0
         self.asked = []  # requests that are looked at together, again and again
         for number in range(instances):
-            self.tell("join", self.instance(number))
+            self.tell("add_instance", self.instance(number))
 
     def tell(self, what: str, *told) -> None:
         for ledger in self.ledgers:
@@ -137,23 +137,23 @@ class Pool:
         for request_id, instance_id in list(self.running):
             chance = draw.random()
             if chance < 0.4:
-                self.tell("first_token", request_id, self.at)
+                self.tell("record_first_token", request_id, self.at)
             elif chance < 0.6:
-                self.tell("progressed", {request_id: draw.randrange(1, 600)}, self.at)
+                self.tell("record_progress", {request_id: draw.randrange(1, 600)}, self.at)
             elif chance < 0.75:
                 tokens = draw.randrange(1, 800)
                 request = self.ledger.booking(request_id).request
                 ended = Finished(request_id, completion_tokens=tokens)
-                self.tell("release", request_id, self.at, ended)
-                self.estimates._answers.see(request, tokens)
+                self.tell("release_booking", request_id, self.at, ended)
+                self.estimates._answers.learn_answer(request, tokens)
                 self.running.remove((request_id, instance_id))
         if draw.random() < 0.3:
             where = draw.choice(list(self.ledger.instances))
             used, waits = draw.random(), draw.choice([0, 3])
-            self.tell("status", InstanceStatus(where, kv_used=used, waiting=waits), self.at)
+            self.tell("record_status", InstanceStatus(where, kv_used=used, waiting=waits), self.at)
         if draw.random() < 0.05:
             number = draw.randrange(8)
-            self.tell("join", self.instance(number))
+            self.tell("add_instance", self.instance(number))
 
 
 @examples(60)
@@ -170,7 +170,7 @@ def test_both_forget_how_quick_an_instance_was_that_left_and_is_back():
         Instance(id=each, models=(), max_num_seqs=64, kv_tokens=12_000) for each in ("i0", "i1")
     ]
     for each in known:
-        pool.tell("join", each)
+        pool.tell("add_instance", each)
         running = build.request(f"on {each.id}", prompt=100, at=pool.at)
         pool.tell("book", running, each.id, pool.at)  # so that what is known of it stays
     for ledger in pool.ledgers:
@@ -183,8 +183,8 @@ def test_both_forget_how_quick_an_instance_was_that_left_and_is_back():
     request = pool.request(1)
     assert [way.choose(request, known, (), pool.at) for way in pool.ways] == [known[1]] * 2
 
-    pool.tell("leave", "i0")
-    pool.tell("join", known[0])
+    pool.tell("remove_instance", "i0")
+    pool.tell("add_instance", known[0])
     assert [way.choose(request, known, (), pool.at) for way in pool.ways] == [known[0]] * 2
 
 

@@ -88,10 +88,10 @@ def test_declared_remaining_work_equals_brute_force_over_random_graphs(follows, 
             running[place] = build.request(
                 f"r{place}", at=at, workflow_id="w", app="app", agent=f"a{place}"
             )
-            estimates.arrived(running[place], at)
+            estimates.add_call(running[place], at)
         else:
             place = data.draw(st.sampled_from(sorted(running)))
-            estimates.ended(running.pop(place).id, at, 10)
+            estimates.remove_call(running.pop(place).id, at, 10)
             ended.add(place)
         left = sum(seconds[n] for n in waiting) + sum(seconds[n] for n in running)
         for place, request in running.items():

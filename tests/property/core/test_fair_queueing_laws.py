@@ -14,7 +14,7 @@ WEIGHTS = st.fixed_dictionaries(dict.fromkeys(NAMES, st.sampled_from((0.5, 1.0, 
 def test_tags_differ_by_no_more_than_a_call_of_each_and_what_charges_were_wrong_by(weights, calls):
     tags = StartTags(weights)
     for name in NAMES:
-        tags.came(name)
+        tags.open_queue(name)
     largest, wrong = dict.fromkeys(NAMES, 0.0), 0.0
     for cost_us, more_us in calls:
         first = min(NAMES, key=tags.tag)

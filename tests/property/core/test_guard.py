@@ -83,8 +83,8 @@ class GuardMachine(RuleBasedStateMachine):
             if turn is None:
                 return
             name = turn.request.id
-            self.queue.take(name, turn.reason)
-            self.estimates.dispatched(name, self.at)
+            self.queue.pop_dispatched(name, turn.reason)
+            self.estimates.note_dispatch(name, self.at)
             call = self.running[name] = self.waiting.pop(name)
             for each in self.waiting.values():
                 each.sent_us += 0 if each.ahead_us is None else call.work_us
@@ -112,7 +112,7 @@ class GuardMachine(RuleBasedStateMachine):
             self.first_us = self.sent_us = 0
 
     def end(self, name, completion=None):
-        self.estimates.ended(name, self.at, completion)
+        self.estimates.remove_call(name, self.at, completion)
         self.seen[(self.waiting | self.running)[name].request.workflow_id] = self.at
 
     def forget_silent(self, workflow):
@@ -203,14 +203,14 @@ def flooded(guard, seed, hours=0.2):
         if bound_us is None and "long" in names:
             ahead_us = sum(each.work_us for each in late[: names.index("long")])
             bound_us, sent_us = ahead_us / SHARE + (1 / SHARE + 1) * long_us, 0
-        queue.take(turn.request.id, turn.reason)
+        queue.pop_dispatched(turn.request.id, turn.reason)
         if turn.request.id == "long":
             return sent_us, bound_us
         sent_us += short_us
-        estimates.dispatched(turn.request.id, at)
+        estimates.note_dispatch(turn.request.id, at)
         factor = min(100.0, random.lognormvariate(-0.5, 1.0))
         at += int(short_us * min(max(factor, 0.1), 100.0 if random.random() < 0.01 else 10.0))
-        estimates.ended(turn.request.id, at, 20)
+        estimates.remove_call(turn.request.id, at, 20)
     return None
 
 
@@ -230,7 +230,7 @@ def test_once_all_have_left_the_guard_owes_nothing():
     for name in ("large", "small", "last"):
         push(build.request(name, completion=8_000 if name == "large" else 1))
         if name == "large":
-            queue.take(queue.first(Room(), 1).request.id, "overdue")
+            queue.pop_dispatched(queue.first(Room(), 1).request.id, "overdue")
 
     assert queue.first(Room(), 2).reason == "overdue"
 

@@ -62,7 +62,7 @@ def test_numpy_keeps_for_each_slot_what_is_kept_until_then(made):
 def test_so_does_the_kernel(made):
     columns, left = made
     ledger = Ledger(build.Lengths())
-    ledger.join(build.instance("a", kv=1_000))
+    ledger.add_instance(build.instance("a", kv=1_000))
     ledger.retention._kept["a"] = columns
     packing = SurvivalPacking(ledger, KERNEL)
     means, variances, most = kernel.forecast(packing, ledger.instances["a"], AT)

@@ -64,12 +64,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from([*FLEET]), times_as_large=st.sampled_from([1, 1, 2]))
     def join(self, name, times_as_large=1):
         kv_tokens = FLEET[name].kv_tokens and FLEET[name].kv_tokens * times_as_large
-        self.ledger.join(replace(FLEET[name], kv_tokens=kv_tokens))
+        self.ledger.add_instance(replace(FLEET[name], kv_tokens=kv_tokens))
         self.here.add(name)
 
     @rule(name=st.sampled_from([*FLEET, "nobody"]))
     def leave(self, name):
-        self.ledger.leave(name)
+        self.ledger.remove_instance(name)
         self.here.discard(name)
         for call in self.calls.values():
             if call.where == name:
@@ -108,7 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def first_token(self, data):
         name = self.one_of(data)
-        self.ledger.first_token(name, self.at)
+        self.ledger.record_first_token(name, self.at)
         call = self.calls[name]
         if not call.first_token_told:
             call.first_token_told = True
@@ -118,7 +118,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), tokens=st.integers(0, 300))
     def progress(self, data, tokens):
         name = self.one_of(data)
-        self.ledger.progressed({name: tokens, "stranger": 5}, self.at)
+        self.ledger.record_progress({name: tokens, "stranger": 5}, self.at)
         call = self.calls[name]
         if tokens >= call.tokens:
             call.tokens, call.since = tokens, self.at
@@ -129,7 +129,9 @@ class LedgerMachine(RuleBasedStateMachine):
         preemptions=st.none() | st.integers(0, 3),
     )
     def status(self, name, used, preemptions):
-        self.ledger.status(InstanceStatus(name, kv_used=used, preemptions=preemptions), self.at)
+        self.ledger.record_status(
+            InstanceStatus(name, kv_used=used, preemptions=preemptions), self.at
+        )
 
     @precondition(lambda self: self.calls)
     @rule(
@@ -146,14 +148,14 @@ class LedgerMachine(RuleBasedStateMachine):
             "failed or cancelled": None,
         }[how]
         del self.calls[name]
-        self.ledger.release(name, self.at, finished)
-        self.ledger.release(name, self.at, finished)  # told again
+        self.ledger.release_booking(name, self.at, finished)
+        self.ledger.release_booking(name, self.at, finished)  # told again
 
     @rule()
     def late_news(self):
-        self.ledger.first_token("gone", self.at)
-        self.ledger.progressed({"gone": 7}, self.at)
-        self.ledger.release("gone", self.at, Finished("gone", 5, 5, 5))
+        self.ledger.record_first_token("gone", self.at)
+        self.ledger.record_progress({"gone": 7}, self.at)
+        self.ledger.release_booking("gone", self.at, Finished("gone", 5, 5, 5))
 
     def of(self, where):
         return [call for call in self.calls.values() if call.where == where]
@@ -282,7 +284,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if ledger is None:
             return
         for name in [*self.calls]:
-            ledger.release(name, self.at)
+            ledger.release_booking(name, self.at)
         for instance in ledger.served.serving(None):
             assert ledger.held_tokens(instance.id, self.at + SECOND) == 0
             assert len(ledger.flight(instance.id)) == 0

@@ -72,21 +72,21 @@ def test_columns_say_what_the_index_says(seed, many):
     draw, index, table = Random(seed), PrefixIndex(), Table()
     columns = PrefixColumns(index.runs, table)
     for number in range(INSTANCES):
-        index.join(Instance(id=f"i{number}", models=(), max_num_seqs=8, kv_tokens=6_000))
+        index.add_instance(Instance(id=f"i{number}", models=(), max_num_seqs=8, kv_tokens=6_000))
     running, is_many, wanted._MANY = [], wanted._MANY, many
     try:
         for number in range(60):
             request, instance_id = prompt(draw, number), f"i{draw.randrange(INSTANCES)}"
-            index.begin(request, instance_id, at=number)
+            index.begin_use(request, instance_id, at=number)
             running.append((request, instance_id))
             if draw.random() < 0.6:
                 ended = running.pop(draw.randrange(len(running)))
                 cached = draw.choice([None, 0, 32])
-                index.end(*ended, draw.randrange(900), cached, at=number)
+                index.end_use(*ended, draw.randrange(900), cached, at=number)
             if draw.random() < 0.05:
-                index.leave(gone := f"i{draw.randrange(INSTANCES)}")
+                index.remove_instance(gone := f"i{draw.randrange(INSTANCES)}")
                 running = [each for each in running if each[1] != gone]
-                index.join(Instance(id=gone, models=(), max_num_seqs=8, kv_tokens=6_000))
+                index.add_instance(Instance(id=gone, models=(), max_num_seqs=8, kv_tokens=6_000))
             if draw.random() < 0.1:
                 table.rearrange()
             for again in range(2):

@@ -133,7 +133,7 @@ class PrefixMachine(RuleBasedStateMachine):
         caching=st.sampled_from([True, True, True, False]),
     )
     def join(self, name, size, caching):
-        self.index.join(build.instance(name, kv=size, prefix_caching=caching))
+        self.index.add_instance(build.instance(name, kv=size, prefix_caching=caching))
         if not caching:
             self.slow.pop(name, None)
         elif name in self.slow:
@@ -144,7 +144,7 @@ class PrefixMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from([*SIZES, "nobody"]))
     def leave(self, name):
-        self.index.leave(name)
+        self.index.remove_instance(name)
         self.slow.pop(name, None)
 
     @rule(
@@ -155,7 +155,7 @@ class PrefixMachine(RuleBasedStateMachine):
         self.n += 1
         one = request(f"r{self.n}", path, rest)
         expected = self.slow[where].begin(one, self.at) if where in self.slow else 0
-        assert self.index.begin(one, where, self.at) == expected < one.prompt_tokens
+        assert self.index.begin_use(one, where, self.at) == expected < one.prompt_tokens
         self.flying[one.id] = one, where
 
     @precondition(lambda self: self.flying)
@@ -168,7 +168,7 @@ class PrefixMachine(RuleBasedStateMachine):
     def end(self, data, answer, cached, us):
         self.at += us
         one, where = self.flying.pop(data.draw(st.sampled_from(sorted(self.flying))))
-        self.index.end(one, where, answer, cached, self.at)
+        self.index.end_use(one, where, answer, cached, self.at)
         if where in self.slow:
             self.slow[where].end(one, answer, cached, self.at)
 
@@ -254,7 +254,7 @@ class PrefixMachine(RuleBasedStateMachine):
 
     def teardown(self):
         for one, where in getattr(self, "flying", {}).values():
-            self.index.end(one, where, 0, None, self.at)
+            self.index.end_use(one, where, 0, None, self.at)
         for cache in getattr(self, "index", PrefixIndex())._caches.values():
             assert cache.shared_tokens == 0
             assert not cache.begun

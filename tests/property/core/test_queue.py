@@ -42,7 +42,7 @@ class Room:
     def reserve(self, request):
         self.reserved.append(request.id)
 
-    def keep_for(self, request):
+    def exclude_for(self, request):
         self.kept, self.need = request, None
         return False
 
@@ -50,7 +50,7 @@ class Room:
 def pop_first(queue, room, at):
     turn = queue.first(room, at)
     if turn is not None:
-        queue.take(turn.request.id, turn.reason)
+        queue.pop_dispatched(turn.request.id, turn.reason)
     return turn
 
 
@@ -90,7 +90,7 @@ def made(policy, guard=PatienceGuard, backfill=BACKFILL, passed_over=PASSED_OVER
     queue = WaitQueue(policy(estimates), estimates, count(), FOREVER, guard, backfill, passed_over)
 
     def push(request, at=0):
-        estimates.arrived(request, at)
+        estimates.add_call(request, at)
         queue.push(request, at)
 
     return estimates, queue, push
@@ -112,7 +112,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.pushed = count()
 
     def add(self, request):
-        self.estimates.ended(request.id, 0)
+        self.estimates.remove_call(request.id, 0)
         self.tell(request)
         self.seq[request.id] = next(self.pushed)
         self.expected.append(request)
@@ -343,7 +343,7 @@ def test_a_request_that_comes_back_stands_at_its_new_place_even_with_the_same_ke
     push(build.request("again"))
     push(build.request("second"))
     queue.remove("again")
-    estimates.ended("again", 0)
+    estimates.remove_call("again", 0)
     push(build.request("again"))
 
     assert queue.head_key(0) == (key, 1)
@@ -356,7 +356,7 @@ def test_a_call_that_is_tried_again_is_as_old_as_its_workflow():
     assert pop_first(queue, Room(20), 60) is None
     assert queue.overdue().id == "again"
     queue.remove("again")
-    estimates.ended("again", 60)
+    estimates.remove_call("again", 60)
     push(build.request("again", workflow_id="old"), at=70)
     push(build.request("new", workflow_id="new"), at=71)
 
@@ -401,7 +401,7 @@ def test_a_long_life_of_pushes_and_removals_leaves_no_garbage():
     for n in range(10_000):
         push(build.request(f"r{n}", at=n))
         queue.remove(f"r{n}")
-        estimates.ended(f"r{n}", n)
+        estimates.remove_call(f"r{n}", n)
 
     heaps = (queue.by_key, queue.guard._by_due_at, queue.guard._overdue)
     assert sum(map(len, heaps)) < 600

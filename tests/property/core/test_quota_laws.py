@@ -26,7 +26,7 @@ def test_no_stretch_of_time_has_more_than_a_minutes_worth_and_what_flows_in(call
             meter.check(FLOW, tokens, at)
         except QuotaExceeded:
             continue
-        meter.begin(FLOW, tokens, at)
+        meter.start_call(FLOW, tokens, at)
         let_in.append((at, tokens))
     largest = max((tokens for _, tokens in let_in), default=0)
     for n, (begin, _) in enumerate(let_in):
@@ -49,7 +49,7 @@ def test_who_comes_back_when_it_is_told_to_is_let_in(calls):
         except QuotaExceeded as refused:
             at += refused.retry_after_s * SECOND
             meter.check(FLOW, tokens, at)
-        meter.begin(FLOW, tokens, at)
+        meter.start_call(FLOW, tokens, at)
 
 
 def test_a_replay_counts_the_same():

@@ -33,7 +33,7 @@ class Naive:
         self.at, self.kv_tokens, self.calls = 0, kv_tokens, {}  # by id: prompt, answer, began
         self.ledger = Ledger(build.Lengths(**KNOWN))
         self.instance = build.instance("a", kv=kv_tokens, seqs=99, token_us=float(TOKEN_US))
-        self.ledger.join(self.instance)
+        self.ledger.add_instance(self.instance)
         self.placement = PLACEMENTS[placement](self.ledger)
 
     def passes(self, us):
@@ -41,7 +41,7 @@ class Naive:
         for name, (_, answer, began) in list(self.calls.items()):
             if self.at - began > answer * TOKEN_US:
                 del self.calls[name]
-                self.ledger.release(name, self.at)
+                self.ledger.release_booking(name, self.at)
 
     def asks(self, name, prompt, answer):
         """Return whether it goes; then it is there."""
@@ -49,7 +49,7 @@ class Naive:
         if self.placement.choose(request, [self.instance], [], self.at) is None:
             return False
         self.ledger.book(request, "a", self.at)
-        self.ledger.first_token(name, self.at)
+        self.ledger.record_first_token(name, self.at)
         self.calls[name] = prompt, answer, self.at
         return True
 

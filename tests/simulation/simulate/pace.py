@@ -99,7 +99,7 @@ class Course:
         self.engines = [ModelledEngine(self.profile) for _ in range(2)]
         self.stalls = Stalls()
         for number in range(2):
-            self.stalls.joined(Instance(id=str(number), models=("m",), max_num_seqs=256))
+            self.stalls.add_instance(Instance(id=str(number), models=("m",), max_num_seqs=256))
         self.calls: dict[int, Call] = {}
         self.idle = [0] * world.callers  # until when each caller that waits for nothing pauses
         self.suspected: set[int] = set()
@@ -165,7 +165,7 @@ class Course:
                 if seen.what == "first_token":
                     call.has_begun, call.since = call.streams, seen.at
                 else:
-                    self.stalls.answered(call.key, seen.at)
+                    self.stalls.end_watch(call.key, seen.at)
                     self.end(call, seen.at)
         for name, generated in engine.generated(at).items():
             call = self.calls.get(int(name))
@@ -191,10 +191,10 @@ class Course:
     def tell(self, at: int) -> None:
         for number, status in self.statuses.items():
             sent = sum(each.place == number for each in self.calls.values())
-            self.stalls.told(status, sent, at)
+            self.stalls.record_status(status, sent, at)
 
     def look(self, at: int) -> None:
-        for key in self.stalls.look(self.in_flight(), at):
+        for key in self.stalls.probe_calls(self.in_flight(), at):
             call = self.calls[key]
             if call.is_lost or self.hangs(call.place, at):  # begun or not
                 since = max(call.since, 0 if call.is_lost else self.hangs_at or 0)

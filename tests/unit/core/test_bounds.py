@@ -104,13 +104,13 @@ def test_of_a_learnt_join_of_very_many_calls_some_are_told_and_all_are_counted()
 def test_agents_beyond_the_bound_of_a_workflow_count_as_one():
     positions = WorkflowTracker()
     for n in range(MAX_NAMES):
-        positions.arrived(build.request(f"r{n}", workflow_id="w", agent=f"agent-{n}"), 0)
+        positions.record_arrival(build.request(f"r{n}", workflow_id="w", agent=f"agent-{n}"), 0)
 
     more = [
-        positions.arrived(build.request(f"more-{n}", workflow_id="w", agent=f"new-{n}"), 0)
+        positions.record_arrival(build.request(f"more-{n}", workflow_id="w", agent=f"new-{n}"), 0)
         for n in range(3)
     ]
-    known = positions.arrived(build.request("again", workflow_id="w", agent="agent-7"), 0)
+    known = positions.record_arrival(build.request("again", workflow_id="w", agent="agent-7"), 0)
 
     assert [position.visit for position in more] == [1, 2, 3]
     assert {position.agents for position in more} == {MAX_NAMES + 1}
@@ -172,7 +172,7 @@ def test_gittins_indices_are_those_of_the_models_learnt_last_and_no_others():
         model = msgspec.structs.replace(model, residuals=(-spread, spread))
         estimates.learn(ProfilesLearnt(models=(model,)))
         request = build.request(f"{app} {spread}", tenant="t", app=app, agent="writer")
-        estimates.arrived(request, 0)
+        estimates.add_call(request, 0)
         keys[app, spread] = policy.key(request, policy.state(request))[0]
 
     assert keys["new", 1.0] == keys["old", 1.0] < keys["new", 0.0]

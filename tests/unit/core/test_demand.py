@@ -18,7 +18,7 @@ def looks(seconds, rate, *, open_work=(), running=0, begun=0, start_s=0.0):
 def watched(seconds, rate, **seen):
     demand = Demand(day=seen.pop("day", None))
     for look in looks(seconds, rate, **seen):
-        demand.see(look)
+        demand.add_look(look)
     return demand
 
 
@@ -36,5 +36,5 @@ def test_midnight_joins_the_days():
 def test_a_look_from_the_past_changes_nothing():
     demand = watched(600, lambda _: 0.2)
     before = demand.ahead(100.0)
-    demand.see(Look(at_s=0.0, begun=900, open_work=[OpenWork(9, 9, 9.0)], running=9))
+    demand.add_look(Look(at_s=0.0, begun=900, open_work=[OpenWork(9, 9, 9.0)], running=9))
     assert demand.ahead(100.0) == before

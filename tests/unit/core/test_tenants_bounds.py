@@ -42,14 +42,16 @@ def published(profiles):
 def test_where_a_workflow_stands_is_not_forgotten_for_another_tenants_many():
     positions = WorkflowTracker(max_workflows=10)
     mine = build.request("mine", tenant="honest")
-    positions.arrived(mine, 0)
-    positions.ended("mine", SECOND, 10)
+    positions.record_arrival(mine, 0)
+    positions.record_call_end("mine", SECOND, 10)
     for n in range(100):
-        positions.arrived(build.request(f"r{n}", tenant="flood"), 2 * SECOND)
+        positions.record_arrival(build.request(f"r{n}", tenant="flood"), 2 * SECOND)
 
     assert len(positions) == 10
     assert positions.used(workflow_key(mine)).calls == 0  # it never ran
-    assert positions.arrived(build.request("next", tenant="honest", workflow_id="w-mine"), 9).stage
+    assert positions.record_arrival(
+        build.request("next", tenant="honest", workflow_id="w-mine"), 9
+    ).stage
 
 
 def test_an_open_workflow_stays_beside_a_tenant_with_very_many():
@@ -150,9 +152,9 @@ def test_lengths_of_answers_are_kept_beside_very_many_names(monkeypatch):
     lengths = OutputLengths()
     mine = build.request("r", tenant="honest", agent="mine")
     for _ in range(4):
-        lengths.see(mine, 7)
+        lengths.learn_answer(mine, 7)
     for n in range(100):
-        lengths.see(build.request("r", tenant="flood", agent=f"a{n}"), 1)
+        lengths.learn_answer(build.request("r", tenant="flood", agent=f"a{n}"), 1)
 
     assert lengths.distribution(mine) is not None
 
@@ -162,15 +164,15 @@ def test_an_app_of_which_nothing_has_ended_is_noted_beside_very_many_of_another(
     estimates = WorkEstimates()
     for n in range(20):
         request = build.request(f"r{n}", tenant="flood", app=f"app{n}")
-        estimates.arrived(request, 0)
-        estimates.ended(f"r{n}", 1)
+        estimates.add_call(request, 0)
+        estimates.remove_call(f"r{n}", 1)
     first = build.request("first", tenant="honest", app="app", workflow_id="w")
-    estimates.arrived(first, 0)
-    estimates.dispatched("first", 0)
-    estimates.ended("first", 50 * SECOND)
+    estimates.add_call(first, 0)
+    estimates.note_dispatch("first", 0)
+    estimates.remove_call("first", 50 * SECOND)
 
     other = build.request("other", tenant="honest", app="app")
-    estimates.arrived(other, 60 * SECOND)
+    estimates.add_call(other, 60 * SECOND)
     assert estimates.remaining_us(other) == 50 * SECOND
 
 
@@ -196,7 +198,7 @@ def test_a_new_app_is_expected_to_be_as_its_own_tenants_before_all_tenants_are_a
     estimates.learn(ProfilesLearnt(tuple(found), tuple(models), ranks))
 
     new = build.request("r", tenant="honest", app="new", agent="new", prompt=100)
-    estimates.arrived(new, 0)
+    estimates.add_call(new, 0)
     assert estimates.call_us(new) == 1_000
     assert estimates.rank(new) == pytest.approx(1_000)
     assert estimates.remaining_us(new) == pytest.approx(1_000, rel=0.1)
@@ -267,15 +269,15 @@ def test_facts_of_one_tenants_workflows_are_not_those_of_anothers_with_the_same_
 def test_a_caller_is_known_to_be_of_long_standing_beside_very_many_new_ones():
     attribution = FaultAttribution()
     for _ in range(50):
-        attribution.well(("honest", "app", "mine"))
-    attribution.failed("mine", ("honest", "app", "mine"), "a", 0, began_at=0)
+        attribution.count_served_call(("honest", "app", "mine"))
+    attribution.record_failure("mine", ("honest", "app", "mine"), "a", 0, began_at=0)
     for n in range(2 * MOST_SUSPECTS):
-        attribution.well(("flood", "app", f"a{n}"))
-        attribution.failed(n, ("flood", "app", f"a{n}"), "a", 0, began_at=0)
+        attribution.count_served_call(("flood", "app", f"a{n}"))
+        attribution.record_failure(n, ("flood", "app", f"a{n}"), "a", 0, began_at=0)
 
     assert attribution.callers["honest", "app", "mine"].served == 50
     assert (
-        attribution.failed("mine", ("honest", "app", "mine"), "b", 0, began_at=0) < 0.5
+        attribution.record_failure("mine", ("honest", "app", "mine"), "b", 0, began_at=0) < 0.5
     )  # the second time
     assert ("flood", "app", "a0") not in attribution.callers
 
@@ -292,20 +294,20 @@ def test_memory_is_kept_for_a_tenant_beside_one_that_leaves_very_many_contexts(m
     at = 0
     for n in range(8):  # each comes back after a second
         for tenant in ("honest", "flood"):
-            made.ended(call(tenant, hash((tenant, n))), instance, 100, fill_us, at)
-            made.arrived(call(tenant, hash((tenant, n))), at + SECOND)
-            made.gone(f"{tenant} {hash((tenant, n))}")
+            made.retain_context(call(tenant, hash((tenant, n))), instance, 100, fill_us, at)
+            made.assign_context(call(tenant, hash((tenant, n))), at + SECOND)
+            made.release_context(f"{tenant} {hash((tenant, n))}")
         at += fill_us
-    made.ended(call("honest", 1), instance, 100, fill_us, at)
+    made.retain_context(call("honest", 1), instance, 100, fill_us, at)
     for n in range(100):
-        made.ended(call("flood", 1_000 + n), instance, 100, fill_us, at)
+        made.retain_context(call("flood", 1_000 + n), instance, 100, fill_us, at)
     assert made.kept("i").tokens == 1_000
     for n in range(100):
-        made.ended(call("flood", 2_000 + n, f"a{n}"), instance, 100, fill_us, at)
+        made.retain_context(call("flood", 2_000 + n, f"a{n}"), instance, 100, fill_us, at)
 
-    made.arrived(call("spy", 1), at)  # that begins alike is nothing to it
+    made.assign_context(call("spy", 1), at)  # that begins alike is nothing to it
     assert made.kept_for(call("spy", 1), at) is None
-    made.arrived(call("honest", 1), at)
+    made.assign_context(call("honest", 1), at)
     assert made.kept_for(call("honest", 1), at) == ("i", 100)
     assert ("honest", "", "a") in made._gaps
 

@@ -265,7 +265,7 @@ def test_service_is_what_the_balancer_charged(monkeypatch):
     records, _ = build.simulate(3)
     fresh, charged, left = build.balancer(placement="least-kv"), {}, set()
     ledger = fresh.ledger
-    book, release = ledger.book, ledger.release
+    book, release = ledger.book, ledger.release_booking
 
     def booked(request, instance_id, at):
         cost_us = book(request, instance_id, at)
@@ -282,7 +282,7 @@ def test_service_is_what_the_balancer_charged(monkeypatch):
         return more_us
 
     monkeypatch.setattr(ledger, "book", booked)
-    monkeypatch.setattr(ledger, "release", released)
+    monkeypatch.setattr(ledger, "release_booking", released)
     meter, used = UsageMeter(), {}
     for record in records:
         fresh.replay(record)

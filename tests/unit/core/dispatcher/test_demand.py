@@ -29,7 +29,7 @@ def row_of(curves, request, known):
 
 
 def take(curves, request, known):
-    return curves.take(request.agent, request, known)
+    return curves.lock_row(request.agent, request, known)
 
 
 def curve(known, name="r", **fields):
@@ -288,7 +288,7 @@ def test_rows_in_use_are_kept_and_others_are_used_again(monkeypatch):
     assert len(set(taken.values())) == len(taken)
 
     for n in taken:
-        curves.give_back(f"r{n}")
+        curves.unlock_row(f"r{n}")
     assert not any(row.users for row in curves._rows.values())
     assert not curves._of_call
 
@@ -297,6 +297,6 @@ def test_a_row_that_was_given_back_is_drawn_anew_for_whom_it_is_used_next(monkey
     monkeypatch.setattr(demand, "_MAX_ROWS", 1)
     curves = Curves()
     row = take(curves, build.request("long", agent="a"), always(10_000))
-    curves.give_back("long")
+    curves.unlock_row("long")
     assert take(curves, build.request("short", agent="b"), always(1)) == row
     assert alive(curves, row, 0, SLOT_US / 50)[1] < 0.1

@@ -100,26 +100,26 @@ class TestDrain:
     def test_time_in_which_nothing_waits_is_left_out(self):
         drain, at = DrainRate(), 0
         for _ in range(40):
-            drain.waits(at)
-            drain.left(at + 7, is_empty=True)
+            drain.note_waiting(at)
+            drain.count_departure(at + 7, is_empty=True)
             at += 1_000
         assert drain.each_us(at) == 7
 
     def test_of_a_queue_that_is_stuck_it_tells(self):
         drain = DrainRate()
-        drain.waits(0)
+        drain.note_waiting(0)
         for at in range(1, 42):
-            drain.left(at, is_empty=False)
+            drain.count_departure(at, is_empty=False)
         assert drain.each_us(41) == 1
         assert drain.each_us(81) == 2
 
     def test_what_has_not_waited_says_nothing_nor_what_was_turned_away(self):
         drain = DrainRate()
         for at in range(40):
-            drain.waits(at)
-            drain.left(at, is_empty=True)
-        drain.waits(50)
+            drain.note_waiting(at)
+            drain.count_departure(at, is_empty=True)
+        drain.note_waiting(50)
         for at in range(51, 99):
-            drain.left(at, is_empty=False, counts=False)
+            drain.count_departure(at, is_empty=False, counts=False)
         assert drain.each_us(99) is None
         assert not drain.is_known

@@ -35,14 +35,14 @@ def test_it_is_likely_to_grow_from_when_its_first_token_is_expected_or_told():
     flight = InFlightTable()
     added(flight, "r", begun_at=100, first_at=150, grows_from=250)
     assert [flight.delays_us(at)[0] for at in (100, 140, 150, 200)] == [50, 10, 0, 0]
-    flight.told("r", 1, 120)
+    flight.record_length("r", 1, 120)
     assert flight.delays_us(120)[0] == 0
 
 
 def test_what_was_told_is_where_it_grows_on_from():
     flight = InFlightTable()
     added(flight, "r")
-    flight.told("r", 40, 1000)
+    flight.record_length("r", 40, 1000)
 
     assert [flight.generated(at, 10.0)[0] for at in (900, 1000, 1025)] == [40, 40, 42.5]
 
@@ -51,7 +51,7 @@ def test_no_answer_is_taken_for_longer_than_its_limit_unless_it_is():
     flight = InFlightTable()
     added(flight, "r", limit=50)
     assert flight.generated(10**9, 10.0)[0] == 50
-    flight.told("r", 70, 1000)
+    flight.record_length("r", 70, 1000)
     assert flight.generated(2000, 10.0)[0] == 70
 
 
@@ -71,7 +71,7 @@ def test_rows_stay_with_their_calls_whichever_leaves(steps):
             added(flight, f"r{n}", **call)
             call |= {"told": 0, "since": n + 1}
         elif name and what == "told":
-            flight.told(name, number, n)
+            flight.record_length(name, number, n)
             calls[name] |= {"told": number, "since": n}
         elif name:
             flight.remove(name, 0)

@@ -18,7 +18,7 @@ class Told:
         """A second later; returns whether it is suspended."""
         self.at += SECOND
         status = InstanceStatus(self.instance.id, **fields)
-        self.health.told(status, self.instance, (held - unheard, held), ours, self.at)
+        self.health.record_report(status, self.instance, (held - unheard, held), ours, self.at)
         return self.health.is_suspended(self.instance.id, self.at)
 
     def unseen(self, later=0):
@@ -133,8 +133,8 @@ def test_who_is_forgotten_starts_anew():
     told = Told()
     told.tell(preemptions=0)
     told.tell(preemptions=1, kv_used=1.0)
-    told.health.forget("i")
+    told.health.forget_instance("i")
     assert not told.health.is_suspended("i", told.at)
     assert told.unseen() == 0
     assert not told.tell(preemptions=5)
-    told.health.forget("nobody")
+    told.health.forget_instance("nobody")

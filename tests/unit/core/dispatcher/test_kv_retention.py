@@ -33,10 +33,10 @@ def taught(*gaps_us, at=0, agent="a"):
     """Returns that have seen such gaps, and when that was over; `inf`: it never came back."""
     made = KvRetention()
     for n, gap_us in enumerate(gaps_us):
-        made.ended(call(f"t{n}", -n, agent=agent), instance("i"), 10, FILL_US, at)
+        made.retain_context(call(f"t{n}", -n, agent=agent), instance("i"), 10, FILL_US, at)
         if gap_us < math.inf:
-            made.arrived(call(f"u{n}", -n, agent=agent), at + gap_us)
-            made.gone(f"u{n}")
+            made.assign_context(call(f"u{n}", -n, agent=agent), at + gap_us)
+            made.release_context(f"u{n}")
         at += WORTH_US
     return made, at
 
@@ -80,9 +80,9 @@ def test_no_other_time_gains_more(gaps, worth):
 
 def test_memory_is_kept_as_long_as_calls_of_the_agent_take_to_come_back():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("r", 1, 2), instance("i"), 120, FILL_US, at)
+    made.retain_context(call("r", 1, 2), instance("i"), 120, FILL_US, at)
     unknown = call("other", 3, agent="b")
-    made.ended(unknown, instance("i"), 7, FILL_US, at)
+    made.retain_context(unknown, instance("i"), 7, FILL_US, at)
 
     assert kept(made, "i", at + SECOND // 2 - 1) == (120, 120)
     assert kept(made, "i", at + SECOND // 2) == (120, 0)
@@ -92,9 +92,9 @@ def test_memory_is_kept_as_long_as_calls_of_the_agent_take_to_come_back():
 
 def test_it_is_for_the_first_that_goes_on_from_there():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("r", 1, 2), instance("i"), 120, FILL_US, at)
+    made.retain_context(call("r", 1, 2), instance("i"), 120, FILL_US, at)
     for name, prefix in {"elsewhere": (1, 4), "next": (1, 2, 3), "another": (1, 2)}.items():
-        made.arrived(call(name, *prefix), at)
+        made.assign_context(call(name, *prefix), at)
 
     assert list(made.waiting(at)) == ["next"]
     assert made.kept_for(call("next", 1, 2, 3, prompt=500), at) == ("i", 120)
@@ -106,9 +106,9 @@ def test_it_is_for_the_first_that_goes_on_from_there():
 
 def test_the_longest_context_that_a_prompt_goes_on_from_counts():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("short", 1), instance("i"), 50, FILL_US, at)
-    made.ended(call("long", 1, 2), instance("j"), 120, FILL_US, at)
-    made.arrived(call("next", 1, 2, 3), at)
+    made.retain_context(call("short", 1), instance("i"), 50, FILL_US, at)
+    made.retain_context(call("long", 1, 2), instance("j"), 120, FILL_US, at)
+    made.assign_context(call("next", 1, 2, 3), at)
 
     assert made.kept_for(call("next", 1, 2, 3), at) == ("j", 100)
 
@@ -116,9 +116,9 @@ def test_the_longest_context_that_a_prompt_goes_on_from_counts():
 def test_those_that_have_come_back_are_told_in_the_order_in_which_they_did():
     made, at = taught(*[SECOND] * 8)
     for n in (1, 2, 3):
-        made.ended(call(f"r{n}", n), instance("i"), 10, FILL_US, at)
+        made.retain_context(call(f"r{n}", n), instance("i"), 10, FILL_US, at)
     for n in (2, 3, 1):
-        made.arrived(call(f"s{n}", n), at)
+        made.assign_context(call(f"s{n}", n), at)
 
     assert list(made.waiting(at)) == ["s2", "s3", "s1"]
 
@@ -126,64 +126,65 @@ def test_those_that_have_come_back_are_told_in_the_order_in_which_they_did():
 def test_those_for_whom_nothing_is_kept_any_more_are_not_looked_through_again():
     made, at = taught(*[SECOND] * 8)
     for n in range(3):
-        made.ended(call(f"c{n}", n), instance("i"), 10, FILL_US, at)
-        made.arrived(call(f"r{n}", n), at + n)
+        made.retain_context(call(f"c{n}", n), instance("i"), 10, FILL_US, at)
+        made.assign_context(call(f"r{n}", n), at + n)
     assert len(made._in_time) == 3
-    made.ended(call("large", 9), instance("i", kv=1_000), 990, FILL_US, at + 5)  # takes the place
-    made.arrived(call("other"), at + 5)
+    # It takes the place of others.
+    made.retain_context(call("large", 9), instance("i", kv=1_000), 990, FILL_US, at + 5)
+    made.assign_context(call("other"), at + 5)
     assert [*made.waiting(at + 5)] == [*made._in_time] == ["r2"]
-    made.arrived(call("last"), at + SECOND)
+    made.assign_context(call("last"), at + SECOND)
     assert not made._in_time
 
 
 def test_of_many_who_came_back_in_time_and_went_nothing_is_left():
     made, at = taught(*[SECOND] * 8)
     for n in range(1_000):
-        made.ended(call(f"c{n}", n), instance("i"), 1, FILL_US, at)
-        made.arrived(call(f"r{n}", n), at)
-        made.gone(f"r{n}")
+        made.retain_context(call(f"c{n}", n), instance("i"), 1, FILL_US, at)
+        made.assign_context(call(f"r{n}", n), at)
+        made.release_context(f"r{n}")
     assert not made._in_time
     assert len(made._in_time_until) < 100
 
 
 def test_what_goes_gives_its_memory_back():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("r", 1), instance("i"), 10, FILL_US, at)
-    made.arrived(call("next", 1), at)
+    made.retain_context(call("r", 1), instance("i"), 10, FILL_US, at)
+    made.assign_context(call("next", 1), at)
 
-    assert made.gone("next") == "i"
+    assert made.release_context("next") == "i"
     assert kept(made, "i", at) == (0, 0)
-    assert made.gone("next") is None
+    assert made.release_context("next") is None
 
 
 def test_an_instance_that_leaves_keeps_nothing():
     made, at = taught(*[SECOND] * 8)
     for n, where in enumerate("iij"):
-        made.ended(call(f"r{n}", n), instance(where), 10, FILL_US, at)
-    made.arrived(call("next", 1), at)
-    made.leave("i")
+        made.retain_context(call(f"r{n}", n), instance(where), 10, FILL_US, at)
+    made.assign_context(call("next", 1), at)
+    made.forget_instance("i")
 
     assert (kept(made, "i", at), list(made.waiting(at))) == ((0, 0), [])
     assert kept(made, "j", at) == (10, 10)
-    assert made.gone("next") is None
+    assert made.release_context("next") is None
 
 
 def test_calls_that_did_not_come_back_count_too():
     made, at = taught(*[SECOND] * 8, *[math.inf] * 56)
-    made.ended(call("r", 1), instance("i"), 10, FILL_US, at)
+    made.retain_context(call("r", 1), instance("i"), 10, FILL_US, at)
 
     # 8 of 64 within a second: 0.125 x 10 s are saved, and 1 s is waited.
     assert kept(made, "i", at + SECOND - 1) == (10, 0)
     made, at = taught(*[SECOND] * 6, *[math.inf] * 58)
-    made.ended(call("r", 1), instance("i"), 10, FILL_US, at)
+    made.retain_context(call("r", 1), instance("i"), 10, FILL_US, at)
     assert kept(made, "i", at) == (0, 0)
 
 
 def test_who_returns_late_is_counted_once_and_as_one_that_did_not():
     made, at = taught(*[SECOND] * 8)
     before = list(next(iter(made._gaps.values())))
-    made.ended(call("r", 1), instance("i"), 10, FILL_US, at)
-    made.arrived(call("late", 1), at + WORTH_US)
+    made.retain_context(call("r", 1), instance("i"), 10, FILL_US, at)
+    made.assign_context(call("late", 1), at + WORTH_US)
 
     assert list(next(iter(made._gaps.values()))) == [*before, math.inf]
     assert made.kept_for(call("late", 1), at + WORTH_US) is None
@@ -191,27 +192,27 @@ def test_who_returns_late_is_counted_once_and_as_one_that_did_not():
 
 def test_who_came_back_and_waits_for_long_is_not_counted_again():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("r", 1), instance("i"), 10, FILL_US, at)
-    made.arrived(call("next", 1), at + 7)
-    made.arrived(call("other", 5), at + WORTH_US)
+    made.retain_context(call("r", 1), instance("i"), 10, FILL_US, at)
+    made.assign_context(call("next", 1), at + 7)
+    made.assign_context(call("other", 5), at + WORTH_US)
 
     assert list(next(iter(made._gaps.values()))) == [*[SECOND] * 8, 7]
-    assert made.gone("next") is None
+    assert made.release_context("next") is None
 
 
 def test_the_same_context_is_kept_where_it_was_last():
     made, at = taught(*[SECOND] * 8)
     for where in "ij":
-        made.ended(call("r", 1), instance(where), 10, FILL_US, at)
+        made.retain_context(call("r", 1), instance(where), 10, FILL_US, at)
     assert [kept(made, each, at) for each in "ij"] == [(0, 0), (10, 10)]
 
 
 def test_no_more_is_kept_than_the_memory_holds_and_the_last_is_kept():
     made, at = taught(*[SECOND] * 8)
     for n in range(20):
-        made.ended(call(f"r{n}", n), instance("i", kv=65), 10, FILL_US, at + n)
-    made.arrived(call("late", 13, prompt=10), at + 20)
-    made.arrived(call("next", 14, prompt=10), at + 20)
+        made.retain_context(call(f"r{n}", n), instance("i", kv=65), 10, FILL_US, at + n)
+    made.assign_context(call("late", 13, prompt=10), at + 20)
+    made.assign_context(call("next", 14, prompt=10), at + 20)
 
     assert kept(made, "i", at + 20)[0] == 60
     assert made.kept_for(call("late", 13), at + 20) is None
@@ -222,19 +223,19 @@ def test_no_more_is_kept_than_the_memory_holds_and_the_last_is_kept():
 def test_what_is_over_goes_before_what_is_kept():
     made, at = taught(*[2 * SECOND] * 8)
     for n in range(8):  # of another agent, that comes back sooner
-        made.ended(call(f"b{n}", 100 + n, agent="b"), instance("i"), 10, FILL_US, at)
-        made.arrived(call(f"c{n}", 100 + n, agent="b"), at + SECOND // 10)
-        made.gone(f"c{n}")
-    made.ended(call("r", 1), instance("i", kv=65), 30, FILL_US, at)
-    made.ended(call("short", 2, agent="b"), instance("i", kv=65), 30, FILL_US, at)
-    made.ended(call("last", 3), instance("i", kv=65), 30, FILL_US, at + SECOND)
+        made.retain_context(call(f"b{n}", 100 + n, agent="b"), instance("i"), 10, FILL_US, at)
+        made.assign_context(call(f"c{n}", 100 + n, agent="b"), at + SECOND // 10)
+        made.release_context(f"c{n}")
+    made.retain_context(call("r", 1), instance("i", kv=65), 30, FILL_US, at)
+    made.retain_context(call("short", 2, agent="b"), instance("i", kv=65), 30, FILL_US, at)
+    made.retain_context(call("last", 3), instance("i", kv=65), 30, FILL_US, at + SECOND)
 
     assert kept(made, "i", at + SECOND)[0] == 60
 
 
 def test_a_prompt_of_which_nothing_is_known_leaves_nothing():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("r"), instance("i"), 10, FILL_US, at)
+    made.retain_context(call("r"), instance("i"), 10, FILL_US, at)
     assert kept(made, "i", at) == (0, 0)
 
 
@@ -243,13 +244,13 @@ def test_no_more_is_remembered_than_is_bounded(monkeypatch):
     monkeypatch.setattr(kv_retention, "_MAX_AGENTS", 2)
     made, at = taught(*[SECOND] * 8)
     for n in range(5):
-        made.ended(call(f"r{n}", n), instance("i"), n, FILL_US, at)
+        made.retain_context(call(f"r{n}", n), instance("i"), n, FILL_US, at)
     assert kept(made, "i", at)[0] == 2 + 3 + 4
 
     for n in range(4):
-        made.ended(call("r", 9, agent=f"b{n}"), instance("i"), 1, FILL_US, at)
-        made.arrived(call(f"s{n}", 9), at)
-        made.gone(f"s{n}")
+        made.retain_context(call("r", 9, agent=f"b{n}"), instance("i"), 1, FILL_US, at)
+        made.assign_context(call(f"s{n}", 9), at)
+        made.release_context(f"s{n}")
     assert len(made._gaps) == 2
 
 

@@ -61,7 +61,7 @@ class Pool:
         self._random, self._numbers = Random(seed), count()
         self.ledger = Ledger(KNOWN)
         for name, kv in (("a", 4000), ("b", 6000), ("c", 3000)):
-            self.ledger.join(build.instance(name, kv=kv, seqs=99))
+            self.ledger.add_instance(build.instance(name, kv=kv, seqs=99))
         self.instances = list(self.ledger.instances.values())
         self.at = 10 * SECOND
 

@@ -27,7 +27,7 @@ KNOWN = build.Lengths(
 def ledger(*instances):
     made = Ledger(KNOWN)
     for each in instances or [INSTANCE]:
-        made.join(each)
+        made.add_instance(each)
     return made
 
 
@@ -56,9 +56,9 @@ def test_an_instance_that_left_and_came_back_within_a_slot_is_looked_at_anew():
     occupancy, _ = derived(made)
     made.book(build.request("before", prompt=100, agent="x"), "a", 0)
     assert occupancy.of([INSTANCE], 0)[0][0, 0] > 50
-    made.release("before", 1)
-    made.leave("a")
-    made.join(INSTANCE)
+    made.release_booking("before", 1)
+    made.remove_instance("a")
+    made.add_instance(INSTANCE)
     made.book(build.request("since", prompt=900, agent="x"), "a", 2)
     assert occupancy.of([INSTANCE], 2)[0][0, 0] > 500
 
@@ -68,11 +68,11 @@ def test_rows_of_instances_that_left_are_used_again():
     occupancy, _ = derived(made)
     for n in range(50):
         instance = build.instance(f"i{n}", kv=1000)
-        made.join(instance)
+        made.add_instance(instance)
         made.book(build.request(f"r{n}", prompt=10 * n + 10), instance.id, n)
         mean = BySurvival()(made, instance, n)[0]
         assert (occupancy.of([INSTANCE, instance], n)[0][1] == mean).all()
-        made.leave(instance.id)
+        made.remove_instance(instance.id)
     assert len(occupancy.forecasts[0]) <= 3
     assert occupancy.table._values.shape[1] <= 3
     assert len(occupancy.table._paces) <= 4
@@ -94,14 +94,14 @@ def test_an_instance_that_comes_back_is_not_taken_for_what_it_said_before():
     made = ledger()
     table = InstanceTable(made)
     made.book(build.request("r"), "a", 0)
-    made.status(InstanceStatus("a", kv_used=1.0, preemptions=0), 0)
-    made.status(InstanceStatus("a", kv_used=1.0, preemptions=1), 1)
+    made.record_status(InstanceStatus("a", kv_used=1.0, preemptions=0), 0)
+    made.record_status(InstanceStatus("a", kv_used=1.0, preemptions=1), 1)
     assert table.suspended(table.rows([INSTANCE]), 1)[0]
-    made.leave("a")
+    made.remove_instance("a")
     other = build.instance("b")
-    made.join(other)
+    made.add_instance(other)
     assert not table.suspended(table.rows([other]), 1)[0]  # while the first is away
-    made.join(INSTANCE)
+    made.add_instance(INSTANCE)
     rows = table.rows([INSTANCE])
     assert not table.suspended(rows, 1)[0]
     assert table.capacities(rows, 1)[0] == 1000
@@ -117,9 +117,9 @@ def test_a_few_changes_among_many_calls_count_as_if_these_were_like_the_others(m
         made.book(build.request(f"r{n}", prompt=100 + n, agent="x"), "a", 0)
     derive = BySurvival()
     before, spread, _ = derive(made, instance, SECOND)
-    made.release("r7", SECOND, Finished("r7", completion_tokens=30))
+    made.release_booking("r7", SECOND, Finished("r7", completion_tokens=30))
     made.book(build.request("new", prompt=400, agent="x"), "a", SECOND)
-    made.progressed({"r9": 31}, SECOND)
+    made.record_progress({"r9": 31}, SECOND)
     for _ in range(2):  # asked again, it is not counted again
         means, variances, _ = derive(made, instance, SECOND)
     assert len(whole) == 1
@@ -129,8 +129,8 @@ def test_a_few_changes_among_many_calls_count_as_if_these_were_like_the_others(m
     assert means == pytest.approx(expected, rel=0.08)
     assert abs(means[:8] - expected[:8]).sum() < 0.5 * abs(before[:8] - expected[:8]).sum()
 
-    made.release("r8", SECOND)
-    made.release("r9", SECOND)
+    made.release_booking("r8", SECOND)
+    made.release_booking("r9", SECOND)
     derive(made, instance, SECOND)
     assert len(whole) == 3  # too many: all of them were looked at again
     derive(made, instance, SECOND + RENEWED_US)
@@ -143,6 +143,6 @@ def test_what_calls_shared_is_not_expected_to_be_shared_when_their_instance_come
         made.book(build.request(name, prompt=256, **alike), "a", 0)
     derive = BySurvival()
     shared = derive(made, INSTANCE, 0)[0][0]
-    made.leave("a")
-    made.join(INSTANCE)
+    made.remove_instance("a")
+    made.add_instance(INSTANCE)
     assert derive(made, INSTANCE, 0)[0][0] > 1.8 * shared

@@ -53,13 +53,13 @@ class Placed:
         self.lengths = build.Lengths(**known)
         self.ledger = Ledger(self.lengths)
         for each in instances:
-            self.ledger.join(each)
+            self.ledger.add_instance(each)
         self.placement = PLACEMENTS[placement](self.ledger)
 
     def book(self, name, where, *, at=0, told=None, **fields):
         self.ledger.book(build.request(name, **fields), where, at)
         if told is not None:
-            self.ledger.progressed({name: told}, at)
+            self.ledger.record_progress({name: told}, at)
 
     def choose(self, *, at=0, **fields):
         request = build.request("asked", **fields)
@@ -130,13 +130,13 @@ def test_ours_stays_where_the_history_is_while_that_pays():
     warm = [build.instance(name, kv=50_000, seqs=99) for name in "ab"]
     placed = Placed("kairos", *warm, tokens={"x": exponential_distribution(20.0)})
     placed.book("r", "b", agent="x", **history)
-    placed.ledger.release("r", 0, Finished("r", 3000, 1))
+    placed.ledger.release_booking("r", 0, Finished("r", 3000, 1))
     placed.book("busy", "b", prompt=100, agent="x")
     assert placed.choose(agent="x", **history) == "b"
     assert placed.choose(agent="x", prompt=3000) == "a"
     for n in range(60):
         placed.book(f"busy{n}", "b", prompt=100, agent="x")
-        placed.ledger.first_token(f"busy{n}", 0)
+        placed.ledger.record_first_token(f"busy{n}", 0)
     # Now its prompt, short as the rest of it is, would hold up too many others.
     assert placed.choose(agent="x", **{**history, "prompt": 3600, "prefix_units": 3600}) == "a"
 
@@ -154,10 +154,10 @@ def test_what_is_reserved_is_what_the_request_will_hold_from_when_there_is_room(
     )
     ledger = Ledger(known)
     instance = build.instance("a", kv=1000, token_us=TOKEN_US)
-    ledger.join(instance)
+    ledger.add_instance(instance)
     placement = made(ledger)
     ledger.book(build.request("running", prompt=600, agent="x"), "a", 0)
-    ledger.first_token("running", 0)
+    ledger.record_first_token("running", 0)
     waits = build.request("waits", prompt=500, agent="x")
     assert placement.choose(waits, [instance], [], 0) is None
     placement.reserve(waits, [instance], 0)
@@ -276,12 +276,12 @@ def test_of_those_who_waited_for_a_warm_instance_nothing_is_kept_for_ever(monkey
 def test_what_was_refused_for_a_reservation_is_not_without_it(made):
     known = build.Lengths(tokens={"x": always(100)}, latency_us={"x": always(2 * SECOND)})
     ledger, instance = Ledger(known), build.instance("a", kv=1000, token_us=TOKEN_US)
-    ledger.join(instance)
+    ledger.add_instance(instance)
     placement = made(ledger)
     ledger.book(build.request("running", prompt=300, agent="x"), "a", 0)
-    ledger.first_token("running", 0)
+    ledger.record_first_token("running", 0)
     later = SECOND
-    ledger.progressed({"running": 50}, later)
+    ledger.record_progress({"running": 50}, later)
     placement.reserve(build.request("waits", prompt=700, agent="x"), [instance], later)
     until_3_s = build.request("until 3 s", prompt=200, agent="x")
     assert placement.choose(until_3_s, [instance], [], later) is None

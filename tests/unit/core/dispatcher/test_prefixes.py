@@ -21,13 +21,13 @@ def prompt(*pieces, name="r", scale=1.0, **fields):
 def index(*instances, **sizes):
     made = PrefixIndex()
     for each in instances or [build.instance(name, kv=kv) for name, kv in sizes.items()]:
-        made.join(each)
+        made.add_instance(each)
     return made
 
 
 def ran(index, request, instance_id="a", *, at=0, answer=0, cached=None):
-    index.begin(request, instance_id, at)
-    index.end(request, instance_id, answer, cached, at)
+    index.begin_use(request, instance_id, at)
+    index.end_use(request, instance_id, answer, cached, at)
 
 
 def test_a_prompt_of_one_token_or_without_marks_is_found_nowhere():
@@ -64,11 +64,11 @@ def test_what_is_longest_unused_goes_first_and_of_a_prompt_its_end():
 def test_what_calls_in_flight_use_stays():
     found = index(a=300)
     busy = prompt(("busy", 256), name="busy")
-    found.begin(busy, "a", 1)
+    found.begin_use(busy, "a", 1)
     for n in range(5):
         ran(found, prompt((f"p{n}", 256)), at=2 + n)
     assert found.match(busy) == {"a": 255}
-    found.end(busy, "a", 0, None, 9)
+    found.end_use(busy, "a", 0, None, 9)
     ran(found, prompt(("last", 256)), at=10)
     assert found.match(busy) == {}
 
@@ -79,24 +79,24 @@ def test_what_calls_in_flight_share_is_counted():
         prompt(("system", 128), (who, 200), name=who) for who in ("one", "two", "three")
     )
     assert not found.is_in_use(two)
-    found.begin(one, "a", 1)
+    found.begin_use(one, "a", 1)
     assert found.is_in_use(two)
     assert found.in_use(two) == {"a": 128}
     assert found.shared_tokens("a") == 0
-    found.begin(two, "a", 2)
-    found.begin(three, "a", 3)
+    found.begin_use(two, "a", 2)
+    found.begin_use(three, "a", 3)
     assert (found.shared_tokens("a"), found.shared_tokens("b")) == (256, 0)
-    found.end(one, "a", 0, None, 4)
+    found.end_use(one, "a", 0, None, 4)
     assert found.shared_tokens("a") == 128
-    found.end(three, "a", 0, None, 5)
-    found.end(two, "a", 0, None, 6)
+    found.end_use(three, "a", 0, None, 5)
+    found.end_use(two, "a", 0, None, 6)
     assert found.shared_tokens("a") == 0
     assert not found.is_in_use(two)
 
 
 def test_no_more_of_a_prompt_is_in_use_than_it_has():
     found = index(a=10_000)
-    found.begin(prompt(("x", 640), scale=4.0, name="one"), "a", 1)
+    found.begin_use(prompt(("x", 640), scale=4.0, name="one"), "a", 1)
     assert found.in_use(prompt(("x", 640), scale=0.25)) == {"a": 160}
 
 
@@ -106,8 +106,8 @@ def test_a_reply_that_tells_fewer_cached_tokens_than_expected_corrects_what_is_k
     for at, each in enumerate((old, mid, new)):
         ran(found, each, at=at)
     again = prompt(("mid", 256), ("more", 256), name="again")
-    assert found.begin(again, "a", 5) == 256
-    found.end(again, "a", 0, 0, 6)
+    assert found.begin_use(again, "a", 5) == 256
+    found.end_use(again, "a", 0, 0, 6)
     assert found.match(old) == {}  # it was unused for longer than what was missed
     assert found.match(new) == {"a": 255}
     assert found.match(again) == {"a": 511}  # it is there now
@@ -118,9 +118,9 @@ def test_calls_that_fan_out_at_once_and_find_nothing_cached_yet_say_nothing_of_w
     found = index(a=10_000)
     ran(found, prompt(("old", 256)), at=0)
     fan = [prompt(("system", 512), (f"n{n}", 64), name=f"n{n}") for n in range(4)]
-    assert [found.begin(each, "a", 5) for each in fan] == [0, 512, 512, 512]
+    assert [found.begin_use(each, "a", 5) for each in fan] == [0, 512, 512, 512]
     for each in fan:
-        found.end(each, "a", 9, 0, 6)
+        found.end_use(each, "a", 9, 0, 6)
     assert found.match(prompt(("old", 256))) == {"a": 255}
     assert found.match(fan[0]) == {"a": 575}
 
@@ -128,18 +128,18 @@ def test_calls_that_fan_out_at_once_and_find_nothing_cached_yet_say_nothing_of_w
 def test_a_call_from_before_its_instance_joined_is_no_user_of_what_is_there_since():
     found = index(a=600)
     before = prompt(("x", 256), name="before")
-    found.begin(before, "a", 1)
-    found.leave("a")
-    found.join(build.instance("a", kv=600))
+    found.begin_use(before, "a", 1)
+    found.remove_instance("a")
+    found.add_instance(build.instance("a", kv=600))
     since, also = (prompt(("x", 256), name=name) for name in ("since", "also"))
-    found.begin(since, "a", 2)
-    found.begin(also, "a", 3)
-    found.end(before, "a", 10, 0, 4)
+    found.begin_use(since, "a", 2)
+    found.begin_use(also, "a", 3)
+    found.end_use(before, "a", 10, 0, 4)
     assert found.shared_tokens("a") == 256
     ran(found, prompt(("y", 512)), at=5)
     assert found.match(since) == {"a": 255}  # in use, so it stays
-    found.end(since, "a", 0, None, 6)
-    found.end(also, "a", 0, None, 7)
+    found.end_use(since, "a", 0, None, 6)
+    found.end_use(also, "a", 0, None, 7)
     assert found.shared_tokens("a") == 0
     assert found._caches["a"].begun == {}
 
@@ -149,10 +149,10 @@ def test_an_instance_without_a_prefix_cache_holds_nothing():
     found = index(off)
     ran(found, prompt(("x", 256)))
     assert found.match(prompt(("x", 256))) == {}
-    found.join(build.instance("a", kv=1000))
+    found.add_instance(build.instance("a", kv=1000))
     ran(found, prompt(("x", 256)))
     assert found.match(prompt(("x", 256))) == {"a": 255}
-    found.join(off)
+    found.add_instance(off)
     assert found.match(prompt(("x", 256))) == {}
     assert found.runs.first == {}
 
@@ -161,7 +161,7 @@ def test_an_instance_that_is_said_to_be_smaller_holds_less():
     found = index(a=10_000)
     for n in range(4):
         ran(found, prompt((f"p{n}", 256)), at=n)
-    found.join(build.instance("a", kv=512))
+    found.add_instance(build.instance("a", kv=512))
     assert [found.match(prompt((f"p{n}", 256))).get("a", 0) for n in range(4)] == [0, 0, 255, 255]
 
 
@@ -193,9 +193,9 @@ def test_it_says_of_a_beginning_and_an_instance_that_calls_have_it_or_have_it_no
     ran(found, other, "b")
     seen, before = [found.runs.beginning(one.prefix)], found.runs.beginning(other.prefix)
     for change in (
-        lambda: found.begin(one, "a", 1),
-        lambda: found.end(one, "a", 0, None, 2),
-        lambda: found.leave("a"),
+        lambda: found.begin_use(one, "a", 1),
+        lambda: found.end_use(one, "a", 0, None, 2),
+        lambda: found.remove_instance("a"),
     ):
         changes = found.runs.changes
         change()

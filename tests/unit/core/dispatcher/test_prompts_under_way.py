@@ -19,13 +19,13 @@ def test_what_is_computed_is_told_as_by_a_look_at_each_prompt(facts):
     for kind, name, tokens, us in facts:
         if kind == "begin" and name not in known:
             known[name] = tokens, at + us
-            prompts.begin("i", name, *known[name])
+            prompts.add_prompt("i", name, *known[name])
         elif kind == "end":
             known.pop(name, None)
-            prompts.end("i", name)
+            prompts.remove_prompt("i", name)
         elif kind == "hide" and name in known:
             known[name] = 0, known[name][1]
-            assert prompts.hide("i", name) == known[name][1]
+            assert prompts.hide_prompt("i", name) == known[name][1]
         elif kind == "pass":
             at += us
             now = [each for each in known.values() if each[1] > at]
@@ -38,8 +38,8 @@ def test_what_is_computed_is_told_as_by_a_look_at_each_prompt(facts):
 def test_prompts_that_begin_and_end_leave_nothing_behind():
     prompts = PromptsUnderWay()
     for number in range(10_000):
-        prompts.begin("i", str(number), 1, until=1_000_000 + number)
-        prompts.end("i", str(number))
+        prompts.add_prompt("i", str(number), 1, until=1_000_000 + number)
+        prompts.remove_prompt("i", str(number))
 
     there = prompts._prompts["i"]
     assert not there.by_id
@@ -50,10 +50,10 @@ def test_prompts_that_begin_and_end_leave_nothing_behind():
 
 def test_of_an_instance_that_is_forgotten_nothing_is_known():
     prompts = PromptsUnderWay()
-    prompts.begin("i", "a", 5, until=9)
-    prompts.forget("i")
+    prompts.add_prompt("i", "a", 5, until=9)
+    prompts.forget_instance("i")
 
     assert prompts.computing("i", at=0) == (0, math.inf)
     assert prompts.tokens("i") == 0
     assert not prompts.requests("i")
-    prompts.end("i", "a")
+    prompts.remove_prompt("i", "a")

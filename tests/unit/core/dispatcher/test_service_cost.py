@@ -72,6 +72,6 @@ def test_where_all_prompts_are_alike_no_more_is_taken_for_computing_than_there_c
     pace = StepPace()
     speed = Speed(pace)
     for _ in range(400):
-        pace.prompt.see(50, 11_000)
-        pace.token.see(1, 10_000)
+        pace.prompt.add_point(50, 11_000)
+        pace.token.add_point(1, 10_000)
     assert speed.computing_us(speed.prefill_us(50), 1) == pytest.approx(1_000, rel=0.01)

@@ -156,7 +156,7 @@ def test_who_is_tried_again_is_not_blamed_for_a_call_that_others_failed_too(bala
     circuits, at = balancer.faults.circuits, balancer.at + SECOND
     arrive(balancer, "bad")
     [second] = bounce(balancer, "bad", BODY)
-    circuits.open(second.instance_id, balancer.at)
+    circuits.open_circuit(second.instance_id, balancer.at)
 
     assert circuits.state(second.instance_id, at) == "half-open"
     balancer.handle(Bounced("bad", "broke", BODY), at)

@@ -25,7 +25,7 @@ class Pool:
         self.streaming = set()  # keys of streams of which something comes all the time
         self.paused = set()
         for each in instances:
-            self.stalls.joined(build.instance(each, models=models))
+            self.stalls.add_instance(build.instance(each, models=models))
 
     def send(self, instance="a", *, tokens=100, streams=True, model="m"):
         key = next(self.keys)
@@ -39,7 +39,7 @@ class Pool:
     def end(self, key):
         del self.calls[key]
         self.streaming.discard(key)
-        self.stalls.answered(key, self.at)
+        self.stalls.end_watch(key, self.at)
 
     def passes(self, seconds):
         """Time. Returns what was suspected, by how long it had lasted."""
@@ -52,7 +52,7 @@ class Pool:
                 self.calls[key] = self.calls[key]._replace(is_paused=True)
             if self.tells and self.at % SECOND == 0:
                 self.tell()
-            for key in self.stalls.look(self.calls.values(), self.at):
+            for key in self.stalls.probe_calls(self.calls.values(), self.at):
                 suspected.setdefault(key, self.at / SECOND)
         return suspected
 
@@ -66,7 +66,7 @@ class Pool:
                 waiting=waiting,
                 preemptions=self.preemptions[name],
             )
-            self.stalls.told(status, len(here), self.at)
+            self.stalls.record_status(status, len(here), self.at)
 
     def learn(self, calls=200, **how):
         """So many that begin at once, and end."""
@@ -208,7 +208,7 @@ def test_nothing_is_suspected_that_has_nowhere_to_go():
         assert pool.passes(300) == {}
     pool = Pool()
     pool.learn()
-    pool.stalls.left("b")
+    pool.stalls.remove_instance("b")
     pool.send()
     assert pool.passes(300) == {}
 
@@ -240,8 +240,8 @@ def test_while_nobody_looks_no_silence_counts(pool):
 
 def test_an_instance_of_which_nothing_is_known_is_judged_by_the_others_with_more_patience(pool):
     """So is one that comes back: it may be another."""
-    pool.stalls.left("a")
-    pool.stalls.joined(build.instance("a"))
+    pool.stalls.remove_instance("a")
+    pool.stalls.add_instance(build.instance("a"))
     new, known = pool.send("a"), pool.send("b")
     began = pool.at / SECOND
     suspected = pool.passes(60)
@@ -250,7 +250,7 @@ def test_an_instance_of_which_nothing_is_known_is_judged_by_the_others_with_more
 
 def test_calls_at_an_instance_that_has_left_are_judged_by_what_was_known(pool):
     key = pool.send()
-    pool.stalls.left("a")
+    pool.stalls.remove_instance("a")
     pool.tells = False
     assert set(pool.passes(20)) == {key}
 

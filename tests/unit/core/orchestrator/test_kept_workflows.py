@@ -22,7 +22,7 @@ def test_tenants_who_come_late_take_half_of_a_full_queue_and_no_more():
         for n in range(8):
             queue.add(OpenedWorkflow((tenant, f"{n}"), at=n))
 
-    assert Counter(each.key[0] for each in queue.take()) == {"early": 4, "late": 4}
+    assert Counter(each.key[0] for each in queue.take_all()) == {"early": 4, "late": 4}
 
 
 def workflow(tenant, name, calls, **fields):
@@ -95,7 +95,7 @@ def test_what_waits_to_be_learnt_from_is_bounded_in_bytes():
         queue.add(workflow("flood", f"w{n}", 30, **LONG))
     has_room = queue.add(workflow("honest", "mine", 120))
 
-    waiting = queue.take()
+    waiting = queue.take_all()
     assert sum(each.held_bytes for each in waiting) <= MOST_BYTES
     assert any(each.key[0] == "honest" for each in waiting)
     assert not has_room
@@ -106,4 +106,4 @@ def test_a_workflow_larger_than_all_room_is_not_learnt_from():
     queue = LearningQueue(1_000, 10)
 
     assert not queue.add(workflow("a", "w", 1))
-    assert not queue.take()
+    assert not queue.take_all()

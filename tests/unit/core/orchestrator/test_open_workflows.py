@@ -81,7 +81,7 @@ def test_an_app_whose_short_workflows_ended_is_not_taken_for_one_of_short_workfl
     late = features(place(6, 6 * SECOND))
     orchestrator = app.learner.orchestrator
     orchestrator.learn(app.learner.study(orchestrator.take_ended()))
-    learning = app.learner.begin()
+    learning = app.learner.collect_changes()
     blind = msgspec.structs.replace(learning, still_open=())
 
     for found in (app.learner.compute(learning), app.learner.compute(learning)):
@@ -119,14 +119,14 @@ def test_what_is_known_says_what_is_expected_of_open_workflows():
     much = fit(*APP, app_of(200, lambda *_: 3_600e6), {0: "worker"})
     app = App()
     app.learner.restore(ProfilesLearnt(models=(much,)))
-    first = app.learner.begin()
+    first = app.learner.collect_changes()
     found = {(each.tenant, each.app): each for each in app.learner.compute(first).models}
     app.run("open", 3)
     app.call("open", ends=False)
     app.run("ended", 1)
     app.end("ended")
     app.learner.orchestrator.learn(app.learner.study(app.learner.orchestrator.take_ended()))
-    then = app.learner.begin()
+    then = app.learner.collect_changes()
 
     assert first.known == {APP: much}
     assert then.known == found
@@ -143,7 +143,7 @@ def test_calls_of_open_workflows_count_as_their_apps_and_their_agents():
     for sample in other.learner.study(other.learner.orchestrator.take_ended()):
         app.learner.orchestrator.learn([sample])
     app.learner.orchestrator.learn(app.learner.study(app.learner.orchestrator.take_ended()))
-    learning = app.learner.begin()
+    learning = app.learner.collect_changes()
     still_open = rows_of(other.learner.orchestrator.still_open(), {})
     models = {data.app[1]: data for data in learning.models}
 

@@ -47,7 +47,7 @@ def priced(event, *profiles, epoch=0):
 def arrived(estimates, name, **fields):
     fields = {"app": "app"} | fields
     request = build.request(name, **fields)
-    estimates.arrived(request, 0)
+    estimates.add_call(request, 0)
     return request
 
 
@@ -90,9 +90,9 @@ def test_how_often_an_operator_is_called_is_learnt_from_workflows_that_ended():
     work = priced(chain("ask", "check"), profile("ask", 1), profile("check", 4))
     assert work.open_us({"ask": 1}) == pytest.approx(4 * SECOND)
 
-    work.ended({"ask": 1, "check": 1}, 0)
+    work.learn_visits({"ask": 1, "check": 1}, 0)
     for _ in range(3):
-        work.ended({"ask": 1}, 0)
+        work.learn_visits({"ask": 1}, 0)
     work.price(0, {})
     assert work.open_us({"ask": 1}) == pytest.approx(4 * SECOND)
 
@@ -140,7 +140,7 @@ def test_a_workflow_that_is_forgotten_while_a_call_runs_has_that_call_left():
     estimates.learn(ProfilesLearnt((profile("a", 3),)))
     estimates.declare(declared(PlannedOperator("a", part=7)))
     request = arrived(estimates, "r1", workflow_id="w1", agent="a")
-    estimates.workflow_ended(("default", "w1"))
+    estimates.close_workflow(("default", "w1"))
 
     assert estimates.left_us(request) == pytest.approx(3 * SECOND)
 

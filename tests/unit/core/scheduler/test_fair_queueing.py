@@ -14,7 +14,7 @@ class Queues:
         self.fairness = FairQueueing(weights or {})
         self.waiting = list(waiting)
         for share in waiting:
-            self.fairness.came(share)
+            self.fairness.open_queue(share)
 
     def go(self, *costs_us, times=1):
         """In which order they have their turn."""
@@ -72,12 +72,12 @@ class TestClasses:
         queues = Queues({}, A, B)
         queues.go(1, 1, times=10)
         urgent = self.share_of("interactive")
-        queues.fairness.came(urgent)
+        queues.fairness.open_queue(urgent)
         queues.waiting.append(urgent)
         order = queues.go(1, 1, 1, times=1000)
         assert (order.count(A), order.count(urgent), order.count(B)) == (100, 400, 500)
         for share in (A, urgent):
-            queues.fairness.left(share)
+            queues.fairness.close_queue(share)
         queues.waiting = [B]
         assert queues.go(1) == [B]
 

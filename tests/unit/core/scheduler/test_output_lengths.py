@@ -14,7 +14,7 @@ from tests.support.simulate import build
 
 def seen(answers, tokens, agent="x", app="app"):
     for each in tokens:
-        answers.see(build.request("r", app=app, agent=agent), each)
+        answers.learn_answer(build.request("r", app=app, agent=agent), each)
 
 
 def distribution(answers, agent="x", app="app"):
@@ -88,7 +88,7 @@ def test_a_new_balancer_begins_with_what_the_profile_says_as_if_it_had_seen_it()
     first, new = OutputLengths(), OutputLengths()
     lengths = [30, 5, 80, 41, 12, 60, 33, 90]
     seen(first, lengths)
-    new.told(profile(lengths, 8))
+    new.seed_from_profile(profile(lengths, 8))
     assert distribution(new).quantiles == pytest.approx(distribution(first).quantiles)
     seen(first, [500] * 4)
     seen(new, [500] * 4)
@@ -99,25 +99,25 @@ def test_what_a_balancer_has_seen_itself_is_not_counted_again():
     answers = OutputLengths()
     seen(answers, [10] * 4)
     known = distribution(answers)
-    answers.told(profile([900] * 50, 50))
+    answers.seed_from_profile(profile([900] * 50, 50))
     assert distribution(answers) is known
 
     early = OutputLengths()
     seen(early, [10] * 3)
-    early.told(profile([900] * 50, 50))
+    early.seed_from_profile(profile([900] * 50, 50))
     assert distribution(early).mean > 600
 
 
 def test_a_profile_of_too_few_or_without_answers_says_nothing():
     answers = OutputLengths()
-    answers.told(profile([10] * 3, 3))
-    answers.told(profile(None, 50))
+    answers.seed_from_profile(profile([10] * 3, 3))
+    answers.seed_from_profile(profile(None, 50))
     assert distribution(answers) is None
 
 
 def test_a_profile_of_many_calls_fills_the_window():
     answers = OutputLengths()
-    answers.told(profile([10] * 64, 5_000))
+    answers.seed_from_profile(profile([10] * 64, 5_000))
     assert sum(each == 10 for each in distribution(answers).quantiles) >= 0.9 * QUANTILES
     seen(answers, [200] * _WINDOW)
     assert sum(each == 200 for each in distribution(answers).quantiles) >= 0.9 * QUANTILES

@@ -69,7 +69,7 @@ class Bench:
 
     def arrive(self, name, *, at=0, app="a", agent="x", **fields):
         request = build.request(name, at=at, app=app, agent=agent, **fields)
-        self.estimates.arrived(request, at)
+        self.estimates.add_call(request, at)
         self.requests[name] = request
 
     def order(self):
@@ -79,8 +79,8 @@ class Bench:
         return self.policy.key(request, self.policy.state(request))
 
     def run(self, name, *, dispatched_at, ended_at, tokens=10):
-        self.estimates.dispatched(name, dispatched_at)
-        self.estimates.ended(name, ended_at, tokens)
+        self.estimates.note_dispatch(name, dispatched_at)
+        self.estimates.remove_call(name, ended_at, tokens)
         del self.requests[name]
 
 
@@ -192,7 +192,7 @@ def test_a_queue_that_is_told_of_one_request_again_keeps_one_entry():
     estimates = WorkEstimates()
     queue = WaitQueue(POLICIES["kairos"](estimates), estimates, count())
     request = build.request("r")
-    estimates.arrived(request, 0)
+    estimates.add_call(request, 0)
     queue.push(request, 0)
     queue.rekey(request)
     assert len(queue.by_key) == 1

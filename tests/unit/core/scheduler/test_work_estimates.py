@@ -45,7 +45,7 @@ def model(remaining_s, *, app="a", tenant="default", agents=None, residuals=(0.0
 
 def arrived(estimates, name, *, at=0, app="a", agent="x", **fields):
     request = build.request(name, at=at, app=app, agent=agent, **fields)
-    estimates.arrived(request, at)
+    estimates.add_call(request, at)
     return request
 
 
@@ -56,8 +56,8 @@ def key_of(policy, request):
 def ran(estimates, name, took_s, *, app="a", **fields):
     """A call that came, was dispatched at once, and ended."""
     arrived(estimates, name, app=app, **fields)
-    estimates.dispatched(name, 0)
-    estimates.ended(name, int(took_s * SECOND), 10)
+    estimates.note_dispatch(name, 0)
+    estimates.remove_call(name, int(took_s * SECOND), 10)
 
 
 def remaining_s(estimates, request):
@@ -133,7 +133,7 @@ def test_what_is_left_is_told_from_the_call_with_most_remaining_not_from_the_lon
     assert estimates.left_us(slow) == pytest.approx(6 * SECOND)
     first = arrived(estimates, "first", agent="first", workflow_id="w")
     assert estimates.left_us(slow) == estimates.left_us(first) == pytest.approx(15 * SECOND)
-    estimates.ended("first", 1, 10)
+    estimates.remove_call("first", 1, 10)
     assert estimates.left_us(slow) == pytest.approx(6 * SECOND)
 
 
