@@ -33,11 +33,12 @@ from bench.report import Figure
 from kairos import flow
 from kairos.core import PlannedWork
 from kairos.proxy import HttpLLM, Patience
-from kairos.workflows import RunPool, RunRecord, open_table
+from kairos.workflows import RunPool, RunRecord
 from kairos.workflows.compile.values import copied
 from kairos.workflows.declare.functions import RegisteredFunction, given
 from kairos.workflows.run.flow_run import FlowJob, FlowRun
 from kairos.workflows.run.run_store import RunStore
+from kairos.workflows.run.tables import open_table
 
 ROWS, QUICK_ROWS = 1_000_000, 2_000
 CAPACITY = 256

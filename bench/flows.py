@@ -26,21 +26,15 @@ from bench import report, rows
 from bench.memory import peak_mib
 from bench.report import Figure
 from kairos import flow
-from kairos.workflows import (
+from kairos.workflows import FlowLimits, IssueCall, Plan
+from kairos.workflows.execute.commands import EndRun, FetchCached, FlowCommand, ReadRows, WriteRow
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import (
     CacheAnswered,
     CallAnswered,
-    EndRun,
-    Executor,
-    FetchCached,
-    FlowCommand,
     FlowFact,
-    FlowLimits,
     InputEnded,
-    IssueCall,
-    Plan,
-    ReadRows,
     RowRead,
-    WriteRow,
 )
 
 ROUNDS, QUICK_ROUNDS = 3, 1

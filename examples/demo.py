@@ -15,7 +15,8 @@ from rich.console import Console
 from examples import data
 from kairos.cli import serve_engines
 from kairos.cli.demos.engines import start_engines
-from kairos.workflows import FlowRuns, load_flow, open_table, show_end
+from kairos.workflows import FlowRuns, load_flow, show_end
+from kairos.workflows.run.tables import open_table
 
 HERE = Path(__file__).parent
 FLOWS = {  # and the table that each goes over

@@ -25,9 +25,10 @@ from kairos.cli.demos.engines import start_engines
 from kairos.cli.demos.progress import show_progress
 from kairos.core import SECOND, KairosError, SetupError
 from kairos.settings import RetrievalSettings
-from kairos.workflows import FlowRuns, LoadedFlow, Passes, Timeline, load_flow, open_table
+from kairos.workflows import FlowRuns, LoadedFlow, Passes, Timeline, load_flow
 from kairos.workflows.execute.observation import Activity
 from kairos.workflows.run.export import errors_path
+from kairos.workflows.run.tables import open_table
 
 HERE = Path(__file__).parent
 FLOW = HERE / "ask_documents.yaml"

@@ -11,7 +11,8 @@ from experiments.playing import TENANT, Played, service_us
 from experiments.recordings import RecordedCall
 from kairos.core import PLACEMENTS, POLICIES, Arrived, Finished, PlanDeclared, Record, Request
 from kairos.simulate.flow_simulation import simulate_flow
-from kairos.workflows import Functions, plan_work
+from kairos.workflows import Functions
+from kairos.workflows.compile.planned_work import plan_work
 
 
 def declared(workload: FlowWorkload) -> PlanDeclared:

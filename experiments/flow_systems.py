@@ -33,7 +33,8 @@ from kairos.simulate.flow_answers import beginning_of
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
 from kairos.simulate.workload.prompt import Prompt
-from kairos.workflows import Functions, Generation, Passes, Plan, every_operator
+from kairos.workflows import Functions, Generation, Passes, Plan
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import MessageTemplate
 from kairos.workflows.compile.templates import Static, template
 from kairos.workflows.execute.facts import OperatorsOpened

@@ -25,8 +25,9 @@ from experiments.switching import rows as documents
 from experiments.switching import workflow
 from kairos.core import PLACEMENTS, POLICIES, EngineProfile
 from kairos.engines import load_profile
-from kairos.workflows import Functions, Passes, Plan, open_table
+from kairos.workflows import Functions, Passes, Plan
 from kairos.workflows.run.engine_host import HostedModel, HostFile
+from kairos.workflows.run.tables import open_table
 from kairos.workflows.start.hosted_pool import device_turns, host_plan
 
 # 32,736 tokens each: of `parallel`, whose rows have some 11,000, six fit on both.

@@ -22,7 +22,7 @@ from experiments.flow_systems import KAIROS, OPWISE, asking_operators, policy_an
 from kairos.cli import serve_engines
 from kairos.core import PlannedWork, SetupError
 from kairos.proxy import HttpLLM
-from kairos.workflows import Functions, Plan, RunPool, RunRecord, open_table
+from kairos.workflows import Functions, Plan, RunPool, RunRecord
 from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import data_parallel
 from kairos.workflows.execute.facts import OperatorsOpened
@@ -31,6 +31,7 @@ from kairos.workflows.run.engine_host import HostFile
 from kairos.workflows.run.flow_run import FlowJob, FlowRun
 from kairos.workflows.run.pool import default_model, open_pool
 from kairos.workflows.run.run_store import RunStore
+from kairos.workflows.run.tables import open_table
 from kairos.workflows.start.hosted_pool import hosted_pool
 from kairos.workflows.start.run_task import new_record
 

@@ -45,12 +45,12 @@ from kairos.workflows import (
     LoadedFlow,
     Passes,
     Plan,
-    compile_plan,
     load_flow,
     topology_aware,
 )
 from kairos.workflows.compile.graph import ancestors
 from kairos.workflows.compile.operators import Branch, Chunking, Declaration, MapOver, Operator
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.compile.references import needs, referred
 from kairos.workflows.execute.batching import blind
 from kairos.workflows.execute.observation import Activity

@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kairos.workflows import Flow, Functions, Operand, Passes, from_openai_batch
+from kairos.workflows import Flow, Functions, Operand, Passes, from_openai_batch, load_flow
 
 if TYPE_CHECKING:
     from kairos.workflows import LoadedFlow, RunRecord, Timeline
 
-__all__ = ["Flow", "Functions", "Operand", "Passes", "from_openai_batch", "run_flow"]
+__all__ = ["Flow", "Functions", "Operand", "Passes", "from_openai_batch", "load_flow", "run_flow"]
 
 
 def run_flow(

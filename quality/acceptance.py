@@ -53,6 +53,7 @@ FLOWS = (
     "kairos/workflows/imports",
     "kairos/workflows/serve",
     "kairos/workflows/run",
+    "kairos/workflows/start",
     "kairos/workflows/retrieve",
     "kairos/proxy/llm",
 )

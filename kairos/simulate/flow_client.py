@@ -1,12 +1,10 @@
 """A flow as the client of a simulated pool: its executor, driven in virtual time.
 
-Rows arrive and are gathered in groups as from a table; reading and writing them, and fetching
-results of earlier runs, takes no time. Items of a list in an answer are reported while its rest is
+Items of a list in an answer are reported while its rest is
 still generated, as a live run receives them from a stream. Pure functions are called; others return
 null, since a simulation has no effects.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from itertools import takewhile
@@ -16,7 +14,6 @@ import msgspec
 
 from kairos.core import (
     BYTES_PER_TOKEN,
-    SECOND,
     Arrived,
     KairosError,
     PlanDeclared,
@@ -33,48 +30,17 @@ from kairos.simulate.workload.prompt import Prompt, length, prefix_hashes
 from kairos.simulate.workload.retries import is_tried_again
 from kairos.workflows import (
     TOUCH_AGENT,
-    CacheAnswered,
-    CallAnswered,
-    CallBroke,
     Calling,
-    DropRow,
-    EndRun,
-    EnginesIdle,
-    Executor,
-    FailRow,
-    FetchCached,
-    FlowCommand,
-    FlowFact,
+    FlowInMemory,
     FlowLimits,
-    GatherRow,
-    Generation,
-    GroupRead,
-    GroupsEnded,
-    InputEnded,
     IssueCall,
-    ItemsFinished,
-    KeepAnswer,
-    KeepResult,
-    PartialDecode,
-    Path,
     Plan,
-    PrefixTouched,
-    ReadGroups,
-    ReadRows,
-    RowRead,
-    RowsAwaited,
     RunFunction,
     RunProcessor,
-    Timeline,
     TouchPrefix,
-    WriteRow,
-    every_operator,
-    plan_work,
 )
 
 Run = Callable[[RunFunction], object]
-LOOK_US = SECOND  # from one look at whether engines idle to the next
-
 ITEMS_LOOK_US = 10_000  # so long after it was generated an item is told, at most
 
 Generated = Callable[[], Mapping[str, int]]  # tokens that each call's answer has by now
@@ -89,7 +55,7 @@ class _Made(msgspec.Struct, frozen=True):
     text: str
 
 
-class FlowClient:
+class FlowClient(FlowInMemory):
     """Client that runs a flow.
 
     `table` yields its rows, by their columns. `run` calls a function, and raises KairosError if it
@@ -116,32 +82,20 @@ class FlowClient:
         of the table can be read, in µs, later rows no earlier. `around` has the surroundings other
         than models. `results` has earlier runs' results, by signature; this run's are added.
         """
-        self.executor = Executor(plan, limits)
+        super().__init__(plan, limits, table, clock.now, clock.call_at, arrives_at, results)
         self.left, self.retries = 1, 0
-        self.failed: dict[str, str] = {}
-        self.ended: str | None = None
-        self.ended_at_us: dict[tuple[int, int], int] = {}  # by stage and row, unless gathered
-        self.written: dict[tuple[int, int], Mapping[str, object]] = {}
-        self._plan, self._name = plan, plan.declaration.name
+        self._name = plan.declaration.name
         self._run, self._clock, self._feed = run, clock, feed
-        self._generations = {
-            each.name: each.params
-            for each in every_operator(plan.declaration.operators)
-            if isinstance(each.params, Generation)
-        }
+        self._generations = plan.generations
         self._models, self._around = models or {}, around
-        self._processors = SimulatedProcessors(clock, around, self.handle_fact)
-        self._results: MutableMapping[str, object] = {} if results is None else results
-        self.timeline = Timeline()
+        self._processors = SimulatedProcessors(clock, around, self._processed)
         self._made: dict[str, _Made] = {}
         # Whoever has the engines says how far answers are; nobody: lists are told whole alone.
         self.generated: Generated = dict
-        self._items = AnswerItems(clock, self._generated, self._made.__contains__, self.handle_fact)
+        self._items = AnswerItems(
+            clock, self._generated, self._made.__contains__, self.report_items
+        )
         self._touches = 0
-        self._is_looking = False  # there is a look to come
-        self._facts: deque[FlowFact] = deque()
-        self._rows = FlowRows(clock, table, arrives_at, self._facts.append, self._go_on)
-        clock.call_at(clock.now(), self._begin)
 
     def lengths(self, request_id: str) -> tuple[int, int]:
         made = self._made[request_id]
@@ -166,82 +120,33 @@ class FlowClient:
         command = made.command
         if isinstance(command, IssueCall):
             tokens = prompt_tokens, completion_tokens, cached_tokens
-            self.handle_fact(CallAnswered(command.call, made.text, *tokens))
+            self.answer_call(command.call, made.text, tokens)
             return
         self._feed(WorkflowEnded(TENANT, made.workflow))
-        if command.number is not None:
-            self.handle_fact(PrefixTouched(command.number, cached_tokens))
+        self.answer_touch(command, cached_tokens)
 
     def fail_call(self, request_id: str, error: KairosError) -> None:
         made = self._made.pop(request_id)
         if isinstance(made.command, TouchPrefix):
             return
         self.retries += 1
-        broke = CallBroke(made.command.call, str(error), retry=is_tried_again(error.status))
-        self._clock.call_at(self._clock.now(), partial(self.handle_fact, broke))
+        retry = is_tried_again(error.status)
+        broke = partial(self.break_call, made.command.call, str(error), retry=retry)
+        self._clock.call_at(self._clock.now(), broke)
 
     def _generated(self) -> Mapping[str, int]:
         return self.generated()
 
     def declare(self) -> None:
         """Say what calls its rows will make."""
-        work = plan_work(self._plan)
+        work = self.planned_work()
         if work is not None:
             self._feed(PlanDeclared(TENANT, self._name, work))
 
-    def _begin(self) -> None:
-        self.declare()
-        self._perform(self.executor.start())
-        self._go_on()
-
-    def handle_fact(self, fact: FlowFact) -> None:
-        self._facts.append(fact)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        while self._facts:
-            fact = self._facts.popleft()
-            self.timeline.record_fact(fact, self._clock.now())
-            self._perform(self.executor.handle(fact))
-        if not self._is_looking and not self.executor.is_engine_busy and self.ended is None:
-            self._is_looking = True
-            calls = self.executor.figures.calls
-            self._clock.call_at(self._clock.now() + LOOK_US, partial(self._look, calls))
-
-    def _look(self, calls: int) -> None:
-        """Say that engines had nothing to do since the look before."""
-        self._is_looking = False
-        if self.executor.figures.calls == calls and not self.executor.is_engine_busy:
-            self._facts.append(EnginesIdle())
-        self._go_on()
-
-    def _perform(self, commands: list[FlowCommand]) -> None:
-        for command in commands:
-            match command:
-                case ReadRows(count=count):
-                    self._rows.read_rows(count)
-                case ReadGroups(count=count):
-                    self._rows.read_groups(count)
-                case IssueCall() | RunFunction() | RunProcessor():
-                    self._call(command)
-                case TouchPrefix():
-                    self._touch(command)
-                case FetchCached(call=call, signature=signature):
-                    hit, value = signature in self._results, self._results.get(signature)
-                    self._facts.append(CacheAnswered(call, hit, value))
-                case (
-                    KeepResult(signature=signature, value=value, store=True)
-                    | KeepAnswer(signature=signature, text=value)
-                ):
-                    self._results[signature] = value
-                case GatherRow() | WriteRow() | FailRow() | DropRow():
-                    self._row_ended(command)
-                case EndRun(reason=reason):
-                    self.ended, self.left = reason, 0
-                    self._clock.stop()
-
-    def _call(self, command: Calling) -> None:
-        self.timeline.begin_call(command, self._clock.now())
+    def make_call(self, command: Calling | TouchPrefix) -> None:
+        if isinstance(command, TouchPrefix):
+            self._touch(command)
+            return
         at = self._clock.now() + command.delay_us
         match command:
             case IssueCall():
@@ -250,27 +155,25 @@ class FlowClient:
                 self._clock.call_at(at, partial(self._processors.run, command))
             case RunFunction():
                 at += self._around.function_us
-                self._clock.call_at(at, lambda: self.handle_fact(self._ran(command)))
+                self._clock.call_at(at, partial(self._call_function, command))
 
-    def _ran(self, command: RunFunction) -> FlowFact:
+    def on_row_end(self, stage: int, row: int) -> None:
+        self._feed(WorkflowEnded(TENANT, f"{stage}.{row}"))
+
+    def on_run_end(self) -> None:
+        self.left = 0
+        self._clock.stop()
+
+    def _call_function(self, command: RunFunction) -> None:
         try:
-            took_us = self._around.function_us
-            return CallAnswered(command.call, self._run(command), took_us=took_us)
+            value = self._run(command)
         except KairosError as error:
-            return CallBroke(command.call, str(error), retry=False)
-
-    def _row_ended(self, command: GatherRow | WriteRow | FailRow | DropRow) -> None:
-        stage = 0
-        if isinstance(command, GatherRow):
-            self._rows.gather_row(command)
+            self.break_call(command.call, str(error), retry=False)
         else:
-            stage = command.stage
-            self.ended_at_us[stage, command.row] = self._clock.now()
-            if isinstance(command, WriteRow):
-                self.written[stage, command.row] = command.values
-            elif isinstance(command, FailRow):
-                self.failed[f"{stage}.{command.row}"] = f"{command.node}: {command.error}"
-        self._feed(WorkflowEnded(TENANT, f"{stage}.{command.row}"))
+            self.answer_call(command.call, value, took_us=self._around.function_us)
+
+    def _processed(self, call: int, value: object, took_us: int) -> None:
+        self.answer_call(call, value, took_us=took_us)
 
     def _issue(self, command: IssueCall) -> None:
         workflow = f"{command.stage}.{command.row}"
@@ -279,15 +182,14 @@ class FlowClient:
             self._generations[command.operator], command.signature, self._around.shortest_answer
         )
         self._made[request_id] = _Made(command, workflow, prompt_of(command.body), text)
-        if (wanted := command.items) is not None:
-            items = self._finished(command, wanted, text)
-            self._items.follow(request_id, command.call, items)
+        if command.items is not None:
+            self._items.follow(request_id, command.call, self._finished(command, text))
         self._arrive(request_id)
 
-    def _finished(
-        self, command: IssueCall, wanted: PartialDecode, text: str
-    ) -> list[tuple[int, object]]:
+    def _finished(self, command: IssueCall, text: str) -> list[tuple[int, object]]:
         """Return each item of an answer, and after how many of its tokens it is there."""
+        wanted = command.items
+        assert wanted is not None
         if wanted.parser is None:
             return finished_items(text, wanted.path, wanted.most)
         common = (command.call, command.stage, command.node, command.row, command.attempt)
@@ -339,72 +241,7 @@ class FlowClient:
         )
 
 
-class FlowRows:
-    """Rows of a table as they arrive, and the groups that rows are gathered in."""
-
-    def __init__(
-        self,
-        clock: VirtualClock,
-        table: Iterator[Mapping[str, object]],
-        arrives_at: Callable[[int], int],
-        put: Callable[[FlowFact], None],
-        go_on: Callable[[], None],
-    ) -> None:
-        """Create it. `put` queues facts; `go_on` is called if nothing else would handle them."""
-        self._clock, self._table, self._arrives_at = clock, enumerate(table), arrives_at
-        self._put, self._go_on = put, go_on
-        self._next_row: tuple[int, Mapping[str, object]] | None = None
-        self._awaited = 0  # rows that were asked for and have not arrived
-        self._groups: dict[str, list[tuple[int, object]]] = {}
-        self._left_groups: Iterator[tuple[int, tuple[str, list[object]]]] | None = None
-
-    def read_rows(self, count: int) -> None:
-        """Read `count` rows: the arrived ones now, the others when they arrive."""
-        is_waiting, self._awaited = self._awaited > 0, self._awaited + count
-        if not is_waiting:
-            self._read_arrived()
-
-    def gather_row(self, command: GatherRow) -> None:
-        self._groups.setdefault(command.key, []).append((command.row, command.value))
-
-    def read_groups(self, count: int) -> None:
-        if self._left_groups is None:
-            first = sorted(self._groups.items(), key=lambda group: min(group[1])[0])
-            groups = [
-                (key, [value for _, value in sorted(rows, key=lambda row: row[0])])
-                for key, rows in first
-            ]
-            self._left_groups = enumerate(iter(groups))
-        for _ in range(count):
-            read = next(self._left_groups, None)
-            if read is None:
-                self._put(GroupsEnded())
-                return
-            number, (key, items) = read
-            self._put(GroupRead(number, key, items))
-
-    def _read_arrived(self) -> None:
-        while self._awaited:
-            if self._next_row is None:
-                self._next_row = next(self._table, None)
-            if self._next_row is None:
-                self._awaited = 0
-                self._put(InputEnded())
-                return
-            at = self._arrives_at(self._next_row[0])
-            if at > self._clock.now():
-                self._clock.call_at(at, self._rows_arrived)
-                self._put(RowsAwaited())
-                return
-            self._put(RowRead(*self._next_row))
-            self._next_row, self._awaited = None, self._awaited - 1
-
-    def _rows_arrived(self) -> None:
-        self._read_arrived()
-        self._go_on()
-
-
-def finished_items(text: str, path: Path, most: int) -> list[tuple[int, object]]:
+def finished_items(text: str, path: Sequence[str | int], most: int) -> list[tuple[int, object]]:
     """Return each item of a list in a JSON text, and after how many tokens it is complete.
 
     The text is as msgspec writes it.
@@ -443,7 +280,7 @@ class AnswerItems:
         clock: VirtualClock,
         generated: Generated,
         is_open: Callable[[str], bool],
-        tell: Callable[[ItemsFinished], None],
+        tell: Callable[[int, int, list[object]], None],
     ) -> None:
         self._clock, self._generated, self._is_open, self._tell = clock, generated, is_open, tell
 
@@ -458,7 +295,7 @@ class AnswerItems:
         tokens = self._generated().get(request_id, 0)
         new = [item for _, item in takewhile(lambda each: each[0] <= tokens, items[told:])]
         if new:
-            self._tell(ItemsFinished(call, told, new))
+            self._tell(call, told, new)
         told += len(new)
         if told < len(items):
             again = partial(self._look, request_id, call, items, told)

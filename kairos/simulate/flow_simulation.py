@@ -1,7 +1,6 @@
 """`kairos simulate --flow`: a flow over a table, on simulated engines, in virtual time."""
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from inspect import isawaitable
 from pathlib import Path
 
 import msgspec
@@ -9,7 +8,6 @@ import msgspec
 from kairos.core import (
     SECOND,
     EngineProfile,
-    InvalidRequest,
     Ledger,
     Observer,
     Placement,
@@ -31,15 +29,11 @@ from kairos.workflows import (
     FlowFigures,
     FlowLimits,
     FlowObservation,
-    FunctionFailed,
     Functions,
     Passes,
     Plan,
     RunFunction,
-    check_columns,
-    compile_plan,
-    load_flow,
-    open_table,
+    load_table_flow,
 )
 
 DEFAULTS = Settings()
@@ -157,14 +151,7 @@ def functions_runner(functions: Functions) -> Callable[[RunFunction], object]:
     """Return a runner that calls pure functions; others return null."""
 
     def run(command: RunFunction) -> object:
-        known = functions[command.function]
-        if known.purity != "pure":
-            return None
-        try:
-            value = known.call_alone(command.arguments)
-        except FunctionFailed as error:
-            raise InvalidRequest(str(error)[:200]) from error
-        return None if isawaitable(value) else value
+        return functions.call_pure(command.function, command.arguments)
 
     return run
 
@@ -184,15 +171,8 @@ def simulate_flow_file(
     """
     if inputs is None:
         raise SetupError("name the table of rows that the flow goes over: --inputs FILE")
-    loaded = load_flow(flow, functions)
-    plan = compile_plan(loaded.declaration, passes)
-    loaded.functions.check(plan)
-    table = open_table(inputs)
-    check_columns(plan, table)
-    rows: Iterator[Mapping[str, object]] = (
-        row.values for row in table.rows() if row.values is not None
-    )
-    return simulate_flow(plan, rows, loaded.functions, pool, observers)
+    asked = load_table_flow(flow, functions, inputs, passes)
+    return simulate_flow(asked.plan, asked.rows(), asked.functions, pool, observers)
 
 
 def pool_options(

@@ -16,7 +16,7 @@ from kairos.simulate.plan import PROFILE
 from kairos.simulate.recording import workflow_calls
 from kairos.simulate.workload.workflow_file import FileCall
 from kairos.simulate.workload.workflows import Workflow, workflow
-from kairos.workflows import IssueCall, Passes, Plan, RunFunction, RunProcessor
+from kairos.workflows import Calling, IssueCall, Passes, Plan, RunProcessor, TouchPrefix
 
 ENGINES = 4  # on which the flow is run, to see its calls
 
@@ -38,12 +38,12 @@ class _Watched(FlowClient):
         self.asked: list[tuple[int, RunProcessor]] = []  # µs, and what embeds and ranks
         super().__init__(plan, *more, **others)
 
-    def _call(self, command: IssueCall | RunFunction | RunProcessor) -> None:
+    def make_call(self, command: Calling | TouchPrefix) -> None:
         if isinstance(command, IssueCall):
             self.models[command.operator] = command.model
         elif isinstance(command, RunProcessor) and command.kind in _TEXTS:
             self.asked.append((self._clock.now(), command))
-        super()._call(command)
+        super().make_call(command)
 
 
 def workflows_of_flow(flow: Path, inputs: Path | None, functions: Path | None) -> list[Workflow]:

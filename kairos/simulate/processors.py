@@ -23,7 +23,6 @@ from kairos.workflows import (
     BatchOrder,
     BatchQueue,
     BatchShare,
-    CallAnswered,
     Query,
     RunProcessor,
     TimeShares,
@@ -114,10 +113,10 @@ class BatchEngines:
 
 
 class SimulatedProcessors:
-    """Processors of all kinds. `tell` receives their answers."""
+    """Processors of all kinds. `tell` receives a call, its value, and the µs that it took."""
 
     def __init__(
-        self, clock: VirtualClock, around: Surroundings, tell: Callable[[CallAnswered], None]
+        self, clock: VirtualClock, around: Surroundings, tell: Callable[[int, object, int], None]
     ) -> None:
         self._tell, self._clock = tell, clock
         self._engines = {
@@ -138,7 +137,7 @@ class SimulatedProcessors:
     def _ended(self, command: RunProcessor, begun: tuple[int, float]) -> None:
         took_us = round(self._shares[command.kind].end_call(begun, self._clock.now()))
         value = processed(command.kind, command.arguments)
-        self._tell(CallAnswered(command.call, value, took_us=took_us))
+        self._tell(command.call, value, took_us)
 
 
 def processed(kind: str, asked: Mapping[str, Any]) -> object:

@@ -15,11 +15,10 @@ from kairos.batches.openapi import with_batches
 from kairos.capacity.scaled_engines import read_scaling_file
 from kairos.gateway.api.openapi import description
 from kairos.settings import load_settings
-from kairos.workflows import compile_plan
 from kairos.workflows.serve.openapi import with_flows
 from tests.support.cli.command import app
 from tests.support.workflows.declared import read_yaml
-from tests.support.workflows.runs import read_host
+from tests.support.workflows.runs import compile_plan, read_host
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

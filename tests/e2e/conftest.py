@@ -11,13 +11,13 @@ from aiohttp import web
 
 from kairos.gateway.server import http
 from kairos.host import child_process
-from kairos.workflows import Executor
 from tests.e2e.client import LIMIT_S
 from tests.e2e.engine import Engine
 from tests.e2e.served import serving
 from tests.support.host import forked
 from tests.support.issuer import Issuer
 from tests.support.simulate import standin as standins
+from tests.support.workflows.runs import Executor
 
 
 def pytest_asyncio_loop_factories(config, item):

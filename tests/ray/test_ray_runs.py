@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
-from kairos.workflows import Functions, RunProcessor, compile_plan, every_operator
+from kairos.workflows import Functions, RunProcessor
 from kairos.workflows.compile.invalid import InvalidFlow
 from tests.e2e.embedder import Embedder
 from tests.property.workflows.test_flows import FUNCTIONS, ROWS, Drawn, scripted
@@ -29,6 +29,8 @@ from tests.support.workflows.runs import (
     Stays,
     ValuesLost,
     check_task,
+    compile_plan,
+    every_operator,
     new_record,
     performers,
     processor_service,

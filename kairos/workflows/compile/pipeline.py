@@ -76,8 +76,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def models(self) -> tuple[str | None, ...]:
         """Return the models of its calls, None for a call that names none; without duplicates."""
-        params = [each.params for each in every_operator(self.declaration.operators)]
-        return tuple(dict.fromkeys(p.model for p in params if isinstance(p, Generation)))
+        return tuple(dict.fromkeys(each.model for each in self.generations.values()))
+
+    @property
+    def generations(self) -> dict[str, Generation]:
+        """Return the LLM operators, by name."""
+        return {
+            each.name: each.params
+            for each in every_operator(self.declaration.operators)
+            if isinstance(each.params, Generation)
+        }
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kairos.core import KairosError, SetupError
+from kairos.core import InvalidRequest, KairosError, SetupError
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     Declaration,
@@ -113,6 +113,21 @@ class Functions:
             known = ", ".join(sorted(self._by_name)) or "none"
             raise SetupError(f"no function '{name[:256]}' is registered; there are: {known}")
         return self._by_name[name]
+
+    def call_pure(self, name: str, arguments: Mapping[str, object]) -> object:
+        """Return the value of a pure function; None for any other, which is not called.
+
+        Raises:
+            InvalidRequest: it has no value.
+        """
+        known = self[name]
+        if known.purity != "pure":
+            return None
+        try:
+            value = known.call_alone(arguments)
+        except FunctionFailed as error:
+            raise InvalidRequest(str(error)[:200]) from error
+        return None if isawaitable(value) else value
 
     def register(
         self,

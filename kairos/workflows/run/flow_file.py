@@ -1,16 +1,18 @@
 """Declared workflow from a file: YAML, a Python module that declares one, or an OpenAI batch."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from kairos.core import SetupError
 from kairos.workflows.compile.operators import Declaration
-from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
 from kairos.workflows.declare import Flow, Functions, from_openai_batch
 from kairos.workflows.declare.python_file import load_functions, load_module, only_one
 from kairos.workflows.declare.yaml_file import read_yaml
 from kairos.workflows.run.rows import InputTable
+from kairos.workflows.run.tables import open_table
 
 _BYTES = 4 << 20
 _BATCH = ".jsonl"
@@ -48,6 +50,41 @@ def load_flow(path: Path, functions_path: Path | None = None) -> LoadedFlow:
     if functions_path is not None:
         functions = load_functions(functions_path)
     return LoadedFlow(read_yaml(_text(path), str(path)), functions)
+
+
+class TableFlow(msgspec.Struct, frozen=True):
+    """Flow read from a file, with the table that it is to go over; the two fit together."""
+
+    declaration: Declaration
+    functions: Functions
+    plan: Plan
+    table: InputTable
+
+    def rows(self) -> Iterator[Mapping[str, object]]:
+        """Yield the rows that can be read, by their columns."""
+        return (row.values for row in self.table.rows() if row.values is not None)
+
+
+def load_table_flow(
+    flow: Path, functions_path: Path | None, inputs: object, passes: Passes
+) -> TableFlow:
+    """Read a flow and open its table.
+
+    Args:
+        flow: as in `load_flow`.
+        functions_path: as in `load_flow`.
+        inputs: the table, as `open_table` takes it.
+        passes: of the plan.
+
+    Raises:
+        SetupError: the flow, its functions and the table do not fit together.
+    """
+    loaded = load_flow(flow, functions_path)
+    plan = compile_plan(loaded.declaration, passes)
+    loaded.functions.check(plan)
+    table = open_table(inputs)
+    check_columns(plan, table)
+    return TableFlow(loaded.declaration, loaded.functions, plan, table)
 
 
 def table_path(flow: Path, inputs: Path | None) -> Path:

@@ -13,16 +13,15 @@ from kairos.workflows.compile.batches import BatchProfile
 from kairos.workflows.compile.flow_profile import FlowProfile, learn_profile
 from kairos.workflows.compile.forecast import with_text_tokens
 from kairos.workflows.compile.operators import Declaration
-from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
+from kairos.workflows.compile.pipeline import Passes, Plan
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.observation import ROWS_KEPT, FlowObservation
 from kairos.workflows.retrieve.flow_processors import processor_service
-from kairos.workflows.run.flow_file import check_columns, load_flow, table_path
+from kairos.workflows.run.flow_file import load_table_flow, table_path
 from kairos.workflows.run.flow_run import FlowRun
 from kairos.workflows.run.pool import OpenEngines
 from kairos.workflows.run.rows import InputTable
 from kairos.workflows.run.run_store import RunRecord, RunStore
-from kairos.workflows.run.tables import open_table
 from kairos.workflows.start.flow_measured import AskedOfRun, measured_batches, measured_factors
 from kairos.workflows.start.profile_file import profile_lines, profile_path, write_profile
 from kairos.workflows.start.run_task import DrivenRun, check_task, new_record, run_task
@@ -116,13 +115,9 @@ def sample_flow(
         SetupError: The flow, its functions and the table do not fit together, or no row can be
             read.
     """
-    loaded = load_flow(flow, functions)
-    table = open_table(table_path(flow, inputs))
-    plan = compile_plan(loaded.declaration, Passes())
-    loaded.functions.check(plan)
-    check_columns(plan, table)
-    sample = sampled_rows(table, rows, seed)
-    return FlowSample(flow, loaded.declaration, loaded.functions, plan, sample)
+    asked = load_table_flow(flow, functions, table_path(flow, inputs), Passes())
+    sample = sampled_rows(asked.table, rows, seed)
+    return FlowSample(flow, asked.declaration, asked.functions, asked.plan, sample)
 
 
 def sampled_rows(table: InputTable, count: int, seed: int) -> list[Row]:

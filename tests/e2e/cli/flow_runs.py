@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from kairos.workflows import Functions, open_table
+from kairos.workflows import Functions
 from tests.e2e.client import LIMIT_S
 from tests.support.host import forked
 from tests.support.workflows.declared import read_yaml
-from tests.support.workflows.runs import RunStore, check_task, new_record, run_task
+from tests.support.workflows.runs import RunStore, check_task, new_record, open_table, run_task
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,10 +10,11 @@ from examples.demo import LLAMA
 from kairos.cli.demos.engines import start_engines
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
-from kairos.workflows import CallAnswered, IssueCall
+from kairos.workflows import IssueCall
 from tests.e2e.cli.flow_runs import Runs, completion, read_rows
 from tests.e2e.flows import invoke, kept_in, put
 from tests.support.simulate.standin import StandInSettings, serve
+from tests.support.workflows.runs import CallAnswered
 
 QUESTIONS = """
 flow: questions

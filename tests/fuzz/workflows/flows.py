@@ -4,8 +4,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kairos.core import InvalidFile
-from kairos.workflows import compile_plan
 from kairos.workflows.compile.operators import Declaration
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.compile.prediction import predict_flow
 from kairos.workflows.declare.yaml_file import read_json, read_yaml
 

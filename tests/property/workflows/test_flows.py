@@ -9,17 +9,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kairos import flow
-from kairos.workflows import (
-    FailRow,
-    FlowLimits,
-    Generation,
-    IssueCall,
-    Passes,
-    compile_plan,
-    every_operator,
-)
+from kairos.workflows import FlowLimits, Generation, IssueCall, Passes
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.graph import in_order
 from kairos.workflows.compile.invalid import InvalidFlow, OperatorFailed
+from kairos.workflows.compile.pipeline import compile_plan
+from kairos.workflows.execute.commands import FailRow
 from kairos.workflows.execute.facts import OperatorsOpened
 from tests.support.examples import examples
 from tests.support.simulate.standin import processed

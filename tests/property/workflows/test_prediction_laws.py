@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos import flow
-from kairos.workflows import compile_plan
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.compile.prediction import predict_flow
 from tests.property.workflows.test_flows import FLOWS, PASSES
 from tests.support.examples import examples

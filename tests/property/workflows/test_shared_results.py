@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.workflows import CallAnswered, CallBroke, FetchCached, KeepResult
-from kairos.workflows.execute.commands import DropCall
+from kairos.workflows.execute.commands import DropCall, FetchCached, KeepResult
+from kairos.workflows.execute.facts import CallAnswered, CallBroke
 from kairos.workflows.serve import shared_results
 from kairos.workflows.serve.shared_results import InvocationSharing, SharedResults
 

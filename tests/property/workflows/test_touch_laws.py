@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.workflows import CallAnswered, FlowLimits
+from kairos.workflows import FlowLimits
 from kairos.workflows.compile.passes.static_prefixes import StaticPrefix
+from kairos.workflows.execute.facts import CallAnswered
 from kairos.workflows.execute.prefix_touches import PrefixTouches
 from tests.support.examples import examples
 

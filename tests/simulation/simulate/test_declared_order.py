@@ -17,10 +17,11 @@ from kairos.core import (
 )
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import simulate_flow
-from kairos.workflows import Functions, compile_plan, plan_work
+from kairos.workflows import Functions
 from tests.support.flow_tables import example
 from tests.support.simulate import build
 from tests.support.workflows.declared import read_yaml
+from tests.support.workflows.runs import compile_plan, plan_work
 
 POOL = engines(POLICIES["kairos"], PLACEMENTS["kairos"])
 

@@ -9,11 +9,17 @@ from kairos.engines import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.simulate.processors import TEOLA, Surroundings
-from kairos.workflows import LoadedFlow, compile_plan, open_table
+from kairos.workflows import LoadedFlow
 from kairos.workflows.compile.passes.prefill import MOST_ROWS
 from tests.support.flow_tables import FLOWS, example, rows
 from tests.support.simulate.model import PoolOptions
-from tests.support.workflows.runs import forecast_flow, sampled_rows, simulated_profile
+from tests.support.workflows.runs import (
+    compile_plan,
+    forecast_flow,
+    open_table,
+    sampled_rows,
+    simulated_profile,
+)
 
 POOL = PoolOptions(
     instances=2,

@@ -4,9 +4,10 @@ import msgspec
 
 from kairos.core import PLACEMENTS
 from kairos.simulate.flow_simulation import simulate_flow
-from kairos.workflows import Passes, compile_plan
+from kairos.workflows import Passes
 from tests.simulation.simulate.test_flow_forecast import POOL, SIX
 from tests.support.flow_tables import rows
+from tests.support.workflows.runs import compile_plan
 
 # No ledger of what is on its way: in turn, or by the memory that engines said they use.
 WITHOUT = ("round-robin", "least-kv")

@@ -12,9 +12,10 @@ from kairos.simulate.flow_answers import answer, prompt_of, tokens_of
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.processors import NOTHING_AROUND, TEOLA, ProcessorTimes, Surroundings
-from kairos.workflows import FlowLimits, Generation, LoadedFlow, compile_plan
+from kairos.workflows import FlowLimits, Generation, LoadedFlow
 from tests.support.flow_tables import RETRIEVAL, example, rows
 from tests.support.workflows.declared import MessageTemplate
+from tests.support.workflows.runs import compile_plan
 
 TIMED = Surroundings(processors=TEOLA, function_us=SECOND)
 

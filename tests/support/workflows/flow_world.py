@@ -6,36 +6,35 @@ from itertools import pairwise
 
 import msgspec
 
-from kairos.workflows import (
-    CacheAnswered,
-    CallAnswered,
-    CallBroke,
+from kairos.workflows import FlowLimits, IssueCall, RunFunction, RunProcessor, TouchPrefix
+from kairos.workflows.compile.values import Missing, part
+from kairos.workflows.execute.commands import (
+    DropCall,
+    DropHeld,
     DropRow,
     EndRun,
-    Executor,
     FailRow,
     FetchCached,
-    FlowLimits,
     GatherRow,
-    GroupRead,
-    GroupsEnded,
-    InputEnded,
-    IssueCall,
-    ItemsFinished,
     KeepAnswer,
     KeepResult,
     ReadGroups,
     ReadRows,
-    RowRead,
-    RowsAwaited,
-    RunFunction,
-    RunProcessor,
-    TouchPrefix,
     WriteRow,
 )
-from kairos.workflows.compile.values import Missing, part
-from kairos.workflows.execute.commands import DropCall, DropHeld
-from kairos.workflows.execute.facts import Known
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import (
+    CacheAnswered,
+    CallAnswered,
+    CallBroke,
+    GroupRead,
+    GroupsEnded,
+    InputEnded,
+    ItemsFinished,
+    Known,
+    RowRead,
+    RowsAwaited,
+)
 from tests.support.simulate.standin import processed
 
 

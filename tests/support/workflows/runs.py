@@ -8,9 +8,13 @@ import msgspec
 from kairos.cli import serve_engines
 from kairos.simulate import observed_flow
 from kairos.workflows import FlowSample
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.forecast import forecast_flow
 from kairos.workflows.compile.operators import Embedding, Ingest, Rerank, Search
-from kairos.workflows.execute.facts import Stays
+from kairos.workflows.compile.pipeline import compile_plan
+from kairos.workflows.compile.planned_work import plan_work
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import CallAnswered, Stays
 from kairos.workflows.ray import performers
 from kairos.workflows.retrieve.flow_processors import processor_service
 from kairos.workflows.run.engine_host import HostedEngine, read_host
@@ -19,6 +23,7 @@ from kairos.workflows.run.postgres_results import PostgresResults
 from kairos.workflows.run.processing import ValuesLost
 from kairos.workflows.run.run_shown import show_run
 from kairos.workflows.run.run_store import RunDirectory, RunStore
+from kairos.workflows.run.tables import open_table
 from kairos.workflows.start import hosted_pool as hosted
 from kairos.workflows.start import run_task as tasks
 from kairos.workflows.start.flow_profiled import sampled_rows
@@ -26,7 +31,9 @@ from kairos.workflows.start.profile_file import read_profile
 from kairos.workflows.start.run_task import check_task, new_record
 
 __all__ = [
+    "CallAnswered",
     "Embedding",
+    "Executor",
     "HostedEngine",
     "Ingest",
     "PostgresResults",
@@ -38,10 +45,14 @@ __all__ = [
     "Stays",
     "ValuesLost",
     "check_task",
+    "compile_plan",
+    "every_operator",
     "forecast_flow",
     "hosted_pool",
     "new_record",
+    "open_table",
     "performers",
+    "plan_work",
     "processor_service",
     "read_host",
     "read_profile",

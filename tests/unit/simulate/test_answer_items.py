@@ -4,7 +4,6 @@ import json
 
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.flow_client import ITEMS_LOOK_US, AnswerItems, finished_items
-from kairos.workflows import ItemsFinished
 
 
 def test_an_item_is_there_with_its_last_token():
@@ -31,14 +30,14 @@ def test_items_are_told_as_tokens_come_and_no_more_once_the_call_has_ended():
         return {"r": clock.now() // ITEMS_LOOK_US}  # a token a turn
 
     watch = AnswerItems(
-        clock, generated, open_calls.__contains__, lambda fact: told.append((clock.now(), fact))
+        clock, generated, open_calls.__contains__, lambda *fact: told.append((clock.now(), fact))
     )
     watch.follow("r", 7, [(2, "a"), (4, "b"), (9, "c")])
     clock.call_at(6 * ITEMS_LOOK_US, open_calls.clear)
     clock.run()
 
     assert [(at // ITEMS_LOOK_US, fact) for at, fact in told] == [
-        (2, ItemsFinished(7, 0, ["a"])),
-        (4, ItemsFinished(7, 1, ["b"])),
+        (2, (7, 0, ["a"])),
+        (4, (7, 1, ["b"])),
     ]
     assert clock.now() <= 7 * ITEMS_LOOK_US

@@ -76,19 +76,21 @@ def processor(kind, **arguments):
 def test_the_time_is_that_of_a_command_s_items(command, us):
     clock, told = VirtualClock(), []
     times = {command.kind: ProcessorTimes(item_us=1)}
-    processors = SimulatedProcessors(clock, Surroundings(processors=times), told.append)
+    processors = SimulatedProcessors(
+        clock, Surroundings(processors=times), lambda *answer: told.append(answer)
+    )
 
     processors.run(command)
     clock.run()
 
     assert clock.now() == us
-    [fact] = told
-    assert fact.call == 1
+    [(call, _, took_us)] = told
+    assert (call, took_us) == (1, us)
 
 
 def test_a_kind_without_times_takes_none():
     clock, told = VirtualClock(), []
-    SimulatedProcessors(clock, Surroundings(), told.append).run(
+    SimulatedProcessors(clock, Surroundings(), lambda *answer: told.append(answer)).run(
         processor("embed", texts=["a"] * 5_000)
     )
     clock.run()

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos import flow
-from kairos.workflows import every_operator
 from kairos.workflows.compile.batches import ENOUGH, batch_key, efficient_size, with_batches
+from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.invalid import InvalidFlow
 from kairos.workflows.compile.operators import Embedding, Ingest, RegisteredCall, Rerank
 from kairos.workflows.compile.passes.structure import structure

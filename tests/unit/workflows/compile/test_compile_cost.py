@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from kairos import flow
-from kairos.workflows import compile_plan
+from kairos.workflows.compile.pipeline import compile_plan
 
 
 def slots(n):

@@ -1,17 +1,12 @@
 """Row A2 of the design: of what was declared only data dependencies are left."""
 
 from kairos import flow
-from kairos.workflows import (
-    Executor,
-    FlowLimits,
-    IssueCall,
-    ReadRows,
-    RowRead,
-    RunFunction,
-    plan_lines,
-)
+from kairos.workflows import FlowLimits, IssueCall, RunFunction, plan_lines
 from kairos.workflows.compile.explain import explain_plan
 from kairos.workflows.compile.passes.dependencies import data_dependencies
+from kairos.workflows.execute.commands import ReadRows
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import RowRead
 
 
 def modules(*, purity="pure"):

@@ -3,10 +3,11 @@
 import pytest
 
 from kairos.core import Interval
-from kairos.workflows import Passes, compile_plan
+from kairos.workflows import Passes
 from kairos.workflows.compile.expected_calls import expected_calls
 from kairos.workflows.compile.flow_profile import OperatorProfile
 from kairos.workflows.compile.gates import gates
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.compile.prompt_marks import PromptMarker, alike
 from kairos.workflows.declare.yaml_file import read_yaml
 

@@ -3,7 +3,6 @@
 import pytest
 
 from kairos import flow
-from kairos.workflows import compile_plan
 from kairos.workflows.compile.graph import in_order
 from kairos.workflows.compile.invalid import InvalidFlow
 from kairos.workflows.compile.operators import (
@@ -14,6 +13,7 @@ from kairos.workflows.compile.operators import (
     Output,
     Reference,
 )
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.compile.references import needs
 
 

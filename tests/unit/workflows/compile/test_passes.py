@@ -1,10 +1,11 @@
 """Rows E2, E3 and E4 of the design, as far as they are decided before anything runs."""
 
 from kairos import flow
-from kairos.workflows import compile_plan, plan_lines
+from kairos.workflows import plan_lines
 from kairos.workflows.compile.explain import explain_plan
 from kairos.workflows.compile.passes.cse import merge_equal
 from kairos.workflows.compile.passes.prune import prune
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.compile.prediction import predict_flow
 
 

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.workflows import compile_plan
 from kairos.workflows.compile import plan_cache
 from kairos.workflows.compile.invalid import InvalidFlow
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.compile.plan_cache import PlanCache
 from kairos.workflows.compile.query_settings import with_settings
 

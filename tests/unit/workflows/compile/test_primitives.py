@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from kairos import flow
-from kairos.workflows import compile_plan
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.compile.primitives import primitive_lines
 from kairos.workflows.declare.yaml_file import read_yaml
 

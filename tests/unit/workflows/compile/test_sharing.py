@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.flow import Flow
-from kairos.workflows import compile_plan
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.compile.sharing import key_of, part_of, shared_columns
 from tests.support.examples import examples
 

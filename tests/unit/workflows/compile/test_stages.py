@@ -3,17 +3,11 @@
 import pytest
 
 from kairos import flow
-from kairos.workflows import (
-    CallAnswered,
-    CallBroke,
-    Executor,
-    FailRow,
-    FlowLimits,
-    RowRead,
-    RunProcessor,
-    WriteRow,
-)
+from kairos.workflows import FlowLimits, RunProcessor
 from kairos.workflows.compile.primitives import primitive_lines
+from kairos.workflows.execute.commands import FailRow, WriteRow
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import CallAnswered, CallBroke, RowRead
 from tests.support.simulate.standin import processed
 
 OFF = flow.Passes(stages=False, cached=False)

@@ -4,8 +4,8 @@ import pytest
 
 from kairos import flow
 from kairos.core import InvalidFile
-from kairos.workflows import compile_plan
 from kairos.workflows.compile.operators import Branch, Constant, Reference, References
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.declare.yaml_file import read_yaml
 
 FLOW = """\

@@ -6,18 +6,11 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.workflows import (
-    CallAnswered,
-    Executor,
-    FlowLimits,
-    IssueCall,
-    ItemsFinished,
-    RowRead,
-    RunFunction,
-    RunProcessor,
-    WriteRow,
-)
+from kairos.workflows import FlowLimits, IssueCall, RunFunction, RunProcessor
 from kairos.workflows.compile.passes.decoding import partial_decodes
+from kairos.workflows.execute.commands import WriteRow
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import CallAnswered, ItemsFinished, RowRead
 from tests.support.simulate.standin import processed
 
 TEXTS = {"type": "array", "items": {"type": "string"}}

@@ -4,22 +4,17 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.workflows import (
+from kairos.workflows import FlowLimits, IssueCall, plan_lines
+from kairos.workflows.compile.explain import explain_plan
+from kairos.workflows.execute.commands import DropRow, FailRow, KeepResult, WriteRow
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import (
     CallAnswered,
     CallBroke,
-    DropRow,
-    Executor,
-    FailRow,
-    FlowLimits,
     InputEnded,
-    IssueCall,
     ItemsFinished,
-    KeepResult,
     RowRead,
-    WriteRow,
-    plan_lines,
 )
-from kairos.workflows.compile.explain import explain_plan
 from kairos.workflows.execute.frames import OpenRow
 from kairos.workflows.execute.trials import EarlyWork
 

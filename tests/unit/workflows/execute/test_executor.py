@@ -4,26 +4,29 @@ import pytest
 
 from kairos import flow
 from kairos.core import SetupError
-from kairos.workflows import (
-    CallAnswered,
-    CallBroke,
+from kairos.workflows import FlowLimits, IssueCall, RunFunction
+from kairos.workflows.execute.commands import (
     DropRow,
     EndRun,
-    Executor,
     FailRow,
-    FlowLimits,
-    GroupRead,
-    GroupsEnded,
-    InputEnded,
-    IssueCall,
     KeepResult,
     ReadGroups,
     ReadRows,
-    RowRead,
-    RunFunction,
     WriteRow,
 )
-from kairos.workflows.execute.facts import CapacityTold, Known, RowUnreadable, StopAsked
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import (
+    CallAnswered,
+    CallBroke,
+    CapacityTold,
+    GroupRead,
+    GroupsEnded,
+    InputEnded,
+    Known,
+    RowRead,
+    RowUnreadable,
+    StopAsked,
+)
 from tests.support.workflows.flow_world import FlowWorld, Journal
 
 

@@ -8,20 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.flow import Flow
-from kairos.workflows import (
-    CallAnswered,
-    CallBroke,
-    Executor,
-    FlowLimits,
-    KeepResult,
-    Passes,
-    RowRead,
-    RunProcessor,
-    WriteRow,
-    compile_plan,
-)
+from kairos.workflows import FlowLimits, Passes, RunProcessor
 from kairos.workflows.compile.held import held_at, held_id, held_in, held_text
-from kairos.workflows.execute.facts import Known, Stays
+from kairos.workflows.compile.pipeline import compile_plan
+from kairos.workflows.execute.commands import KeepResult, WriteRow
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import CallAnswered, CallBroke, Known, RowRead, Stays
 from tests.support.examples import examples
 from tests.support.simulate.standin import processed
 from tests.support.workflows.flow_world import FlowWorld

@@ -1,17 +1,11 @@
 """The order that a run keeps: rows that are read together, open at once, and held back."""
 
 from kairos import flow
-from kairos.workflows import (
-    CallAnswered,
-    Executor,
-    FlowLimits,
-    InputEnded,
-    IssueCall,
-    ReadRows,
-    RowRead,
-    RowsAwaited,
-)
+from kairos.workflows import FlowLimits, IssueCall
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder, CallTurn
+from kairos.workflows.execute.commands import ReadRows
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import CallAnswered, InputEnded, RowRead, RowsAwaited
 from kairos.workflows.execute.windows import RowIntake
 
 TURNS = {"a": CallTurn(0, 0), "b": CallTurn(1, 0)}

@@ -4,22 +4,19 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.workflows import (
+from kairos.workflows import FlowLimits, IssueCall, RunProcessor, TouchPrefix
+from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES
+from kairos.workflows.compile.pipeline import compile_plan
+from kairos.workflows.execute.commands import FetchCached
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import (
     CacheAnswered,
     CallAnswered,
-    Executor,
-    FetchCached,
-    FlowLimits,
     InputEnded,
-    IssueCall,
+    Known,
     RowRead,
     RowsAwaited,
-    RunProcessor,
-    TouchPrefix,
-    compile_plan,
 )
-from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES
-from kairos.workflows.execute.facts import Known
 from tests.support.simulate.standin import processed
 
 SYSTEM = "You answer a question from passages, in a few words. " * 10

@@ -3,23 +3,21 @@
 import pytest
 
 from kairos import flow
-from kairos.workflows import (
+from kairos.workflows import FlowLimits, IssueCall, TouchPrefix
+from kairos.workflows.compile.passes.static_prefixes import LEAST_TOKENS, static_prefixes
+from kairos.workflows.execute.commands import EndRun, FetchCached, ReadRows
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import (
     CacheAnswered,
     CallAnswered,
-    EndRun,
     EnginesIdle,
-    Executor,
-    FetchCached,
-    FlowLimits,
     InputEnded,
-    IssueCall,
-    ReadRows,
+    Known,
+    OperatorsOpened,
     RowRead,
     RowsAwaited,
-    TouchPrefix,
+    StopAsked,
 )
-from kairos.workflows.compile.passes.static_prefixes import LEAST_TOKENS, static_prefixes
-from kairos.workflows.execute.facts import Known, OperatorsOpened, StopAsked
 
 LONG, LONGER = "You judge. " * 40, "You judge. " * 60
 

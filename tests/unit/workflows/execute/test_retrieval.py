@@ -3,8 +3,9 @@
 import gc
 
 from kairos.flow import Flow
-from kairos.workflows import FailRow, FlowLimits, KeepResult, Passes, WriteRow
+from kairos.workflows import FlowLimits, Passes
 from kairos.workflows.compile.operators import Embedding, Ingest, Rerank, Search, kind_of
+from kairos.workflows.execute.commands import FailRow, KeepResult, WriteRow
 from kairos.workflows.execute.frames import ValueFrame
 from tests.support.simulate.standin import processed, vector
 from tests.support.workflows.flow_world import FlowWorld, Journal

@@ -2,20 +2,12 @@
 
 import pytest
 
-from kairos.workflows import (
-    CallAnswered,
-    Executor,
-    FailRow,
-    FlowLimits,
-    InputEnded,
-    IssueCall,
-    ItemsFinished,
-    Passes,
-    RowRead,
-    WriteRow,
-    compile_plan,
-)
+from kairos.workflows import FlowLimits, IssueCall, Passes
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.declare.yaml_file import read_yaml
+from kairos.workflows.execute.commands import FailRow, WriteRow
+from kairos.workflows.execute.executor import Executor
+from kairos.workflows.execute.facts import CallAnswered, InputEnded, ItemsFinished, RowRead
 from tests.support.flow_tables import WIDE
 
 NESTED = """

@@ -1,14 +1,7 @@
 """What of a run was under way when."""
 
-from kairos.workflows import (
-    CallAnswered,
-    CallBroke,
-    InputEnded,
-    IssueCall,
-    RunFunction,
-    RunProcessor,
-    Timeline,
-)
+from kairos.workflows import IssueCall, RunFunction, RunProcessor, Timeline
+from kairos.workflows.execute.facts import CallAnswered, CallBroke, InputEnded
 from kairos.workflows.execute.observation import MOST_ACTIVITIES, Activity
 
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
-from kairos.workflows import Functions, open_table
+from kairos.workflows import Functions
 from kairos.workflows.ray.claims import PartitionClaims
 from kairos.workflows.ray.coordinator import RecentAnswers
 from kairos.workflows.ray.partition import PartTable
 from kairos.workflows.run.run_store import RunStore
+from kairos.workflows.run.tables import open_table
 from kairos.workflows.start.run_task import check_task, new_record
 from tests.support.examples import examples
 from tests.support.workflows.declared import read_yaml

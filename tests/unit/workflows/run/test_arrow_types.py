@@ -15,9 +15,8 @@ import pytest
 from pyarrow import parquet
 
 from kairos.core import SetupError
-from kairos.workflows import open_table
 from kairos.workflows.run.arrow import read_stream
-from kairos.workflows.run.tables import write_table
+from kairos.workflows.run.tables import open_table, write_table
 
 AT = datetime(2026, 1, 2, 3, 4, 5)
 NS = 1767323045_000_000_000  # the same, in ns

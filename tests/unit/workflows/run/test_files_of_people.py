@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from kairos.core import SetupError
-from kairos.workflows import Passes, check_columns, compile_plan, open_table
+from kairos.workflows import Passes
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.declare.yaml_file import read_yaml
+from kairos.workflows.run.flow_file import check_columns
 from kairos.workflows.run.rows import ROW_BYTES
-from kairos.workflows.run.tables import write_table
+from kairos.workflows.run.tables import open_table, write_table
 from tests.support.examples import examples
 
 FLOW = """

@@ -7,8 +7,7 @@ from random import Random
 import pytest
 
 from kairos.core import Unavailable
-from kairos.workflows import FunctionFailed
-from kairos.workflows.declare.functions import RegisteredFunction
+from kairos.workflows.declare.functions import FunctionFailed, RegisteredFunction
 from kairos.workflows.run.function_batches import FunctionBatches
 from tests.e2e.client import LIMIT_S
 

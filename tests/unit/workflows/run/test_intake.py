@@ -2,9 +2,10 @@
 
 import pytest
 
-from kairos.workflows import RowRead, open_table
+from kairos.workflows.execute.facts import RowRead
 from kairos.workflows.run.intake import TableIntake
 from kairos.workflows.run.journal import RunJournal
+from kairos.workflows.run.tables import open_table
 
 
 @pytest.fixture

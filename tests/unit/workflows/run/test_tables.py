@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from kairos.core import InvalidFile, SetupError
-from kairos.workflows import open_table
 from kairos.workflows.run import tables
 from kairos.workflows.run.rows import ROW_BYTES, InputRow
-from kairos.workflows.run.tables import check_format, write_table
+from kairos.workflows.run.tables import check_format, open_table, write_table
 from tests.support.examples import examples
 
 ROWS = [{"id": 1, "text": "one"}, {"id": 2, "text": 'two, "2"\nand a line'}, {"id": 3, "text": ""}]

@@ -1,7 +1,7 @@
 """What invocations say beforehand of their calls."""
 
 from kairos.core import SECOND, Unavailable
-from kairos.workflows import compile_plan
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.declare.yaml_file import read_yaml
 from kairos.workflows.serve.invoking import DeclaredApps
 

@@ -5,9 +5,11 @@ import pytest
 
 from kairos.core import PLACEMENTS, POLICIES, Interval, InvalidFile, SetupError
 from kairos.engines import load_profile
-from kairos.workflows import Passes, compile_plan, open_table
+from kairos.workflows import Passes
 from kairos.workflows.compile.flow_profile import profiles_by_operator
+from kairos.workflows.compile.pipeline import compile_plan
 from kairos.workflows.execute.observation import ROWS_KEPT
+from kairos.workflows.run.tables import open_table
 from kairos.workflows.start.flow_profiled import sampled_rows
 from kairos.workflows.start.profile_file import (
     profile_lines,

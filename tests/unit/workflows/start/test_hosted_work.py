@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from experiments.e56_kept_order import drawn_flow
-from kairos.workflows import Generation, open_table
+from kairos.workflows import Generation
 from kairos.workflows.compile.flow_profile import CostFactors, learn_profile
 from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.prediction import predict_flow
 from kairos.workflows.run.engine_host import HostedModel, HostFile
+from kairos.workflows.run.tables import open_table
 from kairos.workflows.start.hosted_pool import host_plan, hosted_work
 
 
