@@ -73,9 +73,10 @@ def test_where_contexts_of_all_rows_do_not_fit_few_are_open_and_the_table_takes_
         for passes in (flow.Passes(), flow.Passes(order=False))
     )
 
-    # Falls short: with 16 rows open it would take 0.74 of the time; on trial engines 23 are best.
+    # Falls short: with 16 rows open it would take 0.74 of the time and find twice as much; on trial
+    # engines 23 are best.
     assert planned.simulated_s < 0.95 * plain.simulated_s
-    assert found_share(planned) > 2 * found_share(plain)
+    assert found_share(planned) > 1.5 * found_share(plain)
     assert planned.figures.written == 48
 
 
