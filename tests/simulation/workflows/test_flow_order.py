@@ -62,22 +62,33 @@ def test_the_plans_order_is_not_behind_that_in_which_calls_become_ready(workload
     assert planned.simulated_s <= 1.01 * declared.simulated_s
 
 
-@pytest.mark.long
-def test_where_contexts_of_all_rows_do_not_fit_few_are_open_and_the_table_takes_less_time():
+def ran_short_of_memory():
+    """Run 48 rows, whose contexts do not fit, with the order and without."""
     small = msgspec.structs.replace(load_profile("h200-llama3-8b"), kv_tokens=KV_TOKENS)
     pool = msgspec.structs.replace(POOL, profile=small)
     workload = parallel()
     rows = workload.rows(48, seed=1)
-    planned, plain = (
+    return [
         simulate_flow(workload.flow.compile(passes), iter(rows), Functions(), pool)
         for passes in (flow.Passes(), flow.Passes(order=False))
-    )
+    ]
 
-    # Falls short: with 16 rows open it would take 0.74 of the time and find twice as much; on trial
-    # engines 23 are best.
+
+@pytest.mark.long
+def test_where_contexts_of_all_rows_do_not_fit_few_are_open_and_the_table_takes_less_time():
+    planned, plain = ran_short_of_memory()
+
+    # Falls short: with 16 rows open it would take 0.74 of the time; on trial engines 23 are best.
     assert planned.simulated_s < 0.95 * plain.simulated_s
     assert found_share(planned) > 1.5 * found_share(plain)
     assert planned.figures.written == 48
+
+
+@pytest.mark.long
+@pytest.mark.xfail(strict=True, reason="23 rows are open, and 1.6 times as much is found")
+def test_where_contexts_of_all_rows_do_not_fit_twice_as_much_is_found():
+    planned, plain = ran_short_of_memory()
+    assert found_share(planned) > 2 * found_share(plain)
 
 
 @pytest.mark.parametrize(("blocks", "at_once", "gains"), [(250, 4, 0.0), (100, 1, 0.2)])
