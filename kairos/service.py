@@ -67,8 +67,7 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """A running Kairos: where it listens, what decides in it, what it sees of its engines, and how
-    it is told of other settings."""
+    """Running Kairos: its addresses, its brain, its view of the engines, and its reload."""
 
     def __init__(
         self, brain: "Brain", parts: "_Parts", reload: Reload, url: str, admin_url: str
@@ -82,8 +81,11 @@ class Service:
 
 
 class BrainPort:
-    """Whatever decides, as those see it who are built before it: it hears of instances from a
-    monitor, to which the calls that come over a bus tell their troubles, and these it needs."""
+    """Brain for parts that are built before it.
+
+    The brain gets facts of instances from a monitor, the monitor gets failures from calls that come
+    over a bus, and these calls need the brain.
+    """
 
     decides: "Brain"  # from when it is built on; nobody asks before
     engine: HttpEngine
@@ -97,7 +99,7 @@ class BrainPort:
 
 
 class _Parts(msgspec.Struct):
-    """What a process that serves, and one that only decides, have in common."""
+    """Parts that a process that serves shares with one that only decides."""
 
     engine: HttpEngine
     monitor: Monitor

@@ -93,7 +93,7 @@ def profile(
 
 
 def simulated_profile(sample: "FlowSample", engine_profile: str) -> "FlowProfile":
-    """Return what rows teach on a simulated engine, with answers that are made up.
+    """Learn a profile from rows on a simulated engine, with generated answers.
 
     Raises:
         SetupError: There is no such profile.

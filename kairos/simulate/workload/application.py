@@ -105,7 +105,7 @@ def generate(model: GenerativeApplication, count: int, seed: int) -> list[Workfl
 
 
 def write_generated(path: Path, application: str, count: int, seed: int) -> None:
-    """Write generated workflows as a workflow file. `application`: as for `load_application`.
+    """Write generated workflows as a workflow file; `application` as in `load_application`.
 
     Raises:
         SetupError, InvalidFile: There is no such application, or the file cannot be written.

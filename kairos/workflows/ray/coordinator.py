@@ -126,8 +126,7 @@ class Coordinator:
         workflows: list[str],
     ) -> None:
         """Take the last figures of a partition's stage."""
-        self._figures[stage, partition, epoch] = figures
-        self._end_workflows(workflows)
+        await self.beat(partition, epoch, stage, figures, workflows)
         self._active.discard(partition)
 
     async def claim(
