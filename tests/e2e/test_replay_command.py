@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from tests.e2e.simulate.test_replay import RECORDED, Scripted, answer, call
+from tests.e2e.simulate.test_replay import RECORDED, Scripted, answer, call, never
 from tests.support.host import forked
 from tests.support.simulate.model import write_workflows
 
@@ -89,9 +89,7 @@ async def test_contexts_are_shortened_on_demand(engine, tmp_path):
 
 async def test_ctrl_c_shows_what_finished_and_gives_up_the_rest(engine, tmp_path):
     async def reply(agent, _):
-        if agent == "slow":
-            await asyncio.Event().wait()
-        return answer()
+        return await never() if agent == "slow" else answer()
 
     server = Scripted(engine, reply)
     path = recorded(tmp_path / "w.jsonl", ["quick"], ["slow"])
@@ -111,9 +109,6 @@ async def test_ctrl_c_shows_what_finished_and_gives_up_the_rest(engine, tmp_path
 
 
 async def test_what_has_not_finished_in_time_is_said_and_makes_it_fail(engine, tmp_path):
-    async def never(*_):
-        await asyncio.Event().wait()
-
     Scripted(engine, never)
     path = recorded(tmp_path / "w.jsonl", ["slow"])
     options = ("--workflows", path, "--url", engine.url, "--time-limit", "0.5")
@@ -141,9 +136,6 @@ async def test_where_nobody_listens_it_says_so(unused_port, tmp_path):
 
 
 async def test_calls_for_which_there_are_no_open_files_are_told_of(engine, tmp_path):
-    async def never(*_):
-        await asyncio.Event().wait()
-
     Scripted(engine, never)
     path = recorded(tmp_path / "w.jsonl", *[["slow"]] * 100)
     options = ("--workflows", path, "--url", engine.url, "--rate", "1000", "--time-limit", "3")

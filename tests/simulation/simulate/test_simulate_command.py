@@ -261,6 +261,13 @@ async def test_ctrl_c_prints_what_has_ended_and_leaves_with_130(usual, tmp_path)
     assert f"kairos: interrupted; {ended}" in errors.decode()
 
 
+def simulated(engine, count, seeds=(1,), policies=("fcfs",), kind=Simulation, **options):
+    """A simulation of what was recorded, on two instances of the engine."""
+    load = Load(workflows=RECORDED, rate_per_s=3.0, count=count)
+    plan = planner(offered_workload(load), 2, str(engine))
+    return kind(plan, [*seeds], [*policies], "least-kv", **options)
+
+
 async def test_ctrl_c_ends_at_once_before_the_first_run_has_begun(engine):
     asked = []
 
@@ -271,10 +278,7 @@ async def test_ctrl_c_ends_at_once_before_the_first_run_has_begun(engine):
                 self.interrupt()
             return super()._not_interrupted(submission)
 
-    load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=40)
-    simulation = Watched(
-        planner(offered_workload(load_), 2, str(engine)), [1], ["fcfs"], "least-kv"
-    )
+    simulation = simulated(engine, 40, kind=Watched)
     simulation.run()
 
     assert len(asked) == 3
@@ -322,9 +326,7 @@ def test_of_the_only_run_what_had_ended_counts(engine):
         if simulation.world.clock.now() > 9 * SECOND:
             simulation.interrupt()
 
-    load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=40)
-    plan = planner(offered_workload(load_), 2, str(engine))
-    simulation = Simulation(plan, [1], ["fcfs"], "least-kv", on_second=interrupt)
+    simulation = simulated(engine, 40, on_second=interrupt)
     simulation.run()
 
     world, record = simulation.world, simulation.summarise()
@@ -355,9 +357,7 @@ def test_a_later_run_that_is_interrupted_does_not_count(engine, policies, comple
         if simulation.done == complete and simulation.world.clock.now() > 5 * SECOND:
             simulation.interrupt()
 
-    load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=20)
-    plan = planner(offered_workload(load_), 2, str(engine))
-    simulation = Simulation(plan, range(1, 9), policies, "least-kv", on_second=interrupt)
+    simulation = simulated(engine, 20, range(1, 9), policies, on_second=interrupt)
     simulation.run()
     record = simulation.summarise()
 
@@ -376,10 +376,7 @@ def test_of_seeds_of_which_one_is_complete_there_are_no_intervals(engine):
         if simulation.done == 3:
             simulation.interrupt()
 
-    load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=20)
-    plan = planner(offered_workload(load_), 2, str(engine))
-    policies = ["kairos", "fcfs"]
-    simulation = Simulation(plan, range(1, 9), policies, "least-kv", on_second=interrupt)
+    simulation = simulated(engine, 20, range(1, 9), ("kairos", "fcfs"), on_second=interrupt)
     simulation.run()
     record = simulation.summarise()
 
@@ -399,12 +396,6 @@ def test_a_comparison_of_which_one_run_is_complete_shows_that_one(run, usual, mo
     assert "1 of 2 runs had ended" in errors
 
 
-BROKEN = {
-    "a negative length": ('"completion_tokens": 10', '"completion_tokens": -1', ":2:"),
-    "a missing field": ('"agent": "b", ', "", ":2:"),
-    "an unknown upstream": ('"upstream": "a"', '"upstream": "nobody"', ":2:"),
-    "an index that descends": ('"call_index": 1', '"call_index": 0', ":2:"),
-}
 LINES = (
     '{"workflow_id": "w", "app": "x", "agent": "a", "upstream": "user", "call_index": 0, '
     '"prompt_tokens": 5, "completion_tokens": 5}\n'
@@ -413,29 +404,26 @@ LINES = (
 )
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_workflow_file_is_refused_with_its_line(run, what, tmp_path):
-    right, wrong, line = BROKEN[what]
-    path = tmp_path / "broken.jsonl"
+def changed(right, wrong):
     assert right in LINES
-    path.write_text(LINES.replace(right, wrong))
-
-    printed, errors, status = run("--workflows", path)
-
-    assert (printed, status) == ("", 1)
-    assert errors.startswith("kairos: ")
-    assert f"{path}{line}" in errors
+    return LINES.replace(right, wrong).encode()
 
 
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        (gzip.compress(LINES.encode() * 500, mtime=0)[:-40], ""),
-        (b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:01:00,5,x\n", ":2:"),
-        (b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16,5,1\n2023-11-17,5,0\n", ":3:"),
-    ],
-)
-def test_a_file_that_breaks_off_and_a_broken_trace_are_refused(run, content, line, tmp_path):
+TRACE = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
+BROKEN = {
+    "a negative length": (changed('"completion_tokens": 10', '"completion_tokens": -1'), ":2:"),
+    "a missing field": (changed('"agent": "b", ', ""), ":2:"),
+    "an unknown upstream": (changed('"upstream": "a"', '"upstream": "nobody"'), ":2:"),
+    "an index that descends": (changed('"call_index": 1', '"call_index": 0'), ":2:"),
+    "a file that breaks off": (gzip.compress(LINES.encode() * 500, mtime=0)[:-40], ""),
+    "a trace with a word": (TRACE + b"2023-11-16 18:01:00,5,x\n", ":2:"),
+    "a trace without tokens": (TRACE + b"2023-11-16,5,1\n2023-11-17,5,0\n", ":3:"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_file_of_workflows_or_trace_is_refused_with_its_line(run, what, tmp_path):
+    content, line = BROKEN[what]
     path = tmp_path / "broken"
     path.write_bytes(content)
 
