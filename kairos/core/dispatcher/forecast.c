@@ -862,13 +862,17 @@ int64_t kairos_reserve(const Pool *pool, const Wanted *wanted, const Asked *aske
     for (int s = 0; s < SLOTS; s++) /* more than all would be taken for all */
         alone[s] = lesser(greater(0.0, loads[s] - mean_at(soonest, s)), room);
     for (begins = 0; begins < SLOTS; begins++) {
-        int s = begins, from = 0;
+        int s = begins, from = 0, to = 0;
         for (; s < SLOTS; s++) { /* it grows from when it begins */
             int later = SLOT_AT[s] - SLOT_AT[begins];
+            int last = later + (s + 1 < SLOTS ? SLOT_AT[s + 1] - SLOT_AT[s] - 1 : 0);
             while (from + 1 < SLOTS && SLOT_AT[from + 1] <= later)
                 from++;
-            int to = SLOT_AT[from] == later || from + 1 == SLOTS ? from : from + 1;
-            rooms[s] = greater(alone[from], alone[to]);
+            while (to + 1 < SLOTS && SLOT_AT[to + 1] <= last)
+                to++;
+            rooms[s] = alone[from];
+            for (int seen = from + 1; seen <= to; seen++)
+                rooms[s] = greater(rooms[s], alone[seen]);
             if (!(rooms[s] + mean_at(soonest, s) <= room))
                 break;
         }

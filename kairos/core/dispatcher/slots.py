@@ -15,10 +15,14 @@ from kairos.core.dispatcher.occupancy import Occupancy, by_modes, paper_token_us
 from kairos.core.dispatcher.placement import Placement
 from kairos.core.model import Instance, Request
 
-# [slot in which a call begins, slot]: the slots of the call's own course around that time.
+# [slot in which a call begins, slot]: the slots of the call's own course, from the first to the
+# last, that this slot may see.
 _LATER = np.array(SLOT_AT) - np.array(SLOT_AT)[:, None]
-_FROM = np.maximum(np.searchsorted(SLOT_AT, _LATER, side="right") - 1, 0)
-_TO = np.minimum(np.searchsorted(SLOT_AT, _LATER), SLOTS - 1)
+_WIDTHS = np.diff(SLOT_AT, append=SLOT_AT[-1] + 1)
+_FIRST = np.searchsorted(SLOT_AT, _LATER, side="right") - 1
+_LAST = np.searchsorted(SLOT_AT, _LATER + _WIDTHS - 1, side="right") - 1
+_SEEN = (_FIRST[..., None] <= np.arange(SLOTS)) & (np.arange(SLOTS) <= _LAST[..., None])
+_SEEN &= (_LATER >= 0)[..., None]
 
 
 class SlotPlacement(Placement):
@@ -130,7 +134,7 @@ class SlotPlacement(Placement):
         [capacity] = self._capacities([instance], at)
         # The demand grows from the start of the call, by slot; it is capped to the whole capacity.
         alone = np.minimum(np.maximum(0.0, loads[row] - means), capacity)
-        rooms = np.where(_LATER >= 0, np.maximum(alone[_FROM], alone[_TO]), 0.0)
+        rooms = np.where(_SEEN, alone, 0.0).max(axis=-1)
         fits = (rooms + means <= capacity) | (_LATER < 0)
         if (begins := np.flatnonzero(fits.all(axis=1))).size:
             self._reserved = instance.id, rooms[begins[0]]

@@ -8,7 +8,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kairos.core import (
@@ -253,6 +253,7 @@ def test_what_has_room_does_not_wait(placement, seed):
 
 
 @given(seed=st.integers(0, 1 << 32))
+@example(seed=86)  # the first begins later than it seems if slots are taken at their beginning
 @examples(100)
 def test_what_ends_before_the_reserved_begins_does_not_wait(seed):
     story("time-slot", seed, AT_ONCE, TENANTS[:1])
