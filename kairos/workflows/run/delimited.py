@@ -143,9 +143,10 @@ class Csv:
     def _is_blank(self, line: bytes | LongLine) -> bool:
         """Return whether a line has no record.
 
-        With a single column, a line of blanks is a value.
+        With a single column, a line of blanks is a value. Separators make empty values, also where
+        they are tabs.
         """
-        if isinstance(line, LongLine):
+        if isinstance(line, LongLine) or (self._names and self._separator.encode() in line):
             return False
         return not (line.strip(b"\r\n") if len(self._names) == 1 else line.strip())
 

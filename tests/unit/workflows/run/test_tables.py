@@ -265,6 +265,14 @@ def test_a_table_takes_nobodys_place_and_leaves_nothing_half_done(tmp_path, suff
     assert path.read_text() == "precious"
 
 
+@pytest.mark.parametrize(("suffix", "separator"), [(".csv", ","), (".tsv", "\t")])
+def test_a_row_of_empty_values_is_a_row_and_an_empty_line_is_none(tmp_path, suffix, separator):
+    lines = [separator.join(each) for each in ("ab", ("", ""), "xy", (" ", ""))]
+    path = tmp_path / f"t{suffix}"
+    path.write_text("\n".join([*lines, "", " ", ""]))
+    assert [[*each.values()] for each in values(path)] == [["", ""], ["x", "y"], [" ", ""]]
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
     lambda inner: (
