@@ -70,8 +70,8 @@ def calls() -> Iterator[tuple[str, bytes]]:
 
 def _take_record(value: bytes) -> None:
     headers = {POOL_HEADER: "pool", EPOCH: "0"}
-    decided = read_record(ReceivedMessage(Topic.EVENTS, 0, 1, _NOW, "w", value, headers))
-    Balancer(POLICIES["kairos"], PLACEMENTS["kairos"]).replay(decided.record)
+    _, decision = read_record(ReceivedMessage(Topic.EVENTS, 0, 1, _NOW, "w", value, headers))
+    Balancer(POLICIES["kairos"], PLACEMENTS["kairos"]).replay(decision.record)
 
 
 def _take_call(value: bytes) -> None:

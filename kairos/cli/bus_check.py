@@ -117,7 +117,7 @@ class RecordReader:
             epochs.announce(message.offset)
             self._announced.add((pool, message.offset))
             return None
-        epoch = read_record(message).epoch
+        epoch, _ = read_record(message)
         if epochs.is_forged(epoch):
             return f"no balancer announced itself at {epoch}"
         return None

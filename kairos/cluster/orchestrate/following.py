@@ -215,18 +215,18 @@ class Records:
             self._announced.setdefault(pool, []).append(message.offset)
             return None
         try:
-            decided = read_record(message)
+            epoch, decision = read_record(message)
         except UNREADABLE as error:
             leave_out(message, error)
             return None
-        record = decided.record
+        record = decision.record
         if record.at > message.at + _AHEAD_US:
             leave_out(message, "its time is in the future")
             return None
-        if epochs.is_forged(decided.epoch):
-            leave_out(message, f"no balancer announced itself at {decided.epoch}")
+        if epochs.is_forged(epoch):
+            leave_out(message, f"no balancer announced itself at {epoch}")
             return None
-        if not epochs.count(decided.epoch):
+        if not epochs.count(epoch):
             logger.info(
                 "%s:%d is of a balancer that had been replaced", Topic.EVENTS, message.offset
             )

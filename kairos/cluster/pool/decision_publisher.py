@@ -8,6 +8,8 @@ from functools import partial
 import msgspec
 
 from kairos.cluster.bus.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
+from kairos.cluster.decisions.messages import Declined, LoggedDecision, Order
+from kairos.cluster.decisions.open_calls import OpenCallTable
 from kairos.cluster.kafka.cluster import MESSAGE_BYTES
 from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.cluster.kafka.producer import Producer, message_bytes
@@ -19,13 +21,13 @@ from kairos.cluster.pool.messages import (
     POOL_HEADER,
     REDO,
     TURN,
-    Declined,
-    Order,
     Orders,
 )
 from kairos.cluster.pool.performer import Performer
-from kairos.cluster.pool.pool_calls import PoolCalls
 from kairos.core import (
+    Arrived,
+    Bounced,
+    Event,
     InstanceStatus,
     KairosError,
     ProfilesLearnt,
@@ -47,21 +49,11 @@ _encode = msgspec.json.Encoder().encode
 Sent = asyncio.Future[int]
 
 
-class FactContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Metadata of a fact's record."""
-
-    workflow_id: str | None = None
-    performer: str | None = None  # of the call that has arrived, or waits at a new performer
-    cause: int | None = None  # the offset of the message that reported the fact
-    turn: int | None = None  # that the call waits for from then on: see `Told`
-    redo: bool = False  # the cancelled call is repeated
-
-
 class DecisionPublisher:
     """Publisher of decisions. A decision is acted on once its record is committed, not before."""
 
     def __init__(
-        self, pool: str, epoch: int, producer: Producer, performer: Performer, pool_calls: PoolCalls
+        self, pool: str, epoch: int, producer: Producer, performer: Performer, calls: OpenCallTable
     ) -> None:
         self.offsets = Offsets()
         # A record or an order is missing: nothing that is decided after it may count.
@@ -70,22 +62,23 @@ class DecisionPublisher:
         self._epoch = str(epoch)
         self._producer = producer
         self._performer = performer
-        self._pool_calls = pool_calls
+        self._calls = calls
 
-    def publish(self, record: Record, context: FactContext) -> None:
-        event = record.event
-        if isinstance(event, ProfilesLearnt):
+    def publish(self, decision: LoggedDecision, bus_call: object = None) -> None:
+        """Publish a decision. `bus_call` is kept with a call that arrives by it."""
+        record = decision.record
+        if isinstance(record.event, ProfilesLearnt):
             return  # on a topic of its own
-        if isinstance(event, _PASSING) and not record.commands:
-            if context.cause is not None:
-                self.offsets.done(context.cause)
+        if isinstance(record.event, _PASSING) and not record.commands:
+            if decision.cause is not None:
+                self.offsets.done(decision.cause)
             return
+        key = self._key(record.event)
         first = msgspec.structs.replace(record, commands=record.commands[:MOST_COMMANDS])
-        self._say(first, context)
-        rest = FactContext(workflow_id=context.workflow_id)
+        self._say(msgspec.structs.replace(decision, record=first), key, bus_call)
         for start in range(MOST_COMMANDS, len(record.commands), MOST_COMMANDS):
             more = record.commands[start : start + MOST_COMMANDS]
-            self._say(Record(record.at, Tick(), more), rest)
+            self._say(LoggedDecision(Record(record.at, Tick(), more)), key)
 
     def fence(self) -> None:
         """Send an empty order, so that performers ignore balancers before this one."""
@@ -97,32 +90,39 @@ class DecisionPublisher:
         sent = self._send(Topic.DISPATCHES, self._pool, empty, headers)
         sent.add_done_callback(lambda future: future.cancelled() or future.exception())
 
-    def _say(self, record: Record, context: FactContext) -> None:
+    def _say(self, decision: LoggedDecision, key: str, bus_call: object = None) -> None:
         if self.is_broken:
             return
+        record = decision.record
+        applied = self._calls.apply(decision, bus_call)
         orders: dict[str, list[Order]] = {}
-        for command in record.commands:
-            placed = self._pool_calls.get(command.request_id)
-            if placed is None:  # a recalled record has the call, but no process performs it
-                logger.warning("nobody performs the call %s", command.request_id)
-                continue
-            orders.setdefault(placed.performer, []).append((command, placed.turn))
-        ended = self._pool_calls.follow(record, redo=context.redo)
-        done = [each.offset for each in ended if each.offset is not None]
-        if context.cause is not None and context.performer is None:
-            done.append(context.cause)  # but an arrival is done when the call ends
-        key = context.workflow_id or self._pool
-        safe = self._send(Topic.EVENTS, key, _encode(record), self._headers(context))
+        for call, command in applied.commands:
+            orders.setdefault(call.performer, []).append((command, call.turn))
+        if missing := len(record.commands) - len(applied.commands):
+            # Calls of a recalled record that no process performs.
+            logger.warning("nobody performs %d calls that were decided on", missing)
+        done = [call.cause for call in applied.ended if call.cause is not None]
+        if decision.cause is not None and not isinstance(record.event, Arrived):
+            done.append(decision.cause)  # but an arrival is done when the call ends
+        safe = self._send(Topic.EVENTS, key, _encode(record), self._headers(decision))
         safe.add_done_callback(partial(self._act, orders, done))
 
-    def _headers(self, context: FactContext) -> dict[str, str]:
+    def _key(self, event: Event) -> str:
+        """Return the key of a record: the workflow that it is about or, about none, the pool."""
+        call = self._calls.get(getattr(event, "request_id", ""))
+        request = event.request if isinstance(event, Arrived) else call and call.request
+        workflow_id: str | None = getattr(request or event, "workflow_id", None)
+        return workflow_id or self._pool
+
+    def _headers(self, decision: LoggedDecision) -> dict[str, str]:
+        event = decision.record.event
         said = {
             POOL_HEADER: self._pool,
             EPOCH: self._epoch,
-            PERFORMER: context.performer,
-            CAUSE: context.cause,
-            TURN: context.turn,
-            REDO: 1 if context.redo else None,
+            PERFORMER: decision.performer if isinstance(event, Arrived) else None,
+            CAUSE: decision.cause,
+            TURN: decision.turn if isinstance(event, Arrived | Bounced) else None,
+            REDO: 1 if decision.redo else None,
         }
         return {name: str(text) for name, text in said.items() if text is not None}
 

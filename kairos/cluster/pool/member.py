@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable
 
+from kairos.cluster.decisions.open_calls import OpenCallTable
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.consumer_commands import Where
 from kairos.cluster.kafka.items import Assigned, CaughtUp, Item, ReceivedMessage, Revoked
@@ -22,7 +23,6 @@ from kairos.cluster.pool.bus_calls import BusCalls
 from kairos.cluster.pool.decision_publisher import DecisionPublisher
 from kairos.cluster.pool.messages import POOL_HEADER, TAKEOVER_HEADER, Epochs, read_record
 from kairos.cluster.pool.performer import Performer
-from kairos.cluster.pool.pool_calls import PoolCalls
 from kairos.core import (
     SECOND,
     Balancer,
@@ -198,9 +198,9 @@ class PoolMember:
         self._is_superseded, self._announced_at = False, self._clock.now()
         headers = {TAKEOVER_HEADER: self._performer.id, POOL_HEADER: self._pool}
         epoch = self._epoch = await self._producer.send(Topic.EVENTS, self._pool, None, headers)
-        balancer, pool_calls = self._new_balancer(), PoolCalls()
+        balancer, open_calls = self._new_balancer(), OpenCallTable()
         publisher = DecisionPublisher(
-            self._pool, epoch, self._producer, self._performer, pool_calls
+            self._pool, epoch, self._producer, self._performer, open_calls
         )
         publisher.fence()
         active = ActiveBalancer(
@@ -208,7 +208,7 @@ class PoolMember:
             self._pool,
             self._performer.id,
             publisher,
-            pool_calls,
+            open_calls,
             self._calls,
             self._clock,
             self._observers,
@@ -349,11 +349,11 @@ class Recall:
             epochs.announce(message.offset)
             return True
         try:
-            decided = read_record(message)
-            if epochs.count(decided.epoch):
-                self._active.recall(decided)
-            elif epochs.is_forged(decided.epoch):
-                leave_out(message, f"no balancer announced itself at {decided.epoch}")
+            epoch, decision = read_record(message)
+            if epochs.count(epoch):
+                self._active.recall(decision)
+            elif epochs.is_forged(epoch):
+                leave_out(message, f"no balancer announced itself at {epoch}")
         except Exception as error:  # noqa: BLE001 - a faulty record must not end the process
             leave_out(message, error)
         return True

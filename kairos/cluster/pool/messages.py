@@ -18,6 +18,7 @@ from typing import Annotated
 import msgspec
 
 from kairos.cluster.bus.envelope import NUMBER, Name
+from kairos.cluster.decisions.messages import Declined, LoggedDecision
 from kairos.cluster.kafka.items import ReceivedMessage
 from kairos.core import (
     FIELD_HEADERS,
@@ -39,13 +40,11 @@ from kairos.core import (
     InstanceLeft,
     InstanceStatus,
     InvalidRequest,
-    KairosError,
     PlanDeclared,
     PolicyChosen,
     PrefillFailed,
     ProfilesLearnt,
     Progressed,
-    RateLimits,
     Record,
     Refuse,
     Request,
@@ -62,7 +61,7 @@ POOL_HEADER = "kairos-pool"
 EPOCH = "kairos-epoch"
 TAKEOVER_HEADER = "kairos-takeover"  # who decides from here on
 CAUSE = "kairos-cause"  # of a record: the offset in kairos.requests of the fact's message
-TURN = "kairos-turn"  # of a record: see `Told`
+TURN = "kairos-turn"  # of a record: see `LoggedDecision`
 REDO = "kairos-redo"  # on a Cancelled: the call is to be repeated
 
 TOLD_BYTES = 1 << 16  # of a fact: with what is decided on it, its record must fit the bus
@@ -110,31 +109,6 @@ class Alive(msgspec.Struct, frozen=True):
     performer: Teller
 
 
-class Declined(msgspec.Struct, frozen=True, tag=True):
-    """Refusal of an arrived request, with the fields of the error."""
-
-    request_id: str
-    status: Annotated[int, msgspec.Meta(ge=400, le=599)]
-    code: str
-    message: str
-    retry_after_s: Annotated[int, msgspec.Meta(ge=0, le=86_400)] | None = None
-    limits: RateLimits | None = None
-
-    @classmethod
-    def of(cls, request_id: str, error: KairosError) -> "Declined":
-        after_s, limits = error.retry_after_s, error.limits
-        return cls(request_id, error.status, error.code, str(error), after_s, limits)
-
-    def error(self) -> KairosError:
-        error = KairosError(self.message)
-        error.status, error.code, error.retry_after_s = self.status, self.code, self.retry_after_s
-        error.limits = self.limits
-        return error
-
-
-Order = tuple[Dispatch | Refuse | Declined, int]  # with the turn that it is for
-
-
 class Orders(msgspec.Struct, frozen=True):
     """Commands for a performer, in this order."""
 
@@ -143,17 +117,6 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 _orders = msgspec.json.Decoder(Orders)
-
-
-class RecalledRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of `kairos.events`, with the contents of its headers."""
-
-    record: Record
-    epoch: int
-    cause: int | None = None  # the offset in `kairos.requests` of the fact's message
-    performer: str = ""
-    turn: int = 0
-    redo: bool = False
 
 
 class Epochs:
@@ -229,8 +192,8 @@ def read_told(value: bytes) -> Told:
     return told
 
 
-def read_record(message: ReceivedMessage) -> RecalledRecord:
-    """Parse and check a record from `kairos.events`.
+def read_record(message: ReceivedMessage) -> tuple[int, LoggedDecision]:
+    """Parse and check a decision from `kairos.events`; return its epoch, and it.
 
     Raises:
         InvalidRequest, msgspec.MsgspecError, RecursionError: It is not a record of a balancer.
@@ -257,14 +220,8 @@ def read_record(message: ReceivedMessage) -> RecalledRecord:
         check_command(command)
     performer = headers.get(PERFORMER, "")
     _check_names(performer)
-    return RecalledRecord(
-        record=record,
-        epoch=epoch,
-        cause=_number(headers, CAUSE),
-        performer=performer,
-        turn=_number(headers, TURN) or 0,
-        redo=REDO in headers,
-    )
+    turn = _number(headers, TURN) or 0
+    return epoch, LoggedDecision(record, performer, _number(headers, CAUSE), turn, REDO in headers)
 
 
 def read_orders(message: ReceivedMessage) -> tuple[int, Orders]:

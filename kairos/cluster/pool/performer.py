@@ -16,6 +16,9 @@ from typing import Self
 
 import msgspec
 
+from kairos.cluster.decisions.messages import Declined, Order
+from kairos.cluster.decisions.orders import AwaitedOrders
+from kairos.cluster.decisions.reports import BEAT_S
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.items import CaughtUp, ReceivedMessage
 from kairos.cluster.kafka.producer import Producer
@@ -31,13 +34,10 @@ from kairos.cluster.pool.messages import (
     TOLD_CALLS,
     TYPE_HEADER,
     Alive,
-    Declined,
-    Order,
     Orders,
     Told,
     read_orders,
 )
-from kairos.cluster.pool.orders import obey
 from kairos.core import (
     Arrived,
     Bounced,
@@ -50,7 +50,6 @@ from kairos.core import (
     KairosError,
     PlanDeclared,
     Progressed,
-    Refuse,
     Topic,
     Unavailable,
     WorkflowEnded,
@@ -60,8 +59,6 @@ from kairos.proxy import CallsInFlight
 
 logger = logging.getLogger(__name__)
 
-BEAT_S = 1.0
-_PATIENCE_S = 30.0  # beyond the longest wait, for a balancer that is to take over
 # Ends of workflows that are kept while the bus is unreachable. Facts about calls are bounded by
 # arrivals, which are refused then; a client may report a workflow's end at any time. A workflow
 # whose end is dropped ends when it has been idle (`workflow_idle_s`): until then it counts as open
@@ -96,8 +93,7 @@ class Performer:
         self._producer = producer
         self._calls = calls
         self._clock = clock
-        self._max_wait_us = int((max_wait_s + _PATIENCE_S) * 1e6)
-        self._asked_at: dict[str, int] = {}  # calls without an order, in order of arrival
+        self._awaited = AwaitedOrders(calls, clock, max_wait_s=max_wait_s)
         # What the bus did not take yet: fact, pool, and whether it is a workflow's end.
         self._untold: deque[tuple[bytes, str, bool]] = deque()
         self._untold_ends = 0
@@ -142,12 +138,11 @@ class Performer:
         if isinstance(event, PlanDeclared):
             self._tell_plan(event)
             return
-        if isinstance(event, Bounced):
-            self._asked_at[event.request_id] = self.now()
-        fact = _encode(Told(self.id, event, self._turn(event)))
         if isinstance(event, Arrived):
-            self._tell_arrival(event, fact)
+            self._tell_arrival(event)
             return
+        turn = self._awaited.ask(event.request_id) if isinstance(event, Bounced) else 0
+        fact = _encode(Told(self.id, event, turn))
         if isinstance(event, WorkflowEnded):
             pools = self._cells.pools_of(event.tenant, event.workflow_id)
             kept = [self._keep(fact, pool, is_end=True) for pool in pools]
@@ -157,14 +152,16 @@ class Performer:
             self._keep(fact, self._of_call(event), is_end=False)
         self._tell_rest()
 
-    def _tell_arrival(self, event: Arrived, fact: bytes) -> None:
+    def _tell_arrival(self, event: Arrived) -> None:
+        request = event.request
+        fact = _encode(Told(self.id, event, self._calls.turn(request.id)))
         if len(fact) > TOLD_BYTES:
             raise InvalidRequest(f"the call's metadata exceeds {TOLD_BYTES} bytes")
-        request, pool = event.request, self._cells.choose(event.request)
+        pool = self._cells.choose(request)
         told = self._tell(fact, pool)
         if len(self._fences) > 1:
             self._pool_of[request.id] = pool
-        self._asked_at[request.id] = self.now()
+        self._awaited.ask(request.id)
         told.add_done_callback(partial(self._after_asking, request.id))
 
     def _of_call(self, event: Event) -> str:
@@ -172,15 +169,13 @@ class Performer:
         request_id = getattr(event, "request_id", "")
         pool = self._pool_of.get(request_id, self._cells.pools[0])
         if isinstance(event, Finished | Failed | Cancelled):
-            self._asked_at.pop(request_id, None)
+            self._awaited.forget(request_id)
             self._pool_of.pop(request_id, None)
         return pool
 
     def take(self, orders: Iterable[Order]) -> None:
         """Execute orders for calls on the given turns; ignore outdated or repeated ones."""
-        for command, turn in orders:
-            if obey(self._calls, command, turn):
-                self._asked_at.pop(command.request_id, None)
+        self._awaited.obey(orders)
 
     async def run(self) -> None:
         """Read orders, and send a sign of life once a second, until cancelled."""
@@ -215,15 +210,7 @@ class Performer:
         while True:
             await asyncio.sleep(BEAT_S)
             self._tell_rest()
-            self._give_up()
-
-    def _turn(self, event: Event) -> int:
-        match event:
-            case Arrived():
-                return self._calls.turn(event.request.id)
-            case Bounced():
-                return self._calls.turn(event.request_id)
-        return 0
+            self._awaited.give_up()
 
     def _tell_progress(self, progressed: Progressed) -> None:
         by_pool: dict[str, list[tuple[str, int]]] = {}
@@ -274,13 +261,6 @@ class Performer:
         if not told.cancelled() and (error := told.exception()) is not None:
             logger.warning("%s", error)
             self._keep(fact, pool, is_end=is_end)
-
-    def _give_up(self) -> None:
-        """Refuse calls without a decision for longer than the maximum wait."""
-        for request_id, asked_at in list(self._asked_at.items()):
-            if asked_at + self._max_wait_us > self.now():
-                return
-            self.take([(Refuse(request_id, None, "waited_too_long"), 0)])
 
     def _read(self, item: ReceivedMessage) -> None:
         fence = self._fences.get(item.key)

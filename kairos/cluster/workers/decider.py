@@ -7,12 +7,14 @@ sends it again. Facts are numbered, so none counts twice.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from kairos.cluster.pool.messages import Declined, Order
-from kairos.cluster.workers.journal import Journal
+from kairos.cluster.decisions.messages import Declined, LoggedDecision, Order
+from kairos.cluster.decisions.open_calls import OpenCall, OpenCallTable
+from kairos.cluster.decisions.reports import LOST_S, OF_CALLS, Liveness, Report, Reports
+from kairos.cluster.workers.journal import Entry, Journal
 from kairos.cluster.workers.link import FrameLink
 from kairos.cluster.workers.messages import (
     AT_ONCE,
@@ -26,43 +28,31 @@ from kairos.cluster.workers.messages import (
     QuestionAnswered,
     Trouble,
 )
-from kairos.cluster.workers.worker_calls import Entry, OpenCall, WorkerCalls
 from kairos.core import (
-    SECOND,
-    Arrived,
-    Bounced,
     Cancelled,
     Clock,
+    Command,
     Dispatch,
     Event,
-    Failed,
-    Finished,
-    FirstToken,
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
     KairosError,
-    PrefillFailed,
     ProfilesLearnt,
     Progressed,
     Record,
     Refuse,
-    RequestIdTaken,
-    RequestInFlight,
     Tick,
-    Unavailable,
     UpstreamUnreachable,
 )
 
 logger = logging.getLogger(__name__)
 
-LOST_S = 5.0  # of silence: a worker that is stopped, or does not reconnect after a restart
 _WATCH_S = 0.5
-_STALLED_S = 2.5  # in which this process itself was stalled: then silence means nothing
+_OURSELVES = ""
 
 # Facts that matter for a second at most, or are stored in a file; their decisions are recorded.
 _PASSING = Tick | InstanceStatus | Progressed | ProfilesLearnt
-_OF_CALLS = FirstToken | PrefillFailed | Finished | Failed | Cancelled | Bounced
 
 _encode = msgspec.msgpack.Encoder().encode
 _messages = msgspec.msgpack.Decoder(list[FromWorker])
@@ -71,10 +61,9 @@ _messages = msgspec.msgpack.Decoder(list[FromWorker])
 class Peer:
     """A connected worker, as the decider sees it."""
 
-    def __init__(self, link: FrameLink, now: int) -> None:
+    def __init__(self, link: FrameLink) -> None:
         self.link = link
         self.worker = ""  # it has not said its name
-        self.heard_at = now
         self.handled = self.acknowledged = 0  # numbers of facts
         self.orders: list[Order] = []
         self.engines: Engines | None = None  # news
@@ -109,17 +98,19 @@ class Decider:
     """
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
-        self.worker_calls = WorkerCalls()
+        self.calls = OpenCallTable()
+        self.engines = Engines()
+        self._numbers: dict[str, int] = {}  # by worker, of its last fact here
+        self._reports = Reports(self.calls, clock, self._decide, self._decline)
         self._journal = journal
         self._clock = clock
         self._peers: dict[str, Peer] = {}  # by worker
         self._links: dict[FrameLink, Peer] = {}  # those, too, that have not said their name
-        self._awaited: dict[str, int] = {}  # workers before a restart, and since when
         self._joined: dict[str, InstanceJoined] = {}  # instances that have not left
         self._refused: dict[str, Refuse] = {}  # before a restart; they may not know
-        self._cause = Entry()  # of what is fed now
+        self._cause = Report(_OURSELVES, Tick())  # of what is fed now
         self._is_flushing = False
-        self._watched_at = clock.now()
+        self._liveness = Liveness(_OURSELVES, (), clock.now())
         self._feed: Callable[[Event], None] = lambda _: None
         self._on_trouble: Callable[[UpstreamUnreachable], None] = lambda _: None
         self._on_errors: Callable[[str, int], None] = lambda *_: None
@@ -128,13 +119,15 @@ class Decider:
         """Return the records of earlier deciders, to be replayed."""
         now, records = self._clock.now(), []
         for entry in self._journal.read():
-            self.worker_calls.follow(entry)
-            if (record := entry.record) is not None:
+            self._apply(entry)
+            if entry.decision is not None:
+                record = entry.decision.record
                 self._follow(record.event)
                 records.append(msgspec.structs.replace(record, at=min(record.at, now)))
                 refused = (each for each in record.commands if isinstance(each, Refuse))
                 self._refused.update((each.request_id, each) for each in refused)
-        self._awaited = dict.fromkeys(self.worker_calls.workers(), now)
+        workers = {each.performer for each in self.calls.all()}
+        self._liveness = Liveness(_OURSELVES, workers, now)
         return records
 
     def begin(
@@ -148,7 +141,7 @@ class Decider:
     def link(self) -> FrameLink:
         """Return the link for a worker that connects."""
         link = FrameLink(self._read, self._gone)
-        self._links[link] = Peer(link, self._clock.now())
+        self._links[link] = Peer(link)
         return link
 
     def __call__(self, record: Record) -> None:
@@ -158,11 +151,11 @@ class Decider:
                 return
             record = Record(record.at, Tick(), record.commands)
         cause = self._cause
-        self._keep(Entry(cause.worker, cause.number, cause.turn, record))
+        self._keep(Entry(LoggedDecision(record, cause.performer, cause.cause, cause.turn)))
 
     def use(self, engines: Engines) -> None:
         """Set the instances in use; a worker receives them before any order."""
-        if engines != self.worker_calls.engines:
+        if engines != self.engines:
             self._keep(Entry(engines=engines))
             for peer in self._peers.values():
                 peer.engines = engines
@@ -172,15 +165,11 @@ class Decider:
         while True:
             await asyncio.sleep(_WATCH_S)
             now = self._clock.now()
-            if now - self._watched_at > _STALLED_S * SECOND:
-                for peer in self._peers.values():
-                    peer.heard_at = now
-            self._watched_at = now
-            silent_since = now - int(LOST_S * SECOND)
-            for peer in [each for each in self._peers.values() if each.heard_at < silent_since]:
-                peer.link.abort(f"it sent nothing for {LOST_S:g} s")
-            for worker, since in list(self._awaited.items()):
-                if since < silent_since:
+            self._liveness.hear(_OURSELVES, now)
+            for worker in self._liveness.take_lost(now):
+                if (peer := self._peers.get(worker)) is not None:
+                    peer.link.abort(f"it sent nothing for {LOST_S:g} s")
+                else:
                     self._lose(worker)
             self._schedule()
 
@@ -197,10 +186,28 @@ class Decider:
             self._schedule()
 
     def _keep(self, entry: Entry) -> None:
-        for call, command in self.worker_calls.follow(entry):
-            self._order(call.worker, command, call.turn)
+        """Write an entry, and send the commands of its decision."""
+        for call, command in self._apply(entry):
+            self._order(call.performer, command, call.turn)
         self._journal.add(entry)
         self._schedule()
+
+    def _apply(self, entry: Entry) -> list[tuple[OpenCall, Command]]:
+        """Apply an entry; return the commands of its decision, with their calls."""
+        self._numbers.update(entry.numbers or {})
+        if entry.engines is not None:
+            self.engines = entry.engines
+        if (decision := entry.decision) is None:
+            return []
+        if decision.cause is not None:
+            worker = decision.performer
+            self._numbers[worker] = max(decision.cause, self._numbers.get(worker, 0))
+        return self.calls.apply(decision).commands
+
+    def _carried(self) -> Iterator[Entry]:
+        """Yield entries that a new file of the journal starts with: they restore all open calls."""
+        yield Entry(engines=self.engines, numbers=self._numbers)
+        yield from map(Entry, self.calls.course())
 
     def _order(self, worker: str, command: Dispatch | Refuse | Declined, turn: int) -> None:
         """Send a command to a worker.
@@ -219,7 +226,7 @@ class Decider:
     def _flush(self) -> None:
         """Write the journal, then send the orders."""
         self._is_flushing = False
-        self._journal.write(self.worker_calls.carried)
+        self._journal.write(self._carried)
         for peer in self._peers.values():
             peer.send()
 
@@ -231,7 +238,6 @@ class Decider:
         """
         messages: Iterable[FromWorker] = _messages.decode(payload)
         peer = self._links[link]
-        peer.heard_at = self._clock.now()
         for message in messages:
             if isinstance(message, Hello):
                 self._greet(peer, message.worker)
@@ -239,13 +245,14 @@ class Decider:
                 raise ValueError("a worker's first message must be its name")
             else:
                 self._hear(peer, message)
+        if peer.worker in self._peers:
+            self._liveness.hear(peer.worker, self._clock.now())
 
     def _greet(self, peer: Peer, worker: str) -> None:
-        peer.worker, peer.engines = worker, self.worker_calls.engines
+        peer.worker, peer.engines = worker, self.engines
         peer.news = [*self._joined.values()]
-        peer.handled = self.worker_calls.numbers.get(worker, 0)
+        peer.handled = self._numbers.get(worker, 0)
         self._peers[worker] = peer
-        self._awaited.pop(worker, None)
         self._schedule()
 
     def _hear(self, peer: Peer, message: FromWorker) -> None:
@@ -264,66 +271,41 @@ class Decider:
                     self._on_errors(code, count)
 
     def _hear_fact(self, worker: str, fact: Fact) -> None:
-        event = fact.event
-        self._cause = Entry(worker, fact.number, fact.turn)
-        try:
-            if isinstance(event, Arrived):
-                self._arrive(event, worker, fact.turn)
-            elif isinstance(event, _OF_CALLS):
-                call = self.worker_calls.get(event.request_id)
-                if call is not None and call.worker == worker:
-                    self._feed(event)
-                elif call is None and isinstance(event, Bounced):  # given up on an earlier turn
-                    self._decline(worker, event.request_id, fact.turn)
-            else:
-                self._feed(event)
-        except KairosError as error:
-            self._refuse_fact(worker, fact, error)
-        finally:
-            self._cause = Entry()
-
-    def _refuse_fact(self, worker: str, fact: Fact, error: KairosError) -> None:
-        """Leave a faulty fact out, which then counts as handled.
+        """Decide on a fact. A faulty one is left out, and counts as handled.
 
         If its link were closed instead, the worker would resend the fact and lose its calls each
         time.
         """
-        event = fact.event
-        logger.warning("%s of %s is left out: %s", type(event).__name__, worker, error)
-        if isinstance(event, _OF_CALLS):  # the call may wait for what is decided on it
-            self._order(worker, Declined.of(event.request_id, error), fact.turn)
-
-    def _arrive(self, arrived: Arrived, worker: str, turn: int) -> None:
-        request, now = arrived.request, self._clock.now()
-        request = msgspec.structs.replace(
-            request,
-            arrived_at=min(request.arrived_at, now),
-            workflow_started_at=min(request.workflow_started_at, now),
-        )
+        event, report = fact.event, Report(worker, fact.event, fact.turn, fact.number)
         try:
-            other = self.worker_calls.get(request.id)
-            if other is not None:
-                is_own = other.tenant == request.tenant
-                raise (RequestInFlight if is_own else RequestIdTaken)(request.id)
-            self._feed(Arrived(request, arrived.body))
+            self._reports.hear(report, self._refused.get(getattr(event, "request_id", "")))
         except KairosError as error:
-            self._order(worker, Declined.of(request.id, error), turn)
+            logger.warning("%s of %s is left out: %s", type(event).__name__, worker, error)
+            if isinstance(event, OF_CALLS):  # the call may wait for what is decided on it
+                self._decline(report, Declined.of(event.request_id, error))
+
+    def _decide(self, event: Event, report: Report) -> None:
+        """Decide on a fact of a worker, and note in the journal that it was this one."""
+        self._cause, before = report, self._cause
+        try:
+            self._feed(event)
+        finally:
+            self._cause = before
+
+    def _decline(self, report: Report, refusal: Refuse | Declined) -> None:
+        self._order(report.performer, refusal, report.turn)
 
     def _compare(self, worker: str, turns: dict[str, int]) -> None:
         """Repeat decisions on the worker's calls, in case it has missed some."""
-        opened = self.worker_calls.of(worker)
+        opened = {each.request.id: each for each in self.calls.performed_by([worker])}
         for request_id, turn in turns.items():
             call = opened.pop(request_id, None)
             if call is None:
-                self._decline(worker, request_id, turn)
+                report = Report(worker, Tick(), turn)
+                self._reports.decline_unknown(request_id, report, self._refused.get(request_id))
             elif call.dispatch is not None:
                 self._order(worker, call.dispatch, call.turn)
         self._cancel(opened)
-
-    def _decline(self, worker: str, request_id: str, turn: int) -> None:
-        """Refuse a call that is not open here: it was refused earlier, or is lost."""
-        lost = Declined.of(request_id, Unavailable("the call is no longer known"))
-        self._order(worker, self._refused.get(request_id, lost), turn)
 
     def _gone(self, link: FrameLink) -> None:
         peer = self._links.pop(link)
@@ -335,13 +317,13 @@ class Decider:
     def _lose(self, worker: str) -> None:
         """Cancel all calls of a dead worker at once, to free what they had booked."""
         self._peers.pop(worker, None)
-        self._awaited.pop(worker, None)
-        calls = self.worker_calls.of(worker)
+        self._liveness.forget(worker)
+        calls = [each.request.id for each in self.calls.performed_by([worker])]
         if calls:
             logger.warning("%s is gone; its %d calls are cancelled", worker, len(calls))
         self._cancel(calls)
-        self.worker_calls.forget(worker)
+        self._numbers.pop(worker, None)  # it does not come back
 
-    def _cancel(self, calls: dict[str, OpenCall]) -> None:
-        for request_id in calls:
+    def _cancel(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
             self._feed(Cancelled(request_id))

@@ -85,7 +85,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
     settings, clock = _with_learnt_file(setup), WallClock()
     idle_us, tls = settings.workflow_idle_s * SECOND, ServiceTls(settings)
     decider = Decider(Journal(setup.journal), clock)
-    decided, engines = decider.recall(), decider.worker_calls.engines
+    decided, engines = decider.recall(), decider.engines
     orchestrator = Orchestrator(idle_us=idle_us)
     balancer = new_balancer(settings)
     telemetry = Telemetry(lambda: balancer, orchestrator, clock.now)
@@ -160,7 +160,7 @@ def _fleet(
     def tell(all_of_them: tuple[EngineSettings, ...], draining: tuple[str, ...]) -> None:
         decider.use(Engines(all_of_them, draining))
 
-    fleet = Fleet(monitor, {}, decider.worker_calls.running, lambda: balancer, tell)
+    fleet = Fleet(monitor, {}, decider.calls.running, lambda: balancer, tell)
     fleet.follow(settings.engine)
     if known.all:
         fleet.restore(known.all, known.draining)
@@ -187,9 +187,8 @@ def _go_on(alone: LocalControl, decider: Decider, monitor: Monitor, telemetry: T
     Open calls are counted in metrics when they end. Instances keep their last state until they
     have been probed.
     """
-    for entry in decider.worker_calls.course():
-        if entry.record is not None:
-            telemetry(entry.record)
+    for decision in decider.calls.course():
+        telemetry(decision.record)
     for instance in list(alone.balancer.ledger.instances.values()):
         if not monitor.expect(instance):
             alone.feed(InstanceLeft(instance.id, drained=True))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.cluster.pool.orders import obey
+from kairos.cluster.decisions.orders import AwaitedOrders
+from kairos.cluster.decisions.reports import BEAT_S
 from kairos.cluster.workers.link import FrameLink
 from kairos.cluster.workers.messages import (
     AT_ONCE,
@@ -33,7 +34,6 @@ from kairos.core import (
     KairosError,
     PlanDeclared,
     Progressed,
-    Refuse,
     Unavailable,
     UpstreamUnreachable,
 )
@@ -42,10 +42,8 @@ from kairos.proxy import HttpEngine
 
 logger = logging.getLogger(__name__)
 
-BEAT_S = 1.0
 MAX_UNSAFE = 50_000  # facts that the decider has not acknowledged
 _AGAIN_S = 0.05
-_PATIENCE_S = 30.0  # beyond the longest wait, for a decider that restarts
 _LAST_WORDS_S = 2.0
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -66,9 +64,8 @@ class RemoteFactSink:
         self._worker = worker
         self._engine = engine
         self._clock = clock
-        self._max_wait_us = int((max_wait_s + _PATIENCE_S) * 1e6)
+        self._awaited = AwaitedOrders(engine.calls, clock, max_wait_s=max_wait_s)
         self._turns: dict[str, int] = {}  # of all calls in flight
-        self._asked_at: dict[str, int] = {}  # calls without an order
         self._unsafe: deque[Fact] = deque()
         self._number = 0
         self._untold: list[FromWorker] = []  # in this turn of the loop
@@ -131,12 +128,11 @@ class RemoteFactSink:
                     raise Unavailable("the decider is unreachable at the moment; try again")
             else:
                 request_id = event.request_id
-            turn = self._turns[request_id] = self._engine.calls.turn(request_id)
-            self._asked_at[request_id] = self.now()
+            turn = self._turns[request_id] = self._awaited.ask(request_id)
             return turn
         if isinstance(event, Finished | Failed | Cancelled):
             self._turns.pop(event.request_id, None)
-            self._asked_at.pop(event.request_id, None)
+            self._awaited.forget(event.request_id)
         return 0
 
     def _tell(self, message: FromWorker) -> None:
@@ -189,9 +185,7 @@ class RemoteFactSink:
             self._use(orders.engines)
         for each in orders.news:
             self._engine.hear(each)
-        for command, turn in zip(orders.commands, orders.turns, strict=True):
-            if obey(self._engine.calls, command, turn):
-                self._asked_at.pop(command.request_id, None)
+        self._awaited.obey(zip(orders.commands, orders.turns, strict=True))
 
     def _use(self, engines: Engines) -> None:
         """Switch to other instances. Calls on a removed one continue."""
@@ -202,20 +196,12 @@ class RemoteFactSink:
             await asyncio.sleep(BEAT_S)
             self._tell(Beat())
             self._tell_errors()
-            self._give_up()
+            self._awaited.give_up()
 
     def _tell_errors(self) -> None:
         if self._errors and self._link is not None:
             self._tell(QuestionAnswered(dict(self._errors)))
             self._errors.clear()
-
-    def _give_up(self) -> None:
-        """Refuse calls without a decision for longer than the maximum wait."""
-        for request_id, asked_at in list(self._asked_at.items()):
-            if asked_at + self._max_wait_us > self.now():
-                return
-            del self._asked_at[request_id]
-            obey(self._engine.calls, Refuse(request_id, None, "waited_too_long"), 0)
 
 
 def _same(link: FrameLink) -> FrameLink:

@@ -8,16 +8,26 @@ last `SEGMENT_BYTES` were written.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from kairos.cluster.decisions.messages import LoggedDecision
 from kairos.cluster.workers.link import BrokenFrame, Frames, framed
-from kairos.cluster.workers.worker_calls import Entry
+from kairos.cluster.workers.messages import Engines
 
 SEGMENT_BYTES = 4 << 20  # some 3,000 calls: replaying them takes a second or two
 _NUMBER_BYTES = 8
 _HEADER_BYTES = 2 * _NUMBER_BYTES  # which file is the newer one, and the bytes that are carried
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Entry of the journal."""
+
+    decision: LoggedDecision | None = None
+    engines: Engines | None = None  # which there are from here on
+    numbers: Mapping[str, int] | None = None  # by worker, of its last fact before this
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _entry = msgspec.msgpack.Decoder(Entry)

@@ -9,7 +9,7 @@ messages are decoded by type, but their numbers are not validated, unlike those 
 
 import msgspec
 
-from kairos.cluster.pool.messages import Declined
+from kairos.cluster.decisions.messages import Declined
 from kairos.core import Dispatch, Event, InstanceJoined, InstanceLeft, InstanceStatus, Refuse
 from kairos.settings import EngineSettings
 

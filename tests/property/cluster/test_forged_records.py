@@ -143,7 +143,7 @@ def _is_void(message):
         if TAKEOVER_HEADER in message.headers:
             return False  # whoever may write can announce itself
         if message.topic == Topic.EVENTS:
-            return read_record(message).epoch > NEVER
+            return read_record(message)[0] > NEVER
         if message.headers.get(TYPE_HEADER) == TOLD:
             return isinstance(read_told(message.value or b"").event, InstanceJoined)
     except WRONG:

@@ -319,7 +319,7 @@ class PoolMachine(RuleBasedStateMachine):
     def is_calm(self):
         """With what is still to be noticed about those that are gone."""
         active = self.world.holder and self.world.holder.active
-        opened = active is None or active._pool_calls.all()
+        opened = active is None or active.open_calls.all()
         return not (opened or self.world.running or self.clients() or self.unanswered())
 
     def unanswered(self):
@@ -336,12 +336,12 @@ class PoolMachine(RuleBasedStateMachine):
         self.no_instance_is_overfull()
         assert self.clients() == []
         assert self.unanswered() == []
-        assert active._pool_calls.all() == []
+        assert active.open_calls.all() == []
         assert len(active.balancer.ledger) == active.balancer.waiting == 0
         assert list(active._publisher.offsets._undone) == []
         assert world.committed[0] > len(world.logs[Topic.REQUESTS]) - 3 * len(world.live)
         for process in world.live:
-            assert process.performer._asked_at == {}
+            assert process.performer._awaited._asked_at == {}
             assert process.engine.calls._expected == {}
             assert process.calls._calls == {}
             assert process.calls._held_bytes == 0

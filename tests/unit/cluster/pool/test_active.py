@@ -76,7 +76,7 @@ def orders(world, performer):
 
 def is_done(world, process):
     world.sleep(2)
-    assert process.active._pool_calls.all() == []
+    assert process.active.open_calls.all() == []
     assert len(process.member.balancer.ledger) == process.member.balancer.waiting == 0
     assert list(process.active._publisher.offsets._undone) == []
     return True
@@ -428,7 +428,7 @@ def test_only_who_performs_a_call_can_end_it(world, process, gateway):
     for event in (Finished("c"), Failed("c", "x"), Cancelled("c")):
         world.tell("p0", event)
     world.flow()
-    assert "c" in process.active._pool_calls
+    assert "c" in process.active.open_calls
     world.tell("p1", Failed("c", "x"))
     world.flow()
     assert is_done(world, process)
@@ -514,7 +514,7 @@ def test_a_request_from_the_future_begins_now(world, process, gateway):
     at = world.clock.now() + 100 * SECOND
     world.tell("p1", Arrived(build.request("c", at=at)))
     world.flow()
-    request = process.active._pool_calls.get("c").request
+    request = process.active.open_calls.get("c").request
     assert request.arrived_at == request.workflow_started_at <= world.clock.now()
 
 
@@ -572,7 +572,7 @@ def test_nobody_is_given_up_while_the_bus_is_away(world, process, gateway):
     world.sleep(30)
     process.is_cut_off = gateway.is_cut_off = False
     world.sleep(1)
-    assert "c" in process.active._pool_calls
+    assert "c" in process.active.open_calls
     world.run("c").end()
     world.flow()
     assert client.status == 200
@@ -589,7 +589,7 @@ def test_a_call_over_the_bus_is_begun_anew_when_its_process_dies(world, process,
     assert world.running == []
     world.sleep(3)
     assert world.run("b").process is gateway
-    assert gateway.active._pool_calls.get("b").request.attempt == 2
+    assert gateway.active.open_calls.get("b").request.attempt == 2
     world.run("b").end()
     world.flow()
     assert world.replies("b") == [200]
@@ -828,7 +828,7 @@ def test_a_refused_call_over_the_bus_is_not_done_before_its_answer_is_safe(world
     for n in range(4):
         world.ask(f"b{n}")
     world.flow()
-    offset = process.active._pool_calls.get("b3").offset
+    offset = process.active.open_calls.get("b3").cause
     for name in ("e0", "e1"):
         process.member.feed(InstanceLeft(name))
     world.settle()
@@ -876,7 +876,7 @@ def test_a_waiting_call_whose_deadline_passed_meanwhile_is_answered_and_forgotte
     world.assign(gateway)
     world.sleep(1)
     assert world.replies("late") == [504]
-    assert "late" not in gateway.active._pool_calls
+    assert "late" not in gateway.active.open_calls
     assert gateway.member.balancer.waiting == 0
 
 
@@ -893,7 +893,7 @@ def test_an_older_balancer_that_goes_on_is_not_counted(world, process, gateway):
     world.assign(third)
     world.flow()
     assert len([m for m in world.logs[Topic.EVENTS] if m.headers.get(CAUSE)]) == 2
-    assert third.active._pool_calls.get("b").performer == "p1", "what the zombie said is left out"
+    assert third.active.open_calls.get("b").performer == "p1", "what the zombie said is left out"
 
 
 def test_a_zombie_is_not_obeyed(world, process, gateway):
@@ -1107,7 +1107,7 @@ def test_how_a_call_ended_in_another_life_of_this_process_does_not_end_it_now(wo
     world.flow()
     world.tell("p0", old)
     world.flow()
-    assert "b" in process.active._pool_calls
+    assert "b" in process.active.open_calls
     world.run("b").end()
     world.flow()
     assert world.replies("b") == [200]

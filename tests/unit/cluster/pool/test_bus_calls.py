@@ -38,7 +38,7 @@ def code(world, name="b"):
 def is_done(world, process):
     """Nothing is kept of it, and a successor need not hear of it."""
     world.sleep(2)
-    assert process.active._pool_calls.all() == []
+    assert process.active.open_calls.all() == []
     assert len(process.member.balancer.ledger) == process.member.balancer.waiting == 0
     assert list(process.active._publisher.offsets._undone) == []
     assert process.calls._calls == {}
@@ -131,7 +131,7 @@ def test_a_reply_is_sent_when_the_bus_takes_messages_again(world, process):
     process.outbox.is_full = True
     world.run("b").end()
     world.sleep(3)
-    assert process.active._pool_calls.get("b") is not None
+    assert process.active.open_calls.get("b") is not None
     process.outbox.is_full = False
     world.sleep(2)
     assert [answer["status"] for answer in answers(world)] == [200]
@@ -308,7 +308,7 @@ def test_a_call_named_as_one_over_http_must_wait_for_it(world, process):
     world.ask("x")
     world.flow()
     assert code(world, "x") == (503, "request_in_flight")
-    assert process.active._pool_calls.get("x").instance_id, "its room is not given away"
+    assert process.active.open_calls.get("x").dispatch, "its room is not given away"
     world.run("x").end()
     world.flow()
     assert process.clients[0].status == 200

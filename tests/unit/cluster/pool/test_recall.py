@@ -16,10 +16,11 @@ class Active:
     def __init__(self):
         self.recalled = []
 
-    def recall(self, decided):
-        if decided.record.event.request_id == "terrible":
+    def recall(self, decision):
+        name = decision.record.event.request_id
+        if name == "terrible":
             raise ZeroDivisionError
-        self.recalled.append(decided.record.event.request_id)
+        self.recalled.append(name)
 
 
 @pytest.fixture

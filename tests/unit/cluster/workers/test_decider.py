@@ -6,9 +6,11 @@ import os
 import msgspec
 import pytest
 
+from kairos.cluster.decisions.reports import LOST_S
+from kairos.cluster.workers import decider as deciders
 from kairos.cluster.workers import fact_sink
 from kairos.cluster.workers import journal as journals
-from kairos.cluster.workers.decider import LOST_S, Decider
+from kairos.cluster.workers.decider import Decider
 from kairos.cluster.workers.deciding import Elsewhere
 from kairos.cluster.workers.fact_sink import RemoteFactSink
 from kairos.cluster.workers.journal import Journal
@@ -304,15 +306,17 @@ async def test_the_next_decider_goes_on_with_the_queue_as_it_was(deciding, files
     assert sent == [("Dispatch", f"call-{n}", n) for n in range(2, 7)]
 
 
-async def test_calls_of_a_worker_that_does_not_come_back_end(deciding, files, clock):
+async def test_calls_of_a_worker_that_does_not_come_back_end(deciding, files, clock, monkeypatch):
+    monkeypatch.setattr(deciders, "_WATCH_S", 0.01)
     link, wire = deciding.open()
     say(deciding, link, Hello("w"), Fact(1, Arrived(request("a")), 1))
     await ordered(wire)
     successor = Deciding(files, clock)
     watching = asyncio.create_task(successor.decider.watch())
-    clock.at += int((LOST_S + 1) * SECOND)
+    until = clock.at + int((LOST_S + 2) * SECOND)
     async with asyncio.timeout(60):
         while not successor.told(Cancelled):
+            clock.at = min(clock.at + SECOND // 10, until)
             await asyncio.sleep(0.01)
     watching.cancel()
     assert successor.told(Cancelled) == [Cancelled("a")]
@@ -409,5 +413,5 @@ async def test_a_call_that_nobody_decides_on_ends_at_last(sink, engine, clock):
     engine.calls.expect("a", call := Told())
     sink.feed(Arrived(request("a")))
     clock.at += 41 * SECOND
-    sink._give_up()
+    sink._awaited.give_up()
     assert call.said == [("waited_too_long", False)]
